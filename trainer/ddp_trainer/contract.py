@@ -1,0 +1,241 @@
+"""Every name that crosses the border between the plugin and the pod, once.
+
+The plugin renders these names into manifests and reads them back from pods; the launcher, the trainer and the
+aggregator obey them. Standard library only, so that both sides may import it at no cost. Anything that only one
+side knows does not belong here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Final
+
+GROUP: Final = "ddp.dev"
+"""Prefix of our labels and annotations."""
+
+FIELD_MANAGER: Final = "kubectl-ddp"
+
+
+class Env(StrEnum):
+    """Environment variables of a pod. torchrun's own (``RANK``, ``PET_*`` …) keep torchrun's meaning."""
+
+    JOB = "DDP_JOB"
+    """Name of the job, the value of the metric label ``ddp_job``."""
+    NAMESPACE = "DDP_NAMESPACE"
+    RUN_ID = "DDP_RUN_ID"
+    """Unique per submission; agents of another run are refused by the store."""
+    POD_NAME = "DDP_POD_NAME"
+    """Name of the pod; its trailing number is the node index, by which ranks are ordered."""
+    POD_IP = "DDP_POD_IP"
+    """Address that peers reach this pod at, and from which it connects."""
+    NODE_NAME = "DDP_NODE_NAME"
+    """Kubernetes node the pod runs on."""
+    RUN_DIR = "DDP_RUN_DIR"
+    """Directory of this pod: boards, error files, summary. Survives the container, not the pod."""
+    METRICS_PORT = "DDP_METRICS_PORT"
+    METRICS_ADDRESS = "DDP_METRICS_ADDRESS"
+    """Address the aggregator binds; all interfaces when unset."""
+    METRICS_DIR = "DDP_METRICS_DIR"
+    """Directory of the boards; set by the launcher for its workers, metrics are off where it is unset."""
+    CHECKPOINT_DIR = "DDP_CHECKPOINT_DIR"
+    CHECKPOINT_SCOPE = "DDP_CHECKPOINT_SCOPE"
+    """Who shares ``DDP_CHECKPOINT_DIR``: see :class:`CheckpointScope`."""
+    TERMINATION_LOG = "DDP_TERMINATION_LOG"
+    """File that becomes the container's termination message."""
+    GRACE_SECONDS = "DDP_GRACE_SECONDS"
+    """Seconds between SIGTERM and SIGKILL that the pod was promised."""
+    GENERATION = "DDP_GENERATION"
+    """Number of the rendezvous that formed this worker group; set by the launcher for its workers."""
+    RESTARTS = "DDP_RESTARTS"
+    """JSON object cause → count of the run so far; set by the launcher for its workers."""
+    SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
+
+
+class CheckpointScope(StrEnum):
+    """Which ranks see the same checkpoint directory, and so which of them write."""
+
+    JOB = "job"
+    """One shared volume: global rank 0 writes."""
+    POD = "pod"
+    """A volume per pod: local rank 0 of every pod writes; on resume the newest copy is sent to all."""
+
+
+class Port(IntEnum):
+    """Port numbers inside a pod."""
+
+    RENDEZVOUS = 29400
+    METRICS = 9464
+    OPERATOR = 23456
+    """The Kubeflow operator insists on a port of this number's name in every worker."""
+
+
+class PortName(StrEnum):
+    """Port names; Kubernetes allows 15 characters."""
+
+    RENDEZVOUS = "rendezvous"
+    METRICS = "metrics"
+    OPERATOR = "pytorchjob-port"
+
+
+class Label(StrEnum):
+    """Labels on every object and pod that we render."""
+
+    JOB = f"{GROUP}/job"
+    ROLE = f"{GROUP}/role"
+    RUN_ID = f"{GROUP}/run-id"
+    MANAGED_BY = "app.kubernetes.io/managed-by"
+
+
+class Role(StrEnum):
+    """Values of ``ddp.dev/role``."""
+
+    WORKER = "worker"
+    STORE = "store"
+
+
+class Annotation(StrEnum):
+    """Annotations on the root object."""
+
+    SPEC = f"{GROUP}/spec"
+    """The effective job specification as JSON."""
+    DIGEST = f"{GROUP}/digest"
+    """SHA-256 of the effective specification, without what differs per submission."""
+
+
+class Path(StrEnum):
+    """Paths inside a container."""
+
+    RUN_DIR = "/var/run/ddp"
+    CHECKPOINT_DIR = "/checkpoints"
+    TERMINATION_LOG = "/dev/termination-log"
+    SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's name, mounted as a sized memory volume
+    SCRATCH = "/tmp"  # noqa: S108 - the root file system is read-only, so each pod gets its own
+
+
+class File(StrEnum):
+    """Files in a pod's run directory."""
+
+    SUMMARY = "summary.json"
+    """What the run came to; see design: samples_lost, samples_repeated, steps, restarts, goodput, result."""
+    FIRST_ERROR = "error.json"
+    """The earliest error of any rank of this pod."""
+    METRICS = "metrics"
+    """Directory of the boards."""
+    ATTEMPTS = "attempts"
+    """Directory of per-generation files: torch's error file of each rank."""
+
+
+CONTAINER: Final = "pytorch"
+"""Name of the trainer's container; the Kubeflow operator demands this one."""
+
+TERMINATION_MESSAGE_BYTES: Final = 4096
+"""What the kubelet keeps of a termination message."""
+
+NAME_LENGTH: Final = 63
+"""Longest DNS label, and so longest name of a pod or Service."""
+
+
+class Exit(IntEnum):
+    """Exit codes of a pod, which controllers read: 1-127 permanent, 128 and above retryable."""
+
+    SUCCESS = 0
+    FAILURE = 1
+    """Also every other code of the user's script, which passes through."""
+    USAGE = 2
+    DO_NOT_RESTART = 93
+    """The job gives up: its restart budget is spent, or a retry cannot help."""
+    SIGNAL_BASE = 128
+    """128 + n: died of signal n."""
+    TERMINATED = 143
+    """Told to stop by SIGTERM, and stopped in good order."""
+    RENDEZVOUS_LOST = 170
+    """The store could not be reached in time, or closed the run to this pod."""
+    HANG = 171
+    STALE_GENERATION = 172
+    """Another worker group has taken over; this one was fenced off before it could write."""
+
+
+class RestartCause(StrEnum):
+    """Why a worker group was formed anew."""
+
+    FAILURE = "failure"
+    MEMBERSHIP = "membership"
+    HANG = "hang"
+    PREEMPTION = "preemption"
+    MANUAL = "manual"
+
+
+class FailureReason(StrEnum):
+    """Why a worker process ended that should not have."""
+
+    PYTHON_EXCEPTION = "python_exception"
+    GPU_OOM = "gpu_oom"
+    HOST_OOM = "host_oom"
+    COLLECTIVE_TIMEOUT = "collective_timeout"
+    COLLECTIVE_ERROR = "collective_error"
+    SIGKILL = "sigkill"
+    SIGSEGV = "sigsegv"
+    SIGABRT = "sigabrt"
+    SIGTERM = "sigterm"
+    IMPORT_ERROR = "import_error"
+    OTHER = "other"
+
+
+class GroupState(StrEnum):
+    """What the worker group of a pod is doing."""
+
+    PENDING = "pending"
+    RENDEZVOUS = "rendezvous"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+
+
+class Phase(StrEnum):
+    """Parts of a training step; over a step they add up to its wall time."""
+
+    DATA_WAIT = "data_wait"
+    HOST_TO_DEVICE = "h2d"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    COMM_EXPOSED = "comm_exposed"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT = "checkpoint"
+    OTHER = "other"
+
+
+class MetricLabel(StrEnum):
+    """Labels of our metrics. ``job`` is Prometheus' own, so ours is ``ddp_job``."""
+
+    JOB = "ddp_job"
+    RANK = "rank"
+    PHASE = "phase"
+    STATE = "state"
+    CAUSE = "cause"
+    REASON = "reason"
+    RESULT = "result"
+
+
+class Metric(StrEnum):
+    """Metric families that the command line reads back from a pod; the whole catalogue is the trainer's."""
+
+    STEPS = "ddp_steps_total"
+    SAMPLES = "ddp_samples_total"
+    PHASE_SECONDS = "ddp_step_phase_seconds_total"
+    STEP = "ddp_step"
+    STEPS_PLANNED = "ddp_steps_planned"
+    EPOCH = "ddp_epoch"
+    LAST_STEP_TIMESTAMP = "ddp_last_step_timestamp_seconds"
+    LOSS = "ddp_loss"
+    LEARNING_RATE = "ddp_learning_rate"
+    RANK_UP = "ddp_rank_up"
+    RANK_INFO = "ddp_rank_info"
+    RESTARTS = "ddp_worker_restarts_total"
+    FAILURES = "ddp_worker_failures_total"
+    GROUP_STATE = "ddp_worker_group_state"
+    RENDEZVOUS_ROUND = "ddp_rendezvous_round"
+    WORLD_SIZE = "ddp_world_size"
+    NODES = "ddp_nodes"

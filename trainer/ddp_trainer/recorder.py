@@ -1,0 +1,116 @@
+"""What the launcher and the trainer report while they work, as two small protocols and their silent versions.
+
+The rooms of this package do not import one another: ``launch`` and ``train`` are handed a recorder, ``metrics``
+makes one that writes to shared memory, and ``ddp_trainer.__main__`` introduces them. A recorder never raises:
+training does not fail because of its metrics.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ddp_trainer.contract import FailureReason, GroupState, RestartCause
+
+
+class RankRecorder(Protocol):
+    """One rank's reports. Called on the training thread, so every method costs about a microsecond."""
+
+    def identity(self, *, rank: int, local_rank: int, world_size: int, backend: str, device: str) -> None:
+        """Name this process; called once per process, before the first step."""
+
+    def planned(self, steps: int) -> None:
+        """The run will have this many global steps."""
+
+    def step(
+        self,
+        step: int,
+        epoch: int,
+        samples: int,
+        data_wait: float,
+        h2d: float,
+        forward: float,
+        backward: float,
+        comm_exposed: float,
+        optimizer: float,
+        checkpoint: float,
+        other: float,
+    ) -> None:
+        """A global step was committed: ``samples`` is this rank's share, the rest are seconds per phase."""
+
+    def progress(self, loss: float, learning_rate: float) -> None:
+        """Mean loss of the last step over all ranks, and the learning rate it used."""
+
+    def evaluated(self, loss: float, accuracy: float) -> None:
+        """An evaluation over all ranks ended."""
+
+    def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
+        """A checkpoint became durable."""
+
+    def checkpoint_failed(self) -> None:
+        """A checkpoint could not be written; training goes on."""
+
+    def checkpoint_loaded(self, seconds: float) -> None:
+        """State was restored."""
+
+    def lost_steps(self, steps: int) -> None:
+        """Steps that were done, and after a restart must be done again."""
+
+
+class AgentRecorder(Protocol):
+    """The launcher's reports for its pod."""
+
+    def state(self, state: GroupState) -> None:
+        """The worker group entered a state."""
+
+    def restarted(self, cause: RestartCause) -> None:
+        """The worker group is formed anew."""
+
+    def failed(self, reason: FailureReason) -> None:
+        """A worker process of this pod ended that should not have."""
+
+    def rendezvous(self, seconds: float, generation: int) -> None:
+        """A rendezvous completed."""
+
+    def world(self, *, size: int, nodes: int, nodes_desired: int) -> None:
+        """The group that was formed: processes, nodes, and the most nodes it could have."""
+
+    def restarts_remaining(self, count: int) -> None:
+        """What is left of the restart budget of the run."""
+
+
+class SilentRankRecorder:
+    """Reports to nobody; used where no launcher gave a metrics directory."""
+
+    def identity(self, *, rank: int, local_rank: int, world_size: int, backend: str, device: str) -> None: ...
+    def planned(self, steps: int) -> None: ...
+    def step(
+        self,
+        step: int,
+        epoch: int,
+        samples: int,
+        data_wait: float,
+        h2d: float,
+        forward: float,
+        backward: float,
+        comm_exposed: float,
+        optimizer: float,
+        checkpoint: float,
+        other: float,
+    ) -> None: ...
+    def progress(self, loss: float, learning_rate: float) -> None: ...
+    def evaluated(self, loss: float, accuracy: float) -> None: ...
+    def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None: ...
+    def checkpoint_failed(self) -> None: ...
+    def checkpoint_loaded(self, seconds: float) -> None: ...
+    def lost_steps(self, steps: int) -> None: ...
+
+
+class SilentAgentRecorder:
+    """Reports to nobody."""
+
+    def state(self, state: GroupState) -> None: ...
+    def restarted(self, cause: RestartCause) -> None: ...
+    def failed(self, reason: FailureReason) -> None: ...
+    def rendezvous(self, seconds: float, generation: int) -> None: ...
+    def world(self, *, size: int, nodes: int, nodes_desired: int) -> None: ...
+    def restarts_remaining(self, count: int) -> None: ...
