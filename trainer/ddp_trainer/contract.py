@@ -126,6 +126,9 @@ class File(StrEnum):
     """Directory of per-generation files: torch's error file of each rank."""
 
 
+LOG_PREFIX: Final = "[rank${rank}] "
+"""torchrun's ``--log-line-prefix-template`` in every pod, so that a line tells which rank wrote it."""
+
 CONTAINER: Final = "pytorch"
 """Name of the trainer's container; the Kubeflow operator demands this one."""
 

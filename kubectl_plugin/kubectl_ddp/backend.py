@@ -1,0 +1,60 @@
+"""Where jobs run, as the commands see it: one protocol, spoken by a cluster and by this machine.
+
+Both sides answer with the same Kubernetes-shaped JSON, so everything above this line (state, tables, waiting) is
+written once. ``local`` keeps such objects in files, ``cluster`` asks an API server for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON: apiVersion, kind, metadata, spec, status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One job at one moment."""
+
+    job: Object
+    """The root object (a PyTorchJob), with its status."""
+    pods: tuple[Object, ...]
+    """Pods of the workers and of the store, with their status; their labels tell which (``contract.Label.ROLE``)."""
+    events: tuple[Object, ...] = ()
+    """Events about the job and its pods, oldest first."""
+
+
+class Backend(Protocol):
+    """A place where jobs run. Every method raises the errors of :mod:`kubectl_ddp.errors`, and nothing else."""
+
+    where: str
+    """``local``, or the name of the kubeconfig context."""
+
+    def submit(self, objects: Sequence[Object]) -> None:
+        """Create a rendered job: the root object first, the rest owned by it. Raises NameTaken."""
+
+    def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
+        """Every job of ours that this place knows, oldest first."""
+
+    def job(self, name: str) -> Snapshot:
+        """One job. Raises NotFound."""
+
+    def watch(self, name: str) -> Iterator[Snapshot]:
+        """The job now, and again whenever it or one of its pods changed; ends when the job is deleted."""
+
+    def metrics(self, pod: Object) -> str:
+        """The pod's ``/metrics`` in Prometheus' text format. Raises Unreachable."""
+
+    def logs(self, pod: Object, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Lines the pod's container wrote, without line ends; with ``follow`` until the container is gone."""
+
+    def scale(self, name: str, nodes: int) -> None:
+        """Set the number of worker pods."""
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        """Stop the pods and keep the job, or let it run again."""
+
+    def delete(self, name: str) -> None:
+        """Delete the job and everything it owns."""

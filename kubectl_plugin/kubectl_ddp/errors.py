@@ -1,0 +1,107 @@
+"""What can go wrong, and what the command line exits with.
+
+::
+
+    DdpError                 1   anything that follows; also a plain API error
+    ├─ UsageError            2   a flag, a key or a value that cannot be meant
+    ├─ NotFound              3   no such job, pod, rank or file
+    ├─ PreflightFailed       4   the job cannot run here
+    ├─ Forbidden             5   the API server says no
+    ├─ NameTaken             1   the name belongs to something else
+    ├─ Unreachable           1   a server or a pod does not answer
+    ├─ JobFailed            10   the user's code failed
+    ├─ InfrastructureFailed 11   node, preemption, memory or network failed, not the code
+    ├─ Cancelled            12   deleted or suspended while we waited
+    ├─ StillPending         13   not running, and asked not to wait
+    ├─ TimedOut            124   the wait ended before the job did what was waited for
+    └─ Interrupted         130   Ctrl-C
+
+Each message is one sentence that names the value; ``hint`` says what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DdpError(Exception):
+    """Base of every error that the command line reports in one sentence."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """The sentence, and what to do next."""
+        return f"{self.message} {self.hint}".strip()
+
+
+class UsageError(DdpError):
+    """A flag, a key or a value that cannot be meant."""
+
+    exit_code = 2
+
+
+class NotFound(DdpError):
+    """No such job, pod, rank or file."""
+
+    exit_code = 3
+
+
+class PreflightFailed(DdpError):
+    """The job cannot run here."""
+
+    exit_code = 4
+
+
+class Forbidden(DdpError):
+    """The API server does not allow it."""
+
+    exit_code = 5
+
+
+class NameTaken(DdpError):
+    """The name belongs to something else."""
+
+
+class Unreachable(DdpError):
+    """A server or a pod does not answer."""
+
+
+class JobFailed(DdpError):
+    """The user's code failed."""
+
+    exit_code = 10
+
+
+class InfrastructureFailed(DdpError):
+    """A node, a preemption, memory or the network failed the job, not its code."""
+
+    exit_code = 11
+
+
+class Cancelled(DdpError):
+    """The job was deleted or suspended while we waited for it."""
+
+    exit_code = 12
+
+
+class StillPending(DdpError):
+    """The job does not run yet."""
+
+    exit_code = 13
+
+
+class TimedOut(DdpError):
+    """The wait ended before the job did what was waited for."""
+
+    exit_code = 124
+
+
+class Interrupted(DdpError):
+    """Ctrl-C."""
+
+    exit_code = 130
