@@ -1,0 +1,124 @@
+"""``python -m bench``: find a measurement, take it, print it as one line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import json
+import math
+import os
+import pkgutil
+import sys
+import time
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+import bench
+from bench.harness import CannotMeasure, Options, Report, machine
+
+FRAMEWORK = frozenset({"__main__", "harness"})
+
+
+class Measurement(Protocol):
+    """What a module in this folder offers."""
+
+    SUMMARY: str
+
+    def measure(self, options: Options) -> Report:
+        """Take the measurement."""
+        ...
+
+
+def names() -> list[str]:
+    """Every measurement in this folder; modules whose name begins with an underscore are shared parts of some."""
+    modules = {module.name for module in pkgutil.iter_modules(bench.__path__) if not module.name.startswith("_")}
+    return sorted(modules - FRAMEWORK)
+
+
+def load(name: str) -> Measurement:
+    """The measurement of this name, which must be one of :func:`names`."""
+    return cast("Measurement", importlib.import_module(f"bench.{name}"))
+
+
+@contextlib.contextmanager
+def stdout_kept_clean() -> Iterator[None]:
+    """Lead file descriptor 1 to stderr, so that no child of a measurement can spoil the JSON line."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
+def as_json(name: str, report: Report, options: Options, seconds: float) -> str:
+    """The line of JSON; what is not finite becomes null, because JSON has no such number."""
+    return json.dumps(
+        {
+            "bench": name,
+            "figures": {key: _finite(value) for key, value in report.figures.items()},
+            "baselines": {key: _finite(value) for key, value in report.baselines.items()},
+            "bars": [dataclasses.asdict(bar) | {"figure": _finite(bar.figure)} for bar in report.bars],
+            "machine": machine(),
+            "seed": options.seed,
+            "quick": options.quick,
+            "seconds": round(seconds, 1),
+        },
+        allow_nan=False,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def run(name: str, options: Options) -> int:
+    """Take one measurement and print it; 1 where a bar does not hold."""
+    begun = time.monotonic()
+    with stdout_kept_clean():
+        report = load(name).measure(options)
+    for bar in report.bars:
+        options.progress(f"{'holds' if bar.holds else 'FAILS'}: {bar.what}: {bar.figure:.4g} (bar {bar.bar:.4g})")
+    print(as_json(name, report, options, time.monotonic() - begun), flush=True)
+    return 0 if report.holds else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    described = argparse.ArgumentParser(prog="python -m bench", description="Take one measurement of this project.")
+    described.add_argument("name", nargs="?", metavar="NAME", help="the measurement to take; see --list")
+    described.add_argument("--list", action="store_true", help="name every measurement with one sentence")
+    described.add_argument("--quick", action="store_true", help="fewer rounds")
+    described.add_argument("--seed", type=int, default=0, help="of schedules and the order of turns (default 0)")
+    return described
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; see :mod:`bench` for the exit codes."""
+    arguments = parser().parse_args(argv)
+    known = names()
+    if arguments.list:
+        print("\n".join(f"{name:<12} {load(name).SUMMARY}" for name in known))
+        return 0
+    if arguments.name not in known:
+        near = difflib.get_close_matches(arguments.name or "", known, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+        print(f"bench: no measurement is named {arguments.name!r}: {meant}", file=sys.stderr)
+        return 2
+    try:
+        return run(arguments.name, Options(quick=arguments.quick, seed=arguments.seed))
+    except CannotMeasure as missing:
+        print(f"bench: {arguments.name} cannot be measured here: {missing}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""What every measurement shares: options in, a report of figures and bars out, and fair turns in between."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import random
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+UNITS: Final = ("seconds", "bytes", "ratio", "count", "steps", "samples", "bytes_per_second", "samples_per_second")
+"""What the name of a figure may end in."""
+
+
+class CannotMeasure(Exception):
+    """Something this measurement needs is missing here; the message is a sentence that says what."""
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line asks of a measurement."""
+
+    quick: bool = False
+    """Fewer rounds: enough to see that it works and roughly how it stands."""
+    seed: int = 0
+    """Feeds ``random``; the same seed gives the same order of turns and the same schedules."""
+    progress: Callable[[str], None] = _to_stderr
+    """Takes one line for the person who waits."""
+    random: random.Random = field(init=False)
+    """The measurement's only source of chance."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "random", random.Random(self.seed))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Values of one quantity, and how far they lie apart."""
+
+    median: float
+    minimum: float
+    maximum: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarize at least one value."""
+        if not values:
+            raise CannotMeasure("No value was measured; every round failed.")
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+
+def named(name: str, values: float | Sequence[float]) -> tuple[Spread, dict[str, float]]:
+    """The figures that ``values`` become under ``name``.
+
+    >>> named("restart_seconds", 1.5)[1]
+    {'restart_seconds': 1.5}
+    >>> named("restart_seconds", [3.0, 1.0, 2.0])[1]
+    {'restart_p50_seconds': 2.0, 'restart_min_seconds': 1.0, 'restart_max_seconds': 3.0, 'restart_count': 3}
+    """
+    unit = max((unit for unit in UNITS if name.endswith(f"_{unit}")), key=len, default="")
+    if not unit:
+        raise ValueError(f"The name of a figure ends in its unit, and {name!r} ends in none of {', '.join(UNITS)}.")
+    if isinstance(values, (int, float)):
+        return Spread.of([values]), {name: values}
+    spread, stem = Spread.of(values), name.removesuffix(f"_{unit}")
+    return spread, {
+        f"{stem}_p50_{unit}": spread.median,
+        f"{stem}_min_{unit}": spread.minimum,
+        f"{stem}_max_{unit}": spread.maximum,
+        f"{stem}_count": spread.count,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A promise about a figure."""
+
+    what: str
+    figure: float
+    bar: float
+    holds: bool
+
+
+@dataclass(slots=True)
+class Report:
+    """What a measurement found."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    baselines: dict[str, float] = field(default_factory=dict)
+    bars: list[Bar] = field(default_factory=list)
+
+    def figure(self, name: str, values: float | Sequence[float]) -> Spread:
+        """Add one value as it is, or many as median, minimum, maximum and count; answers with their spread."""
+        spread, entries = named(name, values)
+        self.figures.update(entries)
+        return spread
+
+    def baseline(self, name: str, values: float | Sequence[float]) -> Spread:
+        """As :meth:`figure`, for what ours is compared with."""
+        spread, entries = named(name, values)
+        self.baselines.update(entries)
+        return spread
+
+    def at_most(self, what: str, figure: float, bar: float) -> None:
+        """Promise that ``figure`` is no more than ``bar``; a NaN keeps no promise."""
+        self.bars.append(Bar(what, figure, bar, figure <= bar))
+
+    def at_least(self, what: str, figure: float, bar: float) -> None:
+        """Promise that ``figure`` is no less than ``bar``; a NaN keeps no promise."""
+        self.bars.append(Bar(what, figure, bar, figure >= bar))
+
+    @property
+    def holds(self) -> bool:
+        """Whether every promise is kept."""
+        return all(bar.holds for bar in self.bars)
+
+
+def interleaved(arms: Mapping[str, Callable[[], float]], *, rounds: int, options: Options) -> dict[str, list[float]]:
+    """Measure every arm once per round, in an order drawn anew each round.
+
+    Load that comes and goes then falls on all arms alike, and value *i* of one arm was taken next to value *i* of
+    every other, which is what :func:`paired_ratio` compares.
+    """
+    values: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(1, rounds + 1):
+        for name in options.random.sample(list(arms), k=len(arms)):
+            values[name].append(arms[name]())
+        told = ", ".join(f"{name} {values[name][-1]:.4g}" for name in arms)
+        options.progress(f"round {number}/{rounds}: {told}")
+    return values
+
+
+def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """Round by round, how many times the denominator the numerator is; infinite where the denominator is 0."""
+    return [a / b if b else math.inf for a, b in zip(numerators, denominators, strict=True)]
+
+
+def machine() -> dict[str, str | int | float]:
+    """What the figures were measured on."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "load_1m_ratio": round(os.getloadavg()[0] / len(os.sched_getaffinity(0)), 2),
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
