@@ -1,0 +1,74 @@
+"""The root of the command line: a click group that imports a command when it is called, not before."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
+from kubectl_ddp.errors import UsageError
+
+EPILOG = (
+    "Flags follow the command, as with every kubectl plugin. A job's name alone is enough: a job of this machine is "
+    "looked for first, then the cluster."
+)
+
+
+class LazyGroup(click.Group):
+    """Knows its commands from :mod:`kubectl_ddp.cli.registry`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        entry = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), entry.attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.module}.{entry.attribute} is no click command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in COMMANDS and word not in ALIASES and not word.startswith("-"):
+            raise UsageError(f"There is no command '{word}'.", hint=_meant(word, ctx.command_path))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        for title, entries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
+
+
+def _meant(word: str, path: str) -> str:
+    import difflib  # noqa: PLC0415 - needed on this error alone
+
+    close = difflib.get_close_matches(word, [*COMMANDS, *ALIASES])
+    return f"Did you mean '{close[0]}'?" if close else f"Run '{path} --help' to see them all."
+
+
+def root() -> click.Group:
+    """The group with all commands."""
+    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    return LazyGroup(
+        name="ddp",
+        help="Submit, watch and understand PyTorch training, on Kubernetes or on this machine.",
+        epilog=EPILOG,
+        context_settings=settings,
+        invoke_without_command=True,
+        callback=_help_without_command,
+    )
+
+
+def _help_without_command() -> None:
+    context = click.get_current_context()
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())

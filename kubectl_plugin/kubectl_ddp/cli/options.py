@@ -1,0 +1,79 @@
+"""The flags that every command has, with kubectl's names, and what they came to."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TypeVar
+
+import click
+
+from kubectl_ddp.backends import Where
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Where):
+    """The shared flags of one call."""
+
+    output: str | None = None
+    """Value of ``-o``: ``json``, ``yaml`` … or ``None`` for the human form."""
+    quiet: bool = False
+    """Print data and errors, no messages."""
+    no_color: bool = False
+    verbose: bool = False
+    """Show the traceback of an error that is ours."""
+
+    def note(self, text: str) -> None:
+        """Tell the person something that is not data: on stderr, and not with ``--quiet``."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def is_colored(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Whether stdout wants colour: a terminal, and nobody said no (https://no-color.org)."""
+        refused = self.no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
+        return not refused and sys.stdout.isatty()
+
+
+def shared_options(
+    *outputs: str, all_namespaces: bool = False
+) -> Callable[[Callable[Concatenate[Options, P], R]], Callable[P, R]]:
+    """Add the shared flags to a command and hand it an :class:`Options` as its first argument.
+
+    Args:
+        outputs: what ``-o`` accepts; no ``-o`` when there are none.
+        all_namespaces: whether the command can look at every namespace (``-A``).
+    """
+    where = [
+        click.option("--local", is_flag=True, help="Look on this machine, not in a cluster."),
+        click.option("-n", "--namespace", metavar="NAME", help="Namespace; the context's own by default."),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option("--kubeconfig", metavar="FILE", help="File that names the clusters."),
+    ]
+    if all_namespaces:
+        where.append(click.option("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces."))
+    shape = (
+        [click.option("-o", "--output", type=click.Choice(outputs), help="Print data in this form.")] if outputs else []
+    )
+    talk = [
+        click.option("-q", "--quiet", is_flag=True, help="Print data and errors only."),
+        click.option("--no-color", is_flag=True, help="Print no colour; NO_COLOR does the same."),
+        click.option("-v", "--verbose", is_flag=True, help="Show where an unexpected error came from."),
+    ]
+
+    def decorate(command: Callable[Concatenate[Options, P], R]) -> Callable[P, R]:
+        @functools.wraps(command)
+        def with_options(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = {name: kwargs.pop(name) for name in Options.__dataclass_fields__ if name in kwargs}
+            return command(Options(**given), *args, **kwargs)  # type: ignore[arg-type]  # click passes them by name
+
+        for option in reversed([*shape, *where, *talk]):
+            option(with_options)
+        return with_options
+
+    return decorate

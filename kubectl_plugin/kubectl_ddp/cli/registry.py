@@ -1,0 +1,57 @@
+"""The commands, as data: ``--help`` and completion read this and import none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command."""
+
+    module: str
+    """Module that holds it."""
+    attribute: str
+    """Name of the click command in that module."""
+    help: str
+    """One line, shown in ``--help`` and by completion."""
+
+
+RUN: Final = "Run"
+SEE: Final = "See"
+CHANGE: Final = "Change"
+SHELL: Final = "Shell"
+
+SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
+    RUN: {
+        "submit": Entry("kubectl_ddp.cli.submit", "submit", "Run a script or a job file, on a cluster or here."),
+        "render": Entry("kubectl_ddp.cli.render", "render", "Print the objects that submit would create."),
+    },
+    SEE: {
+        "list": Entry("kubectl_ddp.cli.list", "list_jobs", "List jobs."),
+        "status": Entry("kubectl_ddp.cli.status", "status", "Show one job, its ranks and what failed first."),
+        "logs": Entry("kubectl_ddp.cli.logs", "logs", "Print what ranks wrote."),
+        "top": Entry("kubectl_ddp.cli.top", "top", "Show throughput, step and loss of every rank, live."),
+        "wait": Entry(
+            "kubectl_ddp.cli.wait", "wait", "Wait until a job did something; the exit code says how it ended."
+        ),
+    },
+    CHANGE: {
+        "scale": Entry("kubectl_ddp.cli.scale", "scale", "Change the number of nodes of a running job."),
+        "suspend": Entry("kubectl_ddp.cli.suspend", "suspend", "Stop the pods of a job and keep the job."),
+        "resume": Entry("kubectl_ddp.cli.suspend", "resume", "Let a suspended job run again."),
+        "delete": Entry("kubectl_ddp.cli.delete", "delete", "Delete jobs and everything they own."),
+    },
+    SHELL: {
+        "completion": Entry("kubectl_ddp.cli.completion", "completion", "Print the completion script of a shell."),
+        "version": Entry("kubectl_ddp.cli.version", "version", "Print the version."),
+    },
+}
+"""Sections of ``--help``, in order, and the commands of each."""
+
+ALIASES: Final[Mapping[str, str]] = {"ls": "list", "describe": "status"}
+"""Other words for a command; they work and are not advertised."""
+
+COMMANDS: Final[Mapping[str, Entry]] = {name: entry for part in SECTIONS.values() for name, entry in part.items()}

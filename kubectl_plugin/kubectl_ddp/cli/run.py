@@ -1,0 +1,116 @@
+"""The edge: runs one call, turns what went wrong into one sentence, and the sentence's class into the exit code."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from kubectl_ddp.cli.group import root
+from kubectl_ddp.errors import DdpError, Interrupted, UsageError
+from kubectl_ddp.program import program
+
+BROKEN_PIPE: Final = 128 + 13
+"""What a program that SIGPIPE ended exits with; kubectl does when its reader goes away."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run ``kubectl-ddp ARGUMENTS`` and return its exit code; errors are on stderr by then."""
+    try:
+        return _call(arguments)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except BrokenPipeError:
+        return _reader_is_gone()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: a person reads one sentence
+        return _fail(_as_ours(error), arguments)
+
+
+def _call(arguments: Sequence[str]) -> int:
+    group = root()
+    with group.make_context(program(), list(arguments)) as context:
+        code = group.invoke(context)
+    sys.stdout.flush()
+    return code if isinstance(code, int) else 0
+
+
+def _as_ours(error: BaseException) -> DdpError:
+    match error:
+        case DdpError():
+            return error
+        case KeyboardInterrupt() | click.Abort():
+            return Interrupted("Interrupted.")
+        case click.ClickException():
+            return _in_our_words(error)
+    return DdpError(
+        f"Something went wrong inside {program()}: {type(error).__name__}: {error}.",
+        hint="This is a bug; run again with -v to see where, and please report it.",
+    )
+
+
+def _in_our_words(error: click.ClickException) -> DdpError:
+    """A click error as ours: what is wrong, with the value, and where to look."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else program()
+    if isinstance(error, click.NoSuchOption):
+        return UsageError(f"{path} has no flag '{error.option_name}'.", hint=_flag_hint(error, path))
+    message = error.format_message().rstrip(".")
+    return UsageError(f"{message[:1].upper()}{message[1:]}.", hint=f"Run '{path} --help' for its flags.")
+
+
+def _flag_hint(error: click.NoSuchOption, path: str) -> str:
+    if path == program() and error.option_name not in {"--help", "-h"}:
+        return f"Flags follow the command, as in '{path} list {error.option_name} ...'."
+    if error.possibilities:
+        return f"Did you mean '{min(error.possibilities)}'?"
+    return f"Run '{path} --help' for its flags."
+
+
+def _fail(error: DdpError, arguments: Sequence[str]) -> int:
+    if _asked(arguments, "-v", "--verbose"):
+        traceback.print_exc()
+    try:
+        click.echo(_as_json(error) if _wants_json(arguments) else f"error: {error}", err=True)
+    except BrokenPipeError:
+        return _reader_is_gone()
+    return error.exit_code
+
+
+def _as_json(error: DdpError) -> str:
+    return json.dumps(
+        {"code": error.exit_code, "reason": type(error).__name__, "message": error.message, "hint": error.hint}
+    )
+
+
+def _own(arguments: Sequence[str]) -> list[str]:
+    """The arguments that are ours: what follows ``--`` belongs to the script."""
+    words = list(arguments)
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _asked(arguments: Sequence[str], *flags: str) -> bool:
+    return any(word in flags for word in _own(arguments))
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether ``-o json`` was asked for; read from the words, since parsing them may be what failed."""
+    words = _own(arguments)
+    joined = {"-ojson", "-o=json", "--output=json"}
+    pairs = itertools.pairwise(words)
+    return any(word in joined for word in words) or any(
+        flag in {"-o", "--output"} and value == "json" for flag, value in pairs
+    )
+
+
+def _reader_is_gone() -> int:
+    """Leave quietly: the interpreter would complain once more when it flushes stdout at its end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+    return BROKEN_PIPE

@@ -1,0 +1,31 @@
+"""``kubectl ddp version``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+
+import click
+
+from kubectl_ddp.cli.options import Options, shared_options
+
+API_VERSION = "cli.ddp/v1"
+
+
+@click.command()
+@shared_options("json")
+def version(options: Options) -> None:
+    """Print the version of this program."""
+    number = importlib.metadata.version("kubectl-ddp")
+    if options.output == "json":
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "Version",
+            "version": number,
+            "python": platform.python_version(),
+            "platform": f"{platform.system().lower()}/{platform.machine()}",
+        }
+        click.echo(json.dumps(document))
+    else:
+        click.echo(f"kubectl-ddp {number} (Python {platform.python_version()})")
