@@ -47,8 +47,20 @@ class Backend(Protocol):
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics`` in Prometheus' text format. Raises Unreachable."""
 
-    def logs(self, pod: Object, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Lines the pod's container wrote, without line ends; with ``follow`` until the container is gone."""
+    def logs(
+        self,
+        pod: Object,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        timestamps: bool = False,
+        since: str | None = None,
+    ) -> Iterator[str]:
+        """Lines the pod's container wrote, without line ends; with ``follow`` until the container is gone.
+
+        With ``timestamps`` each line begins with its RFC 3339 time and one space, as ``kubectl logs --timestamps``.
+        ``since`` is such a time: lines before it are left out, lines of that very second may come again.
+        """
 
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods."""
