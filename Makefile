@@ -1,0 +1,62 @@
+# Thin verbs over the project's own commands. `make demo` and `make test` set up what they need in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
+BENCH  ?= --list
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-unit test-local test-cluster lint bench docs image lock clean
+
+help: ## Show the verbs
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+demo: $(READY) ## Train on 2 nodes x 2 processes, kill a worker on the way, check that nothing was lost
+	@$(BIN)/python -m bench demo
+
+test: $(READY) ## Run every test that this machine can run
+	@$(MAKE) --no-print-directory test-unit test-local test-cluster
+
+test-unit: $(READY) ## Tests without long-lived processes, on all cores
+	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render tests/docs
+
+test-local: $(READY) ## Tests with real processes, one at a time
+	@$(BIN)/python -m pytest -q tests/local
+
+test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
+	@$(BIN)/python -m pytest -q tests/cluster
+
+lint: $(READY) ## Style, types and the arrows between the packages
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(READY) ## Run a measurement: make bench BENCH=recovery
+	@$(BIN)/python -m bench $(BENCH)
+
+docs: $(READY) ## Write again what is generated: tables of docs/ and manifests/examples
+	@$(BIN)/python -m ddp_trainer.metrics.catalogue > docs/metrics.md
+	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
+
+image: ## Build the trainer image, target cpu
+	@test -n "$(BUILD)" || { echo "make image: none of docker, podman and buildah is installed; install one of them." >&2; exit 1; }
+	$(BUILD) build --target cpu --tag $(IMAGE) .
+
+lock: $(READY) ## Pin what is installed in .venv as constraints.txt
+	@$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^pip==' > constraints.txt
+
+clean: ## Remove what the verbs made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"make: {sys.executable} is Python {v[0]}.{v[1]}, and 3.11 or newer is needed; name another: make PYTHON=/path/to/python3.")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu install python3-venv." >&2; exit 1; }
+	@echo "make: setting up $(VENV), a few minutes the first time" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check --upgrade --constraint constraints.txt 'pip>=25.1'
+	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --group dev --editable '.[trainer]'
+	@touch $@

@@ -1,0 +1,138 @@
+"""Stock torchrun under the same faults: the baseline of ``bench recovery``.
+
+Runs ``bench/scripts/plain_ddp.py`` with torch's own launcher, one or two agents on this machine, and reads from the
+script's log who stepped when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent / "scripts" / "plain_ddp.py"
+POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of the script's log."""
+
+    step: int
+    time: float
+    rank: int
+    world: int
+    pid: int
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody holds now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of a process; empty once it is gone."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+@dataclass(slots=True)
+class Torchrun:
+    """Agents of stock torchrun that run the plain script together."""
+
+    directory: Path
+    nnodes: str
+    nproc: int
+    arguments: tuple[str, ...] = ()
+    """More flags for torchrun, as ``--max-restarts=100``."""
+    port: int = field(default_factory=free_port)
+    agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start_agent(self) -> None:
+        """Start one more agent, with a loopback address of its own."""
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *(f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}"),
+            *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"),
+            *(f"--local-addr=127.0.0.{len(self.agents) + 1}", *self.arguments, str(SCRIPT)),
+            *(f"--log={self.log}", f"--checkpoint={self.directory / 'checkpoint.pt'}"),
+        ]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        with (self.directory / f"agent-{len(self.agents)}.log").open("wb") as output:
+            agent = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+        self.agents.append(agent)
+
+    @property
+    def log(self) -> Path:
+        """What the ranks wrote."""
+        return self.directory / "steps.jsonl"
+
+    def steps(self) -> list[Step]:
+        """Every whole line that the ranks wrote so far."""
+        if not self.log.exists():
+            return []
+        lines = self.log.read_text().split("\n")[:-1]
+        return [Step(**json.loads(line)) for line in lines]
+
+    def wait(self, wanted: Callable[[Step], bool], *, timeout: float, workers: int = 1) -> float | None:
+        """When the last of ``workers`` processes first logged a step that is ``wanted``; None after ``timeout``."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            first: dict[int, float] = {}
+            for step in filter(wanted, self.steps()):
+                first.setdefault(step.pid, step.time)
+            if len(first) >= workers:
+                return sorted(first.values())[workers - 1]
+            if all(agent.poll() is not None for agent in self.agents):
+                return None
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def kill_worker(self, agent: int = 0) -> float:
+        """SIGKILL the newest worker of an agent; answers with the time of the kill."""
+        begun = time.time()
+        os.kill(children(self.agents[agent].pid)[-1], signal.SIGKILL)
+        return begun
+
+    def kill_agent(self, agent: int) -> float:
+        """SIGKILL an agent and its workers at once, as a node that dies; answers with the time of the kill."""
+        begun = time.time()
+        doomed = [self.agents[agent].pid, *children(self.agents[agent].pid)]
+        for pid in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.agents[agent].wait()
+        return begun
+
+    def stop(self) -> None:
+        """Kill everything."""
+        for number, agent in enumerate(self.agents):
+            if agent.poll() is None:
+                self.kill_agent(number)
+
+
+@contextlib.contextmanager
+def torchrun(directory: Path, *, nnodes: str, nproc: int, arguments: tuple[str, ...] = ()) -> Iterator[Torchrun]:
+    """A fresh run with one agent that is killed at the end, whatever happens."""
+    directory.mkdir(parents=True)
+    run = Torchrun(directory, nnodes, nproc, arguments)
+    try:
+        run.start_agent()
+        yield run
+    finally:
+        run.stop()

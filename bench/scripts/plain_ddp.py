@@ -1,0 +1,64 @@
+"""A plain DDP script, as its author would write it: knows torch and torchrun, and nothing of this project.
+
+Saves after every step, resumes from what it saved, and appends one JSON line per rank and step to a log, by which
+a measurement knows who stepped when.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def save(path: Path, state: dict[str, object]) -> None:
+    """Replace the checkpoint in one move, so that a kill leaves the old one or the new one."""
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def main() -> None:
+    """Train a small model until told to stop."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds that a step takes at least")
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    first = 0
+    if options.checkpoint.exists():
+        state = torch.load(options.checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["step"]
+    ddp = DistributedDataParallel(model)
+    with options.log.open("a", buffering=1) as log:
+        for step in range(first + 1, options.steps + 1):
+            optimizer.zero_grad()
+            ddp(torch.randn(16, 64)).square().mean().backward()
+            optimizer.step()
+            if rank == 0:
+                save(
+                    options.checkpoint,
+                    {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step},
+                )
+            line = {"step": step, "time": time.time(), "rank": rank, "world": world, "pid": os.getpid()}
+            log.write(json.dumps(line) + "\n")
+            time.sleep(options.pause)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
