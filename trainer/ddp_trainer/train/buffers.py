@@ -1,0 +1,64 @@
+"""Running statistics that do not depend on the world size.
+
+A BatchNorm layer folds the statistics of each batch it sees into its buffers. Ranks see different shards, so their
+buffers would drift apart, and DDP's remedy, the buffers of rank 0, forgets all other shards. Here every shard starts
+from the same buffers, and the step moves them by the mean of what the shards asked for: the same at any world size,
+up to rounding. Without floating-point buffers this costs nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.group import Group
+
+
+class SharedBuffers:
+    """Buffers of a model over the shards of a step: ``shard_done`` after each, ``commit`` after the last."""
+
+    def __init__(self, model: nn.Module, group: Group) -> None:
+        self._group = group
+        self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
+        self._start = [buffer.detach().clone() for buffer in self._buffers]
+        self._moved = [torch.zeros_like(buffer, dtype=torch.float64) for buffer in self._buffers]
+        self._shards = 0
+
+    def shard_done(self) -> None:
+        """Take down what the shard did to the buffers, and put them back for the next one."""
+        if not self._buffers:
+            return
+        self._shards += 1
+        for buffer, start, moved in zip(self._buffers, self._start, self._moved, strict=True):
+            moved += buffer.detach().double() - start.double()
+            buffer.detach().copy_(start)
+
+    def commit(self) -> None:
+        """Move the buffers by the mean over all shards of all ranks; every rank must call it."""
+        if not self._buffers:
+            return
+        flat = torch.cat([moved.flatten() for moved in self._moved] + [self._count()])
+        total = self._group.sum(flat)
+        mean = total[:-1] / total[-1].clamp(min=1)
+        sizes = [buffer.numel() for buffer in self._buffers]
+        for buffer, start, moved, step in zip(self._buffers, self._start, self._moved, mean.split(sizes), strict=True):
+            _move(start, step.view_as(start))
+            buffer.detach().copy_(start)
+            moved.zero_()
+        self._shards = 0
+
+    def restart(self) -> None:
+        """The buffers were loaded from elsewhere: start from what they are now."""
+        for buffer, start in zip(self._buffers, self._start, strict=True):
+            start.copy_(buffer.detach())
+
+    def _count(self) -> Tensor:
+        return torch.tensor([float(self._shards)], dtype=torch.float64, device=self._moved[0].device)
+
+
+def _move(start: Tensor, step: Tensor) -> None:
+    if start.is_floating_point():
+        start.copy_((start.double() + step).to(start.dtype))
+    else:
+        # Counters such as num_batches_tracked move by the same whole number in every shard.
+        start.copy_((start.double() + step.round()).to(start.dtype))

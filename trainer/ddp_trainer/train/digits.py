@@ -1,0 +1,145 @@
+"""The task ``digits``: 1,797 real handwritten digits of 8x8 pixels, ten classes.
+
+The file is scikit-learn's copy of the UCI test set "Optical Recognition of Handwritten Digits" (E. Alpaydin and
+C. Kaynak, 1998). It is read without importing scikit-learn, which would bring scipy: a second at every restart.
+The split is stratified and fixed, 1,437 training and 360 test samples: 36 of every class, by a seeded order.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import zlib
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.errors import BadData
+from ddp_trainer.train.plan import order
+
+SIDE: Final = 8
+CLASSES: Final = 10
+_PIXELS: Final = SIDE * SIDE
+_BRIGHTEST: Final = 16
+_TEST_PER_CLASS: Final = 36
+_SPLIT_SEED: Final = 1797
+
+
+class LabelledImages:
+    """Images, float32 ``(n, 64)`` in 0..1, with labels, int64 ``(n,)``."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images = images
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Many samples at once."""
+        return self.images[ids], self.labels[ids]
+
+
+class Digits:
+    """Classify handwritten digits with a perceptron of two hidden layers."""
+
+    name = "digits/1"
+
+    def __init__(self, file: Path | None = None) -> None:
+        """Take scikit-learn's file, or another of the same format."""
+        raw = _read(file or locate())
+        self._digest = hashlib.sha256(raw).hexdigest()
+        self._train, self._test = split(*parse(raw))
+
+    def data_digest(self) -> str:
+        """SHA-256 of the file's contents."""
+        return self._digest
+
+    def model(self) -> nn.Module:
+        """26,122 weights; with dropout, so that restarts must reproduce random streams."""
+        return nn.Sequential(
+            nn.Linear(_PIXELS, 128),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(128, 128),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(128, CLASSES),
+        )
+
+    def train_samples(self) -> LabelledImages:
+        """1,437 images."""
+        return self._train
+
+    def test_samples(self) -> LabelledImages:
+        """360 images."""
+        return self._test
+
+    def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Cross entropy of each image."""
+        images, labels = batch
+        return nn.functional.cross_entropy(model(images), labels, reduction="none")
+
+    def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Mapping[str, Tensor]:
+        """Summed loss, and the number of images that were recognised."""
+        images, labels = batch
+        logits = model(images)
+        return {
+            "loss": nn.functional.cross_entropy(logits, labels, reduction="sum"),
+            "accuracy": (logits.argmax(1) == labels).sum(),
+        }
+
+
+def locate() -> Path:
+    """The file in the installed scikit-learn.
+
+    Raises:
+        BadData: scikit-learn is not installed.
+    """
+    found = importlib.util.find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise BadData(
+            "The task 'digits' reads its samples from scikit-learn, which is not installed.",
+            hint="Install kubectl-ddp[trainer].",
+        )
+    return Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return gzip.decompress(file.read_bytes())
+    except (OSError, EOFError, zlib.error) as err:
+        reason = err.strerror if isinstance(err, OSError) and err.strerror else err
+        raise BadData(f"The digits cannot be read from {file}: {reason}.", hint="Reinstall scikit-learn.") from None
+
+
+def parse(raw: bytes) -> tuple[Tensor, Tensor]:
+    """Images and labels from lines of 64 pixels of 0 to 16 and a label.
+
+    Raises:
+        BadData: a line holds something else.
+    """
+    try:
+        numbers = array("f", map(float, raw.decode().replace("\n", ",").rstrip(",").split(",")))
+        rows = torch.frombuffer(numbers, dtype=torch.float32).view(-1, _PIXELS + 1)
+    except (ValueError, RuntimeError) as err:
+        raise BadData(f"The file of digits is damaged: {err}.", hint="Reinstall scikit-learn.") from None
+    return rows[:, :_PIXELS] / _BRIGHTEST, rows[:, _PIXELS].long()
+
+
+def split(images: Tensor, labels: Tensor) -> tuple[LabelledImages, LabelledImages]:
+    """Training and test samples; the same 36 of every class are for the test."""
+    shuffled = order(len(labels), _SPLIT_SEED, 0)
+    test = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(CLASSES):
+        of_class = shuffled[labels[shuffled] == label]
+        test[of_class[:_TEST_PER_CLASS]] = True
+    return LabelledImages(images[~test], labels[~test]), LabelledImages(images[test], labels[test])

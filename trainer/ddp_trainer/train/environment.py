@@ -1,0 +1,128 @@
+"""What the launcher told this process: the room's only reader of environment variables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.contract import CheckpointScope, Env
+from ddp_trainer.train.errors import BadConfig
+
+DEFAULT_GRACE_SECONDS: Final = 30.0
+"""Kubernetes' own default between SIGTERM and SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """This process's place in the worker group; by default a group of one, started by hand."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    master_address: str = "127.0.0.1"
+    master_port: int = 0
+    launched: bool = False
+    """A launcher gave a rank; without one, no process group is needed."""
+    agent_hosts_store: bool = False
+    """The launcher, and not rank 0, listens on the master port (stock torchrun)."""
+    generation: int = 0
+    run_id: str = ""
+    most_ranks: int | None = None
+    """The most ranks that the job can ever have, where the launcher says so."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """Restarts of the run so far, by cause."""
+    run_dir: Path | None = None
+    checkpoint_dir: Path | None = None
+    checkpoint_scope: CheckpointScope = CheckpointScope.JOB
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    error_file: Path | None = None
+    """Where torch's launchers look for the reason of a failure."""
+    threads_chosen: bool = False
+    """OMP_NUM_THREADS was set, so torch has its thread count already."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Environment:
+        """Read torchrun's and our own variables.
+
+        Raises:
+            BadConfig: a variable does not hold what it must.
+        """
+        rank = _integer(environ, "RANK", 0)
+        world = _integer(environ, "WORLD_SIZE", 1)
+        if not 0 <= rank < world:
+            raise BadConfig(f"RANK is {rank} and WORLD_SIZE is {world}.", hint="RANK must be below WORLD_SIZE.")
+        local_world = _integer(environ, "LOCAL_WORLD_SIZE", 1)
+        return cls(
+            rank=rank,
+            local_rank=_integer(environ, "LOCAL_RANK", 0),
+            world_size=world,
+            local_world_size=local_world,
+            master_address=environ.get("MASTER_ADDR", "127.0.0.1"),
+            master_port=_integer(environ, "MASTER_PORT", 0),
+            launched="RANK" in environ,
+            agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            generation=_integer(environ, Env.GENERATION, _integer(environ, "TORCHELASTIC_RESTART_COUNT", 0)),
+            run_id=environ.get(Env.RUN_ID, ""),
+            most_ranks=_most_ranks(environ, local_world),
+            restarts=_restarts(environ),
+            run_dir=_path(environ, Env.RUN_DIR),
+            checkpoint_dir=_path(environ, Env.CHECKPOINT_DIR),
+            checkpoint_scope=_scope(environ),
+            grace_seconds=_number(environ, Env.GRACE_SECONDS, DEFAULT_GRACE_SECONDS),
+            error_file=_path(environ, "TORCHELASTIC_ERROR_FILE"),
+            threads_chosen="OMP_NUM_THREADS" in environ,
+        )
+
+
+def _integer(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "")
+    try:
+        return int(text) if text else default
+    except ValueError:
+        raise BadConfig(f"{name} is {text!r}.", hint="Set it to a whole number.") from None
+
+
+def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "")
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise BadConfig(f"{name} is {text!r}.", hint="Set it to a number of seconds.") from None
+
+
+def _path(environ: Mapping[str, str], name: str) -> Path | None:
+    text = environ.get(name, "")
+    return Path(text) if text else None
+
+
+def _scope(environ: Mapping[str, str]) -> CheckpointScope:
+    text = environ.get(Env.CHECKPOINT_SCOPE, "") or CheckpointScope.JOB.value
+    try:
+        return CheckpointScope(text)
+    except ValueError:
+        allowed = " or ".join(CheckpointScope)
+        raise BadConfig(f"{Env.CHECKPOINT_SCOPE} is {text!r}.", hint=f"Set it to {allowed}.") from None
+
+
+def _most_ranks(environ: Mapping[str, str], local_world: int) -> int | None:
+    """Largest node count times processes per node, from ``PET_NNODES`` (``2`` or ``1:4``)."""
+    nodes = environ.get("PET_NNODES", "").rpartition(":")[2]
+    if not nodes.isdecimal():
+        return None
+    per_node = environ.get("PET_NPROC_PER_NODE", "")
+    return int(nodes) * (int(per_node) if per_node.isdecimal() else local_world)
+
+
+def _restarts(environ: Mapping[str, str]) -> dict[str, int]:
+    """Counts by cause; an unreadable value is no reason to stop training, so it reads as none."""
+    try:
+        counts = json.loads(environ.get(Env.RESTARTS, "") or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(counts, dict):
+        return {}
+    return {str(cause): count for cause, count in counts.items() if isinstance(count, int)}

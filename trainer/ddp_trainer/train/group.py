@@ -1,0 +1,151 @@
+"""The ranks of this generation and what they say to each other.
+
+The process group is built on a store prefix of its own per generation: a rank that comes back must never read an
+address that a rank of an earlier generation left (pytorch#135712). A group of one needs no store and no backend.
+No pickles cross the network: what is not a tensor travels as bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, TCPStore
+
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.errors import PeerLost
+
+_CHUNK_BYTES: Final = 64 << 20
+"""Bytes are broadcast in pieces, so that a large checkpoint needs no second copy on the device."""
+
+_NETWORK: Final = re.compile(
+    r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|socket|timed? ?out|process group", re.IGNORECASE
+)
+"""gloo reports a lost peer as a bare RuntimeError; inside a backward pass only its words tell it from a bug."""
+
+
+class Group:
+    """This rank's view of the worker group."""
+
+    def __init__(self, rank: int, world_size: int, backend: str, device: torch.device) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.backend = backend
+        """``nccl``, ``gloo``, or ``none`` for a group of one."""
+        self.device = device
+
+    @classmethod
+    def join(cls, env: Environment, device: torch.device, timeout_seconds: float) -> Group:
+        """Meet the other ranks of this generation.
+
+        Raises:
+            PeerLost: they did not come within the timeout, or the master port cannot be used.
+        """
+        if env.world_size == 1:
+            return cls(0, 1, "none", device)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        timeout = timedelta(seconds=timeout_seconds)
+        where = f"{env.master_address}:{env.master_port}"
+        with _translated(f"Rank {env.rank} could not meet its {env.world_size - 1} peers at {where}"):
+            store = TCPStore(
+                env.master_address,
+                env.master_port,
+                env.world_size,
+                is_master=env.rank == 0 and not env.agent_hosts_store,
+                timeout=timeout,
+                wait_for_workers=False,
+            )
+            dist.init_process_group(
+                backend,
+                store=PrefixStore(f"ddp/generation-{env.generation}", store),
+                rank=env.rank,
+                world_size=env.world_size,
+                timeout=timeout,
+            )
+        return cls(env.rank, env.world_size, backend, device)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Add up over ranks, in place."""
+        return self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """Elementwise maximum over ranks, in place."""
+        return self._reduce(tensor, dist.ReduceOp.MAX)
+
+    def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.world_size > 1:
+            with self.watched():
+                dist.all_reduce(tensor, operation)
+        return tensor
+
+    def gather(self, number: int) -> list[int]:
+        """The number of every rank, in rank order."""
+        numbers = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
+        numbers[self.rank] = number
+        return [int(each) for each in self.sum(numbers).tolist()]
+
+    def broadcast(self, payload: bytes | None, source: int) -> bytes:
+        """The source rank's bytes, on every rank."""
+        if self.world_size == 1:
+            return payload or b""
+        length = self.gather(len(payload or b""))[source]
+        received = payload if self.rank == source and payload is not None else bytearray(length)
+        with self.watched():
+            for start in range(0, length, _CHUNK_BYTES):
+                self._broadcast_piece(received, start, min(start + _CHUNK_BYTES, length), source)
+        return bytes(received)
+
+    def _broadcast_piece(self, buffer: bytes | bytearray, start: int, stop: int, source: int) -> None:
+        piece = torch.empty(stop - start, dtype=torch.uint8, device=self.device)
+        if self.rank == source:
+            piece.copy_(torch.frombuffer(bytearray(buffer[start:stop]), dtype=torch.uint8))
+        dist.broadcast(piece, source)
+        if isinstance(buffer, bytearray):
+            buffer[start:stop] = piece.cpu().numpy().tobytes()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A collective of ours: whatever fails here, the network or a peer is the cause."""
+        with _translated(f"Rank {self.rank} lost a peer"):
+            yield
+
+    @contextmanager
+    def watched_backward(self) -> Iterator[None]:
+        """A backward pass, in which DDP adds up gradients: the user's own errors pass through."""
+        try:
+            yield
+        except RuntimeError as err:
+            if self.world_size > 1 and is_network(err):
+                raise _lost(f"Rank {self.rank} lost a peer", err) from err
+            raise
+
+    def close(self) -> None:
+        """Leave in good order; every rank is expected to."""
+        if self.world_size > 1:
+            dist.destroy_process_group()
+
+
+def is_network(err: RuntimeError) -> bool:
+    """Whether a collective, and not the user's code, raised this."""
+    if isinstance(err, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError):
+        return True
+    return type(err) is RuntimeError and _NETWORK.search(str(err)) is not None
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as err:
+        raise _lost(what, err) from err
+
+
+def _lost(what: str, err: RuntimeError) -> PeerLost:
+    reason = str(err).strip().splitlines()[0].rstrip(".") if str(err).strip() else type(err).__name__
+    return PeerLost(f"{what}: {reason}.", hint="The launcher forms a new group.")

@@ -1,0 +1,76 @@
+"""Train without paying for torch's compiler where nothing is compiled.
+
+Optimizers and DDP ask ``torch._dynamo`` to leave them alone, and the asking imports it, with sympy and 800 more
+modules: 1.0 to 1.2 s of processor time per rank, about half of what a restarted worker needs to its next step. While
+:func:`uncompiled` is active and the real module is not loaded, a stand-in answers those questions as the real one
+does by default. Whatever else is asked of it, it gives way to the real module at once. A task that calls
+``torch.compile`` has loaded the real one, and then nothing here happens.
+
+``torch._dynamo`` is private: a test starts a process that fails when a new version of torch imports it all the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Final, TypeVar
+
+import torch
+
+_NAME: Final = "torch._dynamo"
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+class _StandIn(ModuleType):
+    """Answers what optimizers and DDP ask of ``torch._dynamo``, as it would by default."""
+
+    def __init__(self) -> None:
+        super().__init__(_NAME)
+        self.utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
+
+    @staticmethod
+    def disable(function: _F, *_args: object, **_options: object) -> _F:
+        """Nothing is compiled, so the function is already not compiled."""
+        return function
+
+    @staticmethod
+    def graph_break() -> None:
+        """There is no graph."""
+
+    def __getattr__(self, name: str) -> object:
+        """Anything else is the real module's business."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(_load(self), name)
+
+
+_STAND_IN: Final = _StandIn()
+
+
+def _load(stand_in: ModuleType) -> ModuleType:
+    _remove(stand_in)
+    return importlib.import_module(_NAME)
+
+
+def _remove(stand_in: ModuleType) -> None:
+    if sys.modules.get(_NAME) is stand_in:
+        del sys.modules[_NAME]
+    if vars(torch).get("_dynamo") is stand_in:
+        del torch._dynamo  # noqa: SLF001 - we put it there
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Build or step an optimizer, or build or call DDP, without importing torch's compiler."""
+    if _NAME in sys.modules:
+        yield
+        return
+    sys.modules[_NAME] = _STAND_IN
+    torch._dynamo = _STAND_IN  # type: ignore[assignment,unused-ignore]  # noqa: SLF001 - see the module's docstring
+    try:
+        yield
+    finally:
+        _remove(_STAND_IN)

@@ -1,0 +1,79 @@
+"""Which samples were seen, and how many were repeated or lost: the run's own account of itself.
+
+The ledger is part of every checkpoint, so it always describes the history that led to the weights it is stored
+with. Steps that were done and then lost with a crash are in no surviving ledger, as they are in no surviving weight.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+_BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
+
+
+class LedgerState(TypedDict):
+    """What a checkpoint holds of a ledger."""
+
+    samples: int
+    seen: Tensor
+    """Bitset, uint8: bit ``i % 8`` of byte ``i // 8`` is sample ``i``."""
+    committed: int
+    repeated: int
+    lost: int
+
+
+class Ledger:
+    """Counts over the whole run, and the samples seen in the epoch under way."""
+
+    def __init__(self, samples: int) -> None:
+        self._seen = torch.zeros(samples, dtype=torch.bool)
+        self.committed = 0
+        """Samples that went into a committed step."""
+        self.repeated = 0
+        """Samples that an epoch had seen before."""
+        self.lost = 0
+        """Samples that a finished epoch never saw."""
+
+    def commit(self, ids: Tensor) -> None:
+        """A step consumed these samples."""
+        self.committed += len(ids)
+        before = int(self._seen.sum())
+        self._seen[ids] = True
+        self.repeated += len(ids) - (int(self._seen.sum()) - before)
+
+    def close_epoch(self) -> None:
+        """The epoch is over: what it has not seen is lost."""
+        self.lost += len(self._seen) - int(self._seen.sum())
+        self._seen.zero_()
+
+    def state_dict(self) -> LedgerState:
+        """Tensors and numbers only, so that it loads with ``weights_only``."""
+        return {
+            "samples": len(self._seen),
+            "seen": pack(self._seen),
+            "committed": self.committed,
+            "repeated": self.repeated,
+            "lost": self.lost,
+        }
+
+    def load_state_dict(self, state: LedgerState) -> None:
+        """Go on from a stored account."""
+        self._seen = unpack(state["seen"], state["samples"])
+        self.committed = state["committed"]
+        self.repeated = state["repeated"]
+        self.lost = state["lost"]
+
+
+def pack(flags: Tensor) -> Tensor:
+    """Eight flags to a byte."""
+    padded = torch.zeros(-(-len(flags) // 8) * 8, dtype=torch.uint8)
+    padded[: len(flags)] = flags
+    return (padded.view(-1, 8) * _BITS).sum(1, dtype=torch.uint8)
+
+
+def unpack(packed: Tensor, length: int) -> Tensor:
+    """The inverse of :func:`pack`."""
+    return (packed.unsqueeze(1) & _BITS).ne(0).view(-1)[:length].clone()

@@ -1,0 +1,57 @@
+"""SplitMix64: from numbers to numbers that look random, the same on every machine and in every version.
+
+Sample order and random streams must not change when torch or NumPy improve their generators: a resumed run would
+repeat some samples and never see others. So the room carries the few lines of a published mixer: G. Steele,
+D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, with the constants of S. Vigna's
+reference implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ALGORITHM: Final = "splitmix64/1"
+"""Goes into every checkpoint; a run resumes only where the same algorithm orders the samples."""
+
+_MASK: Final = (1 << 64) - 1
+_GAMMA: Final = 0x9E3779B97F4A7C15
+_FIRST: Final = 0xBF58476D1CE4E5B9
+_SECOND: Final = 0x94D049BB133111EB
+
+
+def mix(*numbers: int) -> int:
+    """One 64-bit number that depends on all ``numbers`` and on their order.
+
+    >>> mix(0) == 0xE220A8397B1DCDAF
+    True
+    """
+    state = 0
+    for number in numbers:
+        state = _finalize((state + number + _GAMMA) & _MASK)
+    return state
+
+
+def _finalize(state: int) -> int:
+    state = ((state ^ (state >> 30)) * _FIRST) & _MASK
+    state = ((state ^ (state >> 27)) * _SECOND) & _MASK
+    return state ^ (state >> 31)
+
+
+def mix_all(numbers: Tensor, key: int) -> Tensor:
+    """``mix(key, n)`` of every int64 in ``numbers``, as int64 of the same bits."""
+    state = numbers + _signed((key + _GAMMA) & _MASK)
+    state = (state ^ _shift(state, 30)) * _signed(_FIRST)
+    state = (state ^ _shift(state, 27)) * _signed(_SECOND)
+    return state ^ _shift(state, 31)
+
+
+def _shift(state: Tensor, bits: int) -> Tensor:
+    """Logical right shift; torch's own keeps the sign."""
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number

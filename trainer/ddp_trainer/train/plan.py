@@ -1,0 +1,139 @@
+"""Which samples belong to which global step, shard and rank: pure arithmetic, and the heart of elastic exactness.
+
+Global step ``k`` of epoch ``e`` consumes ``order(e)[k*G : (k+1)*G]`` where ``order`` is a permutation that depends on
+(seed, epoch) alone and ``G`` is the global batch. The batch is cut into ``V`` logical shards, and every rank owns a
+contiguous run of shards. How many ranks there are decides who computes a sample, never whether or when; so a run
+may change its world size between any two steps and still see every sample exactly once per epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.mixing import mix, mix_all
+
+DEFAULT_MOST_RANKS = 8
+"""Ranks to leave room for where no launcher tells how many there can be."""
+
+_ORDER_KEY = 0x6F72646572
+_HASH_KEY = 0x73616D706C65
+_HASH_BITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole run as numbers, identical on all ranks."""
+
+    samples: int
+    """Size of the training set."""
+    global_batch: int
+    shards: int
+    seed: int
+    epochs: int
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise BadConfig("The training set is empty.", hint="Give the task at least one sample.")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Global steps of one epoch; the last may be partial."""
+        return -(-self.samples // self.global_batch)
+
+    @property
+    def total_steps(self) -> int:
+        """Global steps of the run."""
+        planned = self.epochs * self.steps_per_epoch
+        return planned if self.max_steps is None else min(planned, self.max_steps)
+
+    def epoch_of(self, step: int) -> int:
+        """Epoch, from 0, of a global step, from 0."""
+        return step // self.steps_per_epoch
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether the global step is the last of its epoch."""
+        return (step + 1) % self.steps_per_epoch == 0
+
+    def batch(self, step: int) -> Tensor:
+        """Sample ids, int64, that the global step must consume, in order."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        start = index * self.global_batch
+        return order(self.samples, self.seed, epoch)[start : start + self.global_batch]
+
+    def shard(self, step: int, shard: int) -> Tensor:
+        """Sample ids of one logical shard; sizes differ by at most one, and may be 0 in a partial step."""
+        batch = self.batch(step)
+        return batch[cut(len(batch), self.shards, shard)]
+
+
+@lru_cache(maxsize=2)
+def order(samples: int, seed: int, epoch: int) -> Tensor:
+    """Permutation of ``range(samples)`` as int64, shape ``(samples,)``: a pure function of its arguments.
+
+    Sorting mixed keys, not torch's own shuffle: that one may change between versions of torch.
+    """
+    keys = mix_all(torch.arange(samples), mix(_ORDER_KEY, seed, epoch))
+    return torch.argsort(keys, stable=True)
+
+
+def digest(ids: Tensor) -> int:
+    """Sum of the ids' 32-bit hashes: tells multisets of ids apart, and adds up over ranks."""
+    return int((mix_all(ids, _HASH_KEY) & ((1 << _HASH_BITS) - 1)).sum())
+
+
+def cut(length: int, parts: int, part: int) -> slice:
+    """Slice ``part`` of ``parts`` contiguous slices of a sequence; longer ones first, by at most one.
+
+    >>> [cut(8, 3, part) for part in range(3)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
+    """
+    size, longer = divmod(length, parts)
+    start = part * size + min(part, longer)
+    return slice(start, start + size + (part < longer))
+
+
+def owned(shards: int, world_size: int, rank: int) -> range:
+    """Logical shards of a rank: contiguous, sizes differing by at most one.
+
+    Raises:
+        BadConfig: there are more ranks than shards, so some would have nothing to do.
+    """
+    if world_size > shards:
+        raise BadConfig(
+            f"The world has {world_size} ranks, but a global batch is cut into {shards} logical shards only.",
+            hint=f"Run at most {shards} ranks, or start the run anew with --shards {power_of_two(world_size)} or more.",
+        )
+    own = cut(shards, world_size, rank)
+    return range(own.start, own.stop)
+
+
+def choose_shards(asked: int | None, *, most_ranks: int | None, world_size: int, global_batch: int) -> int:
+    """Number of logical shards: what was asked, else a power of two that holds the largest world.
+
+    Raises:
+        BadConfig: the global batch has fewer samples than the world has ranks.
+    """
+    if world_size > global_batch:
+        raise BadConfig(
+            f"A global batch of {global_batch} cannot feed {world_size} ranks.",
+            hint=f"Give --global-batch {power_of_two(world_size)} or more, or run at most {global_batch} ranks.",
+        )
+    if asked is not None:
+        return asked
+    ranks = max(DEFAULT_MOST_RANKS if most_ranks is None else most_ranks, world_size)
+    return min(power_of_two(ranks), global_batch)
+
+
+def power_of_two(least: int) -> int:
+    """Smallest power of two that is not below ``least``.
+
+    >>> power_of_two(5)
+    8
+    """
+    return 1 << (least - 1).bit_length()

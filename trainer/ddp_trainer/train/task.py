@@ -1,0 +1,127 @@
+"""What a run trains: a task gives a model, samples, a loss and metrics; the run does the rest.
+
+A task may also have ``optimizer(parameters)``, which then replaces the one of the flags, and ``data_digest()``, a
+string that changes when the data do; without one, the number of samples and a few of them are hashed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
+
+from ddp_trainer.train.errors import BadTask
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+Batch: TypeAlias = Any
+"""What the samples of a shard are collated to: a tensor, or tuples, lists and dicts of tensors."""
+
+
+class Samples(Protocol):
+    """A map-style dataset, as torch's: sample ``i`` for ``i`` in ``range(len(...))``.
+
+    ``__getitems__(ids)``, torch's protocol for many samples at once, is used where there is one. A method
+    ``batch(ids)`` that takes an int64 tensor and returns a collated batch is faster still.
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A training problem. Nothing in it may depend on the rank or on the number of ranks."""
+
+    name: str
+    """Identity: a checkpoint of a task of another name is refused."""
+
+    def model(self) -> nn.Module:
+        """A new model, on the CPU; drawn from torch's default generator, which is seeded before."""
+
+    def train_samples(self) -> Samples:
+        """What is learnt from; seen exactly once per epoch."""
+
+    def test_samples(self) -> Samples:
+        """What is evaluated on; may be empty."""
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Loss of every sample of the batch, shape ``(n,)``; not their mean."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """Sums over the samples of the batch; reported as means over the test samples, under these names."""
+
+
+@runtime_checkable
+class ChoosesOptimizer(Protocol):
+    """A task with an optimizer of its own."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """A new optimizer; its learning rates are the peaks that the schedule scales."""
+
+
+@runtime_checkable
+class DigestsData(Protocol):
+    """A task that knows a digest of its data."""
+
+    def data_digest(self) -> str:
+        """Changes when the training samples change."""
+
+
+BUILT_IN: Final[Mapping[str, str]] = {"digits": "ddp_trainer.train.digits:Digits"}
+"""Name → ``module:factory``."""
+
+_REQUIRED: Final[Sequence[str]] = ("name", "model", "train_samples", "test_samples", "losses", "metrics")
+
+
+def load_task(name: str) -> Task:
+    """The built-in task of this name, or what ``module:factory`` makes.
+
+    Raises:
+        BadTask: there is no such task, module or factory, or it makes something else.
+    """
+    module_name, colon, factory_name = BUILT_IN.get(name, name).partition(":")
+    if not colon or not module_name or not factory_name:
+        near = get_close_matches(name, BUILT_IN, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Give {', '.join(BUILT_IN)}, or module:factory of your own."
+        raise BadTask(f"There is no task {name!r}.", hint=hint)
+    made = _factory(name, module_name, factory_name)()
+    missing = [attribute for attribute in _REQUIRED if not hasattr(made, attribute)]
+    if missing:
+        raise BadTask(
+            f"The task {name!r} makes a {type(made).__name__} without {', '.join(missing)}.",
+            hint="Let the factory return an object with all that ddp_trainer.train.Task names.",
+        )
+    return made  # type: ignore[no-any-return] # what it has was just checked
+
+
+def _factory(name: str, module_name: str, factory_name: str) -> Callable[[], Any]:
+    # Where a script would find its neighbours, `python -m` does not look on every start: let it.
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = importlib.util.find_spec(module_name)
+    except (ImportError, ValueError) as err:
+        raise BadTask(f"The module of the task {name!r} cannot be found: {err}.", hint=_HOW) from None
+    if found is None:
+        raise BadTask(f"The task {name!r} names the module {module_name!r}, which is not on the path.", hint=_HOW)
+    module = importlib.import_module(module_name)
+    factory = getattr(module, factory_name, None)
+    if factory is None:
+        near = get_close_matches(factory_name, dir(module), n=1)
+        hint = f"Did you mean {module_name}:{near[0]}?" if near else f"Define {factory_name} in {module.__file__}."
+        raise BadTask(f"The module {module_name!r} has no {factory_name!r}.", hint=hint)
+    if not callable(factory):
+        kind = type(factory).__name__
+        raise BadTask(f"{module_name}:{factory_name} is of type {kind}.", hint="Name a function or a class.")
+    return factory  # type: ignore[no-any-return] # that it is callable was just checked
+
+
+_HOW: Final = "Give module:factory, and put the module's directory on PYTHONPATH or start from it."
