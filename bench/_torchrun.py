@@ -68,7 +68,7 @@ class Torchrun:
             *(f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"),
             *(f"--local-addr=127.0.0.{len(self.agents) + 1}", *self.arguments, str(SCRIPT)),
-            *(f"--log={self.log}", f"--checkpoint={self.directory / 'checkpoint.pt'}"),
+            *(f"--trace={self.log}", f"--checkpoint={self.directory / 'checkpoint.pt'}"),
         ]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         with (self.directory / f"agent-{len(self.agents)}.log").open("wb") as output:

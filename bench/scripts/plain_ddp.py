@@ -25,7 +25,7 @@ def save(path: Path, state: dict[str, object]) -> None:
 def main() -> None:
     """Train a small model until told to stop."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--pause", type=float, default=0.02, help="seconds that a step takes at least")
@@ -44,7 +44,7 @@ def main() -> None:
         optimizer.load_state_dict(state["optimizer"])
         first = state["step"]
     ddp = DistributedDataParallel(model)
-    with options.log.open("a", buffering=1) as log:
+    with options.trace.open("a", buffering=1) as log:
         for step in range(first + 1, options.steps + 1):
             optimizer.zero_grad()
             ddp(torch.randn(16, 64)).square().mean().backward()
