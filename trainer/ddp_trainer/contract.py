@@ -220,6 +220,11 @@ class MetricLabel(StrEnum):
     CAUSE = "cause"
     REASON = "reason"
     RESULT = "result"
+    LOCAL_RANK = "local_rank"
+    NODE_RANK = "node_rank"
+    BACKEND = "backend"
+    DEVICE = "device"
+    VERSION = "version"
 
 
 class Metric(StrEnum):

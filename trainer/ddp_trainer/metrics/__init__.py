@@ -1,0 +1,22 @@
+"""Metrics of a training job: every rank, also one that hangs or has died.
+
+::
+
+    rank ──▶ board ──▶ aggregator ──▶ Prometheus
+
+A rank writes doubles into a file that it has mapped into memory, its *board*; so does the launcher. One small process
+per pod, the *aggregator*, reads all boards whenever it is scraped. A rank that hangs, holds the GIL or is gone cannot
+answer a scrape, but its board still can, and a process that is started again finds its counters where it left them.
+
+In any training script::
+
+    from ddp_trainer.metrics import attach
+
+    meter = attach.meter()
+    for batch in loader:
+        meter.reached(Phase.DATA_WAIT)
+        ...
+        meter.step(samples=len(batch))
+
+Without ``$DDP_METRICS_DIR``, which the launcher sets, all of this does nothing. Nothing here raises into training.
+"""

@@ -1,0 +1,172 @@
+"""The one process of a pod that Prometheus scrapes: ``python -m ddp_trainer aggregate --directory D --port P``.
+
+It reads boards and never waits for a rank, so it answers for ranks that hang, hold the GIL, are stopped or dead. It is
+started by the launcher before torch is imported, and ends with the launcher.
+
+Exit codes: 0 told to stop, or the launcher is gone; 1 it cannot listen, and training goes on without metrics; 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import exposition as prometheus_text
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+
+from ddp_trainer.contract import Env, Exit, Port
+from ddp_trainer.metrics.exposition import Exposition
+from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
+
+LOCAL_JOB: Final = "local"
+"""Value of ``ddp_job`` where nobody named the job."""
+FRESH_SECONDS: Final = 0.05
+"""A page this young is served again, so that a flood of scrapes costs one reading of the boards per interval."""
+BIND_SECONDS: Final = 3.0
+"""How long a port may stay taken: the aggregator of the launcher before this one needs a moment to notice its end."""
+PARENT_POLL_SECONDS: Final = 0.2
+
+OPENMETRICS: Final = "application/openmetrics-text"
+FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
+    True: (openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST),
+    False: (prometheus_text.generate_latest, prometheus_text.CONTENT_TYPE_PLAIN_0_0_4),
+}
+"""Whether OpenMetrics was asked for → how to write it, and what that is called."""
+
+
+class Pages:
+    """What there is at which path."""
+
+    def __init__(self, collector: Collector, clock: Callable[[], float] = time.monotonic) -> None:
+        self._collector = collector
+        self._clock = clock
+        self._made: dict[bool, tuple[float, Answer]] = {}
+
+    def respond(self, request: Request) -> Answer:
+        """The page at the request's path."""
+        if request.path == "/metrics":
+            return self._metrics(wants_openmetrics=OPENMETRICS in request.accept)
+        if request.path == "/healthz":
+            return Answer(b"ok\n")
+        return refusal(HTTPStatus.NOT_FOUND, "There is nothing here but /metrics and /healthz.")
+
+    def _metrics(self, *, wants_openmetrics: bool) -> Answer:
+        made_at, answer = self._made.get(wants_openmetrics, (float("-inf"), Answer(b"")))
+        if self._clock() - made_at < FRESH_SECONDS:
+            return answer
+        write, content_type = FORMATS[wants_openmetrics]
+        answer = Answer(write(self._collector), content_type=content_type)
+        self._made[wants_openmetrics] = (self._clock(), answer)
+        return answer
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until told to stop or left alone; see the module for the exit codes."""
+    parent = os.getppid()
+    arguments = _parser().parse_args(argv)
+    try:
+        listener = _listen_patiently(arguments.address, arguments.port)
+    except OSError as error:
+        print(f"aggregate: {_why_not(error, arguments.address, arguments.port)}", file=sys.stderr)
+        return Exit.FAILURE
+    address = _readable(listener)
+    job = os.environ.get(Env.JOB) or LOCAL_JOB
+    print(f"aggregate: metrics of job {job} at http://{address}/metrics", file=sys.stderr, flush=True)
+    pages = Pages(Exposition(arguments.directory, job))
+    asyncio.run(_serve(Server(pages.respond), listener, parent))
+    return Exit.SUCCESS
+
+
+async def _serve(server: Server, listener: socket.socket, parent: int) -> None:
+    """Serve until SIGTERM, SIGINT, or the parent is gone."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    accepting = await server.start(listener)
+    # Not PR_SET_PDEATHSIG: that one fires when the thread which started us ends, not the process.
+    while os.getppid() == parent and not stop.is_set():
+        try:
+            await asyncio.wait_for(stop.wait(), PARENT_POLL_SECONDS)
+        except TimeoutError:
+            continue
+    accepting.close()
+
+
+def _listen_patiently(address: str, port: int) -> socket.socket:
+    deadline = time.monotonic() + BIND_SECONDS
+    while True:
+        try:
+            return listen(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _why_not(error: OSError, address: str, port: int) -> str:
+    where = f"port {port}" + (f" of {address}" if address else "")
+    if error.errno == errno.EADDRINUSE:
+        way_out = f"choose another with --port or ${Env.METRICS_PORT}"
+        return f"{where} is in use, so this pod has no metrics, and training goes on: {way_out}."
+    if error.errno == errno.EACCES:
+        way_out = f"choose one above 1023 with --port or ${Env.METRICS_PORT}"
+        return f"{where} may not be used by this user, so this pod has no metrics, and training goes on: {way_out}."
+    way_out = f"give an address of this host with --address or ${Env.METRICS_ADDRESS}"
+    return f"cannot listen on {where} ({error}), so this pod has no metrics, and training goes on: {way_out}."
+
+
+def _readable(listener: socket.socket) -> str:
+    address, port = listener.getsockname()[:2]
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _port(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; a port is a number from 0 (any free one) to 65535")
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ddp_trainer aggregate", description="Serve the metrics of all ranks of this pod at /metrics."
+    )
+    directory = os.environ.get(Env.METRICS_DIR)
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=directory,
+        required=not directory,
+        help=f"directory of the boards (default ${Env.METRICS_DIR})",
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=os.environ.get(Env.METRICS_PORT) or str(Port.METRICS.value),
+        help=f"port to listen on, 0 for any free one (default ${Env.METRICS_PORT}, else {Port.METRICS.value})",
+    )
+    parser.add_argument(
+        "--address",
+        default=os.environ.get(Env.METRICS_ADDRESS, ""),
+        help=f"address to listen on (default ${Env.METRICS_ADDRESS}, else every one of this host)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""How a process gets its recorder: by what the launcher has put into its environment.
+
+Where ``$DDP_METRICS_DIR`` is not set, the recorder reports to nobody. Where it is set and the board cannot be had (no
+such directory, disk full, read-only), one line of warning says so and the recorder reports to nobody too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.contract import Env, GroupState, MetricLabel
+from ddp_trainer.metrics.board import AGENT, RANK, Board
+from ddp_trainer.metrics.directory import LOCAL_WORLD_SIZE, agent_board, rank_board
+from ddp_trainer.metrics.meter import Meter
+from ddp_trainer.metrics.process import ProcessId, is_ancestor
+from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
+from ddp_trainer.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
+
+_log: Final = logging.getLogger(__name__)
+
+
+def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
+    """The recorder of this rank; never raises.
+
+    Reads ``DDP_METRICS_DIR`` and torchrun's ``RANK``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``GROUP_RANK``. A child of
+    a rank, such as a worker of its data loader, inherits these and gets a silent recorder: the rank speaks for it.
+    """
+    directory = environment.get(Env.METRICS_DIR)
+    if not directory:
+        return SilentRankRecorder()
+    try:
+        return _rank_recorder(Path(directory), environment)
+    except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
+        _log.warning("metrics are off for this rank: no board in %s (%s); training goes on", directory, error)
+        return SilentRankRecorder()
+
+
+def agent_recorder(directory: Path | None = None, environment: Mapping[str, str] = os.environ) -> AgentRecorder:
+    """The recorder of this pod's launcher; never raises.
+
+    The board is made in ``directory``, which is created if missing, or else in ``$DDP_METRICS_DIR``.
+    """
+    told = directory or environment.get(Env.METRICS_DIR)
+    if not told:
+        return SilentAgentRecorder()
+    try:
+        Path(told).mkdir(mode=0o700, parents=True, exist_ok=True)
+        board = Board.open(agent_board(Path(told)), AGENT)
+        board.claim(ProcessId.current())
+    except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
+        _log.warning("metrics are off for the launcher: no board in %s (%s); training goes on", told, error)
+        return SilentAgentRecorder()
+    recorder = BoardAgentRecorder(board)
+    recorder.state(GroupState.PENDING)
+    return recorder
+
+
+def meter(environment: Mapping[str, str] = os.environ) -> Meter:
+    """A stopwatch for the training loop of any script, see :class:`~ddp_trainer.metrics.meter.Meter`."""
+    return Meter(rank_recorder(environment))
+
+
+def _rank_recorder(directory: Path, environment: Mapping[str, str]) -> RankRecorder:
+    local_rank = int(environment.get("LOCAL_RANK", "0"))
+    process = ProcessId.current()
+    board = Board.open(rank_board(directory, local_rank), RANK)
+    owner = board.owner
+    if owner != process and is_ancestor(owner):
+        board.close()
+        return SilentRankRecorder()
+    board.claim(process)
+    board.describe(
+        # Backend and device stay those of the slot until the rank tells its own: they hardly ever change.
+        board.identity
+        | {
+            MetricLabel.RANK: int(environment.get("RANK", "0")),
+            MetricLabel.LOCAL_RANK: local_rank,
+            MetricLabel.NODE_RANK: int(environment.get("GROUP_RANK", "0")),
+            LOCAL_WORLD_SIZE: int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
+        }
+    )
+    return BoardRankRecorder(board)

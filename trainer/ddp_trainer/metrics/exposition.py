@@ -1,0 +1,121 @@
+"""Boards and ``/proc``, as Prometheus' families."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric as Exposed
+from prometheus_client.registry import Collector
+
+from ddp_trainer.contract import Metric, MetricLabel
+from ddp_trainer.metrics.catalogue import FAMILIES, Family, Scope
+from ddp_trainer.metrics.directory import Slot, Survey, survey
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """One that has numbers to tell: a rank, the launcher, the aggregator itself."""
+
+    scopes: frozenset[Scope]
+    """It tells the families of these."""
+    values: Mapping[str, float]
+    """By the key of the series; what is not here is not told."""
+    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The labels of info families, by name."""
+    rank: str = ""
+
+    def tell(self, family: Family, job: str, exposed: Exposed) -> None:
+        """Add what it knows of ``family``."""
+        if family.scope not in self.scopes:
+            return
+        common = {MetricLabel.JOB.value: job}
+        if family.scope is Scope.RANK:
+            common[MetricLabel.RANK.value] = self.rank
+        if family.name in self.words:
+            exposed.add_sample(family.name, common | dict(self.words[family.name]), 1.0)
+        for series in family.series():
+            if series.key in self.values:
+                exposed.add_sample(series.sample, common | series.labels, self.values[series.key])
+
+
+class Exposition(Collector):
+    """Reads the boards of a directory anew at every collection."""
+
+    def __init__(self, directory: Path, job: str) -> None:
+        self._directory = directory
+        self._job = job
+        self._version = importlib.metadata.version("kubectl-ddp")
+        self._scrapes = 0
+        self._seconds = 0.0
+
+    def collect(self) -> Iterator[Exposed]:
+        """Every family that someone has a number of, in the order of the catalogue."""
+        begun = time.perf_counter()
+        seen = survey(self._directory)
+        speakers = [*map(_rank, seen.ranks), *map(_agent, filter(None, [seen.agent])), self._self(seen)]
+        for family in FAMILIES:
+            exposed = _empty(family)
+            for speaker in speakers:
+                speaker.tell(family, self._job, exposed)
+            if exposed.samples:
+                yield exposed
+        self._scrapes += 1
+        self._seconds += time.perf_counter() - begun
+
+    def _self(self, seen: Survey) -> Speaker:
+        return Speaker(
+            scopes=frozenset({Scope.POD}),
+            values={
+                "ddp_exporter_scrapes_total": float(self._scrapes),
+                "ddp_exporter_scrape_seconds_total": self._seconds,
+                "ddp_exporter_stale_boards": float(seen.stale),
+            },
+            words={"ddp_build_info": {MetricLabel.VERSION: self._version}},
+        )
+
+
+def _empty(family: Family) -> Exposed:
+    """A family without samples; prometheus_client wants the name without the suffix that its type adds."""
+    stem = family.name.removesuffix("_total").removesuffix("_info")
+    return Exposed(stem, family.help, family.kind.value, family.unit)
+
+
+def _rank(slot: Slot) -> Speaker:
+    scopes = {Scope.RANK}
+    if slot.rank == 0:
+        scopes.add(Scope.JOB)
+    if slot.local_rank == 0:
+        scopes.add(Scope.POD)
+    words = {label.value: str(slot.board.identity.get(label, "")) for label in _RANK_INFO.labels}
+    return Speaker(
+        scopes=frozenset(scopes),
+        values=slot.board.values | _process(slot),
+        # Until the rank has named its device it has no info: a series with empty labels would come and go.
+        words={Metric.RANK_INFO.value: words} if words[MetricLabel.DEVICE] else {},
+        rank=str(slot.rank),
+    )
+
+
+def _process(slot: Slot) -> dict[str, float]:
+    start_time = slot.board.owner.start_time
+    if slot.vitals is None:
+        return {Metric.RANK_UP: 0.0, "ddp_rank_stopped": 0.0, "ddp_rank_start_time_seconds": start_time}
+    return {
+        Metric.RANK_UP: 1.0,
+        "ddp_rank_stopped": float(slot.vitals.standing_still),
+        "ddp_rank_start_time_seconds": start_time,
+        "ddp_rank_cpu_seconds_total": slot.vitals.cpu_seconds,
+        "ddp_rank_resident_memory_bytes": slot.vitals.resident_bytes,
+    }
+
+
+def _agent(slot: Slot) -> Speaker:
+    up = {"ddp_agent_up": float(slot.vitals is not None)}
+    return Speaker(scopes=frozenset({Scope.POD}), values=slot.board.values | up)
+
+
+_RANK_INFO = next(family for family in FAMILIES if family.name == Metric.RANK_INFO)

@@ -1,0 +1,130 @@
+"""A small HTTP server that its clients cannot hurt.
+
+A connection carries one request and has :data:`DEADLINE_SECONDS` from accept to the last byte, so a client that
+dribbles bytes or does not read the answer is cut off. There are at most :data:`MOST_CONNECTIONS`; one more and the
+oldest is dropped, so that a crowd of idle ones does not keep Prometheus out, which asks at once. One thread serves all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+DEADLINE_SECONDS: Final = 5.0
+MOST_CONNECTIONS: Final = 64
+MOST_REQUEST_BYTES: Final = 8192
+PLAIN: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The part of a request that matters here."""
+
+    method: str
+    path: str
+    """Without the query."""
+    accept: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the client gets."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = PLAIN
+
+    def encoded(self, *, with_body: bool = True) -> bytes:
+        """The answer as it goes over the wire."""
+        head = (
+            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
+            f"Content-Type: {self.content_type}\r\n"
+            f"Content-Length: {len(self.body)}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return head.encode("ascii") + (self.body if with_body else b"")
+
+
+def refusal(status: HTTPStatus, sentence: str) -> Answer:
+    """An answer that says why there is none."""
+    return Answer(f"{sentence}\n".encode(), status)
+
+
+def parse(head: bytes) -> Request | None:
+    r"""The request in ``head``; None where that is no HTTP.
+
+    >>> parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nACCEPT: text/plain\r\n\r\n")
+    Request(method='GET', path='/metrics', accept='text/plain')
+    """
+    first, *rest = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return None
+    headers = (line.partition(":") for line in rest)
+    accept = next((value.strip() for name, _, value in headers if name.lower() == "accept"), "")
+    return Request(words[0], words[1].partition("?")[0], accept)
+
+
+class Server:
+    """Answers one request per connection with what ``respond`` makes of it."""
+
+    def __init__(self, respond: Callable[[Request], Answer], *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+        self._respond = respond
+        self._deadline_seconds = deadline_seconds
+        self._connections: dict[asyncio.Task[None], None] = {}
+
+    async def start(self, listener: socket.socket) -> asyncio.Server:
+        """Accept from ``listener`` until the answer is closed."""
+        return await asyncio.start_server(self._connected, sock=listener, limit=MOST_REQUEST_BYTES)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= MOST_CONNECTIONS:
+            next(iter(self._connections)).cancel()
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections[task] = None
+        task.add_done_callback(lambda done: self._connections.pop(done, None))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Zero, so that drain waits for the last byte to leave, and the deadline covers slow readers too.
+        writer.transport.set_write_buffer_limits(0)
+        try:
+            async with asyncio.timeout(self._deadline_seconds):
+                writer.write(await self._answer(reader))
+                await writer.drain()
+                writer.close()
+        except (TimeoutError, OSError, asyncio.CancelledError, asyncio.IncompleteReadError):
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            request = parse(await reader.readuntil(b"\r\n\r\n"))
+        except asyncio.LimitOverrunError:
+            sentence = f"A request has at most {MOST_REQUEST_BYTES} bytes here."
+            return refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, sentence).encoded()
+        if request is None:
+            return refusal(HTTPStatus.BAD_REQUEST, "This is not an HTTP/1 request.").encoded()
+        if request.method not in {"GET", "HEAD"}:
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.").encoded()
+        return self._respond(request).encoded(with_body=request.method == "GET")
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A listening socket; an empty ``address`` means every one of this host, by IPv6 and IPv4 where there is both.
+
+    Raises OSError.
+    """
+    if address:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, port), family=family)
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                raise
+    return socket.create_server(("", port))
