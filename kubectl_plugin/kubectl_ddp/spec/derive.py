@@ -1,0 +1,108 @@
+"""What follows from what was said: a rule for each key that may be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubectl_ddp.spec.document import make_program
+from kubectl_ddp.spec.fields import PROGRAM_KEYS
+from kubectl_ddp.spec.origin import Kind, Origin
+from kubectl_ddp.spec.program import stem
+from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+
+Values = dict[str, Any]
+"""Dotted key to parsed value; maps entry by entry."""
+
+DEFAULT: Final = Origin(Kind.DEFAULT)
+GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a job takes from where it is made, and not from what was said."""
+
+    image: str
+    """Image when none is given."""
+    image_origin: Origin = DEFAULT
+    name_suffix: str = ""
+    """Ending that makes a name unique which is made of the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Fills one key that nobody gave."""
+
+    key: str
+    make: Callable[[Values, Surroundings], tuple[Any, Origin] | None]
+
+
+def _name(values: Values, surroundings: Surroundings) -> tuple[str, Origin]:
+    key = next(key for key in PROGRAM_KEYS if key in values)
+    name = stem(make_program(key, values[key]))
+    suffix = f"-{surroundings.name_suffix}" if surroundings.name_suffix else ""
+    return name + suffix, Origin(Kind.RULE, key, "named after what it runs")
+
+
+def _image(_values: Values, surroundings: Surroundings) -> tuple[str, Origin]:
+    return surroundings.image, surroundings.image_origin
+
+
+def _nnodes(_values: Values, _surroundings: Surroundings) -> tuple[Nodes, Origin]:
+    return Nodes(1, 1), DEFAULT
+
+
+def _gpus(_values: Values, _surroundings: Surroundings) -> tuple[int, Origin]:
+    return 0, DEFAULT
+
+
+def _nproc(values: Values, _surroundings: Surroundings) -> tuple[int, Origin]:
+    if values["gpus"]:
+        return values["gpus"], Origin(Kind.RULE, "gpus", "one process per GPU")
+    return 1, DEFAULT
+
+
+def _cpu(values: Values, _surroundings: Surroundings) -> tuple[Cpu, Origin]:
+    if values["gpus"]:
+        return Cpu(3000 * values["gpus"]), Origin(
+            Kind.RULE, "gpus", "3 cores per GPU: what the smallest usual GPU machines leave to a pod"
+        )
+    return Cpu(1000 * values["nproc"]), Origin(Kind.RULE, "nproc", "one core per process")
+
+
+def _memory(values: Values, _surroundings: Surroundings) -> tuple[Memory, Origin]:
+    if values["gpus"]:
+        return Memory(12 * GIB * values["gpus"]), Origin(
+            Kind.RULE, "gpus", "12 GiB per GPU: what the smallest usual GPU machines leave to a pod"
+        )
+    return Memory(GIB * (1 + values["nproc"])), Origin(
+        Kind.RULE, "nproc", "1 GiB per process and one for /dev/shm and the agent"
+    )
+
+
+def _shm(values: Values, _surroundings: Surroundings) -> tuple[Memory, Origin]:
+    size = max(1, values["memory"].size_bytes // 4)
+    return Memory(size), Origin(
+        Kind.RULE, "memory", "a quarter of the memory; 64 MiB, the default of containers, stops data loaders"
+    )
+
+
+def _threads(values: Values, _surroundings: Surroundings) -> tuple[str, Origin]:
+    threads = max(1, values["cpu"].millis // 1000 // values["nproc"])
+    reason = "cores per process; more threads than cores slow each other down"
+    return str(threads), Origin(Kind.RULE, "cpu and nproc", reason)
+
+
+RULES: Final[Sequence[Rule]] = (
+    Rule("name", _name),
+    Rule("image", _image),
+    Rule("nnodes", _nnodes),
+    Rule("gpus", _gpus),
+    Rule("nproc", _nproc),
+    Rule("cpu", _cpu),
+    Rule("memory", _memory),
+    Rule("shm", _shm),
+    Rule("env.OMP_NUM_THREADS", _threads),
+)
+"""In order: each may use what those before it made."""

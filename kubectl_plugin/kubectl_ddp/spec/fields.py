@@ -1,0 +1,117 @@
+"""The keys of a job file, which are the flags in camelCase: one table, from which flags, files and JSON are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubectl_ddp.spec import values as v
+from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes, parse_seconds
+from kubectl_ddp.spec.values import Egress, EnvSource, Raw, SecretKey, Toleration
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key."""
+
+    attribute: str
+    """Name in JobSpec, or ``program`` for the three ways to say what runs."""
+    parse: Callable[[Raw], Any]
+    """Reads a flag's text, a file's or JSON's value. Raises BadValue."""
+    help: str
+    metavar: str
+    is_map: bool = False
+    """Given entry by entry, ``KEY=VALUE``; sources add to each other."""
+    is_list: bool = False
+    """Given several times; a stronger source replaces the whole list."""
+
+
+VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_name = v.matching(
+    r"[a-z]([-a-z0-9]*[a-z0-9])?",
+    "no name for a job",
+    "Use lower case letters, digits and dashes, begin with a letter and do not end with a dash.",
+)
+_namespace = v.matching(rf"(?=.{{1,63}}$){v.LABEL}", "no namespace", "Use lower case letters, digits and dashes.")
+_object = v.matching(
+    rf"(?=.{{1,253}}$){v.SUBDOMAIN}", "no name of an object", "Use lower case letters, digits, '-' and '.'."
+)
+_image = v.matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "no image", "Write it as 'registry/name:version'.")
+_module = v.matching(rf"{VARIABLE}(\.{VARIABLE})*", "no Python module", "Write it as after 'python -m'.")
+_label = v.matching(v.LABEL_VALUE, "no value of a label", "Use letters, digits, '-', '_' and '.'.")
+_path = v.matching(r"(?s).+", "no path", "Name a file.")
+
+FIELDS: Final[Mapping[str, Field]] = {
+    "name": Field("name", _name, "Name of the job; made from the program when left out.", "NAME"),
+    "namespace": Field("namespace", _namespace, "Namespace of the job.", "NAME"),
+    "script": Field("program", _path, "Python file of this machine to run; it travels with the job.", "FILE"),
+    "module": Field("program", _module, "Python module of the image to run, as 'python -m' does.", "MODULE"),
+    "command": Field("program", v.words, "Command of the image to run instead of Python.", "WORDS"),
+    "args": Field("args", v.texts, "Arguments of the program.", "WORDS", is_list=True),
+    "nnodes": Field("nnodes", v.parsed(Nodes.parse), "Nodes: N, or MIN:MAX for an elastic job.", "N|MIN:MAX"),
+    "nproc": Field("nproc", v.process_count, "Processes per node; one per GPU when left out.", "N"),
+    "gpus": Field("gpus", v.whole(0, 64), "GPUs per node.", "N"),
+    "cpu": Field("cpu", v.parsed(Cpu.parse), "Cores per node.", "CORES"),
+    "memory": Field("memory", v.parsed(Memory.parse), "Memory per node.", "SIZE"),
+    "shm": Field("shm", v.parsed(Memory.parse), "Size of /dev/shm, part of the memory.", "SIZE"),
+    "image": Field("image", _image, "Container image; $KUBECTL_DDP_IMAGE sets the default.", "IMAGE"),
+    "env": Field(
+        "env", v.table(VARIABLE, "environment variable", v.text), "Environment variable.", "NAME=VALUE", is_map=True
+    ),
+    "secretEnv": Field(
+        "secret_env",
+        v.table(VARIABLE, "environment variable", v.parsed(SecretKey.parse)),
+        "Environment variable whose value stays in a Secret.",
+        "NAME=SECRET:KEY",
+        is_map=True,
+    ),
+    "envFrom": Field(
+        "env_from", v.each(EnvSource.parse), "All entries as variables.", "secret/NAME|configmap/NAME", is_list=True
+    ),
+    "maxRestarts": Field("max_restarts", v.whole(0, 10_000), "Restarts after failures, over the whole job.", "N"),
+    "grace": Field("grace_seconds", v.parsed(parse_seconds), "Time from SIGTERM to SIGKILL.", "TIME"),
+    "checkpointClaim": Field(
+        "checkpoint_claim", _object, "Shared volume for checkpoints (a PersistentVolumeClaim).", "CLAIM"
+    ),
+    "deadline": Field("deadline_seconds", v.parsed(parse_seconds), "Stop the job after this time.", "TIME"),
+    "ttl": Field("ttl_seconds", v.parsed(parse_seconds), "Keep the finished job this long.", "TIME"),
+    "priority": Field("priority", _object, "Priority class.", "CLASS"),
+    "nodeSelector": Field(
+        "node_selector",
+        v.table(v.QUALIFIED, "label", _label),
+        "Label that a machine must have.",
+        "KEY=VALUE",
+        is_map=True,
+    ),
+    "tolerations": Field(
+        "tolerations",
+        v.each(Toleration.parse),
+        "Taint that the job does not mind.",
+        "KEY[=VALUE][:EFFECT]",
+        is_list=True,
+    ),
+    "gang": Field("gang", v.flag, "Start the least number of nodes together; needs a gang scheduler.", ""),
+    "egress": Field("egress", v.choice(Egress, tuple(Egress)), "What the pods may reach.", "|".join(Egress)),
+}
+"""Every key, in the order in which help, ``render --explain`` and JSON show them."""
+
+PROGRAM_KEYS: Final = ("script", "module", "command")
+PRESET: Final = "preset"
+"""Not part of the job: names the preset that fills in values."""
+DERIVED: Final = frozenset({"args", "script"})
+"""Keys whose flags are the words of the command line instead."""
+SINGULAR: Final[Mapping[str, str]] = {"tolerations": "toleration"}
+"""Flags given several times are named in the singular."""
+
+
+def flag_of(key: str) -> str:
+    """The flag of a key.
+
+    >>> flag_of("maxRestarts"), flag_of("env.NAME")
+    ('--max-restarts', '--env NAME')
+    """
+    head, _, rest = key.partition(".")
+    kebab = re.sub(r"[A-Z]", lambda letter: f"-{letter[0].lower()}", SINGULAR.get(head, head))
+    return f"--{kebab} {rest}".rstrip()

@@ -1,0 +1,73 @@
+"""The job, in the user's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kubectl_ddp.spec import rules
+from kubectl_ddp.spec.program import Program
+from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job, complete and consistent: what contradicts itself raises UsageError when it is made."""
+
+    name: str
+    """Name of the job and the beginning of every name made for it."""
+    program: Program
+    """What every rank runs."""
+    args: tuple[str, ...] = ()
+    """Words handed to the program."""
+    nnodes: Nodes
+    """How many nodes, at least and at best."""
+    nproc: int
+    """Processes per node, one rank each."""
+    gpus: int = 0
+    """GPUs per node."""
+    cpu: Cpu
+    """Cores per node."""
+    memory: Memory
+    """Memory per node, shared memory included."""
+    shm: Memory
+    """What of it /dev/shm may take; data loaders hand batches over there."""
+    image: str
+    """Container image that holds ddp_trainer, torch and what the program imports."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables, taken literally."""
+    secret_env: Mapping[str, SecretKey] = field(default_factory=dict)
+    """Environment variables whose values stay in Secrets."""
+    env_from: tuple[EnvSource, ...] = ()
+    """Secrets and ConfigMaps whose entries all become variables."""
+    max_restarts: int = 10
+    """How often the workers may fail and be started anew, counted over the whole job."""
+    grace_seconds: int = 30
+    """Seconds from SIGTERM to SIGKILL: the time to finish a step and save."""
+    checkpoint_claim: str | None = None
+    """Volume that all nodes share for checkpoints; without one each node keeps its own copy."""
+    deadline_seconds: int | None = None
+    """Seconds after which the job is stopped and counts as failed."""
+    ttl_seconds: int | None = None
+    """Seconds for which a finished job is kept."""
+    namespace: str | None = None
+    """Namespace; that of the context when ``None``."""
+    priority: str | None = None
+    """Priority class."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a machine must have."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Taints of machines that the job does not mind."""
+    gang: bool = False
+    """Start when the least number of nodes can start together, and not before; needs a gang scheduler."""
+    egress: Egress = Egress.OPEN
+    """What the pods may reach."""
+
+    def __post_init__(self) -> None:
+        rules.check(self)
+
+    @property
+    def largest_world(self) -> int:
+        """Ranks when all nodes are there."""
+        return self.nnodes.maximum * self.nproc

@@ -1,0 +1,74 @@
+"""Presets: values that belong together on a kind of machine, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.contract import Path
+from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value of a preset."""
+
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named set of values."""
+
+    name: str
+    summary: str
+    settings: Mapping[str, Setting]
+    """Dotted key of the job file → setting."""
+
+    def layer(self) -> Layer:
+        """What the preset says, as one source."""
+        return {
+            key: Given(setting.value, Origin(Kind.PRESET, self.name, setting.reason))
+            for key, setting in self.settings.items()
+        }
+
+
+_FLIGHT_RECORDER: Final = f"{Path.RUN_DIR}/nccl_trace_rank_"
+_RECORDER_SIZE: Final = Setting("2000", "a hang leaves the last 2000 collectives of every rank as evidence")
+_RECORDER_FILE: Final = Setting(_FLIGHT_RECORDER, "the evidence outlives the container; torch's own place does not")
+
+PRESETS: Final[Mapping[str, Preset]] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "cpu-gloo",
+            "Ranks on CPU cores, collectives by gloo.",
+            {
+                "grace": Setting("30s", "kubelet's own default; a step and a checkpoint on CPU take seconds"),
+                "env.NVIDIA_VISIBLE_DEVICES": Setting(
+                    "void", "an image made for CUDA asks for every GPU of its machine, also of those that others use"
+                ),
+            },
+        ),
+        Preset(
+            "gpu-nccl",
+            "One rank per GPU, collectives by NCCL.",
+            {
+                "grace": Setting("120s", "time for a checkpoint of GPU memory and for the flight recorder's dump"),
+                "env.NCCL_DEBUG": Setting("WARN", "NCCL prints nothing about its failures otherwise"),
+                "env.TORCH_FR_BUFFER_SIZE": _RECORDER_SIZE,
+                "env.TORCH_NCCL_TRACE_BUFFER_SIZE": Setting("2000", "the same under the name that older torch reads"),
+                "env.TORCH_NCCL_DUMP_ON_TIMEOUT": Setting(
+                    "1", "the flight recorder is written when a collective times out"
+                ),
+                "env.TORCH_FR_DUMP_TEMP_FILE": _RECORDER_FILE,
+                "env.TORCH_NCCL_DEBUG_INFO_TEMP_FILE": Setting(
+                    _FLIGHT_RECORDER, "the same under the name that older torch reads"
+                ),
+            },
+        ),
+        Preset("none", "Nothing beyond the defaults.", {}),
+    )
+}

@@ -1,0 +1,52 @@
+"""What a job runs: a script of this machine, a module of the image, or any command of the image."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final, TypeAlias
+
+TRAINER: Final = "ddp_trainer"
+"""The reference trainer's module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Python file of this machine. It travels with the job; what it imports must be in the image."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A Python module of the image, run as ``python -m`` does."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Words that start something of the image that is not to be run by Python."""
+
+    words: tuple[str, ...]
+
+
+Program: TypeAlias = Script | Module | Command
+
+
+def stem(program: Program) -> str:
+    """A job name made of what it runs: lower case letters, digits and dashes, beginning with a letter.
+
+    >>> stem(Script("My_Train.v2.py")), stem(Module("ddp_trainer"))
+    ('my-train-v2', 'ddp-trainer')
+    """
+    match program:
+        case Script(path):
+            word = PurePath(path).stem
+        case Module(name):
+            word = name.removesuffix(".__main__").rpartition(".")[2]
+        case Command(words):
+            word = PurePath(words[0]).stem
+    letters = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40].strip("-")
+    return letters if letters[:1].isalpha() else f"job-{letters}".rstrip("-")

@@ -1,0 +1,134 @@
+"""Amounts: memory, processor time, nodes and durations, as people write them and as numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Self
+
+
+class BadValue(ValueError):
+    """A value that cannot be meant; ``message`` continues a sentence that begins with where it was found."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+NUMBER: Final = r"(\d{1,15}(?:\.\d{1,9})?)"
+BINARY: Final = {"Ei": 2**60, "Pi": 2**50, "Ti": 2**40, "Gi": 2**30, "Mi": 2**20, "Ki": 2**10}
+DECIMAL: Final = {"E": 10**18, "P": 10**15, "T": 10**12, "G": 10**9, "M": 10**6, "k": 10**3, "": 1}
+SECONDS: Final[Mapping[str, int]] = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
+LARGEST_BYTES: Final = 2**63 - 1
+"""Kubernetes keeps quantities in 64 bits."""
+LARGEST_SECONDS: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Memory:
+    """An amount of memory."""
+
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.size_bytes <= LARGEST_BYTES:
+            raise BadValue(f"'{self.size_bytes}' is no amount of memory that a machine has", hint="Write it as '4Gi'.")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``4Gi``, ``512Mi``, ``2G`` or a number of bytes. Raises BadValue.
+
+        >>> Memory.parse("1.5Gi").size_bytes
+        1610612736
+        """
+        match = re.fullmatch(NUMBER + r"(Ei|Pi|Ti|Gi|Mi|Ki|E|P|T|G|M|k)?", text)
+        if match is None:
+            raise BadValue(f"'{text}' is no amount of memory", hint="Write it as '4Gi' or '512Mi'.")
+        return cls(int(Fraction(match[1]) * (BINARY | DECIMAL)[match[2] or ""]))
+
+    def __str__(self) -> str:
+        """The same amount, as short as it can be written exactly."""
+        for suffix, unit in BINARY.items():
+            if self.size_bytes % unit == 0:
+                return f"{self.size_bytes // unit}{suffix}"
+        return str(self.size_bytes)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Cpu:
+    """Processor time, in thousandths of a core."""
+
+    millis: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.millis <= 10**9:
+            raise BadValue(
+                f"'{self.millis}m' is no number of cores that a machine has", hint="Write it as '4' or '500m'."
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``4``, ``1.5`` or ``500m``. Raises BadValue.
+
+        >>> str(Cpu.parse("1.5"))
+        '1500m'
+        """
+        match = re.fullmatch(NUMBER + "(m)?", text)
+        millis = Fraction(match[1]) * (1 if match[2] else 1000) if match else Fraction(1, 2)
+        if millis.denominator != 1:
+            raise BadValue(f"'{text}' is no number of cores", hint="Write it as '4', '1.5' or '500m'.")
+        return cls(int(millis))
+
+    def __str__(self) -> str:
+        return f"{self.millis // 1000}" if self.millis % 1000 == 0 else f"{self.millis}m"
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """How many nodes a job may run on: at least ``minimum``, at best ``maximum``."""
+
+    minimum: int
+    maximum: int
+
+    LARGEST = 100_000
+
+    def __post_init__(self) -> None:
+        if self.minimum > self.maximum:
+            raise BadValue(
+                f"'{self.minimum}:{self.maximum}' asks for at least {self.minimum} nodes and at most {self.maximum}",
+                hint=f"Write the smaller number first: '{self.maximum}:{self.minimum}'.",
+            )
+        if self.minimum < 1 or self.maximum > self.LARGEST:
+            raise BadValue(f"'{self}' is no number of nodes", hint=f"A job has between 1 and {self.LARGEST} nodes.")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read torchrun's ``4`` or ``2:8``. Raises BadValue."""
+        match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+        if match is None:
+            raise BadValue(f"'{text}' is no number of nodes", hint="Write '4', or '2:8' for at least 2 and at best 8.")
+        return cls(int(match[1]), int(match[2] or match[1]))
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number may change while the job runs."""
+        return self.minimum < self.maximum
+
+    def __str__(self) -> str:
+        return f"{self.minimum}:{self.maximum}" if self.is_elastic else str(self.minimum)
+
+
+def parse_seconds(text: str) -> int:
+    """Read a duration, ``90``, ``90s``, ``2m``, ``1h`` or ``7d``, as whole seconds. Raises BadValue.
+
+    >>> parse_seconds("2m")
+    120
+    """
+    match = re.fullmatch(r"(\d{1,10})([dhms]?)", text)
+    seconds = int(match[1]) * SECONDS[match[2]] if match else -1
+    if not 0 <= seconds <= LARGEST_SECONDS:
+        raise BadValue(f"'{text}' is no duration", hint="Write it as '90s', '2m', '1h' or '7d'.")
+    return seconds

@@ -1,0 +1,136 @@
+"""From what was said, and where, to the job: flag over file over preset over default, and rules for the rest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.derive import RULES, Surroundings, Values
+from kubectl_ddp.spec.document import make_program
+from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.quantity import BadValue
+from kubectl_ddp.spec.rules import Doubt, warnings
+from kubectl_ddp.spec.values import text
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A job, and where each of its values came from."""
+
+    spec: JobSpec
+    origins: Mapping[str, Origin]
+    """Dotted key to origin."""
+    warnings: tuple[Doubt, ...]
+
+
+def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
+    """The job that ``layers`` (weakest first) describe. Raises UsageError."""
+    said = merge(layers)
+    preset = _preset(said)
+    said = merge([preset, said])
+    said.pop(PRESET, None)
+    values = {key: _parse(key, given) for key, given in said.items()}
+    origins = {key: given.origin for key, given in said.items()}
+    _check_program(values)
+    for rule in RULES:
+        if rule.key not in values and (made := rule.make(values, surroundings)) is not None:
+            values[rule.key], origins[rule.key] = made
+    spec = JobSpec(**_attributes(values))
+    return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)))
+
+
+def merge(layers: Sequence[Layer]) -> dict[str, Given]:
+    """Later sources over earlier ones; who names a program takes back every other program."""
+    merged: dict[str, Given] = {}
+    for layer in layers:
+        if any(key in layer for key in PROGRAM_KEYS):
+            merged = {key: given for key, given in merged.items() if key not in PROGRAM_KEYS}
+        merged.update(layer)
+    return merged
+
+
+def _preset(said: Mapping[str, Given]) -> Layer:
+    if PRESET in said:
+        given = said[PRESET]
+        name = given.raw
+        if not isinstance(name, str) or name not in PRESETS:
+            close = difflib.get_close_matches(str(name), PRESETS, n=1)
+            hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(PRESETS)}."
+            raise UsageError(f"{given.origin.place}: there is no preset '{name}'.", hint=hint)
+        return PRESETS[name].layer()
+    gpus = _parse("gpus", said["gpus"]) if "gpus" in said else 0
+    return PRESETS["gpu-nccl" if gpus else "cpu-gloo"].layer()
+
+
+def _parse(key: str, given: Given) -> Any:
+    head, _, entry = key.partition(".")
+    field = FIELDS[head]
+    try:
+        return field.parse({entry: given.raw})[entry] if field.is_map else field.parse(given.raw)
+    except BadValue as error:
+        raise UsageError(f"{_place(key, given)}: {error.message}.", hint=error.hint) from None
+
+
+def _place(key: str, given: Given) -> str:
+    origin = given.origin
+    return origin.place if origin.kind is Kind.FLAG else f"{origin.place}, {key}"
+
+
+def _check_program(values: Values) -> None:
+    if not any(key in values for key in PROGRAM_KEYS):
+        raise UsageError(
+            "Nothing says what to run.", hint="Name a script, or --module, --command or a job file with -f."
+        )
+
+
+def _attributes(values: Values) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for key, value in values.items():
+        head, _, entry = key.partition(".")
+        if head in PROGRAM_KEYS:
+            attributes["program"] = make_program(head, value)
+        elif FIELDS[head].is_map:
+            attributes.setdefault(FIELDS[head].attribute, {})[entry] = value
+        else:
+            attributes[FIELDS[head].attribute] = value
+    return attributes
+
+
+def _position(key: str) -> tuple[int, str]:
+    head, _, entry = key.partition(".")
+    return list(FIELDS).index(head), entry
+
+
+DEFAULTS: Final[Mapping[str, str]] = {"maxRestarts": "10", "grace": "30s", "egress": "open", "gang": "false"}
+
+
+def defaults() -> Layer:
+    """The weakest source."""
+    return {key: Given(value, Origin(Kind.DEFAULT)) for key, value in DEFAULTS.items()}
+
+
+def set_values(assignments: Sequence[str]) -> Layer:
+    """What ``--set KEY=VALUE`` says; lists are written ``[a, b]``. Raises UsageError."""
+    layer: dict[str, Given] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        head, dot, _entry = key.partition(".")
+        if not equals or (head not in FIELDS and key != PRESET):
+            close = difflib.get_close_matches(head, FIELDS, n=1)
+            hint = f"Did you mean '{close[0]}'?" if close else "Write --set KEY=VALUE, with a key of the job file."
+            raise UsageError(f"--set {assignment}: a job has no key '{key}'.", hint=hint)
+        if key != PRESET and FIELDS[head].is_map != bool(dot):
+            raise UsageError(
+                f"--set {assignment}: '{key}' takes no such value.",
+                hint="Maps are set by entry, as in --set env.NAME=value.",
+            )
+        is_list = value.startswith("[") and value.endswith("]")
+        raw = [text(item.strip()) for item in value[1:-1].split(",") if item.strip()] if is_list else value
+        layer[key] = Given(list(raw) if isinstance(raw, list) else raw, Origin(Kind.FLAG, f"--set {key}"))
+    return layer

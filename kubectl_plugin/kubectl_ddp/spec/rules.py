@@ -1,0 +1,174 @@
+"""What must hold between the fields of a job, and what is legal but probably not meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ddp_trainer.contract import NAME_LENGTH, Env
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.program import TRAINER, Module
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.model import JobSpec
+
+STORE_POD_SUFFIX: Final = "-store-00000"
+"""The store's pod is named by the Job controller: the Job's name, a dash and five characters."""
+
+LEAST_GRACE_SECONDS: Final = 5
+
+TORCHRUN_NAMES: Final = frozenset(
+    {
+        "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    }
+)  # fmt: skip
+RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
+SECRET_NAME: Final = re.compile(
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE
+)
+SECRET_VALUE: Final = re.compile(r"^(AKIA[0-9A-Z]{16}|gh[pousr]_\w{20,}|hf_\w{20,}|sk-[\w-]{20,}|-----BEGIN )")
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something legal that is probably not meant."""
+
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+def check(spec: JobSpec) -> None:
+    """Raise UsageError with the first rule that ``spec`` breaks."""
+    for rule in RULES:
+        rule(spec)
+
+
+def warnings(spec: JobSpec) -> list[Doubt]:
+    """Everything legal about ``spec`` that is probably not meant."""
+    return [found for doubt in DOUBTS for found in doubt(spec)]
+
+
+def longest_suffix(maximum_nodes: int) -> int:
+    """Characters that names made of the job's name add to it, at most."""
+    return max(len(STORE_POD_SUFFIX), len(f"-worker-{maximum_nodes - 1}"))
+
+
+def _name_fits(spec: JobSpec) -> None:
+    room = NAME_LENGTH - longest_suffix(spec.nnodes.maximum)
+    excess = len(spec.name) - room
+    if excess > 0:
+        raise UsageError(
+            f"The name '{spec.name}' is {_count(excess, 'character')} too long: the names of its pods would not fit "
+            f"{NAME_LENGTH} characters.",
+            hint=f"Use at most {room}.",
+        )
+
+
+def _shared_memory_fits(spec: JobSpec) -> None:
+    if spec.shm >= spec.memory:
+        raise UsageError(
+            f"Shared memory is charged to the memory of its node: shm {spec.shm} leaves nothing of {spec.memory}.",
+            hint=f"Lower shm, or raise memory above {spec.shm}.",
+        )
+
+
+def _processes_have_a_gpu_each(spec: JobSpec) -> None:
+    if 0 < spec.gpus < spec.nproc:
+        raise UsageError(
+            f"{spec.nproc} processes cannot share {_count(spec.gpus, 'GPU')}: NCCL refuses two ranks on one.",
+            hint=f"Set nproc to {spec.gpus}, or leave it out.",
+        )
+
+
+def _variables_are_free(spec: JobSpec) -> None:
+    names = [*spec.env, *spec.secret_env]
+    for name in names:
+        if name in TORCHRUN_NAMES or name.startswith(RESERVED_PREFIXES) or name in set(Env):
+            raise UsageError(
+                f"The environment variable {name} is set by the launcher for each rank.",
+                hint="Leave it out, or rename it.",
+            )
+    for name in spec.secret_env:
+        if name in spec.env:
+            raise UsageError(
+                f"The environment variable {name} is given twice, in env and in secretEnv.", hint="Keep one."
+            )
+
+
+def _batch_feeds_the_world(spec: JobSpec) -> None:
+    batch = global_batch(spec)
+    if batch is not None and batch < spec.largest_world:
+        raise UsageError(
+            f"A global batch of {_count(batch, 'sample')} cannot feed {spec.largest_world} ranks "
+            f"({spec.nnodes.maximum} nodes x {spec.nproc} processes).",
+            hint=f"Raise --global-batch to {spec.largest_world} or more, or ask for fewer nodes or processes.",
+        )
+
+
+def global_batch(spec: JobSpec) -> int | None:
+    """The reference trainer's ``--global-batch`` where it stands in the arguments; other programs' flags are theirs."""
+    if not (isinstance(spec.program, Module) and spec.program.name.partition(".")[0] == TRAINER):
+        return None
+    found = None
+    for word, following in zip(spec.args, [*spec.args[1:], ""], strict=True):
+        value = following if word == "--global-batch" else word.removeprefix("--global-batch=")
+        if value != word and re.fullmatch(r"\d{1,18}", value):
+            found = int(value)
+    return found
+
+
+def _time_is_enough(spec: JobSpec) -> None:
+    if spec.grace_seconds < LEAST_GRACE_SECONDS:
+        raise UsageError(
+            f"{spec.grace_seconds} seconds of grace are too few to finish a step and save.",
+            hint=f"Use {LEAST_GRACE_SECONDS} or more.",
+        )
+    if spec.deadline_seconds == 0:
+        raise UsageError("A deadline of 0 seconds would stop the job before it starts.", hint="Leave it out for none.")
+
+
+RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
+    _name_fits,
+    _shared_memory_fits,
+    _processes_have_a_gpu_each,
+    _variables_are_free,
+    _batch_feeds_the_world,
+    _time_is_enough,
+)
+
+
+def _secrets_in_clear(spec: JobSpec) -> Iterator[Doubt]:
+    for name, value in spec.env.items():
+        if value and (SECRET_NAME.search(name) or SECRET_VALUE.match(value)):
+            yield Doubt(
+                f"The value of {name} looks like a secret, and everyone who may read the job can read it.",
+                f"Keep it in a Secret: --secret-env {name}=SECRET:KEY.",
+            )
+
+
+def _idle_gpus(spec: JobSpec) -> Iterator[Doubt]:
+    if spec.nproc < spec.gpus:
+        idle = spec.gpus - spec.nproc
+        yield Doubt(f"{_count(idle, 'GPU')} of each node will stand idle: nproc is {spec.nproc}.", "Leave nproc out.")
+
+
+def _floating_image(spec: JobSpec) -> Iterator[Doubt]:
+    reference = spec.image.rpartition("/")[2]
+    if "@" not in reference and (":" not in reference or reference.endswith(":latest")):
+        yield Doubt(
+            f"The image '{spec.image}' may be another one on each node and after each restart.",
+            "Name a version or a digest.",
+        )
+
+
+DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Doubt]]]] = (_secrets_in_clear, _idle_gpus, _floating_image)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,220 @@
+"""One value at a time: text from a flag, a file or JSON becomes a domain value, or a BadValue says why not."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self, TypeAlias, TypeVar
+
+from kubectl_ddp.spec.quantity import BadValue
+
+Raw: TypeAlias = "str | int | float | bool | list[Raw] | Mapping[str, Raw] | None"
+"""What flags (text), job files (text, lists, maps) and JSON hold."""
+
+T = TypeVar("T")
+
+LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+SUBDOMAIN: Final = rf"{LABEL}(\.{LABEL})*"
+"""DNS-1123: how Kubernetes names Secrets, claims and classes."""
+QUALIFIED: Final = rf"({SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+"""Keys of labels and taints."""
+LABEL_VALUE: Final = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
+
+
+class Egress(StrEnum):
+    """What the pods of a job may reach."""
+
+    OPEN = "open"
+    """Everything: data lies in object stores, hubs and file servers whose addresses nobody can list here."""
+    CLOSED = "closed"
+    """The pods of the same job, and DNS."""
+
+
+class Effect(StrEnum):
+    """What a taint does; Kubernetes' words."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A taint that the job does not mind; without a value or an effect, any."""
+
+    key: str
+    value: str = ""
+    effect: Effect | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read kubectl's notation of taints, ``KEY[=VALUE][:EFFECT]``. Raises BadValue."""
+        match = re.fullmatch(rf"(?P<key>{QUALIFIED})(=(?P<value>{LABEL_VALUE}))?(:(?P<effect>\w+))?", text)
+        if match is None or match["effect"] not in {None, *Effect}:
+            raise BadValue(
+                f"'{text}' is no taint",
+                hint=f"Write KEY, KEY=VALUE or KEY=VALUE:EFFECT, EFFECT one of {', '.join(Effect)}.",
+            )
+        return cls(match["key"], match["value"] or "", Effect(match["effect"]) if match["effect"] else None)
+
+    def __str__(self) -> str:
+        return f"{self.key}{f'={self.value}' if self.value else ''}{f':{self.effect}' if self.effect else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKey:
+    """One entry of a Secret."""
+
+    secret: str
+    key: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``SECRET:KEY``. Raises BadValue."""
+        match = re.fullmatch(rf"({SUBDOMAIN}):([-._A-Za-z0-9]+)", text)
+        if match is None:
+            raise BadValue(f"'{text}' names no entry of a Secret", hint="Write it as 'SECRET:KEY', as in 'hub:token'.")
+        secret, _, key = text.partition(":")
+        return cls(secret, key)
+
+    def __str__(self) -> str:
+        return f"{self.secret}:{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSource:
+    """A Secret or a ConfigMap whose entries all become environment variables."""
+
+    kind: str
+    """``secret`` or ``configmap``."""
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``secret/NAME`` or ``configmap/NAME``. Raises BadValue."""
+        match = re.fullmatch(rf"(secret|configmap)/({SUBDOMAIN})", text)
+        if match is None:
+            raise BadValue(f"'{text}' names no source of variables", hint="Write 'secret/NAME' or 'configmap/NAME'.")
+        return cls(match[1], match[2])
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+def text(raw: Raw) -> str:
+    """A line of text."""
+    if isinstance(raw, bool):
+        return "true" if raw else "false"
+    if isinstance(raw, (str, int, float)):
+        return _clean(str(raw))
+    raise BadValue(f"'{raw}' is not one value", hint="Write a single word or number.")
+
+
+def _clean(word: str) -> str:
+    if "\0" in word:
+        raise BadValue(f"{word!r} holds a NUL character", hint="Take it out; no program can be given one.")
+    try:
+        word.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadValue(f"{word!r} is no UTF-8 text", hint="Write it in UTF-8.") from None
+    return word
+
+
+def texts(raw: Raw) -> tuple[str, ...]:
+    """A list of words."""
+    if not isinstance(raw, (list, tuple)):
+        raise BadValue(f"'{raw}' is not a list", hint="Write it as a list, as in '[a, b]'.")
+    return tuple(text(item) for item in raw)
+
+
+def words(raw: Raw) -> tuple[str, ...]:
+    """A command: a list of words, or one line as a shell splits it; not empty."""
+    try:
+        parts = tuple(shlex.split(raw)) if isinstance(raw, str) else texts(raw)
+    except ValueError as error:
+        raise BadValue(f"'{raw}' cannot be split into words: {error}", hint="Close the quotation.") from None
+    if not parts or not parts[0]:
+        raise BadValue("the command is empty", hint="Name the program, as in 'python train.py'.")
+    return tuple(_clean(part) for part in parts)
+
+
+def choice(kind: Callable[[str], T], members: tuple[str, ...]) -> Callable[[Raw], T]:
+    """One of a closed set of words."""
+
+    def parse(raw: Raw) -> T:
+        word = text(raw)
+        if word not in members:
+            raise BadValue(f"'{word}' is not one of {', '.join(members)}")
+        return kind(word)
+
+    return parse
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[Raw], int]:
+    """A whole number from ``least`` to ``most``."""
+
+    def parse(raw: Raw) -> int:
+        word = text(raw)
+        if not re.fullmatch(r"-?\d{1,10}", word) or not least <= int(word) <= most:
+            raise BadValue(f"'{word}' is no whole number from {least} to {most}")
+        return int(word)
+
+    return parse
+
+
+def process_count(raw: Raw) -> int:
+    """Processes per node; torchrun's words for "as many as there are" are refused."""
+    word = text(raw)
+    if word in {"auto", "gpu", "cpu", "xpu"}:
+        raise BadValue(
+            f"'{word}' would be counted on each node when it starts, so nobody knows the size of the world before",
+            hint="Give the number; with gpus set it is one process per GPU anyway.",
+        )
+    return whole(1, 4096)(word)
+
+
+def flag(raw: Raw) -> bool:
+    """True or false."""
+    word = text(raw).lower()
+    if word not in {"true", "false"}:
+        raise BadValue(f"'{word}' is neither true nor false")
+    return word == "true"
+
+
+def matching(pattern: str, what: str, hint: str) -> Callable[[Raw], str]:
+    """Text of a given shape."""
+
+    def parse(raw: Raw) -> str:
+        word = text(raw)
+        if not re.fullmatch(pattern, word):
+            raise BadValue(f"'{word}' is {what}", hint=hint)
+        return word
+
+    return parse
+
+
+def parsed(parse: Callable[[str], T]) -> Callable[[Raw], T]:
+    """A value whose type reads text."""
+    return lambda raw: parse(text(raw))
+
+
+def each(parse: Callable[[str], T]) -> Callable[[Raw], tuple[T, ...]]:
+    """A list of values whose type reads text."""
+    return lambda raw: tuple(parse(item) for item in texts(raw))
+
+
+def table(key_pattern: str, what: str, parse: Callable[[Raw], T]) -> Callable[[Raw], dict[str, T]]:
+    """A map whose keys have a shape."""
+
+    def parse_map(raw: Raw) -> dict[str, T]:
+        if not isinstance(raw, Mapping):
+            raise BadValue(f"'{raw}' is not a map", hint="Write one 'key: value' per line.")
+        for key in raw:
+            if not re.fullmatch(key_pattern, key):
+                raise BadValue(f"'{key}' is no {what}")
+        return {key: parse(value) for key, value in raw.items()}
+
+    return parse_map
