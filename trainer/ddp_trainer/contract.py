@@ -108,6 +108,8 @@ class Path(StrEnum):
 
     RUN_DIR = "/var/run/ddp"
     CHECKPOINT_DIR = "/checkpoints"
+    CODE = "/var/run/ddp-code"
+    """Where a script that travels with its job is mounted, read-only."""
     TERMINATION_LOG = "/dev/termination-log"
     SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's name, mounted as a sized memory volume
     SCRATCH = "/tmp"  # noqa: S108 - the root file system is read-only, so each pod gets its own

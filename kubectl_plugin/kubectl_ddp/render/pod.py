@@ -1,0 +1,175 @@
+"""What the pod templates say: command lines, environment, resources, security."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from ddp_trainer.contract import LOG_PREFIX, CheckpointScope, Env, Path, Port
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Command, Module, Script
+from kubectl_ddp.spec.values import EnvSource, Toleration
+
+USER: Final = 65532
+"""uid and gid in every image of ours; a number, because ``runAsNonRoot`` can check nothing else."""
+GPU: Final = "nvidia.com/gpu"
+PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/")
+"""Labels of the node selector that the store obeys too; most others choose GPU machines, which it does not need."""
+
+POD_SECURITY: Final[Mapping[str, Any]] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def names(spec: JobSpec) -> dict[str, str]:
+    """Names of the objects that are not named like the job."""
+    return {"store": f"{spec.name}-store", "code": f"{spec.name}-code"}
+
+
+def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
+    """The pod templates' part of a view."""
+    return {
+        "launch_arguments": [*_launch_arguments(spec, run_id), *_literals(_program(spec, is_local=is_local))],
+        "store_arguments": ["--port", str(int(Port.RENDEZVOUS))],
+        "worker_env": _worker_environment(spec, run_id, is_local=is_local),
+        "store_env": [*_identity(spec, run_id), _variable("PYTHONUNBUFFERED", "1")],
+        "env_from": [] if is_local else [_source(source) for source in spec.env_from],
+        "resources": _resources(spec),
+        "tolerations": [_toleration(toleration) for toleration in spec.tolerations],
+        "store_selector": {key: value for key, value in spec.node_selector.items() if key.startswith(PLACE_LABELS)},
+        "node_loss": _node_loss,
+        "pod_security": POD_SECURITY,
+        "container_security": CONTAINER_SECURITY,
+    }
+
+
+def _launch_arguments(spec: JobSpec, run_id: str) -> list[str]:
+    nodes = spec.nnodes
+    return [
+        f"--nnodes={nodes.minimum}:{nodes.maximum}",
+        f"--nproc-per-node={spec.nproc}",
+        "--rdzv-backend=ddp",
+        f"--rdzv-endpoint={names(spec)['store']}:{Port.RENDEZVOUS:d}",
+        f"--rdzv-id={run_id}",
+        f"--max-restarts={spec.max_restarts}",
+        "--tee=3",
+        f"--log-line-prefix-template={LOG_PREFIX}",
+    ]
+
+
+def _program(spec: JobSpec, *, is_local: bool) -> list[str]:
+    match spec.program:
+        case Script(path):
+            start = [path if is_local else str(PurePosixPath(Path.CODE) / PurePosixPath(path).name)]
+        case Module(name):
+            start = ["-m", name]
+        case Command(words):
+            start = ["--no-python", *words]
+    return [*start, *spec.args]
+
+
+def _identity(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
+    """What every pod of the job knows about itself."""
+    return [
+        _variable(Env.JOB, spec.name),
+        _variable(Env.RUN_ID, run_id),
+        _fact(Env.NAMESPACE, "metadata.namespace"),
+        _fact(Env.POD_NAME, "metadata.name"),
+        _fact(Env.POD_IP, "status.podIP"),
+        _fact(Env.NODE_NAME, "spec.nodeName"),
+    ]
+
+
+def _worker_environment(spec: JobSpec, run_id: str, *, is_local: bool) -> list[dict[str, Any]]:
+    """Ours, then the user's; a name stands once, since a server-side apply refuses a second one."""
+    home = [] if is_local else [_variable("HOME", Path.SCRATCH)]
+    variables = [*_own(spec, run_id), *home, *_users(spec, is_local=is_local)]
+    return list({variable["name"]: variable for variable in variables}.values())
+
+
+def _own(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
+    """The environment that the contract promises a worker pod."""
+    scope = CheckpointScope.JOB if spec.checkpoint_claim else CheckpointScope.POD
+    return [
+        *_identity(spec, run_id),
+        _variable(Env.RUN_DIR, Path.RUN_DIR),
+        _variable(Env.CHECKPOINT_DIR, Path.CHECKPOINT_DIR),
+        _variable(Env.CHECKPOINT_SCOPE, scope),
+        _variable(Env.METRICS_PORT, str(int(Port.METRICS))),
+        _variable(Env.TERMINATION_LOG, Path.TERMINATION_LOG),
+        _variable(Env.GRACE_SECONDS, str(spec.grace_seconds)),
+        _variable(Env.SHARE_STORE_OFF, "1"),
+    ]
+
+
+def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
+    secrets = [] if is_local else spec.secret_env.items()
+    return [
+        *(_variable(name, literal(value)) for name, value in spec.env.items()),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": entry.secret, "key": entry.key}}}
+            for name, entry in secrets
+        ),
+    ]
+
+
+def literal(text: str) -> str:
+    """Text that the kubelet's ``$(NAME)`` expansion turns back into ``text``.
+
+    >>> literal("$HOME costs $$5 or $(PRICE)")
+    '$$HOME costs $$$$5 or $$(PRICE)'
+    >>> literal("[rank${rank}] $HOME")
+    '[rank${rank}] $HOME'
+    """
+    return text.replace("$", "$$") if "$$" in text or "$(" in text else text
+
+
+def _literals(words: list[str]) -> list[str]:
+    return [literal(word) for word in words]
+
+
+def _variable(name: str, value: str) -> dict[str, Any]:
+    return {"name": str(name), "value": str(value)}
+
+
+def _fact(name: str, field: str) -> dict[str, Any]:
+    return {"name": str(name), "valueFrom": {"fieldRef": {"fieldPath": field}}}
+
+
+def _source(source: EnvSource) -> dict[str, Any]:
+    return {{"secret": "secretRef", "configmap": "configMapRef"}[source.kind]: {"name": source.name}}
+
+
+def _resources(spec: JobSpec) -> dict[str, str]:
+    gpus = {GPU: str(spec.gpus)} if spec.gpus else {}
+    return {"cpu": str(spec.cpu), "memory": str(spec.memory)} | gpus
+
+
+def _toleration(toleration: Toleration) -> dict[str, Any]:
+    said = {key: str(value) for key, value in asdict(toleration).items() if value}
+    return said | {"operator": "Equal" if toleration.value else "Exists"}
+
+
+def _node_loss(seconds: int) -> list[dict[str, Any]]:
+    """How long a pod stays on a machine that no longer answers."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{condition}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": seconds,
+        }
+        for condition in ("not-ready", "unreachable")
+    ]
