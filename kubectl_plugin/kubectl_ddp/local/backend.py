@@ -1,0 +1,254 @@
+"""Jobs of this machine, as the commands see them: files to read and edit, and a signal to the engine after an edit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ddp_trainer.contract import Label, Port, PortName
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.backends import local_jobs_directory
+from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
+from kubectl_ddp.local.conditions import is_finished
+from kubectl_ddp.local.directory import JobDirectory, root_of
+from kubectl_ddp.local.environment import elastic_bounds
+from kubectl_ddp.local.liveness import engine_of, remove, snapshot, sweep, wait_until_gone
+
+if TYPE_CHECKING:
+    from kubectl_ddp.local.submission import Machine
+
+METRICS_SECONDS: Final = 1.0
+"""How long a pod may take to answer with its metrics."""
+
+
+class LocalBackend:
+    """This machine, as a place where jobs run. Implements :class:`kubectl_ddp.backend.Backend`."""
+
+    where = "local"
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        python: str | None = None,
+        directory: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Jobs below a directory.
+
+        Args:
+            root: holds one directory per job; that of the user by default.
+            python: interpreter of the pods; ``$KUBECTL_DDP_PYTHON``, else the one that runs this, by default.
+            directory: working directory of the pods; the current one by default.
+            environ: environment that the pods inherit.
+        """
+        self._root = root or local_jobs_directory(environ)
+        self._python = python or environ.get("KUBECTL_DDP_PYTHON") or sys.executable
+        self._working_directory = directory
+        self._environ = environ
+
+    def _directory(self, name: str) -> JobDirectory:
+        if not name or "/" in name or name.startswith("."):
+            raise NotFound(f"There is no job '{name}' on this machine.", hint="'kubectl ddp list' names them all.")
+        return JobDirectory(self._root / name)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Names of all jobs, oldest first."""
+        return [str(found.job["metadata"]["name"]) for found in self.jobs()]
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a job of that name."""
+        return self._directory(name).objects_file.exists()
+
+    def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
+        """Every job of this user on this machine, oldest first; there are no namespaces here."""
+        del all_namespaces
+        try:
+            names = [path.name for path in self._root.iterdir() if not path.name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = []
+        for name in names:
+            with contextlib.suppress(NotFound):
+                found.append(self.job(name))
+        return sorted(found, key=lambda one: str(one.job["metadata"].get("creationTimestamp", "")))
+
+    def job(self, name: str) -> Snapshot:
+        """One job. Raises NotFound."""
+        return snapshot(self._directory(name))
+
+    def watch(self, name: str) -> Iterator[Snapshot]:
+        """The job now, and again whenever it changes; ends when it is deleted."""
+        from kubectl_ddp.local.inotify import Watch  # noqa: PLC0415 - loads libc, which a list does not need
+
+        directory = self._directory(name)
+        before = snapshot(directory)
+        yield before
+        engine = engine_of(directory)
+        pidfd = engine.identity.open() if engine is not None else None
+        try:
+            with Watch([directory.path], [pidfd] if pidfd is not None else []) as watch:
+                while True:
+                    now = snapshot(directory)
+                    if now != before:
+                        yield now
+                        before = now
+                    watch.wait()
+        except (NotFound, FileNotFoundError):
+            return
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+
+    def logs(
+        self,
+        pod: Object,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        timestamps: bool = False,
+        since: str | None = None,
+    ) -> Iterator[str]:
+        """Lines of the pod, over all its lives; with ``follow`` until its present container is gone."""
+        from kubectl_ddp.local.tail import entries  # noqa: PLC0415 - loads libc, which a list does not need
+
+        directory = self._directory(str(pod["metadata"]["labels"][Label.JOB]))
+        for moment, text in entries(directory, pod, follow=follow, tail=tail, since=since):
+            yield f"{moment} {text}" if timestamps else text
+
+    def metrics(self, pod: Object) -> str:
+        """The pod's ``/metrics``. Raises Unreachable."""
+        name, address, port = pod["metadata"]["name"], pod["status"].get("podIP", ""), _metrics_port(pod)
+        # HTTP/1.0 by hand: one answer, then the end of the connection. http.client takes 20 ms to import.
+        request = f"GET /metrics HTTP/1.0\r\nHost: {address}:{port}\r\nAccept: text/plain\r\n\r\n"
+        try:
+            with socket.create_connection((address, port), timeout=METRICS_SECONDS) as connection:
+                connection.sendall(request.encode())
+                answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        except OSError as error:
+            raise Unreachable(f"Pod '{name}' does not answer at {address}:{port}: {error}.") from error
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if b" 200 " not in head.split(b"\r\n", 1)[0]:
+            raise Unreachable(f"Pod '{name}' does not serve metrics at {address}:{port}.")
+        return body.decode(errors="replace")
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def submit(self, objects: Sequence[Object]) -> None:
+        """Create a job and start its engine; returns once its first pods are started.
+
+        Raises:
+            NameTaken: there is a job of that name.
+            PreflightFailed: it cannot run on this machine.
+        """
+        from kubectl_ddp.local.submission import create, prepare, start_engine  # noqa: PLC0415 - submit alone needs it
+
+        machine = self._machine()
+        wanted = prepare(objects, machine)
+        directory = self._directory(str(root_of(wanted)["metadata"]["name"]))
+        create(directory, wanted, machine)
+        start_engine(directory, self._environ)
+
+    def _machine(self) -> Machine:
+        from kubectl_ddp.local.submission import machine_of  # noqa: PLC0415 - submit alone needs it
+
+        return machine_of(self._python, self._working_directory, self._environ)
+
+    def scale(self, name: str, nodes: int) -> None:
+        """Set the number of worker pods. Raises UsageError outside of the job's bounds."""
+        directory = self._changeable(name)
+        with directory.edit() as objects:
+            root = root_of(objects)
+            low, high = elastic_bounds(root)
+            if not low <= nodes <= high:
+                can = f"between {low} and {high} nodes" if low < high else f"exactly {low} nodes"
+                raise UsageError(
+                    f"Job '{name}' cannot have {nodes} nodes: it was submitted for {can}.",
+                    hint="Submit it again with other --nnodes." if low == high else "Choose a number between them.",
+                )
+            root["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = nodes
+        self._nudge(directory)
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        """Stop the pods and keep the job, or let it run again; a job whose engine was lost gets a new one."""
+        directory = self._directory(name) if not suspended else self._changeable(name)
+        if is_finished(directory.status().get("job") or {}) and directory.objects():
+            raise _over(name)
+        self._check_machine(directory)
+        with directory.edit() as objects:
+            root_of(objects)["spec"].setdefault("runPolicy", {})["suspend"] = suspended
+        engine = engine_of(directory)
+        if engine is None or engine.is_gone:
+            self._revive(directory)
+        else:
+            self._nudge(directory)
+
+    def _revive(self, directory: JobDirectory) -> None:
+        from kubectl_ddp.local.liveness import claim  # noqa: PLC0415 - rarely needed
+        from kubectl_ddp.local.submission import start_engine  # noqa: PLC0415 - rarely needed
+
+        with directory.locked():
+            engine = engine_of(directory)
+            if engine is not None and not engine.is_gone:
+                return
+            sweep(directory)
+            claim(directory, is_starting=True)
+        start_engine(directory, self._environ)
+
+    def delete(self, name: str) -> None:
+        """Delete the job, its processes and its directory; returns when they are gone. Raises NotFound."""
+        directory = self._directory(name)
+        directory.objects()
+        self._check_machine(directory)
+        with contextlib.suppress(NotFound, FileNotFoundError):  # it may be gone by itself meanwhile
+            with directory.edit() as objects:
+                moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                root_of(objects)["metadata"].setdefault("deletionTimestamp", moment)
+            while (engine := engine_of(directory)) is not None and not engine.is_gone:
+                self._nudge(directory)
+                if engine.is_starting:  # it becomes the engine's in a moment
+                    time.sleep(0.01)
+                else:
+                    wait_until_gone(engine.identity)
+            sweep(directory)
+        remove(directory)
+
+    def _changeable(self, name: str) -> JobDirectory:
+        """Directory of a job that can still be changed. Raises NotFound, UsageError."""
+        found = self.job(name)
+        self._check_machine(self._directory(name))
+        if is_finished(found.job["status"]):
+            raise _over(name)
+        return self._directory(name)
+
+    def _check_machine(self, directory: JobDirectory) -> None:
+        engine = engine_of(directory)
+        if engine is not None and not engine.identity.is_here():
+            host = engine.identity.host
+            raise DdpError(f"Job '{directory.name}' runs on the machine '{host}'.", hint=f"Run the command on {host}.")
+
+    def _nudge(self, directory: JobDirectory) -> None:
+        """Tell the engine that the desired state was edited; one that is only starting reads it anyway."""
+        engine = engine_of(directory)
+        if engine is not None and not engine.is_starting:
+            engine.identity.signal(signal.SIGUSR1)
+
+
+def _over(name: str) -> UsageError:
+    return UsageError(f"Job '{name}' is over and cannot be changed.", hint=f"Delete it: 'kubectl ddp delete {name}'.")
+
+
+def _metrics_port(pod: Object) -> int:
+    for port in pod["spec"]["containers"][0].get("ports") or ():
+        if port.get("name") == PortName.METRICS:
+            return int(port["containerPort"])
+    return int(Port.METRICS)

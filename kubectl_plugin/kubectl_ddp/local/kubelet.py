@@ -1,0 +1,250 @@
+"""The kubelet's part: runs the container of one pod, restarts and stops it, and keeps the pod's status true."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.contract import TERMINATION_MESSAGE_BYTES, Env, File
+from ddp_trainer.contract import Path as ContractPath
+from kubectl_ddp.backend import Object
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.local import pods as pod_states
+from kubectl_ddp.local import volumes
+from kubectl_ddp.local.container import NOT_STARTED, Command, Container, StartError, exit_of
+from kubectl_ddp.local.directory import JobDirectory
+from kubectl_ddp.local.environment import Variable, expand, of_shell, resolve
+from kubectl_ddp.local.logfile import LogReader, LogWriter
+from kubectl_ddp.local.translate import translation
+
+FALLBACK_LINES: Final = 80
+FALLBACK_BYTES: Final = 2048
+"""What the kubelet takes of the log for ``FallbackToLogsOnError``."""
+
+SCRATCH: Final = "ddp.dev/scratch"
+"""Annotation of a pod: the directory that stands for its /tmp, so that it can be removed after the engine's death."""
+
+JOB_UID: Final = "ddp.dev/job-uid"
+"""Label of every local pod: uid of the job, with which the marks of its processes begin."""
+
+_BACKOFF_CAP_SECONDS: Final = 30.0
+_STEADY_SECONDS: Final = 10.0
+"""A container that ran this long starts its back-off anew."""
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Delay before the next start: none at first, then doubling up to a cap, as the kubelet's crash loop."""
+
+    crashes: int = 0
+
+    def next(self, ran_seconds: float) -> float:
+        """Seconds to wait after a run of that length."""
+        self.crashes = 0 if ran_seconds >= _STEADY_SECONDS else self.crashes
+        self.crashes += 1
+        return 0.0 if self.crashes == 1 else min(_BACKOFF_CAP_SECONDS, 0.5 * 2.0 ** (self.crashes - 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the pods of a job find on this machine."""
+
+    directory: JobDirectory
+    working_directory: str
+    python: str
+    """Interpreter whose programs come first on the pods' PATH."""
+    namespace: str
+    addresses: Mapping[str, str]
+    """Name of a Service or pod → address."""
+    environ: Mapping[str, str]
+    changed: Callable[[], None]
+    """Called after every change of a pod's status."""
+    reaped: Callable[[], asyncio.Future[None]]
+    """A future that is done when the next child of the engine was reaped."""
+
+
+@dataclass(slots=True)
+class PodRunner:
+    """One pod: :meth:`start` it, tell it of its process's end (:meth:`exited`), or :meth:`stop` it."""
+
+    pod: Object
+    node: Node
+    extra: list[Variable] = field(default_factory=list)
+    """What the operator adds to the container's ``env``."""
+    backoff: Backoff = field(default_factory=Backoff)
+    _mounts: volumes.Mounts = field(default_factory=volumes.Mounts)
+    _container: Container | None = None
+    _log: LogWriter | None = None
+    _started: float = 0.0
+    ran_seconds: float = 0.0
+    """How long its last container ran."""
+    _timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name of the pod."""
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the process that runs, if one does."""
+        return self._container.pid if self._container is not None else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a process of it runs, or will be started by a timer."""
+        return self._container is not None or bool(self._timers)
+
+    def start(self, delay: float = 0.0) -> None:
+        """Make its directories and run its container, after a delay."""
+        directory = self.node.directory.pod(self.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log = LogWriter(self.node.directory.log(self.name))
+        self._mounts = volumes.mount(self.pod, self.node.directory.volumes)
+        if self._mounts.scratch:
+            self.pod["metadata"].setdefault("annotations", {})[SCRATCH] = self._mounts.scratch
+        self._later(delay, self._run)
+
+    def _later(self, delay: float, action: Callable[[], None]) -> None:
+        if delay:
+            self._timers.append(asyncio.get_running_loop().call_later(delay, self._on_timer, action))
+        else:
+            action()
+
+    def _on_timer(self, action: Callable[[], None]) -> None:
+        self._timers.clear()
+        action()
+
+    def _run(self) -> None:
+        log = self._log
+        if log is None:
+            return
+        self._termination_log.unlink(missing_ok=True)
+        self._started = asyncio.get_running_loop().time()
+        count = pod_states.container_status(self.pod)["restartCount"]
+        mark = f"{self._owner_uid}/{self.pod['metadata']['uid']}/{count}"
+        try:
+            self._container = Container.start(mark, self._command(), log)
+        except (StartError, DdpError) as error:
+            self._ended(NOT_STARTED, None, reason="StartError", message=str(error))
+            return
+        pod_states.mark_running(self.pod, f"local://{mark}")
+        self.node.changed()
+
+    @property
+    def _owner_uid(self) -> str:
+        return str(self.pod["metadata"]["labels"].get(JOB_UID, ""))
+
+    @property
+    def _termination_log(self) -> Path:
+        return self.node.directory.pod(self.name) / "termination-log"
+
+    def _command(self) -> Command:
+        template = self.pod["spec"]["containers"][0]
+        adapt = translation(self.node.addresses, self._mounts.directories, self.node.namespace)
+        shell = of_shell(self.node.environ)
+        # What the operator adds holds names of pods too, so it is translated like the user's.
+        variables = [*(template.get("env") or ()), *self.extra]
+        given = resolve(variables, self.pod, inherited=self.node.environ, adapt=adapt)
+        address = self.pod["status"]["podIP"]
+        environment = {"GLOO_SOCKET_IFNAME": "lo", **shell, **given}
+        environment |= {
+            "HOSTNAME": self.name,
+            "PATH": f"{Path(self.node.python).parent}{os.pathsep}{environment.get('PATH', os.defpath)}",
+            Env.POD_IP: address,
+            Env.METRICS_ADDRESS: address,
+            Env.TERMINATION_LOG: str(self._termination_log),
+        }
+        if self._mounts.scratch and "TMPDIR" not in given:
+            environment["TMPDIR"] = self._mounts.scratch
+        words = [*(template.get("command") or ()), *(template.get("args") or ())]
+        argv = [expand(adapt(str(word)), given) for word in words]
+        if argv and argv[0] in {"python", "python3"}:
+            argv[0] = self.node.python
+        directory = template.get("workingDir")
+        return Command(argv, environment, adapt(directory) if directory else self.node.working_directory)
+
+    async def exited(self, wait_status: int) -> None:
+        """Its process ended with that status."""
+        container = self._container
+        if container is None:
+            return
+        code, number = exit_of(wait_status)
+        await container.finish(self.node.reaped)
+        self._container = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._ended(code, number, reason="Completed" if code == 0 else "Error", message=self._message(code))
+
+    def _ended(self, code: int, number: int | None, *, reason: str, message: str) -> None:
+        self.ran_seconds = asyncio.get_running_loop().time() - self._started
+        pod_states.mark_terminated(self.pod, code, reason=reason, message=message, signal=number)
+        self._keep_summary()
+        if pod_states.is_over(self.pod):
+            self.close()
+        else:
+            delay = self.backoff.next(self.ran_seconds)
+            pod_states.mark_waiting(self.pod, delay)
+            self._later(delay, self._run)
+        self.node.changed()
+
+    def _message(self, code: int) -> str:
+        try:
+            written = self._termination_log.read_bytes()[:TERMINATION_MESSAGE_BYTES]
+        except OSError:
+            written = b""
+        policy = self.pod["spec"]["containers"][0].get("terminationMessagePolicy")
+        if written or code == 0 or policy != "FallbackToLogsOnError":
+            return written.decode(errors="replace")
+        lines = [text for _, text in LogReader(self.node.directory.log(self.name)).lines()][-FALLBACK_LINES:]
+        return "\n".join(lines)[-FALLBACK_BYTES:]
+
+    def _keep_summary(self) -> None:
+        """Copy what the run came to out of the pod, which goes, into the job's directory, which stays."""
+        run_directory = self._mounts.directories.get(ContractPath.RUN_DIR)
+        if run_directory is None:
+            return
+        summary = Path(run_directory) / File.SUMMARY
+        try:
+            json.loads(summary.read_bytes())
+            draft = self.node.directory.path / ".summary"
+            shutil.copyfile(summary, draft)
+            draft.replace(self.node.directory.summary_file)
+        except (OSError, ValueError):
+            return
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL after the pod's grace period."""
+        if pod_states.is_leaving(self.pod):
+            return
+        self.pod["metadata"]["deletionTimestamp"] = pod_states.now()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self._container is None:
+            self.close()
+            self.node.changed()
+            return
+        self._container.signal(signal.SIGTERM)
+        self._later(max(0.001, pod_states.grace_seconds(self.pod)), self._container.kill)
+        self.node.changed()
+
+    def close(self) -> None:
+        """Its container will not run again."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        volumes.drop_scratch(self._mounts)
+
+    def remove(self) -> None:
+        """The pod object goes, and with it the volumes that were its own."""
+        self.close()
+        volumes.unmount(self.pod, self._mounts, self.node.directory.volumes)

@@ -1,0 +1,126 @@
+"""Whether a job's engine still runs, and what a job looks like whose engine does not."""
+
+from __future__ import annotations
+
+import copy
+import os
+import select
+import shutil
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.local.conditions import is_finished, set_condition
+from kubectl_ddp.local.directory import JobDirectory, read_json, root_of, write_json
+from kubectl_ddp.local.process import Identity, kill, marked
+
+LOST: Final = "EngineLost"
+"""Reason of the condition Failed of a job whose engine went without a word."""
+
+_LOST_EXIT_CODE: Final = 137
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcess:
+    """The process that runs a job, or is about to start the one that will."""
+
+    identity: Identity
+    is_starting: bool
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody runs the job any more. Of another machine's engine we cannot know, and say no."""
+        return self.identity.is_here() and not self.identity.is_alive()
+
+
+def claim(directory: JobDirectory, *, is_starting: bool) -> None:
+    """Write that this process runs the job, or is starting the engine that will."""
+    identity = Identity.of(os.getpid()).to_json()
+    write_json(directory.engine_file, {**identity, "starting": is_starting})
+
+
+def engine_of(directory: JobDirectory) -> EngineProcess | None:
+    """The job's engine, alive or not; None when none ever was."""
+    document = read_json(directory.engine_file)
+    identity = Identity.from_json(document)
+    return EngineProcess(identity, bool(document.get("starting"))) if identity is not None else None
+
+
+def snapshot(directory: JobDirectory) -> Snapshot:
+    """The job as its files tell it. Raises NotFound."""
+    # In this order: an engine that is gone has written its last before we read it, and has taken the directory of a
+    # deleted job away as a whole.
+    engine = engine_of(directory)
+    is_lost = engine is None or engine.is_gone
+    objects = directory.objects()
+    written = directory.status()
+    job = {**root_of(objects), "status": written.get("job") or {}}
+    pods = written.get("pods") or []
+    if is_lost and not is_finished(job["status"]):
+        _mark_lost(job, pods, engine)
+    return Snapshot(job=job, pods=tuple(pods), events=tuple(written.get("events") or ()))
+
+
+def _mark_lost(job: Object, pods: list[Object], engine: EngineProcess | None) -> None:
+    which = f" (process {engine.identity.pid})" if engine is not None else ""
+    text = f"The local engine{which} ended without a word: it was killed, or the machine was restarted."
+    job["status"] = copy.deepcopy(job["status"])
+    # Nobody wrote down when; the last word of the engine is the closest.
+    moment = _last_word(job)
+    set_condition(job["status"], "Failed", "True", reason=LOST, message=text, now=moment)
+    for pod in pods:
+        if pod["status"]["phase"] not in {"Succeeded", "Failed"}:
+            pod["status"]["phase"] = "Failed"
+            status = pod["status"]["containerStatuses"][0]
+            ended = {"exitCode": _LOST_EXIT_CODE, "reason": LOST, "message": "", "finishedAt": moment}
+            status.update({"ready": False, "state": {"terminated": ended}})
+
+
+def _last_word(job: Object) -> str:
+    times = [item["lastUpdateTime"] for item in job["status"].get("conditions") or ()]
+    return str(max([*times, str(job["metadata"].get("creationTimestamp", ""))]))
+
+
+def wait_until_gone(identity: Identity) -> None:
+    """Sleep until a process has ended."""
+    pidfd = identity.open()
+    if pidfd is None:
+        return
+    try:
+        waiting = select.poll()
+        waiting.register(pidfd, select.POLLIN)
+        waiting.poll()
+    finally:
+        os.close(pidfd)
+
+
+def sweep(directory: JobDirectory) -> None:
+    """Remove what a dead engine left of its job outside of the job's directory: processes, scratch directories."""
+    uid = root_of(directory.objects())["metadata"].get("uid")
+    while uid and (left := marked(f"{uid}/")):
+        identities = [_identity(pid) for pid in left]
+        kill(left)
+        for identity in identities:
+            if identity is not None:
+                wait_until_gone(identity)
+    for pod in directory.status().get("pods") or ():
+        scratch: Any = (pod["metadata"].get("annotations") or {}).get("ddp.dev/scratch")
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _identity(pid: int) -> Identity | None:
+    try:
+        return Identity.of(pid)
+    except ProcessLookupError:
+        return None
+
+
+def remove(directory: JobDirectory) -> None:
+    """Make the directory of a job disappear at once, then take its parts away."""
+    grave = directory.path.with_name(f".{directory.name}.deleted.{os.getpid()}")
+    try:
+        directory.path.rename(grave)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(grave, ignore_errors=True)

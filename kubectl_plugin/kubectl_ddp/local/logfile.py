@@ -1,0 +1,99 @@
+"""Log files as the kubelet keeps them: ``<RFC 3339 time> <stream> <F|P> <text>`` a line.
+
+Times of one file strictly increase, so that a reader can go on from the last time it saw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+_LONGEST: Final = 16 * 1024
+"""Bytes after which a line without an end is written in parts, as container runtimes do."""
+
+
+def rfc3339(nanoseconds: int) -> str:
+    """A point in time with nanoseconds, UTC.
+
+    >>> rfc3339(1_700_000_000_000_000_001)
+    '2023-11-14T22:13:20.000000001Z'
+    """
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:09d}Z"
+
+
+class LogWriter:
+    """Appends what comes out of a container, line by line, to the log of its pod."""
+
+    def __init__(self, file: Path, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
+        self._open = b""
+        self._last = 0
+        self._fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes; whole lines are written at once."""
+        *lines, rest = (self._open + data).split(b"\n")
+        entries = [self._entry(line, b"F") for line in lines]
+        while len(rest) >= _LONGEST:
+            entries.append(self._entry(rest[:_LONGEST], b"P"))
+            rest = rest[_LONGEST:]
+        self._open = rest
+        self._write(b"".join(entries))
+
+    def finish(self) -> None:
+        """The container is gone: a last line without an end is a line too."""
+        if self._open:
+            self._write(self._entry(self._open, b"F"))
+            self._open = b""
+
+    def close(self) -> None:
+        """Write no more."""
+        self.finish()
+        os.close(self._fd)
+
+    def _entry(self, text: bytes, tag: bytes) -> bytes:
+        self._last = max(self._clock(), self._last + 1)
+        return b"%s stdout %s %s\n" % (rfc3339(self._last).encode(), tag, text)
+
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # disk full: training is worth more than its log
+            while data:
+                data = data[os.write(self._fd, data) :]
+
+
+class LogReader:
+    """Reads a log file from its beginning, or from a point in time, and again as it grows."""
+
+    def __init__(self, file: Path, *, since: str | None = None) -> None:
+        self._file = file
+        self._since = since or ""
+        self._offset = 0
+        self._rest = b""
+        self._part = ""
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Time and text of every line that was added since the last call."""
+        for entry in self._entries():
+            moment, _, tag, text = [*entry.split(" ", 3), "", "", ""][:4]
+            if tag == "P":
+                self._part += text
+                continue
+            text, self._part = self._part + text, ""
+            if moment >= self._since:
+                yield moment, text
+
+    def _entries(self) -> Iterator[str]:
+        try:
+            with self._file.open("rb") as file:
+                file.seek(self._offset)
+                while chunk := file.read(1 << 20):
+                    self._offset += len(chunk)
+                    *whole, self._rest = (self._rest + chunk).split(b"\n")
+                    yield from (entry.decode(errors="replace") for entry in whole)
+        except FileNotFoundError:
+            return

@@ -1,0 +1,199 @@
+"""The operator's part, as a pure decision: a job, its pods and its last status → what to do, and the new status.
+
+Follows training-operator 1.9 for a PyTorchJob of workers (``pkg/controller.v1/{common/job.go,common/pod.go,
+pytorch/pytorchjob_controller.go}``): one success makes an elastic job a success; ``ExitCode`` makes a new pod for exit
+codes from 128 on and fails the job for those below; ``backoffLimit`` counts in-place restarts of running pods, and
+nothing under ``ExitCode``, where the restart budget is the launcher's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.local import pods as pod_states
+from kubectl_ddp.local.conditions import is_finished, is_true, set_condition
+from kubectl_ddp.local.environment import worker_replicas
+
+Status = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the operator wants done."""
+
+    status: Status
+    create: tuple[int, ...] = ()
+    """Indices of workers to make."""
+    delete: tuple[str, ...] = ()
+    """Names of pods to stop."""
+    events: tuple[tuple[str, str], ...] = ()
+    """Reason and message, of what is worth telling."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    job: Object
+    workers: list[Object]
+    status: Status
+    now: str
+    create: list[int] = field(default_factory=list)
+    delete: list[str] = field(default_factory=list)
+    events: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return str(self.job["metadata"]["name"])
+
+    def become(self, condition: str, text: str, *, reason: str | None = None, value: str = "True") -> None:
+        """Set a condition, and tell of it when it is news."""
+        reason = reason or f"PyTorchJob{condition}"
+        if set_condition(self.status, condition, value, reason=reason, message=text, now=self.now):
+            self.events.append((reason, text))
+
+
+def reconcile(job: Object, pods: Sequence[Object], status: Status, *, now: str) -> Plan:
+    """Decide what to do about a job.
+
+    Args:
+        job: the PyTorchJob as it is wanted.
+        pods: its worker pods as they are, those on their way out included.
+        status: its status as of the last decision; not changed.
+        now: the time, as Kubernetes writes it.
+    """
+    draft = _Draft(job, list(pods), copy.deepcopy(status), now)
+    draft.become("Created", f"PyTorchJob {draft.name} is created.")
+    if is_finished(draft.status) or "deletionTimestamp" in job["metadata"]:
+        _stop(draft, [pod for pod in draft.workers if not pod_states.is_over(pod)])
+    elif job["spec"].get("runPolicy", {}).get("suspend"):
+        _suspend(draft)
+    else:
+        _run(draft)
+    _count(draft)
+    return Plan(draft.status, tuple(draft.create), tuple(draft.delete), tuple(draft.events))
+
+
+def _stop(draft: _Draft, pods: Sequence[Object]) -> None:
+    draft.delete += [pod["metadata"]["name"] for pod in pods if not pod_states.is_leaving(pod)]
+
+
+def _suspend(draft: _Draft) -> None:
+    _stop(draft, draft.workers)
+    text = f"PyTorchJob {draft.name} is suspended."
+    if is_true(draft.status, "Running"):
+        draft.become("Running", text, reason="PyTorchJobSuspended", value="False")
+    draft.become("Suspended", text)
+    draft.status["startTime"] = None
+
+
+def _run(draft: _Draft) -> None:
+    if is_true(draft.status, "Suspended"):
+        draft.become("Suspended", f"PyTorchJob {draft.name} is resumed.", reason="PyTorchJobResumed", value="False")
+    if not draft.status.get("startTime"):
+        draft.status["startTime"] = draft.now
+    wanted = range(worker_replicas(draft.job))
+    _stop(draft, [pod for pod in draft.workers if pod_states.index(pod) not in wanted])
+    present = [pod for pod in draft.workers if pod_states.index(pod) in wanted and not pod_states.is_leaving(pod)]
+    failed = _replace_failed(draft, present)
+    _judge(draft, present, failed)
+    if is_finished(draft.status):
+        _stop(draft, [pod for pod in draft.workers if not pod_states.is_over(pod)])
+        return
+    taken = {pod_states.index(pod) for pod in draft.workers}
+    draft.create += [index for index in wanted if index not in taken]
+
+
+def _replace_failed(draft: _Draft, present: Sequence[Object]) -> list[Object]:
+    """Stop pods that another try may help, to be made anew; return those that none can help."""
+    policy = draft.job["spec"]["pytorchReplicaSpecs"]["Worker"].get("restartPolicy", "OnFailure")
+    final = []
+    for pod in present:
+        if pod["status"]["phase"] != "Failed":
+            continue
+        code = pod_states.exit_code(pod) or 0
+        name = pod["metadata"]["name"]
+        if policy == "Never" or (policy == "ExitCode" and code < pod_states.RETRYABLE):
+            final.append(pod)
+            continue
+        draft.events.append(
+            (
+                "ExitedWithCode",
+                f"Pod: {draft.job['metadata'].get('namespace', 'default')}.{name} exited with code {code}",
+            )
+        )
+        draft.delete.append(name)
+        draft.become("Restarting", f"PyTorchJob {draft.name} is restarting because 1 Worker replica(s) failed.")
+    return final
+
+
+def _judge(draft: _Draft, present: Sequence[Object], failed: Sequence[Object]) -> None:
+    phases = [pod["status"]["phase"] for pod in present]
+    succeeded = phases.count("Succeeded")
+    elastic = draft.job["spec"].get("elasticPolicy") is not None
+    if succeeded and (elastic or succeeded == worker_replicas(draft.job)):
+        _finish(draft, "Succeeded", f"PyTorchJob {draft.name} is successfully completed.")
+    elif failed:
+        _finish(draft, "Failed", f"PyTorchJob {draft.name} is failed because {len(failed)} Worker replica(s) failed.")
+    elif _is_past_backoff_limit(draft.job, present):
+        _finish(draft, "Failed", f"Job {draft.name} has failed because it has reached the specified backoff limit")
+    elif _is_past_deadline(draft):
+        _finish(draft, "Failed", f"Job {draft.name} has failed because it was active longer than specified deadline")
+    elif any(_runs(pod) for pod in present):
+        draft.become("Running", f"PyTorchJob {draft.name} is running.")
+
+
+def _finish(draft: _Draft, condition: str, text: str) -> None:
+    draft.become(condition, text)
+    draft.status["completionTime"] = draft.now
+
+
+def _runs(pod: Object) -> bool:
+    return "running" in pod_states.container_status(pod)["state"]
+
+
+def _is_past_backoff_limit(job: Object, present: Sequence[Object]) -> bool:
+    limit = job["spec"].get("runPolicy", {}).get("backoffLimit")
+    policy = job["spec"]["pytorchReplicaSpecs"]["Worker"].get("restartPolicy", "OnFailure")
+    if limit is None or policy not in {"OnFailure", "Always"}:
+        return False
+    restarts = sum(
+        pod_states.container_status(pod)["restartCount"] for pod in present if pod["status"]["phase"] == "Running"
+    )
+    return bool(restarts > 0 if limit == 0 else restarts >= limit)
+
+
+def deadline_seconds(job: Object) -> float | None:
+    """``activeDeadlineSeconds``, if the job has one."""
+    seconds = job["spec"].get("runPolicy", {}).get("activeDeadlineSeconds")
+    return float(seconds) if seconds is not None else None
+
+
+def _is_past_deadline(draft: _Draft) -> bool:
+    seconds = deadline_seconds(draft.job)
+    if seconds is None:
+        return False
+    return _epoch(draft.now) - _epoch(draft.status["startTime"]) >= seconds
+
+
+def _epoch(moment: str) -> float:
+    import calendar  # noqa: PLC0415 - rarely needed, and the engine should start fast
+    import time  # noqa: PLC0415
+
+    return float(calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")))
+
+
+def _count(draft: _Draft) -> None:
+    present = [pod for pod in draft.workers if not pod_states.is_leaving(pod)]
+    phases = [pod["status"]["phase"] for pod in present]
+    draft.status["replicaStatuses"] = {
+        "Worker": {
+            "active": sum(_runs(pod) for pod in present),
+            "succeeded": phases.count("Succeeded"),
+            "failed": phases.count("Failed"),
+            "selector": f"training.kubeflow.org/job-name={draft.name},"
+            "training.kubeflow.org/operator-name=pytorchjob-controller,training.kubeflow.org/replica-type=worker",
+        }
+    }

@@ -1,0 +1,179 @@
+"""Pod objects: made from a template, and the states that they and their containers pass through, as JSON.
+
+Nothing here starts a process; see :mod:`kubectl_ddp.local.kubelet`.
+"""
+
+from __future__ import annotations
+
+import copy
+import platform
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ddp_trainer.contract import Label, Role
+from kubectl_ddp.backend import Object
+
+REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
+RETRYABLE: Final = 128
+"""Exit codes from here on make the operator try again, those below it do not (``restartPolicy: ExitCode``)."""
+
+DEFAULT_GRACE_SECONDS: Final = 30
+
+
+def now() -> str:
+    """The time as Kubernetes writes it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def worker_name(job: str, index: int) -> str:
+    """What the operator calls a worker pod."""
+    return f"{job}-worker-{index}"
+
+
+def worker_pod(job: Object, index: int, address: str) -> Object:
+    """A worker of a PyTorchJob, as the operator makes it."""
+    replica = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    name = job["metadata"]["name"]
+    labels = {
+        "training.kubeflow.org/job-name": name,
+        "training.kubeflow.org/operator-name": "pytorchjob-controller",
+        "training.kubeflow.org/replica-type": "worker",
+        REPLICA_INDEX: str(index),
+        Label.JOB.value: name,
+        Label.ROLE.value: Role.WORKER.value,
+    } | ({"training.kubeflow.org/job-role": "master"} if index == 0 else {})
+    policy = replica.get("restartPolicy", "OnFailure")
+    # The operator does the restarts of ExitCode itself, by new pods.
+    in_place = "Never" if policy == "ExitCode" else policy
+    return _pod(worker_name(name, index), replica["template"], labels, job, address, in_place)
+
+
+def batch_pod(job: Object, batch_job: Object, address: str) -> Object:
+    """The pod of a batch Job, as the Job controller makes it."""
+    name = batch_job["metadata"]["name"]
+    template = batch_job["spec"]["template"]
+    labels = {"batch.kubernetes.io/job-name": name, Label.JOB.value: job["metadata"]["name"]}
+    policy = template["spec"].get("restartPolicy", "Never")
+    return _pod(f"{name}-{uuid.uuid4().hex[:5]}", template, labels, batch_job, address, policy)
+
+
+def _pod(
+    name: str, template: Mapping[str, Any], labels: Mapping[str, str], owner: Object, address: str, policy: str
+) -> Object:
+    metadata = copy.deepcopy(dict(template.get("metadata") or {}))
+    spec = copy.deepcopy(dict(template["spec"]))
+    metadata |= {
+        "name": name,
+        "namespace": owner["metadata"].get("namespace", "default"),
+        "uid": str(uuid.uuid4()),
+        "creationTimestamp": now(),
+        "labels": {**(metadata.get("labels") or {}), **labels},
+        "ownerReferences": [
+            {
+                "apiVersion": owner["apiVersion"],
+                "kind": owner["kind"],
+                "name": owner["metadata"]["name"],
+                "uid": owner["metadata"].get("uid", ""),
+                "controller": True,
+            }
+        ],
+    }
+    spec |= {"restartPolicy": policy, "nodeName": platform.node()}
+    container = spec["containers"][0]
+    status = {
+        "phase": "Pending",
+        "podIP": address,
+        "hostIP": "127.0.0.1",
+        "conditions": [],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container.get("image", ""),
+                "imageID": "",
+                "ready": False,
+                "started": False,
+                "restartCount": 0,
+                "state": {"waiting": {"reason": "ContainerCreating"}},
+                "lastState": {},
+            }
+        ],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+
+
+def container_status(pod: Object) -> dict[str, Any]:
+    """Status of the pod's container."""
+    status: dict[str, Any] = pod["status"]["containerStatuses"][0]
+    return status
+
+
+def index(pod: Object) -> int | None:
+    """Which worker it is; None for a pod that is none."""
+    number = pod["metadata"].get("labels", {}).get(REPLICA_INDEX)
+    return int(number) if number is not None else None
+
+
+def exit_code(pod: Object) -> int | None:
+    """What the container ended with; None while it has not."""
+    code = container_status(pod)["state"].get("terminated", {}).get("exitCode")
+    return int(code) if code is not None else None
+
+
+def grace_seconds(pod: Object) -> float:
+    """Seconds between SIGTERM and SIGKILL."""
+    return float(pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
+
+
+def is_over(pod: Object) -> bool:
+    """Whether its container has ended and will not be started again."""
+    return pod["status"]["phase"] in {"Succeeded", "Failed"}
+
+
+def is_leaving(pod: Object) -> bool:
+    """Whether it was told to go."""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def mark_running(pod: Object, container_id: str) -> None:
+    """Its container runs."""
+    pod["status"].setdefault("startTime", now())
+    pod["status"]["phase"] = "Running"
+    container_status(pod).update(
+        {"ready": True, "started": True, "containerID": container_id, "state": {"running": {"startedAt": now()}}}
+    )
+    _set_ready(pod, ready=True)
+
+
+def mark_terminated(pod: Object, code: int, *, reason: str, message: str, signal: int | None) -> None:
+    """Its container ended; whether that ends the pod is its restart policy's to say."""
+    status = container_status(pod)
+    running = status["state"].get("running", {})
+    ended = {
+        "exitCode": code,
+        "reason": reason,
+        "message": message,
+        "startedAt": running.get("startedAt", now()),
+        "finishedAt": now(),
+        "containerID": status.get("containerID", ""),
+    } | ({"signal": signal} if signal is not None else {})
+    status.update({"ready": False, "started": False, "state": {"terminated": ended}})
+    _set_ready(pod, ready=False)
+    policy = pod["spec"]["restartPolicy"]
+    if is_leaving(pod) or policy == "Never" or (policy == "OnFailure" and code == 0):
+        pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
+
+
+def mark_waiting(pod: Object, delay: float) -> None:
+    """Its container will be started again, in place."""
+    status = container_status(pod)
+    waiting = {"reason": "CrashLoopBackOff", "message": f"back-off {delay:g}s restarting failed container"}
+    status.update({"lastState": status["state"], "state": {"waiting": waiting}})
+    status["restartCount"] += 1
+
+
+def _set_ready(pod: Object, *, ready: bool) -> None:
+    pod["status"]["conditions"] = [
+        {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now()}
+    ]

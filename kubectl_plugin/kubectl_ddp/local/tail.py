@@ -1,0 +1,79 @@
+"""Reading a pod's log as it grows, woken by the file system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.errors import NotFound
+from kubectl_ddp.local.directory import JobDirectory
+from kubectl_ddp.local.inotify import Watch
+from kubectl_ddp.local.liveness import engine_of, snapshot
+from kubectl_ddp.local.logfile import LogReader
+
+
+def entries(
+    directory: JobDirectory, pod: Object, *, follow: bool, tail: int | None, since: str | None
+) -> Iterator[tuple[str, str]]:
+    """Time and text of a pod's lines; with ``follow`` until the container that ``pod`` shows is gone."""
+    reader = LogReader(directory.log(pod["metadata"]["name"]), since=since)
+    if not follow:
+        lines = list(reader.lines())
+        yield from lines[-tail:] if tail else lines[: 0 if tail == 0 else None]
+        return
+    engine = engine_of(directory)
+    pidfd = engine.identity.open() if engine is not None else None
+    try:
+        with Watch([], [pidfd] if pidfd is not None else []) as watch:
+            for path in (directory.path, directory.pod(pod["metadata"]["name"])):
+                if path.exists():
+                    watch.add(path)
+            yield from _follow(reader, directory, pod, tail, watch)
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+
+
+def _follow(
+    reader: LogReader, directory: JobDirectory, pod: Object, tail: int | None, watch: Watch
+) -> Iterator[tuple[str, str]]:
+    lines = list(reader.lines())
+    yield from lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
+    written = None
+    while True:
+        stamp = _stamp(directory)
+        # Whether it is gone is asked before the last read, so that its last line is read.
+        is_gone = stamp != written and _is_gone(directory, pod)
+        written = stamp
+        yield from reader.lines()
+        if is_gone:
+            return
+        watch.wait()
+        if not is_alive(directory):
+            written = None
+
+
+def is_alive(directory: JobDirectory) -> bool:
+    """Whether somebody still runs the job."""
+    engine = engine_of(directory)
+    return engine is not None and not engine.is_gone
+
+
+def _stamp(directory: JobDirectory) -> int:
+    try:
+        return directory.status_file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _is_gone(directory: JobDirectory, pod: Object) -> bool:
+    try:
+        pods = snapshot(directory).pods
+    except NotFound:
+        return True
+    current = next((item for item in pods if item["metadata"]["uid"] == pod["metadata"]["uid"]), None)
+    if current is None or current["status"]["phase"] in {"Succeeded", "Failed"}:
+        return True
+    before, now = (item["status"]["containerStatuses"][0]["restartCount"] for item in (pod, current))
+    return bool(now != before)
