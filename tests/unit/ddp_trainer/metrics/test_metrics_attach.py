@@ -1,0 +1,152 @@
+"""Attaching: by the environment, silently where there is none, and never at the cost of the training."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.contract import Env, GroupState, Metric, Phase
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.board import AGENT, RANK, read
+from ddp_trainer.metrics.catalogue import cell
+from ddp_trainer.metrics.directory import agent_board, rank_board
+from ddp_trainer.metrics.process import ProcessId
+from ddp_trainer.recorder import SilentAgentRecorder, SilentRankRecorder
+
+ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def environment(directory: Path, **more: str) -> Mapping[str, str]:
+    return {Env.METRICS_DIR: str(directory), "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"} | more
+
+
+def test_without_a_directory_nobody_is_told() -> None:
+    assert isinstance(attach.rank_recorder({}), SilentRankRecorder)
+    assert isinstance(attach.rank_recorder({Env.METRICS_DIR: ""}), SilentRankRecorder)
+    assert isinstance(attach.agent_recorder(None, {}), SilentAgentRecorder)
+
+
+def test_a_rank_is_known_from_the_first_moment(tmp_path: Path) -> None:
+    attach.rank_recorder(environment(tmp_path, GROUP_RANK="1"))
+    board = read(rank_board(tmp_path, 1), RANK)
+    assert board.owner == ProcessId.current()
+    assert board.identity == {"rank": 5, "local_rank": 1, "node_rank": 1, "local_world_size": 4}
+
+
+def test_a_rank_started_by_hand_is_rank_0_of_one(tmp_path: Path) -> None:
+    attach.rank_recorder({Env.METRICS_DIR: str(tmp_path)})
+    identity = read(rank_board(tmp_path, 0), RANK).identity
+    assert identity == {"rank": 0, "local_rank": 0, "node_rank": 0, "local_world_size": 1}
+
+
+def test_a_rank_that_is_started_again_goes_on_and_keeps_its_device(tmp_path: Path) -> None:
+    first = attach.rank_recorder(environment(tmp_path))
+    first.identity(rank=5, local_rank=1, world_size=8, backend="nccl", device="H100")
+    first.step(*ONE_STEP)
+    second = attach.rank_recorder(environment(tmp_path, RANK="3"))
+    second.step(*ONE_STEP)
+    board = read(rank_board(tmp_path, 1), RANK)
+    assert board.values[Metric.STEPS] == 2
+    assert (board.identity["rank"], board.identity["device"]) == (3, "H100")
+
+
+def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None:
+    directory = tmp_path / "run" / "metrics"
+    attach.agent_recorder(directory, {}).world(size=4, nodes=2, nodes_desired=2)
+    values = read(agent_board(directory), AGENT).values
+    assert values[cell(Metric.GROUP_STATE, GroupState.PENDING)] == 1
+    assert values[Metric.WORLD_SIZE] == 4
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_launcher_that_is_started_again_goes_on_counting(tmp_path: Path) -> None:
+    attach.agent_recorder(tmp_path, {}).rendezvous(2.0, 1)
+    attach.agent_recorder(tmp_path, {}).rendezvous(3.0, 2)
+    assert read(agent_board(tmp_path), AGENT).values["ddp_rendezvous_duration_seconds_sum"] == 5.0
+
+
+def missing(directory: Path) -> Mapping[str, str]:
+    return environment(directory / "missing")
+
+
+def a_file(directory: Path) -> Mapping[str, str]:
+    (directory / "file").touch()
+    return environment(directory / "file")
+
+
+def read_only(_: Path) -> Mapping[str, str]:
+    return environment(Path("/proc/self"))
+
+
+def no_number(directory: Path) -> Mapping[str, str]:
+    return environment(directory, LOCAL_RANK="first")
+
+
+@pytest.mark.parametrize("trouble", [missing, a_file, read_only, no_number])
+def test_trouble_is_one_line_of_warning_and_a_silent_recorder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, trouble: Callable[[Path], Mapping[str, str]]
+) -> None:
+    told = trouble(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        recorder = attach.rank_recorder(told)
+    recorder.step(*ONE_STEP)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"metrics are off for this rank: no board in {told[Env.METRICS_DIR]} (")
+    assert "\n" not in record.getMessage()
+
+
+def test_a_launcher_in_trouble_is_silent_too(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        attach.agent_recorder(Path("/proc/self/metrics"), {}).state(GroupState.RUNNING)
+    assert caplog.records[0].getMessage().startswith("metrics are off for the launcher: no board in /proc/self/metrics")
+
+
+def run(code: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_child_of_a_rank_does_not_take_its_board(tmp_path: Path) -> None:
+    """A data loader's worker that imports the training script again must not become the rank."""
+    told = environment(tmp_path)
+    attach.rank_recorder(told)
+    done = run("from ddp_trainer.metrics import attach; print(type(attach.rank_recorder()).__name__)", told)
+    assert (done.stdout, done.stderr) == ("SilentRankRecorder\n", "")
+    assert read(rank_board(tmp_path, 1), RANK).owner == ProcessId.current()
+
+
+def test_no_space_for_a_board_is_a_warning_and_not_a_bus_error(tmp_path: Path) -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))\n"
+        "from ddp_trainer.metrics import attach\n"
+        f"attach.rank_recorder().step(*{ONE_STEP}); print('trained')"
+    )
+    done = run(code, environment(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert done.stderr.startswith("metrics are off for this rank: no board in ")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_attaching_imports_neither_torch_nor_prometheus_client() -> None:
+    done = run("import sys, ddp_trainer.metrics.attach; print({'torch', 'prometheus_client'} & set(sys.modules))", {})
+    assert done.stdout == "set()\n"
+
+
+def test_a_meter_reports_to_the_board(tmp_path: Path) -> None:
+    meter = attach.meter(environment(tmp_path))
+    meter.reached(Phase.FORWARD)
+    meter.step(samples=16)
+    assert read(rank_board(tmp_path, 1), RANK).values[Metric.SAMPLES] == 16

@@ -1,0 +1,158 @@
+"""What a scrape shows of the boards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from ddp_trainer.contract import Env, GroupState, Metric, Phase
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.catalogue import FAMILIES, Kind, Scope
+from ddp_trainer.metrics.exposition import Exposition
+from ddp_trainer.recorder import RankRecorder
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def rank(directory: Path, number: int, *, local: int, of: int = 2) -> RankRecorder:
+    recorder = attach.rank_recorder(
+        {Env.METRICS_DIR: str(directory), "RANK": f"{number}", "LOCAL_RANK": f"{local}", "LOCAL_WORLD_SIZE": f"{of}"}
+    )
+    recorder.identity(rank=number, local_rank=local, world_size=8, backend="gloo", device="cpu")
+    return recorder
+
+
+def pod(directory: Path, *ranks: int) -> None:
+    """A pod in which everything has been reported once."""
+    agent = attach.agent_recorder(directory, {})
+    agent.state(GroupState.RUNNING)
+    agent.rendezvous(1.5, 1)
+    agent.world(size=8, nodes=4, nodes_desired=4)
+    agent.restarts_remaining(3)
+    for local, number in enumerate(ranks):
+        recorder = rank(directory, number, local=local, of=len(ranks))
+        recorder.planned(100)
+        recorder.step(1, 0, 16, *[0.25] * len(Phase))
+        recorder.progress(math.nan, 0.1)
+        recorder.evaluated(0.5, 0.9)
+        recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
+
+
+def samples(directory: Path, job: str = "digits") -> Series:
+    text = generate_latest(Exposition(directory, job)).decode()
+    found = [sample for family in parse_text(text) for sample in family.samples]
+    series = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in found}
+    assert len(series) == len(found), "a series was told twice"
+    return series
+
+
+def labels_of(series: Series, name: str) -> list[dict[str, str]]:
+    return [dict(labels) for each, labels in series if each == name]
+
+
+def sample_names(scope: Scope) -> set[str]:
+    return {series.sample for family in FAMILIES if family.scope is scope for series in family.series()} | {
+        family.name for family in FAMILIES if family.scope is scope and family.kind is Kind.INFO
+    }
+
+
+def test_everything_in_the_catalogue_is_told_and_nothing_else(tmp_path: Path) -> None:
+    pod(tmp_path, 0, 1)
+    told = {name for name, _ in samples(tmp_path)}
+    assert told == sample_names(Scope.RANK) | sample_names(Scope.POD) | sample_names(Scope.JOB)
+
+
+def test_every_family_of_a_rank_carries_the_job_and_the_rank(tmp_path: Path) -> None:
+    pod(tmp_path, 4, 5)
+    series = samples(tmp_path)
+    for name in sample_names(Scope.RANK):
+        assert {labels["rank"] for labels in labels_of(series, name)} == {"4", "5"}, name
+    assert {dict(labels)["ddp_job"] for _, labels in series} == {"digits"}
+
+
+def test_the_job_is_told_of_by_rank_0_alone(tmp_path: Path) -> None:
+    pod(tmp_path / "first", 0, 1)
+    pod(tmp_path / "second", 2, 3)
+    first, second = samples(tmp_path / "first"), samples(tmp_path / "second")
+    for name in sample_names(Scope.JOB):
+        assert labels_of(first, name) == [{"ddp_job": "digits"}], name
+        assert labels_of(second, name) == [], name
+
+
+def test_the_pod_is_told_of_once(tmp_path: Path) -> None:
+    pod(tmp_path, 2, 3)
+    series = samples(tmp_path)
+    assert series["ddp_checkpoint_saves_total", frozenset({("ddp_job", "digits"), ("result", "success")})] == 1
+    for name in sample_names(Scope.POD):
+        assert all("rank" not in labels for labels in labels_of(series, name)), name
+
+
+def test_what_was_never_set_is_absent(tmp_path: Path) -> None:
+    rank(tmp_path, 0, local=0)
+    told = {name for name, _ in samples(tmp_path)}
+    assert Metric.STEPS in told
+    assert not {Metric.LOSS, Metric.LAST_STEP_TIMESTAMP, "ddp_checkpoint_last_step", Metric.WORLD_SIZE} & told
+
+
+def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
+    pod(tmp_path, 0)
+    assert math.isnan(samples(tmp_path)[Metric.LOSS, frozenset({("ddp_job", "digits")})])
+
+
+def test_a_series_follows_the_rank_that_has_the_slot_now(tmp_path: Path) -> None:
+    pod(tmp_path, 4, 5)
+    rank(tmp_path, 0, local=0).step(2, 0, 16, *[0.0] * len(Phase))
+    rank(tmp_path, 1, local=1)
+    series = samples(tmp_path)
+    assert {labels["rank"] for labels in labels_of(series, Metric.STEPS)} == {"0", "1"}
+    assert series[Metric.STEPS, frozenset({("ddp_job", "digits"), ("rank", "0")})] == 2, "counters go on"
+
+
+def test_a_rank_has_no_info_before_it_has_told_its_device(tmp_path: Path) -> None:
+    attach.rank_recorder({Env.METRICS_DIR: str(tmp_path)})
+    series = samples(tmp_path)
+    assert labels_of(series, Metric.RANK_UP)
+    assert not labels_of(series, Metric.RANK_INFO)
+
+
+def test_the_exporter_tells_of_itself_even_without_boards(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.board").write_bytes(b"damaged")
+    exposition = Exposition(tmp_path, "digits")
+    generate_latest(exposition)
+    told = {sample.name: sample.value for family in exposition.collect() for sample in family.samples}
+    assert told["ddp_exporter_stale_boards"] == 1
+    assert told["ddp_exporter_scrapes_total"] == 1
+    assert told["ddp_exporter_scrape_seconds_total"] > 0
+    assert told["ddp_build_info"] == 1
+
+
+def test_a_scrape_sees_every_series_before_anything_happened(tmp_path: Path) -> None:
+    """Prometheus' increase() does not see the first sample of a series."""
+    attach.agent_recorder(tmp_path, {})
+    rank(tmp_path, 0, local=0)
+    series = samples(tmp_path)
+    for family in FAMILIES:
+        if family.kind is Kind.COUNTER:
+            assert len(labels_of(series, family.name)) == len(family.series()), family.name
+
+
+@pytest.mark.parametrize(
+    ("write", "parse"), [(generate_latest, parse_text), (generate_openmetrics, parse_openmetrics)], ids=["text", "om"]
+)
+def test_both_formats_can_be_parsed_and_agree_on_types(
+    tmp_path: Path, write: Callable[[Exposition], bytes], parse: Callable[[str], object]
+) -> None:
+    pod(tmp_path, 0, 1)
+    families = list(parse(write(Exposition(tmp_path, 'a "job"\nof \\mine')).decode()))  # type: ignore[call-overload]
+    types = {family.name: family.type for family in families}
+    assert types["ddp_steps"] == "counter"
+    assert types["ddp_rendezvous_duration_seconds"] == "summary"
+    jobs = {sample.labels["ddp_job"] for family in families for sample in family.samples}
+    assert jobs == {'a "job"\nof \\mine'}

@@ -1,0 +1,188 @@
+"""The recorders: every report arrives under its name, and none ever raises."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from ddp_trainer.contract import FailureReason, GroupState, Metric, Phase, RestartCause
+from ddp_trainer.metrics import recorders
+from ddp_trainer.metrics.board import AGENT, RANK, Board, read
+from ddp_trainer.metrics.catalogue import cell
+from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
+from ddp_trainer.recorder import AgentRecorder, RankRecorder
+
+seconds = some.floats(0, 1e3)
+
+
+class Rank:
+    """A recorder, and what a reader sees of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "rank-0.board"
+        self.board = Board.open(self.path, RANK)
+        self.recorder: RankRecorder = BoardRankRecorder(self.board, clock=lambda: 1000.5)
+
+    def __getitem__(self, key: str) -> float:
+        return read(self.path, RANK).values[key]
+
+
+class Agent:
+    """A recorder, and what a reader sees of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "agent.board"
+        self.recorder: AgentRecorder = BoardAgentRecorder(Board.open(self.path, AGENT))
+
+    def __getitem__(self, key: str) -> float:
+        return read(self.path, AGENT).values[key]
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Rank:
+    return Rank(tmp_path)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    return Agent(tmp_path)
+
+
+@given(steps=some.lists(some.tuples(some.integers(0, 4096), *[seconds] * len(Phase)), min_size=1, max_size=20))
+def test_steps_add_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]) -> None:
+    rank = Rank(tmp_path_factory.mktemp("boards"))
+    for number, (samples, *phases) in enumerate(steps, start=1):
+        rank.recorder.step(number, 2, samples, *phases)
+    assert rank[Metric.STEPS] == len(steps) == rank[Metric.STEP]
+    assert rank[Metric.SAMPLES] == sum(step[0] for step in steps)
+    assert rank[Metric.EPOCH] == 2
+    assert rank[Metric.LAST_STEP_TIMESTAMP] == 1000.5
+    for position, phase in enumerate(Phase, start=1):
+        expected = sum(step[position] for step in steps)
+        assert rank[cell(Metric.PHASE_SECONDS, phase)] == pytest.approx(expected)
+
+
+def test_the_phases_are_taken_in_the_order_of_the_contract(rank: Rank) -> None:
+    rank.recorder.step(1, 0, 16, *(float(2**i) for i in range(len(Phase))))
+    assert [rank[cell(Metric.PHASE_SECONDS, phase)] for phase in Phase] == [2.0**i for i in range(len(Phase))]
+
+
+def test_a_step_leaves_an_even_revision(rank: Rank) -> None:
+    for _ in range(3):
+        rank.recorder.step(1, 0, 1, *[0.0] * len(Phase))
+        assert rank.board.revision[0] % 2 == 0
+
+
+def test_progress_and_evaluation_arrive(rank: Rank) -> None:
+    rank.recorder.planned(900)
+    rank.recorder.progress(math.nan, 0.1)
+    rank.recorder.evaluated(0.25, 0.97)
+    assert math.isnan(rank[Metric.LOSS])
+    assert rank[Metric.LEARNING_RATE] == 0.1
+    assert rank[Metric.STEPS_PLANNED] == 900
+    assert (rank["ddp_eval_loss"], rank["ddp_eval_accuracy_ratio"]) == (0.25, 0.97)
+
+
+def test_checkpoints_arrive(rank: Rank) -> None:
+    rank.recorder.checkpoint_saved(40, 2.0, 0.5, 1 << 20)
+    rank.recorder.checkpoint_saved(80, 4.0, 0.5, 1 << 21)
+    rank.recorder.checkpoint_failed()
+    rank.recorder.checkpoint_loaded(3.0)
+    rank.recorder.lost_steps(7)
+    assert rank["ddp_checkpoint_saves_total{success}"] == 2
+    assert rank["ddp_checkpoint_saves_total{failure}"] == 1
+    assert rank["ddp_checkpoint_save_seconds_total"] == 6.0
+    assert rank["ddp_checkpoint_blocking_seconds_total"] == 1.0
+    assert rank["ddp_checkpoint_load_seconds_total"] == 3.0
+    assert rank["ddp_checkpoint_last_step"] == 80
+    assert rank["ddp_checkpoint_size_bytes"] == 1 << 21
+    assert rank["ddp_checkpoint_last_success_timestamp_seconds"] == 1000.5
+    assert rank["ddp_lost_steps_total"] == 7
+
+
+def test_an_identity_keeps_what_the_environment_told(rank: Rank) -> None:
+    rank.board.describe({"node_rank": 3, "rank": 0})
+    rank.recorder.identity(rank=6, local_rank=0, world_size=8, backend="nccl", device="x" * 500)
+    assert rank.board.identity == {
+        "node_rank": 3,
+        "rank": 6,
+        "local_rank": 0,
+        "world_size": 8,
+        "backend": "nccl",
+        "device": "x" * 128,
+    }
+
+
+def test_exactly_one_state_is_on(agent: Agent) -> None:
+    for state in GroupState:
+        agent.recorder.state(state)
+        assert [each for each in GroupState if agent[cell(Metric.GROUP_STATE, each)]] == [state]
+
+
+def test_restarts_and_failures_are_counted_by_cause(agent: Agent) -> None:
+    agent.recorder.restarted(RestartCause.MEMBERSHIP)
+    agent.recorder.failed(FailureReason.SIGKILL)
+    agent.recorder.failed(FailureReason.SIGKILL)
+    assert [agent[cell(Metric.RESTARTS, cause)] for cause in RestartCause] == [0, 1, 0, 0, 0]
+    assert agent[cell(Metric.FAILURES, "sigkill")] == 2
+
+
+def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
+    agent.recorder.rendezvous(2.0, 1)
+    agent.recorder.rendezvous(0.5, 2)
+    agent.recorder.world(size=4, nodes=2, nodes_desired=3)
+    agent.recorder.restarts_remaining(0)
+    assert agent["ddp_rendezvous_duration_seconds_sum"] == 2.5
+    assert agent["ddp_rendezvous_duration_seconds_count"] == 2
+    assert agent["ddp_rendezvous_last_duration_seconds"] == 0.5
+    assert agent[Metric.RENDEZVOUS_ROUND] == 2
+    assert (agent[Metric.WORLD_SIZE], agent[Metric.NODES], agent["ddp_nodes_desired"]) == (4, 2, 3)
+    assert agent["ddp_restarts_remaining"] == 0
+
+
+REPORTS: list[tuple[str, tuple[Any, ...]]] = [
+    ("step", (None,) * 11),
+    ("step", ("a", 0, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
+    ("progress", (None, 0.1)),
+    ("planned", (object(),)),
+    ("evaluated", ("good", 1)),
+    ("checkpoint_saved", (None, None, None, None)),
+    ("checkpoint_loaded", ([],)),
+    ("lost_steps", (None,)),
+]
+
+
+@pytest.mark.parametrize(("method", "nonsense"), REPORTS)
+def test_nonsense_is_warned_of_once_and_never_raised(
+    rank: Rank, caplog: pytest.LogCaptureFixture, method: str, nonsense: tuple[Any, ...]
+) -> None:
+    recorders._warned.clear()
+    with caplog.at_level(logging.WARNING):
+        getattr(rank.recorder, method)(*nonsense)
+        getattr(rank.recorder, method)(*nonsense)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"metrics: {method} is not recorded (")
+    assert record.getMessage().endswith("; training goes on")
+
+
+def test_a_step_after_nonsense_is_recorded(rank: Rank) -> None:
+    rank.recorder.step(1, 0, None, *[0.0] * len(Phase))  # type: ignore[arg-type]
+    rank.recorder.step(2, 0, 8, *[0.0] * len(Phase))
+    assert rank[Metric.STEP] == 2
+    assert rank.board.revision[0] % 2 == 0
+
+
+def test_a_closed_board_is_no_reason_to_stop_training(rank: Rank) -> None:
+    del rank.recorder
+    rank.board.close()
+    closed = Board.open(rank.path, RANK)
+    recorder = BoardRankRecorder(closed)
+    closed.close()
+    recorder.step(1, 0, 1, *[0.0] * len(Phase))
+    recorder.identity(rank=0, local_rank=0, world_size=1, backend="gloo", device="cpu")

@@ -1,0 +1,176 @@
+"""The HTTP server under clients that are slow, rude, or many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import pytest
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from ddp_trainer.metrics.aggregator import FRESH_SECONDS, Pages, _parser
+from ddp_trainer.metrics.server import MOST_CONNECTIONS, Answer, Request, Server, listen, parse
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def hello(request: Request) -> Answer:
+    return Answer(f"hello {request.path} {request.accept}".encode())
+
+
+def huge(_: Request) -> Answer:
+    return Answer(b"x" * (32 << 20))
+
+
+def against(
+    conversation: Callable[[Callable[[], Awaitable[Connection]]], Awaitable[None]],
+    respond: Callable[[Request], Answer] = hello,
+    deadline_seconds: float = 60.0,
+) -> None:
+    """Hold a conversation with a server of its own."""
+
+    async def run() -> None:
+        listener = listen("127.0.0.1", 0)
+        address = listener.getsockname()
+        server = await Server(respond, deadline_seconds=deadline_seconds).start(listener)
+        async with server, asyncio.timeout(60):
+            await conversation(lambda: asyncio.open_connection(*address))
+
+    asyncio.run(run())
+
+
+async def ask(connection: Connection, request: bytes) -> bytes:
+    reader, writer = connection
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def answer_to(request: bytes) -> bytes:
+    answers = []
+
+    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+        answers.append(await ask(await connect(), request))
+
+    against(conversation)
+    return answers[0]
+
+
+def test_a_get_is_answered_whole() -> None:
+    head, _, body = answer_to(b"GET /metrics?a=b HTTP/1.1\r\nHost: a\r\naccept:  text/plain \r\n\r\n").partition(
+        b"\r\n\r\n"
+    )
+    assert body == b"hello /metrics text/plain"
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert f"Content-Length: {len(body)}".encode() in head
+
+
+def test_a_head_is_answered_without_a_body() -> None:
+    answer = answer_to(b"HEAD /metrics HTTP/1.1\r\n\r\n")
+    assert answer.endswith(b"Content-Length: 15\r\nConnection: close\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST / HTTP/1.1\r\n\r\n", HTTPStatus.METHOD_NOT_ALLOWED),
+        (b"\x16\x03\x01 TLS hello\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"GET /\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_a_sentence(request_: bytes, status: HTTPStatus) -> None:
+    answer = answer_to(request_)
+    assert answer.startswith(f"HTTP/1.1 {status.value} ".encode())
+    assert answer.endswith(b".\n")
+
+
+def test_a_client_that_dribbles_is_cut_off_at_the_deadline() -> None:
+    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"GET /metr")
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            answer = await reader.read()
+        assert answer == b""
+        writer.close()
+        assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
+
+    against(conversation, deadline_seconds=0.2)
+
+
+def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
+    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+        writer.transport.abort()
+
+    against(conversation, respond=huge, deadline_seconds=0.2)
+
+
+def test_a_crowd_of_idle_clients_does_not_keep_a_scraper_out() -> None:
+    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+        idle = [await connect() for _ in range(3 * MOST_CONNECTIONS)]
+        for _ in range(3):
+            assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
+        for _, writer in idle:
+            writer.transport.abort()
+
+    against(conversation)
+
+
+def test_a_header_is_found_whatever_its_case() -> None:
+    assert parse(b"GET / HTTP/1.0\r\nACCEPT: a\r\n\r\n") == Request("GET", "/", "a")
+
+
+class Counting(Collector):
+    """Counts how often it is collected."""
+
+    def __init__(self) -> None:
+        self.collected = 0
+
+    def collect(self) -> list[CounterMetricFamily]:
+        self.collected += 1
+        return [CounterMetricFamily("collected", "Times.", value=self.collected)]
+
+
+def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
+    now = [0.0]
+    collector = Counting()
+    pages = Pages(collector, clock=lambda: now[0])
+    for _ in range(100):
+        pages.respond(Request("GET", "/metrics", ""))
+    assert collector.collected == 1
+    now[0] += FRESH_SECONDS
+    assert b"collected_total 2.0" in pages.respond(Request("GET", "/metrics", "")).body
+
+
+def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
+    pages = Pages(Counting())
+    asked = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
+    answer = pages.respond(Request("GET", "/metrics", asked))
+    assert answer.body.endswith(b"# EOF\n")
+    assert answer.content_type.startswith("application/openmetrics-text")
+    assert pages.respond(Request("GET", "/metrics", "*/*")).content_type.startswith("text/plain; version=0.0.4")
+
+
+def test_there_are_two_pages() -> None:
+    pages = Pages(CollectorRegistry())
+    assert pages.respond(Request("GET", "/healthz", "")).body == b"ok\n"
+    assert pages.respond(Request("GET", "/", "")).status is HTTPStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "metrics", ""])
+def test_a_port_that_is_none_is_refused_with_the_range(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        _parser().parse_args(["--directory", "d", "--port", port])
+    assert left.value.code == 2
+    assert f"{port!r} is no port; a port is a number from 0 (any free one) to 65535" in capsys.readouterr().err
