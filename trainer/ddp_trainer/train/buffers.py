@@ -30,7 +30,7 @@ class SharedBuffers:
             return
         self._shards += 1
         for buffer, start, moved in zip(self._buffers, self._start, self._moved, strict=True):
-            moved += buffer.detach().double() - start.double()
+            moved.add_(buffer.detach().double() - start.double())
             buffer.detach().copy_(start)
 
     def commit(self) -> None:
@@ -41,7 +41,9 @@ class SharedBuffers:
         total = self._group.sum(flat)
         mean = total[:-1] / total[-1].clamp(min=1)
         sizes = [buffer.numel() for buffer in self._buffers]
-        for buffer, start, moved, step in zip(self._buffers, self._start, self._moved, mean.split(sizes), strict=True):
+        for buffer, start, moved, step in zip(
+            self._buffers, self._start, self._moved, torch.split(mean, sizes), strict=True
+        ):
             _move(start, step.view_as(start))
             buffer.detach().copy_(start)
             moved.zero_()

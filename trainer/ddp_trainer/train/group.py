@@ -16,7 +16,6 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, TCPStore
 
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import PeerLost
@@ -53,7 +52,7 @@ class Group:
         timeout = timedelta(seconds=timeout_seconds)
         where = f"{env.master_address}:{env.master_port}"
         with _translated(f"Rank {env.rank} could not meet its {env.world_size - 1} peers at {where}"):
-            store = TCPStore(
+            store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
                 env.master_address,
                 env.master_port,
                 env.world_size,
@@ -63,7 +62,7 @@ class Group:
             )
             dist.init_process_group(
                 backend,
-                store=PrefixStore(f"ddp/generation-{env.generation}", store),
+                store=dist.PrefixStore(f"ddp/generation-{env.generation}", store),  # type: ignore[attr-defined] # as above
                 rank=env.rank,
                 world_size=env.world_size,
                 timeout=timeout,

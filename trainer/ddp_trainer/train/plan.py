@@ -98,6 +98,16 @@ def cut(length: int, parts: int, part: int) -> slice:
     return slice(start, start + size + (part < longer))
 
 
+def shares(global_batch: int, shards: int, world_size: int) -> list[int]:
+    """Samples of a full global step for each rank.
+
+    >>> shares(32, 8, 3)
+    [12, 12, 8]
+    """
+    sizes = [len(range(global_batch)[cut(global_batch, shards, shard)]) for shard in range(shards)]
+    return [sum(sizes[cut(shards, world_size, rank)]) for rank in range(world_size)]
+
+
 def owned(shards: int, world_size: int, rank: int) -> range:
     """Logical shards of a rank: contiguous, sizes differing by at most one.
 

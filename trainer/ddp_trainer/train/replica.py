@@ -63,7 +63,7 @@ class Replica:
         DDP averages over ranks, and what is wanted is the sum.
         """
         with self._group.watched_backward():
-            (loss * (self._group.world_size / samples)).backward()
+            torch.autograd.backward(loss * (self._group.world_size / samples))
 
     def alone(self) -> AbstractContextManager[None]:
         """Keep gradients on this rank: for all shards of a step but the last."""

@@ -1,0 +1,144 @@
+"""``python -m ddp_trainer train``: flags to :class:`Config`, errors to sentences and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+from ddp_trainer.contract import CheckpointScope, Env, Exit
+from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.train.config import Config, DeviceName, OptimizerName, ScheduleName
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.errors import BadConfig, TrainError
+from ddp_trainer.train.failure import write_error_file
+from ddp_trainer.train.session import run
+
+
+def main(argv: Sequence[str], recorder: RankRecorder | None = None) -> int:
+    """Train as the flags say; the code to exit with.
+
+    A rank that fails among others ends its process here: their group cannot be torn down in good order, and the
+    launcher is waiting.
+    """
+    env = Environment()
+    try:
+        config = parse(argv)
+        env = Environment.from_environ(os.environ)
+        outcome = run(config, recorder=recorder, env=env)
+        if env.rank == 0 and not config.log_json:
+            print(outcome.summary.to_json(), flush=True)
+    except Exception as err:  # noqa: BLE001 - the edge: the task's own code may raise anything
+        return _failed(err, env)
+    return outcome.exit_code if outcome.error is None else _failed(outcome.error, env)
+
+
+def _failed(err: Exception, env: Environment) -> int:
+    code = Exit.FAILURE
+    if isinstance(err, TrainError):
+        code = Exit(err.exit_code)
+        print(f"error: {err}", file=sys.stderr)
+    else:
+        traceback.print_exception(err)
+    # A launcher that broke our own variables still names the file.
+    named = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    write_error_file(Path(named) if named else env.error_file, err)
+    if env.world_size > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors that are sentences of ours and know what was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Report through the room's own error tree."""
+        raise BadConfig(f"{message[0].upper()}{message[1:]}.", hint="See python -m ddp_trainer train --help.")
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """Flags to a checked config.
+
+    Raises:
+        BadConfig: a flag is unknown, or its value cannot be meant.
+    """
+    parser = _parser()
+    known, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        flags = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001 - no public list
+        near = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "See python -m ddp_trainer train --help."
+        raise BadConfig(f"There is no flag {unknown[0]!r}.", hint=hint)
+    return Config(**vars(known))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m ddp_trainer train",
+        description="Train elastically: the result depends on seed, data, batch and step, not on who computes it.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_run(parser)
+    _add_optimization(parser)
+    _add_checkpoints(parser)
+    _add_output(parser)
+    return parser
+
+
+def _add_run(parser: _Parser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument("--task", metavar="NAME", help="digits, or module:factory of your own (default: digits)")
+    group.add_argument("--epochs", type=int, metavar="N", help="passes over the samples (default: 30)")
+    group.add_argument("--max-steps", type=int, metavar="N", help="end after this many global steps")
+    group.add_argument("--global-batch", type=int, metavar="N", help="samples per step over all ranks (default: 64)")
+    group.add_argument("--shards", type=int, metavar="N", help="logical shards of a batch: the most ranks there can be")
+    group.add_argument("--seed", type=int, metavar="N", help="decides weights, order and random draws (default: 0)")
+    group.add_argument("--evaluate-every", type=int, metavar="N", help="epochs between evaluations (default: 1)")
+    group.add_argument("--device", type=DeviceName, choices=list(DeviceName), help="where to compute (default: auto)")
+    group.add_argument(
+        "--timeout-seconds", type=float, metavar="S", help="a collective that takes longer lost a peer (default: 120)"
+    )
+
+
+def _add_optimization(parser: _Parser) -> None:
+    group = parser.add_argument_group("optimization")
+    group.add_argument("--optimizer", type=OptimizerName, choices=list(OptimizerName), help="(default: adamw)")
+    group.add_argument("--learning-rate", type=float, metavar="X", help="peak learning rate (default: 0.003)")
+    group.add_argument("--weight-decay", type=float, metavar="X", help="(default: 0.01)")
+    group.add_argument("--momentum", type=float, metavar="X", help="of SGD (default: 0.9)")
+    group.add_argument("--schedule", type=ScheduleName, choices=list(ScheduleName), help="(default: cosine)")
+    group.add_argument("--warmup-steps", type=int, metavar="N", help="steps of linear rise (default: 50)")
+    group.add_argument("--clip-norm", type=float, metavar="X", help="largest norm of the gradient (default: none)")
+
+
+def _add_checkpoints(parser: _Parser) -> None:
+    group = parser.add_argument_group("checkpoints")
+    group.add_argument("--checkpoint-dir", type=Path, metavar="DIR", help=f"(default: ${Env.CHECKPOINT_DIR})")
+    group.add_argument(
+        "--checkpoint-scope",
+        type=CheckpointScope,
+        choices=list(CheckpointScope),
+        help=f"all ranks see one directory (job), or each pod its own (default: ${Env.CHECKPOINT_SCOPE}, else job)",
+    )
+    group.add_argument("--checkpoint-steps", type=int, metavar="N", help="save every so many steps")
+    group.add_argument("--checkpoint-seconds", type=float, metavar="S", help="save every so many seconds (default: 30)")
+    group.add_argument("--keep", type=int, metavar="N", help="checkpoints that are kept (default: 3)")
+
+
+def _add_output(parser: _Parser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--log-seconds", type=float, metavar="S", help="seconds between progress lines (default: 5)")
+    group.add_argument("--log-steps", type=int, metavar="N", help="steps between progress lines instead")
+    group.add_argument("--log-json", action="store_true", help="progress and summary as JSON lines on stdout")
+    group.add_argument(
+        "--summary", type=Path, metavar="FILE", help=f"where the summary goes (default: ${Env.RUN_DIR}/summary.json)"
+    )

@@ -1,0 +1,49 @@
+"""Going on from the newest state that any rank has, wherever it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ddp_trainer.train.checkpoint import Checkpoint
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.manifest import Manifest
+from ddp_trainer.train.odometer import Reading
+
+_NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest checkpoint of all ranks, now on every rank, and which rank had it."""
+
+    checkpoint: Checkpoint
+    rank: int
+
+
+def newest_of_all(own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None]) -> Found | None:
+    """Send the newest checkpoint that any rank sees to all; None when there is none. Every rank must call it.
+
+    Pods with a volume each may hold different steps, and a new pod none at all. ``demand`` is called on every rank
+    with the manifest before the payload travels, and may refuse it by raising.
+    """
+    steps = group.gather(_NOTHING if own is None else own.manifest.step)
+    if max(steps) == _NOTHING:
+        return None
+    holder = steps.index(max(steps))
+    mine = own if group.rank == holder else None
+    text = group.broadcast(None if mine is None else mine.manifest.to_json().encode(), holder)
+    manifest = Manifest.from_json(text.decode())
+    demand(manifest)
+    payload = group.broadcast(None if mine is None else mine.payload, holder)
+    return Found(Checkpoint(manifest, payload), holder)
+
+
+def agreed(own: Reading, group: Group, now: float) -> Reading:
+    """The furthest that any rank's odometer got; every rank must call it. ``now`` is when a new run begins."""
+    first = own.first_start or now
+    numbers = torch.tensor([own.highest_step, own.lost_steps, -first], dtype=torch.float64, device=group.device)
+    highest, lost, first = group.max(numbers).tolist()
+    return Reading(int(highest), int(lost), -first)

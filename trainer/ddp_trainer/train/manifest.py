@@ -1,0 +1,130 @@
+"""What stands beside a checkpoint's payload: whose it is, where it stands, and the digest that proves it whole.
+
+The manifest is written last, so a directory without one was never finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Final
+
+from torch import nn
+
+from ddp_trainer.train.config import flag
+from ddp_trainer.train.errors import CheckpointMismatch
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What must be equal for a run to go on from a checkpoint. The world size is not among it."""
+
+    task: str
+    model: str
+    """:func:`signature` of the model."""
+    data: str
+    """Digest of the training samples."""
+    samples: int
+    seed: int
+    global_batch: int
+    order: str
+    """Algorithm that orders the samples and seeds the random streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One checkpoint."""
+
+    identity: Identity
+    step: int
+    """Committed global steps; the next step to take has this number."""
+    epoch: int
+    shards: int
+    generation: int
+    run_id: str
+    world_size: int
+    """Ranks that trained when it was written; any number may go on."""
+    sha256: str
+    """Digest of the payload."""
+    size_bytes: int
+    written_at: float
+    """Seconds since the Unix epoch."""
+    torch: str
+    """Version of torch that wrote it."""
+    format: int = FORMAT
+
+    def to_json(self) -> str:
+        """For people to read, too."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """The inverse of :meth:`to_json`; fields of later versions are ignored.
+
+        Raises:
+            ValueError: the text is not a whole manifest.
+        """
+        raw = json.loads(text)
+        try:
+            own = {each.name: raw[each.name] for each in fields(cls)}
+            own["identity"] = Identity(**{each.name: raw["identity"][each.name] for each in fields(Identity)})
+        except (KeyError, TypeError) as err:
+            raise ValueError(f"a manifest without {err}") from None
+        return cls(**own)
+
+
+def signature(model: nn.Module) -> str:
+    """Number of weights, and a digest of the names, types and shapes of a model's state.
+
+    >>> signature(nn.Linear(2, 3))
+    '9 weights, 5e5e4d70'
+    """
+    sha = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    weights = sum(weight.numel() for weight in model.parameters())
+    return f"{weights} weights, {sha.hexdigest()[:8]}"
+
+
+def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | None) -> None:
+    """Refuse the checkpoint of another run.
+
+    Raises:
+        CheckpointMismatch: it differs in something that decides what is computed; named with both values.
+    """
+    if manifest.format != FORMAT:
+        raise CheckpointMismatch(
+            f"The checkpoint {where} has format {manifest.format}, and this version reads format {FORMAT}.",
+            hint="Go on with the version that wrote it, or give another --checkpoint-dir.",
+        )
+    pairs = [(name, getattr(manifest.identity, name), getattr(own, name)) for name in _COMPARED]
+    if shards is not None:
+        pairs.append(("shards", manifest.shards, shards))
+    different = [(name, theirs, ours) for name, theirs, ours in pairs if theirs != ours]
+    if different:
+        name, theirs, ours = different[0]
+        raise CheckpointMismatch(
+            f"The checkpoint {where} was written with {_COMPARED.get(name, name)} {theirs}, and this run has {ours}.",
+            hint=f"{_way_back(name, theirs)} to go on from it, or give another --checkpoint-dir to start anew.",
+        )
+
+
+def _way_back(name: str, value: object) -> str:
+    if name in {"seed", "global_batch", "shards"}:
+        return f"Give {flag(name)} {value}"
+    return f"Bring back that {_COMPARED[name]}"
+
+
+_COMPARED: Final = {
+    "task": "task",
+    "data": "data digest",
+    "samples": "number of samples",
+    "model": "model",
+    "seed": "seed",
+    "global_batch": "global batch",
+    "order": "order algorithm",
+}
+"""Field → its name in a sentence; in the order in which a difference explains those after it."""

@@ -1,0 +1,351 @@
+"""A run from its flags to its summary: build the parts, go on from the newest checkpoint, step, save, evaluate."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from ddp_trainer.contract import CheckpointScope, Exit, Phase
+from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.train.batches import data_digest, reader
+from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory, digest, unpack
+from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.errors import CheckpointNotWritten
+from ddp_trainer.train.evaluation import Evaluation
+from ddp_trainer.train.exchange import agreed, newest_of_all
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.ledger import Ledger
+from ddp_trainer.train.manifest import Identity, Manifest, demand_same, signature
+from ddp_trainer.train.mixing import ALGORITHM
+from ddp_trainer.train.odometer import Odometer, Reading
+from ddp_trainer.train.optimization import Optimization
+from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.plan import Plan, choose_shards, shares
+from ddp_trainer.train.progress import Evaluated, Progress, Started
+from ddp_trainer.train.randomness import KeyedRandom, Stream
+from ddp_trainer.train.replica import Replica
+from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.step import Stepper
+from ddp_trainer.train.stop import StopRequest
+from ddp_trainer.train.summary import Result, Summary
+from ddp_trainer.train.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How this process's part of a run ended."""
+
+    summary: Summary
+    exit_code: int
+    """0, or 143 (130 after Ctrl-C) when told to stop."""
+    error: CheckpointNotWritten | None = None
+    """The run is done, but its last state is not on any disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a run is given besides its flags."""
+
+    env: Environment
+    group: Group
+    recorder: RankRecorder
+    progress: Progress
+    stop: StopRequest
+    began: float
+    """When this process began, in seconds since the Unix epoch; imports count as lost time."""
+
+
+class Run:
+    """One process's part of one run."""
+
+    def __init__(self, config: Config, task: Task, around: Surroundings) -> None:
+        self._config = config
+        self._task = task
+        self._env = around.env
+        self._group = around.group
+        self._recorder = around.recorder
+        self._progress = around.progress
+        self._stop = around.stop
+        self._began = around.began
+        self._samples = task.train_samples()
+        KeyedRandom(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
+        self._model = task.model()
+        self._identity = Identity(
+            task=task.name,
+            model=signature(self._model),
+            data=data_digest(task, self._samples),
+            samples=len(self._samples),
+            seed=config.seed,
+            global_batch=config.global_batch,
+            order=ALGORITHM,
+        )
+        self._phases = Phases(time.perf_counter)
+        self._saver = self._make_saver()
+        self._odometer = self._make_odometer()
+        self._evaluation = Evaluation(task, self._group)
+        self._reading = Reading()
+        self._step = 0
+        self._loss: float | None = None
+        self._productive_before = 0.0
+
+    def go(self) -> Outcome:
+        """Train to the end, or until told to stop.
+
+        Raises:
+            TrainError: see :mod:`ddp_trainer.train.errors`.
+        """
+        checkpoint = self._restore()
+        self._build(None if checkpoint is None else checkpoint.manifest.shards)
+        finished = None if checkpoint is None else self._load(checkpoint)
+        if finished is not None:
+            self._progress.note(f"The run was finished at step {self._step} already.")
+            return Outcome(finished, Exit.SUCCESS)
+        self._announce()
+        self._stop.training_begins()
+        self._phases.restart()
+        while self._step < self._plan.total_steps:
+            if self._take_step():
+                return self._stopped()
+        return self._succeeded()
+
+    def _writes(self) -> bool:
+        shared = self._config.checkpoint_scope is CheckpointScope.JOB
+        return self._config.checkpoint_dir is not None and (self._env.rank if shared else self._env.local_rank) == 0
+
+    def _make_saver(self) -> Saver:
+        directory = None
+        path = self._config.checkpoint_dir
+        if path is not None and self._writes():
+            token = secrets.token_hex(8)
+            claim = Claim(path, generation=self._env.generation, run_id=self._env.run_id, token=token)
+            directory = CheckpointDirectory(path, keep=self._config.keep, claim=claim)
+        return Saver(
+            self._config,
+            directory,
+            keeps_time=self._group.rank == 0,
+            recorder=self._recorder,
+            note=self._progress.note,
+            clock=time.monotonic,
+        )
+
+    def _make_odometer(self) -> Odometer | None:
+        path = self._config.checkpoint_dir
+        if path is None or not self._writes():
+            return None
+        return Odometer(path, json.dumps(asdict(self._identity)))
+
+    def _restore(self) -> Checkpoint | None:
+        """The newest checkpoint of any rank, checked to be of this run, and the account of lost steps."""
+        began = time.perf_counter()
+        self._saver.open()
+        where = f"in {self._config.checkpoint_dir}"
+        found = newest_of_all(
+            self._saver.newest(),
+            self._group,
+            lambda manifest: demand_same(manifest, self._identity, where=where, shards=self._config.shards),
+        )
+        own = Reading() if self._odometer is None else self._odometer.read()
+        self._reading = agreed(own, self._group, self._began)
+        resumed = 0 if found is None else found.checkpoint.manifest.step
+        lost = max(0, self._reading.highest_step - resumed)
+        if lost:
+            self._recorder.lost_steps(lost)
+        self._reading = Reading(resumed, self._reading.lost_steps + lost, self._reading.first_start)
+        self._drive_odometer()
+        if found is None:
+            return None
+        self._recorder.checkpoint_loaded(time.perf_counter() - began)
+        return found.checkpoint
+
+    def _drive_odometer(self) -> None:
+        self._reading.highest_step = max(self._reading.highest_step, self._step)
+        if self._odometer is not None:
+            self._odometer.write(self._reading)
+
+    def _build(self, stored_shards: int | None) -> None:
+        """The parts that need to know how the batch is cut."""
+        config, group = self._config, self._group
+        shards = choose_shards(
+            config.shards if config.shards is not None else stored_shards,
+            most_ranks=self._env.most_ranks,
+            world_size=group.world_size,
+            global_batch=config.global_batch,
+        )
+        self._plan = Plan(
+            samples=len(self._samples),
+            global_batch=config.global_batch,
+            shards=shards,
+            seed=config.seed,
+            epochs=config.epochs,
+            max_steps=config.max_steps,
+        )
+        self._model.to(group.device)
+        self._ledger = Ledger(self._plan.samples)
+        self._optimization = Optimization.build(self._task, self._model, config, self._plan.total_steps)
+        replica = Replica(self._model, self._task.losses, group)
+        self._stepper = Stepper(
+            plan=self._plan,
+            group=group,
+            replica=replica,
+            optimization=self._optimization,
+            fetch=reader(self._samples),
+            ledger=self._ledger,
+            phases=self._phases,
+        )
+        self._recorder.planned(self._plan.total_steps)
+
+    def _load(self, checkpoint: Checkpoint) -> Summary | None:
+        """Go on from a checkpoint; the summary, if it is that of a finished run."""
+        state = unpack(checkpoint)
+        self._model.load_state_dict(state["model"])
+        self._optimization.load_state_dict(state["optimizer"])
+        self._ledger.load_state_dict(state["ledger"])
+        self._stepper.restart()
+        self._step = self._saver.saved_step = state["cursor"]["step"]
+        self._productive_before = state["time"]["productive"]
+        self._reading.first_start = min(self._reading.first_start, state["time"]["first_start"])
+        summary = state["summary"]
+        if summary is None or self._step < self._plan.total_steps:
+            return None
+        return Summary.from_dict(summary)
+
+    def _announce(self) -> None:
+        plan, group = self._plan, self._group
+        sizes = shares(plan.global_batch, plan.shards, group.world_size)
+        self._progress.begin(self._step)
+        self._progress.tell(
+            Started(
+                task=self._task.name,
+                world_size=group.world_size,
+                backend=group.backend,
+                device=str(group.device),
+                shards=plan.shards,
+                global_batch=plan.global_batch,
+                per_rank=str(sizes[0]) if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)}",
+                samples=plan.samples,
+                steps_per_epoch=plan.steps_per_epoch,
+                steps=plan.total_steps,
+                resumed_step=self._step,
+            ),
+        )
+
+    def _take_step(self) -> bool:
+        """One step, with the saving and evaluating that is due after it; whether the ranks agreed to stop."""
+        step, plan = self._step, self._plan
+        verdict = self._stepper.take(step, stop=self._stop.requested, save=self._saver.wants_save())
+        self._step += 1
+        self._drive_odometer()
+        self._loss = verdict.loss / verdict.samples
+        rate = self._optimization.learning_rate
+        self._phases.report(self._recorder, step=self._step, epoch=plan.epoch_of(step), samples=self._stepper.samples)
+        self._recorder.progress(self._loss, rate)
+        self._progress.step(
+            step=self._step,
+            steps=plan.total_steps,
+            epoch=plan.epoch_of(step) + 1,
+            samples=verdict.samples,
+            loss=self._loss,
+            learning_rate=rate,
+        )
+        if verdict.stop:
+            return True
+        if self._step < plan.total_steps:
+            if self._saver.is_due(self._step, asked=bool(verdict.save)):
+                self._save(None)
+            if plan.ends_epoch(step) and (plan.epoch_of(step) + 1) % self._config.evaluate_every == 0:
+                self._evaluate()
+        return False
+
+    def _evaluate(self) -> dict[str, float]:
+        metrics = self._evaluation.run(self._model)
+        self._phases.lap(Phase.OTHER)
+        if metrics:
+            self._recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
+            epoch = self._plan.epoch_of(self._step - 1) + 1
+            self._progress.tell(Evaluated(epoch=epoch, step=self._step, metrics=metrics))
+        return metrics
+
+    def _save(self, summary: Summary | None) -> None:
+        self._phases.lap(Phase.OTHER)
+        self._saver.save(self._step, lambda: self._state(summary), self._manifest)
+        self._phases.lap(Phase.CHECKPOINT)
+
+    def _state(self, summary: Summary | None) -> dict[str, Any]:
+        """All that a run is made of; tensors and plain values only."""
+        epoch = self._plan.epoch_of(self._step)
+        return {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimization.state_dict(),
+            # The learning rate is a function of the step, and random streams are keyed: these are for the reader.
+            "schedule": {"name": str(self._config.schedule), "peak": self._config.learning_rate},
+            "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "shard"]},
+            "cursor": {"seed": self._config.seed, "epoch": epoch, "step": self._step},
+            "ledger": self._ledger.state_dict(),
+            "time": {
+                "productive": self._productive_before + self._phases.productive,
+                "first_start": self._reading.first_start,
+            },
+            "summary": None if summary is None else summary.to_dict(),
+        }
+
+    def _manifest(self, payload: bytes) -> Manifest:
+        return Manifest(
+            identity=self._identity,
+            step=self._step,
+            epoch=self._plan.epoch_of(self._step),
+            shards=self._plan.shards,
+            generation=self._env.generation,
+            run_id=self._env.run_id,
+            world_size=self._group.world_size,
+            sha256=digest(payload),
+            size_bytes=len(payload),
+            written_at=time.time(),
+            torch=torch.__version__,
+        )
+
+    def _stopped(self) -> Outcome:
+        if self._saver.saved_step != self._step:
+            self._save(None)
+        saved = "saved" if self._config.checkpoint_dir is not None and self._saver.failure is None else "nothing saved"
+        self._progress.note(f"Told to stop: left after step {self._step} of {self._plan.total_steps}, {saved}.")
+        code = self._stop.exit_code if self._stop.exit_code is not None else Exit.TERMINATED
+        return Outcome(self._summary(Result.STOPPED, {}), code)
+
+    def _succeeded(self) -> Outcome:
+        summary = self._summary(Result.SUCCEEDED, self._evaluate())
+        self._save(summary)
+        # With a volume per pod, one copy is enough. Ranks also wait here for each other's saves.
+        copies = sum(self._group.gather(self._saver.holds(self._step)))
+        error = None if copies else self._saver.not_written(self._step)
+        return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
+
+    def _summary(self, result: Result, metrics: dict[str, float]) -> Summary:
+        seconds = max(time.time() - self._reading.first_start, 1e-9)
+        productive = self._productive_before + self._phases.productive
+        return Summary(
+            result=result,
+            task=self._task.name,
+            steps=self._step,
+            epochs=round(self._step / self._plan.steps_per_epoch, 4),
+            accuracy=metrics.get("accuracy"),
+            loss=metrics.get("loss", self._loss),
+            metrics=metrics,
+            samples_lost=self._ledger.lost,
+            samples_repeated=self._ledger.repeated,
+            lost_steps=self._reading.lost_steps,
+            restarts=dict(self._env.restarts),
+            goodput=round(min(productive / seconds, 1.0), 4),
+            seconds=round(seconds, 3),
+            world_size=self._group.world_size,
+            global_batch=self._config.global_batch,
+            shards=self._plan.shards,
+            seed=self._config.seed,
+            generation=self._env.generation,
+        )

@@ -1,0 +1,119 @@
+"""The room as a library: :func:`run` is all that a program needs.
+
+torch is imported inside, so that flags and files can be checked, and a SIGTERM obeyed, while it is not there yet.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddp_trainer.contract import File
+from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.progress import Mode, Progress
+from ddp_trainer.train.stop import StopRequest, leave_at_once
+from ddp_trainer.train.task import Task, load_task
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.run import Outcome
+
+
+def run(
+    config: Config,
+    task: Task | None = None,
+    recorder: RankRecorder | None = None,
+    *,
+    env: Environment | None = None,
+) -> Outcome:
+    """Train, from the newest checkpoint where there is one; call it in every process of the worker group.
+
+    Args:
+        config: what to do.
+        task: what to train; the one that ``config.task`` names by default.
+        recorder: where metrics go; nowhere by default.
+        env: this process's place in the group; read from the environment by default.
+
+    Returns:
+        The summary, and the code that the process should exit with.
+
+    Raises:
+        TrainError: every way to fail that is not an error in the task's own code.
+    """
+    env = env or Environment.from_environ(os.environ)
+    config = with_defaults(config, env)
+    progress = make_progress(config, env)
+    stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
+    with stop.listening(), closing(progress):
+        outcome = _train(config, task or load_task(config.task), recorder or SilentRankRecorder(), env, progress, stop)
+    if env.rank == 0:
+        _publish(outcome, config, progress)
+    return outcome
+
+
+def with_defaults(config: Config, env: Environment) -> Config:
+    """The launcher's directories, where the flags name none."""
+    summary = config.summary or (env.run_dir / File.SUMMARY if env.run_dir is not None else None)
+    if config.checkpoint_dir is not None:
+        return replace(config, summary=summary)
+    return replace(config, summary=summary, checkpoint_dir=env.checkpoint_dir, checkpoint_scope=env.checkpoint_scope)
+
+
+def make_progress(config: Config, env: Environment) -> Progress:
+    """Live on a terminal, else plain lines on stderr; JSON lines, which are data, on stdout."""
+    mode = Mode.LIVE if sys.stderr.isatty() else Mode.PLAIN
+    if config.log_json:
+        mode = Mode.JSON
+    if env.rank != 0:
+        mode = Mode.SILENT
+    return Progress(
+        mode,
+        sys.stdout if mode is Mode.JSON else sys.stderr,
+        time.monotonic,
+        every_seconds=config.log_seconds,
+        every_steps=config.log_steps,
+    )
+
+
+def _train(
+    config: Config,
+    task: Task,
+    recorder: RankRecorder,
+    env: Environment,
+    progress: Progress,
+    stop: StopRequest,
+) -> Outcome:
+    began = time.time()
+    # Imports torch, 0.9 s: nothing that can be refused without it waits for it.
+    from ddp_trainer.train.group import Group  # noqa: PLC0415
+    from ddp_trainer.train.hardware import choose_device, limit_threads  # noqa: PLC0415
+    from ddp_trainer.train.run import Run, Surroundings  # noqa: PLC0415
+
+    limit_threads(env)
+    device = choose_device(config.device, env)
+    group = Group.join(env, device, config.timeout_seconds)
+    recorder.identity(
+        rank=env.rank,
+        local_rank=env.local_rank,
+        world_size=env.world_size,
+        backend=group.backend,
+        device=str(device),
+    )
+    around = Surroundings(env=env, group=group, recorder=recorder, progress=progress, stop=stop, began=began)
+    outcome = Run(config, task, around).go()
+    group.close()
+    return outcome
+
+
+def _publish(outcome: Outcome, config: Config, progress: Progress) -> None:
+    if config.summary is None:
+        return
+    try:
+        outcome.summary.write(config.summary)
+    except OSError as err:
+        progress.note(f"The summary could not be written to {config.summary}: {err.strerror}.")
