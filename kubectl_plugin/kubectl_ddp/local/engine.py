@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import DdpError, NotFound
-from kubectl_ddp.local import batch, liveness, operator
+from kubectl_ddp.local import batch, liveness, operator, volumes
 from kubectl_ddp.local import pods as pod_states
 from kubectl_ddp.local.addresses import Network
 from kubectl_ddp.local.conditions import is_finished, set_condition
@@ -187,7 +187,7 @@ class Engine:
             self._stop(name)
         for index in plan.create:
             pod = pod_states.worker_pod(self._root, index, self._network.worker(index))
-            self._start(pod, pod["metadata"]["name"], self._root, extra=True)
+            self._start(pod, pod["metadata"]["name"], self._root, is_worker=True)
 
     def _reconcile_batch(self, batch_job: Object) -> None:
         name = batch_job["metadata"]["name"]
@@ -202,14 +202,18 @@ class Engine:
         if plan.event is not None:
             self._tell(*plan.event, batch_job)
         if plan.create:
-            self._start(pod_states.batch_pod(self._root, batch_job, self._network.store), name, batch_job, extra=False)
+            self._start(
+                pod_states.batch_pod(self._root, batch_job, self._network.store), name, batch_job, is_worker=False
+            )
 
-    def _start(self, pod: Object, key: str, owner: Object, *, extra: bool) -> None:
+    def _start(self, pod: Object, key: str, owner: Object, *, is_worker: bool) -> None:
         pod["metadata"]["labels"][JOB_UID] = self._root["metadata"]["uid"]
         backoff = self._backoffs.setdefault(key, Backoff())
         # A cluster forgets how the pod before this one ended; here that evidence costs nothing.
         pod_states.container_status(pod)["lastState"] = self._last_states.pop(key, {})
-        runner = PodRunner(pod, self._node(), of_operator(self._root) if extra else [], backoff)
+        # The store has nothing to do with the user's files; a json.py among them would break it.
+        place = self._working_directory if is_worker else str(self.directory.path)
+        runner = PodRunner(pod, self._node(place), of_operator(self._root) if is_worker else [], backoff)
         self._runners[runner.name] = runner
         self._tell("SuccessfulCreatePod", f"Created pod: {runner.name}", owner)
         runner.start(self._delays.pop(key, 0.0))
@@ -225,12 +229,13 @@ class Engine:
         if not runner.is_busy:
             self._changed()
 
-    def _node(self) -> Node:
+    def _node(self, working_directory: str) -> Node:
         return Node(
             directory=self.directory,
-            working_directory=self._working_directory,
+            working_directory=working_directory,
             python=self._python,
             namespace=self._root["metadata"].get("namespace", "default"),
+            config_maps=volumes.config_maps_of(self._objects),
             addresses=self._addresses(),
             environ=os.environ,
             changed=self._changed,

@@ -61,6 +61,7 @@ class Node:
     python: str
     """Interpreter whose programs come first on the pods' PATH."""
     namespace: str
+    config_maps: volumes.ConfigMaps
     addresses: Mapping[str, str]
     """Name of a Service or pod → address."""
     environ: Mapping[str, str]
@@ -107,7 +108,7 @@ class PodRunner:
         directory = self.node.directory.pod(self.name)
         directory.mkdir(parents=True, exist_ok=True)
         self._log = LogWriter(self.node.directory.log(self.name))
-        self._mounts = volumes.mount(self.pod, self.node.directory.volumes)
+        self._mounts = volumes.mount(self.pod, self.node.directory.volumes, self.node.config_maps)
         if self._mounts.scratch:
             self.pod["metadata"].setdefault("annotations", {})[SCRATCH] = self._mounts.scratch
         self._later(delay, self._run)

@@ -67,7 +67,7 @@ def prepare(objects: Sequence[Object], machine: Machine) -> list[Object]:
     templates = [root["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]]
     templates += [item["spec"]["template"] for item in wanted if item.get("kind") == "Job"]
     for template in templates:
-        _check_template(template)
+        _check_template(template, volumes.config_maps_of(wanted))
     worker = pods.worker_pod(root, 0, "127.0.0.1")
     variables = [*(worker["spec"]["containers"][0].get("env") or ()), *of_operator(root)]
     resolve(variables, worker, inherited=machine.environ, adapt=str)
@@ -75,12 +75,12 @@ def prepare(objects: Sequence[Object], machine: Machine) -> list[Object]:
     return wanted
 
 
-def _check_template(template: Object) -> None:
+def _check_template(template: Object, config_maps: volumes.ConfigMaps) -> None:
     containers = template["spec"]["containers"]
     if len(containers) != 1:
         names = ", ".join(str(container["name"]) for container in containers)
         raise UsageError(f"A pod of a local job has one container, not {len(containers)} ({names}).")
-    volumes.check(template)
+    volumes.check(template, config_maps)
 
 
 def _check_python(machine: Machine, templates: Iterable[Object]) -> None:

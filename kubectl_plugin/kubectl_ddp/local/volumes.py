@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,12 @@ class Mounts:
     """Directory that stands for /tmp, when the pod has one of its own."""
 
 
-def mount(pod: Object, volumes: Path) -> Mounts:
-    """Make the directories of a pod's volumes.
+ConfigMaps = Mapping[str, Mapping[str, str]]
+"""Name of a ConfigMap of the job → its texts by key."""
+
+
+def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
+    """Make the directories of a pod's volumes, and fill those of ConfigMaps.
 
     Raises:
         PreflightFailed: a kind of volume that this machine cannot have.
@@ -45,17 +49,23 @@ def mount(pod: Object, volumes: Path) -> Mounts:
         if path == ContractPath.SCRATCH:
             scratch = tempfile.mkdtemp(prefix="ddp-")
             continue
-        directory = _directory(kinds[entry["name"]], pod, volumes)
+        directory = _directory(kinds[entry["name"]], pod, volumes, config_maps)
         sub_path = entry.get("subPath")
         directory = directory / sub_path if sub_path else directory
         directory.mkdir(parents=True, exist_ok=True)
         directories[path] = str(directory)
+        for key, text in config_maps.get(_config_map(kinds[entry["name"]]), {}).items():
+            (directory / key).write_text(text, encoding="utf-8")
     return Mounts(directories, scratch)
 
 
-def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path) -> Path:
+def _config_map(volume: Mapping[str, Any]) -> str:
+    return str((volume.get("configMap") or {}).get("name", ""))
+
+
+def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path, config_maps: ConfigMaps) -> Path:
     name = str(volume["name"])
-    if "emptyDir" in volume:
+    if "emptyDir" in volume or _config_map(volume) in config_maps:
         return pod_directory(pod, volumes) / name
     if "persistentVolumeClaim" in volume:
         return volumes / "claims" / str(volume["persistentVolumeClaim"]["claimName"])
@@ -67,13 +77,20 @@ def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path) -> Path:
     )
 
 
-def check(template: Object) -> None:
+def check(template: Object, config_maps: ConfigMaps) -> None:
     """Raises PreflightFailed for a volume that :func:`mount` would refuse, before there is a pod."""
     nowhere = {"metadata": {"uid": ""}}
     mounted = {entry["name"] for entry in template["spec"]["containers"][0].get("volumeMounts") or ()}
     for volume in template["spec"].get("volumes") or ():
         if volume["name"] in mounted:
-            _directory(volume, nowhere, Path())
+            _directory(volume, nowhere, Path(), config_maps)
+
+
+def config_maps_of(objects: Iterable[Object]) -> dict[str, dict[str, str]]:
+    """The ConfigMaps among the objects of a job."""
+    return {
+        item["metadata"]["name"]: dict(item.get("data") or {}) for item in objects if item.get("kind") == "ConfigMap"
+    }
 
 
 def pod_directory(pod: Object, volumes: Path) -> Path:
