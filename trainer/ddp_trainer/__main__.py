@@ -1,0 +1,63 @@
+"""Where the rooms meet: ``python -m ddp_trainer (launch|store|aggregate|train)``, and ``ddp-launch``.
+
+Each room is imported only when its command runs: a launcher must not pay for torch, nor a store for prometheus.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from ddp_trainer.contract import Exit
+
+
+def _launch(argv: Sequence[str]) -> int:
+    from ddp_trainer.launch.cli import main  # noqa: PLC0415
+    from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
+
+    return main(argv, recorder=agent_recorder)
+
+
+def _store(argv: Sequence[str]) -> int:
+    from ddp_trainer.launch.store import main  # noqa: PLC0415
+
+    return main(argv)
+
+
+def _aggregate(argv: Sequence[str]) -> int:
+    from ddp_trainer.metrics.aggregator import main  # noqa: PLC0415
+
+    return main(list(argv))
+
+
+def _train(argv: Sequence[str]) -> int:
+    from ddp_trainer.metrics.attach import rank_recorder  # noqa: PLC0415
+    from ddp_trainer.train.cli import main  # noqa: PLC0415
+
+    return main(argv, recorder=rank_recorder())
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "launch": _launch,
+    "store": _store,
+    "aggregate": _aggregate,
+    "train": _train,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    name, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
+    if name not in COMMANDS:
+        print(f"ddp_trainer: {name!r} is none of the commands {', '.join(COMMANDS)}.", file=sys.stderr)
+        return Exit.USAGE
+    return COMMANDS[name](rest[:-1])
+
+
+def launch() -> int:
+    """The console script ``ddp-launch``."""
+    return _launch(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

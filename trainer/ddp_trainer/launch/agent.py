@@ -1,0 +1,242 @@
+"""The agent of a pod: carries out what :mod:`core` decides, on one event loop and without polling."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.contract import Exit, FailureReason, RestartCause
+from ddp_trainer.launch import evidence, exitcodes
+from ddp_trainer.launch.children import Children
+from ddp_trainer.launch.core import (
+    Action,
+    Arm,
+    Core,
+    Disarm,
+    Enter,
+    Finish,
+    Rejoin,
+    Send,
+    SignalWorkers,
+    StartWorkers,
+    State,
+    Timer,
+)
+from ddp_trainer.launch.environment import Launch
+from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.link import Link
+from ddp_trainer.launch.logs import LogSpec
+from ddp_trainer.launch.ports import HeldPort
+from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation
+from ddp_trainer.launch.report import Report
+from ddp_trainer.launch.workers import Program, Workers
+from ddp_trainer.recorder import AgentRecorder
+
+CANNOT_EXECUTE: Final = 126
+"""What a shell exits with when a program cannot be started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Everything an agent is given."""
+
+    core: Core
+    program: Program
+    launch: Launch
+    logs: LogSpec
+    log_dir: Path
+    report: Report
+    recorder: AgentRecorder
+    signals: Sequence[signal.Signals]
+    max_nodes: int
+
+
+class Agent:
+    """One agent; :meth:`run` is its life. It is the link's listener."""
+
+    def __init__(self, setup: Setup, link: Link, children: Children, environ: Mapping[str, str]) -> None:
+        self._setup = setup
+        self._core = setup.core
+        self._link = link
+        self._environ = environ
+        self._loop = asyncio.get_running_loop()
+        self._finished: asyncio.Future[Finish] = self._loop.create_future()
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
+        self._port: HeldPort | None = None
+        self._joined_at = self._started_at = time.monotonic()
+        self._restarts: dict[str, int] | None = None
+        self._oom_kills = evidence.oom_kills()
+        self._kept: Failure | None = None
+        self._workers = Workers(
+            children=children,
+            program=setup.program,
+            launch=setup.launch,
+            logs=setup.logs,
+            log_dir=setup.log_dir,
+            exited=self._exited,
+        )
+
+    async def run(self) -> int:
+        """Until the run is over for this pod; returns the exit code of design §4."""
+        for which in self._setup.signals:
+            self._loop.add_signal_handler(which, self._signalled, which)
+        self._do([Rejoin()])
+        self._link.start(self)
+        finish = await self._finished
+        await self._link.close()
+        self._workers.close()
+        if self._port:
+            self._port.close()
+        return self._say_goodbye(finish)
+
+    # ------------------------------------------------------------------ what happens
+
+    def opening(self, address: str) -> list[FromAgent]:
+        """The link is up."""
+        return self._core.opening(address)
+
+    def link_down(self) -> None:
+        """The link broke."""
+        self._do(self._core.link_down())
+
+    def told(self, message: FromStore) -> None:
+        """The store said something."""
+        self._do(self._core.told(message))
+
+    def _signalled(self, which: signal.Signals) -> None:
+        self._do(self._core.signalled(which))
+
+    def _fire(self, timer: Timer) -> None:
+        self._do(self._core.fired(timer))
+
+    def _exited(self, local_rank: int, returncode: int) -> None:
+        failure = self._failure(local_rank, exitcodes.of_wait_status(returncode)) if returncode else None
+        self._do(self._core.exited(local_rank, failure))
+        if self._core.failure is not self._kept and self._core.failure:
+            self._kept = self._core.failure
+            self._setup.report.keep(self._kept)
+
+    def _failure(self, local_rank: int, exit_code: int) -> Failure:
+        generation = self._core.generation
+        number = generation.number if generation else 0
+        note = evidence.read_error_file(self._workers.error_file(number, local_rank))
+        kills, self._oom_kills = self._oom_kills, evidence.oom_kills()
+        message = note.message if note else ""
+        reason = evidence.reason_of(exit_code, message, oom_killed=self._oom_kills > kills)
+        if self._core.state is State.RUNNING:
+            self._setup.recorder.failed(reason)
+        return Failure(
+            generation=number,
+            rank=(generation.first_rank(self._core.node.token) if generation else 0) + local_rank,
+            local_rank=local_rank,
+            node=self._core.node.name,
+            exit_code=exit_code,
+            reason=reason,
+            message=evidence.shorten(message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
+            timestamp=note.timestamp if note else time.time(),
+            stack=evidence.shorten(note.stack, evidence.STACK_CHARACTERS) if note else "",
+        )
+
+    # ------------------------------------------------------------------ what to do
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._do_one(action)
+
+    def _do_one(self, action: Action) -> None:
+        match action:
+            case Send():
+                self._link.send(action.message)
+            case StartWorkers():
+                self._start_workers(action.generation)
+            case SignalWorkers():
+                self._workers.signal(action.signal)
+            case Arm():
+                self._disarm(action.timer)
+                self._timers[action.timer] = self._loop.call_later(action.seconds, self._fire, action.timer)
+            case Disarm():
+                self._disarm(action.timer)
+            case Enter():
+                self._setup.recorder.state(action.state)
+            case Rejoin():
+                self._rejoin()
+            case Finish():
+                if not self._finished.done():
+                    self._finished.set_result(action)
+
+    def _disarm(self, timer: Timer) -> None:
+        if handle := self._timers.pop(timer, None):
+            handle.cancel()
+
+    def _rejoin(self) -> None:
+        if self._port:
+            self._port.close()
+        self._port = HeldPort()
+        self._joined_at = time.monotonic()
+        self._do(self._core.join(self._port.number))
+
+    def _start_workers(self, generation: Generation) -> None:
+        self._record(generation)
+        try:
+            self._workers.start(generation, self._environ)
+        except (OSError, LaunchError) as error:
+            self._workers.signal(signal.SIGKILL)
+            self._do_one(Finish(CANNOT_EXECUTE, f"The workers could not be started: {error}"))
+
+    def _record(self, generation: Generation) -> None:
+        recorder = self._setup.recorder
+        recorder.rendezvous(time.monotonic() - self._joined_at, generation.number)
+        size, nodes = generation.world_size, len(generation.nodes)
+        recorder.world(size=size, nodes=nodes, nodes_desired=self._setup.max_nodes)
+        recorder.restarts_remaining(generation.restarts_left)
+        # What happened before this pod came is not this pod's to count.
+        before = generation.restarts if self._restarts is None else self._restarts
+        for cause in RestartCause:
+            for _ in range(generation.restarts.get(cause, 0) - before.get(cause, 0)):
+                recorder.restarted(cause)
+        self._restarts = dict(generation.restarts)
+        master = f"{generation.master_address}:{generation.master_port}"
+        rank = generation.node_rank(self._core.node.token)
+        say(f"generation {generation.number}: {size} workers on {nodes} nodes, this is node {rank}, master {master}")
+
+    # ------------------------------------------------------------------ the end
+
+    def _say_goodbye(self, finish: Finish) -> int:
+        report = self._setup.report
+        restarts = finish.restarts or self._restarts or {}
+        generation = self._core.generation
+        if finish.code == Exit.SUCCESS:
+            seconds = round(time.monotonic() - self._started_at, 3)
+            report.succeeded(restarts, world_size=generation.world_size if generation else 0, seconds=seconds)
+        elif finish.failure:
+            report.failed(finish.failure, finish.code, restarts)
+        elif finish.code != Exit.TERMINATED:
+            report.ended(finish.code, finish.sentence)
+        if sentence := goodbye(finish):
+            say(sentence)
+        return finish.code
+
+
+def goodbye(finish: Finish) -> str:
+    """The last line on stderr: who failed first, of what, and what becomes of it."""
+    parts = [finish.sentence]
+    if finish.failure:
+        failure = finish.failure
+        first_line = failure.message.partition("\n")[0]
+        how = evidence.sentence_of(failure.exit_code)
+        what = how if first_line == how else f"{how}: {first_line}"
+        hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
+        parts.insert(0, f"Rank {failure.rank} on {failure.node} failed first, it {what}{hint}.")
+    return " ".join(part for part in parts if part)
+
+
+def say(sentence: str) -> None:
+    """One line on stderr, marked as ours, in one write so that no worker's line gets into it."""
+    os.write(sys.stderr.fileno(), f"ddp-launch: {sentence}\n".encode())

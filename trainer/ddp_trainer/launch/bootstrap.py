@@ -1,0 +1,125 @@
+"""First code of a worker process: run a script as ``python script`` would, but die with the launcher, and leave a
+note when it raises.
+
+This file is run by path, by whatever interpreter the user chose, so it imports nothing but the standard library and
+as little of that as it can. ``python bootstrap.py PARENT_PID (script|module|command) TARGET ARGUMENTS...``
+"""
+
+from __future__ import annotations
+
+import sys
+
+# The interpreter put our own folder first, where a script must find its own; no import may come before this.
+SAFE_PATH = getattr(sys.flags, "safe_path", False)
+if not SAFE_PATH:
+    sys.path.pop(0)
+
+import ctypes  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import types  # noqa: E402
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however it ends."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return  # no Linux: orphans are then the launcher's to kill
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)  # it ended before the kernel was asked
+
+
+def run(kind: str, target: str, arguments: list[str]) -> None:
+    """Become the program: ``command`` replaces this process, the others return when the program ends."""
+    if kind == "command":
+        os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
+    sys.argv = [target, *arguments]
+    flags = ["-u"] if kind == "script" else ["-u", "-m"]
+    sys.orig_argv = [sys.executable, *flags, *sys.argv]
+    main = types.ModuleType("__main__")
+    main.__dict__.update({"__builtins__": __builtins__, "__annotations__": {}})
+    sys.modules["__main__"] = main
+    owner = os.getpid()
+    try:
+        if kind == "module":
+            _first_in_path(os.getcwd())  # noqa: PTH109 - pathlib costs 10 ms
+            _run_module(target)
+        else:
+            _run_script(main, target)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, Python would print it and exit with 1
+        trim_own_frames(error)
+        if os.getpid() == owner:
+            leave_note(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+
+
+def _run_script(main: types.ModuleType, path: str) -> None:
+    from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
+
+    if os.path.isdir(path) or _is_zip(path):  # noqa: PTH112 - pathlib costs 10 ms
+        _first_in_path(path)
+        _run_module("__main__", alter_argv=False)
+        return
+    _first_in_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    loader = SourceFileLoader("__main__", path)
+    main.__dict__.update({"__file__": path, "__loader__": loader, "__cached__": None})
+    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)  # noqa: S102 - this is what python does
+
+
+def _first_in_path(folder: str) -> None:
+    if not SAFE_PATH:
+        sys.path.insert(0, folder)
+
+
+def _run_module(name: str, *, alter_argv: bool = True) -> None:
+    import runpy  # noqa: PLC0415 - costs 5 ms, and scripts do not need it
+
+    # What the interpreter itself calls for -m, for a folder and for a zip file.
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined] # noqa: SLF001
+
+
+def _is_zip(path: str) -> bool:
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.read(4) == b"PK\x03\x04"
+
+
+def trim_own_frames(error: BaseException) -> None:
+    """Leave the frames of the user's code, so that the traceback is the one Python would print."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename in {__file__, "<frozen runpy>"}:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+
+
+def leave_note(error: BaseException) -> None:
+    """Write torch's error file, unless the script's own ``@record`` has."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if not path or (os.path.exists(path) and os.path.getsize(path)):  # noqa: PTH110, PTH202
+        return
+    import json  # noqa: PLC0415 - a program that ends well needs none of these
+    import time  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    now = time.time_ns()
+    extra = {
+        "py_callstack": "".join(traceback.format_exception(error)),
+        "timestamp": str(now // 1_000_000_000),
+        "timestamp_ns": str(now),
+    }
+    note = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    try:
+        with open(path, "w") as file:  # noqa: PTH123
+            json.dump(note, file)
+    except OSError as reason:
+        print(f"ddp-launch: the error file {path} could not be written: {reason}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    run(sys.argv[2], sys.argv[3], sys.argv[4:])

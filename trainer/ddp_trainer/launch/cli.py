@@ -1,0 +1,252 @@
+"""``ddp-launch``: torchrun's command line, on our own agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.contract import Env, File, Port
+from ddp_trainer.launch import settings
+from ddp_trainer.launch.agent import Agent, Setup, say
+from ddp_trainer.launch.children import Children
+from ddp_trainer.launch.client import TcpLink
+from ddp_trainer.launch.companions import Companion
+from ddp_trainer.launch.core import Core, Limits
+from ddp_trainer.launch.endpoint import Endpoint, is_this_host, parse_endpoint
+from ddp_trainer.launch.environment import Launch
+from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.flags import parse
+from ddp_trainer.launch.link import HereLink, Link, StaticLink
+from ddp_trainer.launch.logs import LogSpec
+from ddp_trainer.launch.protocol import Generation, Node, Policy
+from ddp_trainer.launch.ranks import node_index
+from ddp_trainer.launch.report import Report
+from ddp_trainer.launch.workers import Program
+from ddp_trainer.recorder import AgentRecorder, SilentAgentRecorder
+
+MakeRecorder = Callable[[Path], AgentRecorder]
+"""From a directory of boards to the recorder of this agent."""
+
+_STATIC_PORT: Final = 29500
+_LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How this node takes part in the run."""
+
+    arguments: argparse.Namespace
+    conf: settings.Conf
+    policy: Policy
+    node: Node
+    endpoint: Endpoint | None
+    """Of the store; None when no store is needed."""
+    is_static: bool
+    limits: Limits
+    program: Program
+    logs: LogSpec
+    signals: Sequence[signal.Signals]
+
+    @property
+    def where(self) -> str:
+        """The endpoint, for a sentence."""
+        return str(self.endpoint or "this node")
+
+
+def main(argv: Sequence[str], *, recorder: MakeRecorder | None = None) -> int:
+    """Run the launcher; returns the exit code of :mod:`exitcodes`.
+
+    ``recorder`` makes the recorder of this agent when metrics are wanted, which starts an aggregator too.
+    """
+    environ = dict(os.environ)
+    try:
+        plan = make_plan(parse(argv, environ), environ)
+        with _folders(plan, environ) as (log_dir, metrics_dir):
+            return asyncio.run(_run(plan, environ, log_dir, metrics_dir, recorder))
+    except LaunchError as error:
+        say(str(error))
+        Report(environ).ended(error.exit_code, str(error))
+        return error.exit_code
+
+
+def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+    """From flags to a plan. Raises LaunchError."""
+    settings.check_backend(arguments.rdzv_backend)
+    conf = settings.conf_of(arguments.rdzv_conf)
+    policy = settings.policy_of(arguments, conf)
+    endpoint: Endpoint | None = None
+    is_alone = policy.max_nodes == 1 and not arguments.rdzv_endpoint and arguments.master_port is None
+    is_static = arguments.rdzv_backend == "static" and not is_alone and not arguments.standalone
+    if arguments.standalone:
+        policy = replace(policy, min_nodes=1, max_nodes=1)
+    elif is_static:
+        endpoint = _static_endpoint(arguments, policy)
+        policy = _static_policy(policy)
+    elif not is_alone:
+        endpoint = _store_endpoint(arguments)
+    return Plan(
+        arguments=arguments,
+        conf=conf,
+        policy=policy,
+        node=_this_node(arguments, environ),
+        endpoint=endpoint,
+        is_static=is_static,
+        limits=settings.limits_of(arguments, conf, environ),
+        program=settings.program_of(arguments, environ),
+        logs=settings.logs_of(arguments, environ),
+        signals=settings.signals_of(arguments.signals_to_handle),
+    )
+
+
+def _this_node(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Node:
+    return Node(
+        token=uuid.uuid4().hex,
+        name=environ.get(Env.POD_NAME) or f"{socket.gethostname()}-{os.getpid()}",
+        index=node_index(environ, arguments.node_rank or None),
+        local_world_size=settings.local_world_size_of(arguments.nproc_per_node, environ),
+        role=arguments.role,
+        address=arguments.local_addr or environ.get(Env.POD_IP, ""),
+    )
+
+
+def _store_endpoint(arguments: argparse.Namespace) -> Endpoint:
+    if not arguments.rdzv_endpoint:
+        raise LaunchError(
+            f"--rdzv-backend {arguments.rdzv_backend} needs --rdzv-endpoint HOST:PORT of the store, which "
+            "`python -m ddp_trainer store` starts."
+        )
+    return parse_endpoint(arguments.rdzv_endpoint)
+
+
+def _static_endpoint(arguments: argparse.Namespace, policy: Policy) -> Endpoint:
+    if policy.min_nodes != policy.max_nodes:
+        raise LaunchError(f"--nnodes {arguments.nnodes}: a static launch has a fixed number; use --rdzv-backend c10d.")
+    if not 0 <= arguments.node_rank < policy.max_nodes:
+        raise LaunchError(f"--node-rank {arguments.node_rank} is not below --nnodes {policy.max_nodes}.")
+    port = _STATIC_PORT if arguments.master_port is None else arguments.master_port
+    if arguments.rdzv_endpoint:
+        return parse_endpoint(arguments.rdzv_endpoint, port)
+    return parse_endpoint(f"[{arguments.master_addr.removeprefix('[').removesuffix(']')}]:{port}")
+
+
+def _static_policy(policy: Policy) -> Policy:
+    if policy.max_restarts:
+        say(
+            f"--max-restarts {policy.max_restarts} has no effect in a static launch, whose nodes cannot agree on a "
+            "restart; use --rdzv-backend c10d."
+        )
+    return replace(policy, max_restarts=0)
+
+
+@contextmanager
+def _folders(plan: Plan, environ: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
+    """Where log and error files go, and boards; a temporary folder when nobody says, which is left only with logs."""
+    run_dir = environ.get(Env.RUN_DIR, "")
+    keep = plan.arguments.log_dir or run_dir
+    scratch = None if keep else Path(tempfile.mkdtemp(prefix="ddp_launch_"))
+    base = Path(run_dir) if run_dir else scratch or Path(plan.arguments.log_dir)
+    try:
+        if plan.arguments.log_dir:
+            log_dir = Path(plan.arguments.log_dir) / plan.arguments.rdzv_id
+        else:
+            log_dir = base / File.ATTEMPTS
+        metrics_dir = Path(environ.get(Env.METRICS_DIR) or base / File.METRICS)
+        for folder in (log_dir, metrics_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        yield log_dir, metrics_dir
+    except OSError as error:
+        raise LaunchError(f"The log folder {error.filename} cannot be used: {error.strerror}.") from error
+    finally:
+        has_logs = plan.arguments.tee != "0" or plan.arguments.redirects != "0"
+        if scratch and not has_logs:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+async def _run(
+    plan: Plan, environ: dict[str, str], log_dir: Path, metrics_dir: Path, make_recorder: MakeRecorder | None
+) -> int:
+    loop = asyncio.get_running_loop()
+    children = Children(loop)
+    companions: list[Companion] = []
+    recorder: AgentRecorder = SilentAgentRecorder()
+    port = plan.arguments.metrics_port
+    if make_recorder and (port is not None or environ.get(Env.RUN_DIR) or environ.get(Env.METRICS_DIR)):
+        environ[Env.METRICS_DIR] = str(metrics_dir)
+        flags = ["aggregate", "--directory", str(metrics_dir), *([] if port is None else ["--port", str(port)])]
+        companions.append(Companion(loop, children, flags, environ))
+        recorder = make_recorder(metrics_dir)
+    if plan.endpoint and not plan.is_static and _hosts_store(plan):
+        companions.append(Companion(loop, children, _store_flags(plan), environ))
+    try:
+        agent = Agent(_setup(plan, environ, log_dir, recorder), _link(plan, environ), children, environ)
+        return await agent.run()
+    finally:
+        for companion in companions:
+            companion.stop()
+
+
+def _setup(plan: Plan, environ: Mapping[str, str], log_dir: Path, recorder: AgentRecorder) -> Setup:
+    arguments = plan.arguments
+    launch = Launch(
+        run_id=arguments.rdzv_id,
+        token=plan.node.token,
+        local_world_size=plan.node.local_world_size,
+        max_restarts=plan.policy.max_restarts,
+        role=arguments.role,
+        virtual_local_rank=arguments.virtual_local_rank,
+    )
+    return Setup(
+        core=Core(
+            node=plan.node, run_id=arguments.rdzv_id, policy=plan.policy, limits=plan.limits, endpoint=plan.where
+        ),
+        program=plan.program,
+        launch=launch,
+        logs=plan.logs,
+        log_dir=log_dir,
+        report=Report(environ),
+        recorder=recorder,
+        signals=plan.signals,
+        max_nodes=plan.policy.max_nodes,
+    )
+
+
+def _link(plan: Plan, environ: Mapping[str, str]) -> Link:
+    loop = asyncio.get_running_loop()
+    if plan.endpoint is None:
+        return HereLink(loop, plan.node.address or _LOOPBACK)
+    if plan.is_static:
+        return StaticLink(loop, _static_generation(plan, plan.endpoint))
+    return TcpLink(plan.endpoint, source=environ.get(Env.POD_IP, ""), heartbeat=plan.conf.heartbeat)
+
+
+def _static_generation(plan: Plan, endpoint: Endpoint) -> Generation:
+    """By arithmetic: every node has as many workers as this one."""
+    node_rank = plan.arguments.node_rank
+    nodes = [replace(plan.node, token=f"node-{rank}", index=rank) for rank in range(plan.policy.max_nodes)]
+    nodes[node_rank] = plan.node
+    return Generation(number=1, nodes=tuple(nodes), master_address=endpoint.host, master_port=endpoint.port)
+
+
+def _hosts_store(plan: Plan) -> bool:
+    """As torchrun decides it: ``is_host`` in --rdzv-conf, else whether the endpoint is this machine."""
+    assert plan.endpoint is not None  # noqa: S101 - asked only then
+    if plan.conf.is_host is not None:
+        return plan.conf.is_host
+    return plan.arguments.rdzv_backend == "c10d" and is_this_host(plan.endpoint.host)
+
+
+def _store_flags(plan: Plan) -> list[str]:
+    assert plan.endpoint is not None  # noqa: S101 - asked only then
+    port = str(plan.endpoint.port or int(Port.RENDEZVOUS))
+    return ["store", "--if-free", "--port", port, "--run-id", plan.arguments.rdzv_id, "--first-seconds", "0"]

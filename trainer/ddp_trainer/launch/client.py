@@ -1,0 +1,121 @@
+"""The agent's connection to the store: one TCP connection, made again whenever it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.launch.endpoint import Endpoint
+from ddp_trainer.launch.link import Listener
+from ddp_trainer.launch.protocol import LINE_BYTES, FromAgent, Ping, ProtocolError, decode, encode
+
+_CONNECT_SECONDS: Final = 3.0
+_BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+"""Pauses between tries, the last one for ever; the first tries fall within the store's patience for a blip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """How a cut network, which closes no connection, is noticed; seconds."""
+
+    interval: float = 1.0
+    timeout: float = 5.0
+    """So long the other side may be silent."""
+
+
+HEARTBEAT: Final = Heartbeat()
+
+
+class TcpLink:
+    """See :class:`~ddp_trainer.launch.link.Link`. The name is resolved anew at each try: a store that moved has a new
+    address.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, source: str = "", heartbeat: Heartbeat = HEARTBEAT) -> None:
+        """``source`` is the address to connect from, any when empty."""
+        self._endpoint = endpoint
+        self._source = source
+        self._heartbeat = heartbeat
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, listener: Listener) -> None:
+        """See :class:`Link`."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_connected(listener))
+
+    def send(self, message: FromAgent) -> None:
+        """See :class:`Link`."""
+        if self._writer:
+            self._writer.write(encode(message))
+
+    async def close(self) -> None:
+        """See :class:`Link`."""
+        writer = self._writer
+        if writer:
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.drain(), self._heartbeat.timeout)
+        if self._task:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _keep_connected(self, listener: Listener) -> None:
+        tries = 0
+        while True:
+            with contextlib.suppress(OSError, TimeoutError):
+                reader, writer = await self._connect()
+                connected_at = asyncio.get_running_loop().time()
+                try:
+                    await self._converse(reader, writer, listener)
+                finally:
+                    self._writer = None
+                    writer.close()
+                    listener.link_down()
+                    if asyncio.get_running_loop().time() > connected_at + 1:
+                        tries = 0  # it was no store that slams the door
+            pause = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
+            tries += 1
+            await asyncio.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311 - so that a thousand agents spread out
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        local = (self._source, 0) if self._source else None
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            return await asyncio.open_connection(
+                self._endpoint.host, self._endpoint.port, local_addr=local, limit=LINE_BYTES
+            )
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: Listener) -> None:
+        """Until the connection breaks or the store falls silent."""
+        tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
+        for message in listener.opening(str(writer.get_extra_info("sockname")[0])):
+            writer.write(encode(message))
+        self._writer = writer
+        beating = asyncio.get_running_loop().create_task(self._beat(writer))
+        try:
+            while True:
+                async with asyncio.timeout(self._heartbeat.timeout):
+                    line = await reader.readline()
+                if not line:
+                    return
+                listener.told(decode(line))  # type: ignore[arg-type] # the listener ignores what a store never says
+        except (ProtocolError, ValueError):
+            return  # something else listens there; perhaps the store takes the port over later
+        finally:
+            beating.cancel()
+
+    async def _beat(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat.interval)
+            writer.write(encode(Ping()))
+
+
+def tune(connection: socket.socket, timeout: float) -> None:
+    """Small messages at once; unacknowledged ones for at most ``timeout`` seconds."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))

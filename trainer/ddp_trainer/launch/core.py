@@ -1,0 +1,345 @@
+"""What an agent does when something happens: pure decisions, no process, no socket, no clock.
+
+::
+
+             Start                     all workers exited 0
+    JOINING ───────▶ RUNNING ─────────────────────────────────▶ DONE
+       ▲                │ a worker failed, Stop, Over, a signal    │ Stop: JOINING
+       │                ▼                                          │ Over: OVER
+       └──────────── STOPPING ──▶ OVER ◀───────────────────────────┘
+        all workers gone          (what the stop was for decides)
+
+The link to the store may be down at any time. While workers run that changes nothing; whatever the store must
+know is said again when the link is up (:meth:`Core.opening`), so nothing is queued and nothing is said twice in vain.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum, auto
+from typing import Final
+
+from ddp_trainer.contract import Exit, GroupState
+from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch.evidence import earlier
+from ddp_trainer.launch.protocol import (
+    VERSION,
+    Failed,
+    Failure,
+    FromAgent,
+    FromStore,
+    Generation,
+    Hello,
+    Join,
+    Leave,
+    Node,
+    Over,
+    Ping,
+    Policy,
+    Refused,
+    Standing,
+    Start,
+    Stop,
+    Succeeded,
+    Verdict,
+    Waiting,
+)
+
+
+class State(Enum):
+    """What the agent is about."""
+
+    JOINING = auto()
+    RUNNING = auto()
+    STOPPING = auto()
+    DONE = auto()
+    OVER = auto()
+
+
+class Timer(StrEnum):
+    """What the agent waits for at most so long."""
+
+    KILL = "kill"
+    """Workers that were asked to stop."""
+    JOIN = "join"
+    """A place in a generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say it to the store, if the link is up."""
+
+    message: FromAgent
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    """Start the workers of a generation."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class SignalWorkers:
+    """Send a signal to the workers that live."""
+
+    signal: signal.Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Fire the timer after so many seconds, instead of when it was to fire before."""
+
+    timer: Timer
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disarm:
+    """The timer is not to fire."""
+
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """The worker group is in another state now."""
+
+    state: GroupState
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Hold a new port and :meth:`Core.join` with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The agent's last action."""
+
+    code: int
+    sentence: str = ""
+    failure: Failure | None = None
+    restarts: dict[str, int] | None = None
+
+
+Action = Send | StartWorkers | SignalWorkers | Arm | Disarm | Enter | Rejoin | Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long the agent waits; seconds."""
+
+    join: float = 600.0
+    """For a generation, the store being reachable or not."""
+    shutdown: float = 30.0
+    """Between SIGTERM and SIGKILL when everybody is alive: the workers finish their step and save."""
+    failure: float = 3.0
+    """The same when a peer is dead: what still runs is stuck in a collective, or about to fail."""
+
+
+AS_ASKED: Final = {
+    Exit.TERMINATED,
+    Exit.STALE_GENERATION,
+    Exit.SIGNAL_BASE + signal.SIGKILL,
+    Exit.SIGNAL_BASE + signal.SIGINT,
+    Exit.SIGNAL_BASE + signal.SIGHUP,
+}
+"""How a worker ends that was told to; no failure of its own."""
+
+TOLD_TO_STOP: Final = Finish(Exit.TERMINATED)
+
+
+class Core:
+    """One agent. Every method takes what happened and returns what to do, in order."""
+
+    def __init__(self, *, node: Node, run_id: str, policy: Policy, limits: Limits, endpoint: str) -> None:
+        self.state = State.JOINING
+        self.node = node
+        self.generation: Generation | None = None
+        self.failure: Failure | None = None
+        """The first of this agent's workers in this generation."""
+        self._run_id = run_id
+        self._policy = policy
+        self._limits = limits
+        self._endpoint = endpoint
+        self._port = 0
+        self._alive: set[int] = set()
+        self._ending: Finish | None = None
+        """What follows when the workers are gone; to join again when None."""
+        self._is_graceful = True
+        self._link_up = False
+        self._waiting: Waiting | None = None
+
+    # ------------------------------------------------------------------ the store
+
+    def opening(self, address: str) -> list[FromAgent]:
+        """The link is up, from this local address: who we are, and whatever the store may have missed."""
+        self._link_up = True
+        if not self.node.address:
+            self.node = replace(self.node, address=address)
+        standing = {State.RUNNING: Standing.RUNNING, State.STOPPING: Standing.RUNNING, State.DONE: Standing.SUCCEEDED}
+        hello = Hello(
+            version=VERSION,
+            run_id=self._run_id,
+            node=self.node,
+            policy=self._policy,
+            standing=standing.get(self.state, Standing.IDLE),
+            last=self.generation,
+        )
+        messages: list[FromAgent] = [hello]
+        if self.state is State.JOINING:
+            messages.append(Join(port=self._port))
+        if self.state is State.STOPPING and self.failure:
+            messages.append(Failed(failure=self.failure))
+        if self._ending is TOLD_TO_STOP:
+            messages.append(Leave())
+        return messages
+
+    def link_down(self) -> list[Action]:
+        """The store went away; it will be looked for."""
+        self._link_up = False
+        self._waiting = None
+        return [Arm(Timer.JOIN, self._limits.join)] if self.state is State.JOINING else []
+
+    def told(self, message: FromStore) -> list[Action]:
+        """The store said something."""
+        match message:
+            case Start():
+                return self._start(message.generation)
+            case Stop():
+                return self._stop_for_next(graceful=message.graceful)
+            case Over():
+                return self._end_with(_exit_of(message))
+            case Refused():
+                return self._end_with(Finish(message.exit_code, message.why))
+            case Waiting():
+                self._waiting = message
+                return [Disarm(Timer.JOIN)] if message.spare else []
+            case Ping():
+                return []
+
+    # ------------------------------------------------------------------ joining
+
+    def join(self, port: int) -> list[Action]:
+        """No worker runs, and ``port`` is held for the next generation."""
+        self.state = State.JOINING
+        self._port = port
+        self._waiting = None
+        return [Enter(GroupState.RENDEZVOUS), Arm(Timer.JOIN, self._limits.join), Send(Join(port=port))]
+
+    def _start(self, generation: Generation) -> list[Action]:
+        if self.state is not State.JOINING or self.node.token not in {node.token for node in generation.nodes}:
+            return []
+        self.state = State.RUNNING
+        self.generation = generation
+        self.failure = None
+        self._is_graceful = True
+        self._alive = set(range(self.node.local_world_size))
+        return [Disarm(Timer.JOIN), Enter(GroupState.STARTING), StartWorkers(generation), Enter(GroupState.RUNNING)]
+
+    # ------------------------------------------------------------------ workers
+
+    def exited(self, local_rank: int, failure: Failure | None) -> list[Action]:
+        """A worker is gone; ``failure`` is None when it exited with 0."""
+        self._alive.discard(local_rank)
+        actions: list[Action] = []
+        if failure and not (self.state is State.STOPPING and failure.exit_code in AS_ASKED):
+            first = earlier(self.failure, failure)
+            if first is not self.failure and self._ending is None:
+                actions.append(Send(Failed(failure=first)))
+            self.failure = first
+        if self.state is State.RUNNING and failure:
+            actions += self._stop(graceful=False)
+        elif self.state is State.RUNNING and not self._alive and self.generation:
+            self.state = State.DONE
+            actions += [Enter(GroupState.SUCCEEDED), Send(Succeeded(generation=self.generation.number))]
+        elif self.state is State.STOPPING and not self._alive:
+            actions += self._stopped()
+        return actions
+
+    def _stop(self, *, graceful: bool) -> list[Action]:
+        self.state = State.STOPPING
+        self._is_graceful = graceful
+        patience = self._limits.shutdown if graceful else self._limits.failure
+        actions: list[Action] = [
+            Disarm(Timer.JOIN),
+            Enter(GroupState.STOPPING),
+            SignalWorkers(signal.SIGTERM),
+            Arm(Timer.KILL, patience),
+        ]
+        return actions if self._alive else actions[:2] + self._stopped()
+
+    def _stopped(self) -> list[Action]:
+        """No worker is left: on to what the stop was for."""
+        if self._ending is None:
+            return [Disarm(Timer.KILL), Rejoin()]
+        return [Disarm(Timer.KILL), *self._over(self._ending)]
+
+    def _over(self, ending: Finish) -> list[Action]:
+        self.state = State.OVER
+        return [Enter(GroupState.SUCCEEDED if ending.code == Exit.SUCCESS else GroupState.FAILED), ending]
+
+    # ------------------------------------------------------------------ stopping
+
+    def _stop_for_next(self, *, graceful: bool) -> list[Action]:
+        if self.state is State.DONE or self.state is State.RUNNING:
+            return self._stop(graceful=graceful)
+        if self.state is State.STOPPING and self._is_graceful and not graceful:
+            self._is_graceful = False
+            return [Arm(Timer.KILL, self._limits.failure)]
+        return []
+
+    def _end_with(self, ending: Finish) -> list[Action]:
+        """The store has closed the run to us."""
+        if self.state is State.OVER:
+            return []
+        self._ending = ending if self._ending is None else self._ending
+        if self.state is State.STOPPING:
+            return [Arm(Timer.KILL, self._limits.failure)] if self._ending is not TOLD_TO_STOP else []
+        return self._stop(graceful=False) if self.state is State.RUNNING else self._over(ending)
+
+    def signalled(self, which: signal.Signals) -> list[Action]:
+        """Somebody told this agent to stop; the second time, at once."""
+        if self.state is State.OVER:
+            return []
+        if self._ending is TOLD_TO_STOP:
+            return [SignalWorkers(signal.SIGKILL)]
+        self._ending = TOLD_TO_STOP
+        if self.state in {State.JOINING, State.DONE}:
+            return [Send(Leave()), *self._over(TOLD_TO_STOP)]
+        if self.state is State.STOPPING:
+            return [Send(Leave())]
+        self.state = State.STOPPING
+        patience = Arm(Timer.KILL, self._limits.shutdown)
+        return [Send(Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), patience]
+
+    def fired(self, timer: Timer) -> list[Action]:
+        """A timer ran out."""
+        if timer is Timer.KILL:
+            return [SignalWorkers(signal.SIGKILL)] if self.state is State.STOPPING else []
+        return self._over(Finish(Exit.RENDEZVOUS_LOST, self._why_not_joined())) if self.state is State.JOINING else []
+
+    def _why_not_joined(self) -> str:
+        seconds = f"{self._limits.join:g} s"
+        if not self._link_up:
+            return f"The store at {self._endpoint} could not be reached for {seconds}; is its pod running?"
+        there = f", {self._waiting.nodes} ready" if self._waiting else ""
+        least = self._policy.min_nodes
+        return (
+            f"No group of at least {least} nodes was formed at {self._endpoint} within {seconds}{there}; "
+            "raise --rdzv-conf join_timeout if pods take longer to start."
+        )
+
+
+def _exit_of(over: Over) -> Finish:
+    if over.verdict is Verdict.SUCCEEDED:
+        return Finish(
+            Exit.SUCCESS, "The run was complete before this pod came." if over.late else "", None, over.restarts
+        )
+    why = "The run was given up before this pod came." if over.late else ""
+    if over.exit_code == Exit.DO_NOT_RESTART and not over.late:
+        spent = sum(over.restarts.get(cause, 0) for cause in exitcodes.CHARGED)
+        why = f"All {spent} restarts are spent."
+    return Finish(over.exit_code, why, over.failure, over.restarts)

@@ -1,0 +1,56 @@
+"""Where the store listens: ``host[:port]`` as torchrun takes it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from ddp_trainer.contract import Port
+from ddp_trainer.launch.errors import LaunchError
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host name or address, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """As it is written on a command line."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoint(text: str, default_port: int = Port.RENDEZVOUS) -> Endpoint:
+    """``host``, ``host:port``, ``[v6]`` or ``[v6]:port``. Raises LaunchError.
+
+    >>> parse_endpoint("digits-store"), parse_endpoint("[::1]:29500").port
+    (Endpoint(host='digits-store', port=29400), 29500)
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text.strip(), str(int(default_port))
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
+        raise LaunchError(f"--rdzv-endpoint {text!r} is not host:port, with a port of at most 65535.")
+    return Endpoint(host, int(port))
+
+
+def is_this_host(host: str) -> bool:
+    """Whether ``host`` names this machine: an address that a socket here can be bound to."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_can_bind(family, address[0]) for family, _, _, _, address in found)
+
+
+def _can_bind(family: int, address: str | int) -> bool:
+    if not ipaddress.ip_address(str(address).partition("%")[0]).is_loopback:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((str(address), 0))
+            except OSError:
+                return False
+    return True

@@ -1,0 +1,84 @@
+"""What a worker finds in its environment: torchrun's variables, and ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import Template
+
+from ddp_trainer.contract import Env
+from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.protocol import Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What all workers of this pod have in common."""
+
+    run_id: str
+    token: str
+    """Of this node."""
+    local_world_size: int
+    max_restarts: int
+    role: str = "default"
+    virtual_local_rank: bool = False
+    """LOCAL_RANK is 0 everywhere, and each worker sees one GPU."""
+
+
+def worker_environment(
+    base: Mapping[str, str], launch: Launch, generation: Generation, local_rank: int, error_file: str
+) -> dict[str, str]:
+    """The whole environment of one worker; ``base`` is the launcher's own."""
+    rank = generation.first_rank(launch.token) + local_rank
+    peers = [node for node in generation.nodes if node.role == launch.role]
+    role_nodes_before = generation.nodes[: generation.node_rank(launch.token)]
+    role_rank = sum(node.local_world_size for node in role_nodes_before if node.role == launch.role) + local_rank
+    own = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(generation.world_size),
+        "LOCAL_WORLD_SIZE": str(launch.local_world_size),
+        "GROUP_RANK": str(generation.node_rank(launch.token)),
+        "GROUP_WORLD_SIZE": str(len(generation.nodes)),
+        "ROLE_NAME": launch.role,
+        "ROLE_RANK": str(role_rank),
+        "ROLE_WORLD_SIZE": str(sum(node.local_world_size for node in peers)),
+        "MASTER_ADDR": generation.master_address,
+        "MASTER_PORT": str(generation.master_port),
+        "TORCHELASTIC_RUN_ID": launch.run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(sum(generation.restarts.get(cause, 0) for cause in exitcodes.CHARGED)),
+        "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
+        # Rank 0 hosts the store of the ranks itself, at a port that no earlier attempt has used: a store that
+        # outlives an attempt would hand out the addresses of the dead.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        Env.GENERATION: str(generation.number),
+        Env.RESTARTS: json.dumps(generation.restarts, sort_keys=True),
+    }
+    defaults = {Env.SHARE_STORE_OFF: "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if launch.local_world_size > 1:
+        defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun's choice too
+    environment = {**defaults, **base, **own}
+    if launch.virtual_local_rank:
+        environment |= _one_gpu(base, local_rank)
+    return {str(name): value for name, value in environment.items()}
+
+
+def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
+    """Torchrun's one macro: ``${local_rank}`` in an argument of the script."""
+    return [Template(argument).safe_substitute(local_rank=local_rank) for argument in arguments]
+
+
+def _one_gpu(base: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    visible = base.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank)}
+    devices = [device.strip() for device in visible.split(",") if device.strip()]
+    if local_rank >= len(devices):
+        raise LaunchError(
+            f"--virtual-local-rank gives each worker a GPU, but CUDA_VISIBLE_DEVICES={visible} has {len(devices)}; "
+            "lower --nproc-per-node."
+        )
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": devices[local_rank]}

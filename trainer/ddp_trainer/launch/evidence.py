@@ -1,0 +1,125 @@
+"""From a dead worker to a sentence: what it was, read off its exit code, its error file and the kernel's counters.
+
+When one rank dies its peers fail too, in a collective, within milliseconds and by clocks of their own. So a failure
+that says "a peer went away" is never called the first one while there is another.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.contract import Exit, FailureReason
+from ddp_trainer.launch.protocol import Failure
+
+MESSAGE_CHARACTERS: Final = 2_000
+STACK_CHARACTERS: Final = 16_000
+"""Longer stacks are cut in the middle: both the call and the error stand at the ends."""
+
+CONSEQUENCES: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGTERM}
+"""What peers of a dead rank die of."""
+
+_REASON_OF_SIGNAL: Final = {
+    signal.SIGKILL: FailureReason.SIGKILL,
+    signal.SIGSEGV: FailureReason.SIGSEGV,
+    signal.SIGABRT: FailureReason.SIGABRT,
+    signal.SIGTERM: FailureReason.SIGTERM,
+}
+
+_REASON_OF_MESSAGE: Final = (
+    (re.compile(r"OutOfMemoryError|CUDA out of memory"), FailureReason.GPU_OOM),
+    (re.compile(r"^MemoryError|DefaultCPUAllocator: can't allocate memory"), FailureReason.HOST_OOM),
+    (re.compile(r"^(ImportError|ModuleNotFoundError)\b"), FailureReason.IMPORT_ERROR),
+    (
+        re.compile(r"(?i)(gloo|nccl|collective|Dist\w*Error|monitoredBarrier).*(timed? ?out|timeout)"),
+        FailureReason.COLLECTIVE_TIMEOUT,
+    ),
+    (
+        re.compile(r"(?i)gloo|nccl|^Dist\w*Error|connection (closed|reset) by peer|connectFullMesh"),
+        FailureReason.COLLECTIVE_ERROR,
+    ),
+)
+"""Searched in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFile:
+    """What a worker wrote about itself before it died, in the format of torch's ``@record``."""
+
+    message: str
+    stack: str
+    timestamp: float
+
+
+def read_error_file(path: Path) -> ErrorFile | None:
+    """What torch's ``@record`` or our bootstrap wrote; None where there is nothing, or nothing readable."""
+    try:
+        told = json.loads(path.read_text(errors="replace"))["message"]
+        if isinstance(told, str):
+            return ErrorFile(told, "", path.stat().st_mtime)
+        extra = told.get("extraInfo", {})
+        when = float(extra.get("timestamp_ns", 0)) / 1e9 or path.stat().st_mtime
+        return ErrorFile(str(told["message"]), str(extra.get("py_callstack", "")), when)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def reason_of(exit_code: int, message: str, *, oom_killed: bool) -> FailureReason:
+    """The class of a failure: by signal, else by message, else unknown."""
+    died_of = _signal(exit_code)
+    if died_of in _REASON_OF_SIGNAL:
+        reason = _REASON_OF_SIGNAL[died_of]
+        return FailureReason.HOST_OOM if reason is FailureReason.SIGKILL and oom_killed else reason
+    if message:
+        return next(
+            (why for pattern, why in _REASON_OF_MESSAGE if pattern.search(message)), FailureReason.PYTHON_EXCEPTION
+        )
+    return FailureReason.OTHER
+
+
+def sentence_of(exit_code: int) -> str:
+    """What an exit code alone says."""
+    if died_of := _signal(exit_code):
+        return f"died of {died_of.name}"
+    return f"exited with code {exit_code}"
+
+
+def earlier(first: Failure | None, other: Failure) -> Failure:
+    """The one that came first, by cause before by time."""
+    return other if first is None or _order(other) < _order(first) else first
+
+
+def shorten(text: str, limit: int) -> str:
+    """``text`` in at most ``limit`` characters, cut in the middle.
+
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    """
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def oom_kills(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processes of this container the kernel has killed for memory; 0 where it does not say."""
+    try:
+        counters = dict(line.split() for line in (cgroup / "memory.events").read_text().splitlines())
+        return int(counters.get("oom_kill", 0))
+    except (OSError, ValueError):
+        return 0
+
+
+def _order(failure: Failure) -> tuple[bool, float]:
+    return failure.reason in CONSEQUENCES, failure.timestamp
+
+
+def _signal(exit_code: int) -> signal.Signals | None:
+    try:
+        return signal.Signals(exit_code - Exit.SIGNAL_BASE)
+    except ValueError:
+        return None

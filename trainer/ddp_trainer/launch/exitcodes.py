@@ -1,0 +1,56 @@
+"""Which exit code says what, as a table; controllers read these codes and act on them.
+
+===================================================  =====  =========================================
+what happened                                        code   what a controller does
+===================================================  =====  =========================================
+the run is complete                                  0      nothing
+wrong flag, script that does not exist, port in use  2      gives up
+the script exited with 1-127                         same   gives up: a retry runs the same code
+a worker died of signal n, no restarts asked for     128+n  makes the pod anew
+a worker died of signal n, all restarts spent        93     gives up
+the run was given up before this pod came            93     gives up
+told to stop                                         143    makes the pod anew, if it is still wanted
+store unreachable, too few nodes, another run        170    makes the pod anew
+hang declared by a worker, no restarts asked for     171    makes the pod anew
+another pod of this name has taken over              172    makes the pod anew
+===================================================  =====  =========================================
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ddp_trainer.contract import Exit, RestartCause
+
+RETRYABLE: Final = 128
+"""From here on a controller makes the pod anew; below, it gives up."""
+
+CAUSE_OF_CODE: Final = {
+    int(Exit.TERMINATED): RestartCause.PREEMPTION,
+    int(Exit.STALE_GENERATION): RestartCause.PREEMPTION,
+    int(Exit.HANG): RestartCause.HANG,
+}
+"""Why a group is formed anew after a worker exited so; any other code is a plain failure."""
+
+CHARGED: Final = (RestartCause.FAILURE, RestartCause.HANG)
+"""Causes that use up the restart budget; the others are nobody's fault."""
+
+
+def of_wait_status(returncode: int) -> int:
+    """A child's return code (negative: signal) as a shell shows it.
+
+    >>> of_wait_status(3), of_wait_status(-9)
+    (3, 137)
+    """
+    return Exit.SIGNAL_BASE - returncode if returncode < 0 else returncode
+
+
+def of_given_up_run(worker_code: int, max_restarts: int) -> int:
+    """Exit code of every agent when a run is given up because of a worker that exited with ``worker_code``.
+
+    >>> of_given_up_run(7, 3), of_given_up_run(137, 0), of_given_up_run(137, 3)
+    (7, 137, 93)
+    """
+    if worker_code < RETRYABLE:
+        return worker_code
+    return int(Exit.DO_NOT_RESTART) if max_restarts else worker_code

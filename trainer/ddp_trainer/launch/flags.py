@@ -1,0 +1,166 @@
+"""torchrun's command line, flag by flag, and the few that are ours.
+
+A table of torch's flags stands here because importing torch's own parser costs two seconds; a test compares the two.
+Every flag may also be given as ``PET_<NAME>`` in the environment, and with dashes or underscores, as there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from ddp_trainer.contract import Env
+from ddp_trainer.launch.errors import LaunchError
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag; ``kind`` None stands for a switch."""
+
+    names: str
+    """Separated by spaces, the long one last; its underscored form is added."""
+    default: str | int | float | None
+    kind: Callable[[str], object] | None
+    help: str
+    in_environment: bool = True
+
+
+def _whole(text: str) -> int:
+    return int(text)
+
+
+TORCHRUN: Final = (
+    Flag("--nnodes", "1:1", str, "number of nodes, or MIN:MAX"),
+    Flag("--nproc-per-node", "1", str, "workers per node: a number, auto, cpu, gpu or xpu"),
+    Flag("--rdzv-backend", "static", str, "static, or c10d (also called ddp): the store of this package"),
+    Flag("--rdzv-endpoint", "", str, "host:port of the store"),
+    Flag("--rdzv-id", "none", str, "name of the run; agents of another are refused"),
+    Flag("--rdzv-conf", "", str, "KEY=VALUE,...: join_timeout, last_call_timeout, settle_timeout, heartbeat_timeout"),
+    Flag("--standalone", None, None, "one node, no store process"),
+    Flag("--max-restarts", 0, _whole, "failures of the whole run that are answered by a restart"),
+    Flag("--monitor-interval", 0.1, float, "accepted, without effect: ends of workers are events here"),
+    Flag("--start-method", "spawn", str, "accepted, without effect: workers are commands"),
+    Flag("--event-log-handler", "null", str, "accepted, without effect"),
+    Flag("--role", "default", str, "name of the workers' role"),
+    Flag("-m --module", None, None, "the script is a module, as for python -m"),
+    Flag("--no-python", None, None, "the script is a program of its own"),
+    Flag("--run-path", None, None, "accepted: scripts are always run so"),
+    Flag("--log-dir", None, str, "folder of log files"),
+    Flag("-r --redirects", "0", str, "streams that go to files: 1 stdout, 2 stderr, 3 both, or RANK:NUMBER,..."),
+    Flag("-t --tee", "0", str, "streams that go to files and to the console"),
+    Flag("--local-ranks-filter", "", str, "local ranks whose output reaches the console"),
+    Flag("--duplicate-stdout-filters", "", str, "words; lines with one are copied to filtered_stdout.log"),
+    Flag("--duplicate-stderr-filters", "", str, "the same for stderr"),
+    Flag("--node-rank", 0, _whole, "rank of this node in a static launch"),
+    Flag("--master-addr", "127.0.0.1", str, "address of rank 0 in a static launch"),
+    Flag("--master-port", None, _whole, "port of rank 0 in a static launch"),
+    Flag("--local-addr", None, str, "address that peers reach this node at"),
+    Flag("--logs-specs", None, str, "not supported", in_environment=False),
+    Flag("--numa-binding", None, str, "not supported", in_environment=False),
+    Flag("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", str, "signals that end the run, passed to workers"),
+    Flag("--shutdown-timeout", None, _whole, "seconds between asking workers to stop and killing them"),
+    Flag("--virtual-local-rank", None, None, "each worker sees one GPU, as device 0"),
+)
+"""As of torch 2.13; :data:`LATER` has what newer ones added."""
+
+OURS: Final = (
+    Flag("--log-line-prefix-template", None, str, "before each line of --tee; ${role_name} ${local_rank} ${rank}"),
+    Flag("--metrics-port", None, _whole, f"serve the metrics of all ranks here; or ${Env.METRICS_PORT}"),
+    Flag("--no-zygote", None, None, "after a failure start workers from nothing, not from a process that has torch"),
+)
+
+_UNSUPPORTED: Final = {
+    "logs_specs": "--logs-specs {value!r}: log plugins of torch need torchrun; use torchrun --rdzv-backend=ddp.",
+    "numa_binding": "--numa-binding {value!r} is torch's own; use torchrun --rdzv-backend=ddp, or numactl.",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(f"{message[:1].upper()}{message[1:]}.")
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    """The flags, the script and its arguments. Raises LaunchError; SystemExit for ``--help``."""
+    parser = parser_for(environ)
+    own, script = _split(parser, argv)
+    arguments = parser.parse_args(own)
+    arguments.training_script, arguments.training_script_args = (script[0], script[1:]) if script else ("", [])
+    if not script:
+        raise LaunchError("No script was given; try: ddp-launch --nproc-per-node 2 train.py")
+    for name, sentence in _UNSUPPORTED.items():
+        if value := getattr(arguments, name):
+            raise LaunchError(sentence.format(value=value))
+    return arguments
+
+
+def parser_for(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    """A parser whose defaults are those of the environment's ``PET_*``."""
+    parser = _Parser(
+        prog="ddp-launch",
+        description="Start and restart the workers of a distributed PyTorch script; takes torchrun's flags.",
+        usage="ddp-launch [flags] script [arguments of the script]",
+        allow_abbrev=True,
+    )
+    for flag in TORCHRUN + OURS:
+        _add(parser, flag, environ)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, flag: Flag, environ: Mapping[str, str]) -> None:
+    names = flag.names.split()
+    dest = names[-1].lstrip("-").replace("-", "_")
+    if f"--{dest}" not in names and dest != names[-1].lstrip("-"):
+        names.append(f"--{dest}")
+    told = environ.get(f"PET_{dest.upper()}") if flag.in_environment else None
+    if flag.kind is None:
+        parser.add_argument(*names, dest=dest, action="store_true", default=_switch(dest, told), help=flag.help)
+    else:
+        # argparse converts a default that is a string, so what the environment says is checked like a flag.
+        default = flag.default if told is None else told
+        kind: Any = flag.kind
+        parser.add_argument(*names, dest=dest, type=kind, default=default, help=flag.help, metavar="VALUE")
+
+
+def _switch(dest: str, told: str | None) -> bool:
+    """PET_STANDALONE=1. The Kubeflow operator sets it to nothing, which crashes torchrun; nothing is not a yes."""
+    if told is None or told.strip() == "":
+        return False
+    if not told.strip().isdecimal():
+        raise LaunchError(f"PET_{dest.upper()}={told!r} is neither 0 nor 1.")
+    return bool(int(told))
+
+
+def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Flags of ours, and from the script on what is the script's: its flags may bear the names of ours."""
+    own: list[str] = []
+    rest = list(argv)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        flag = rest.pop(0)
+        if flag == "--":
+            break
+        own.append(flag)
+        action = _action(parser, flag)
+        takes_value = action.nargs != 0
+        has_value = "=" in flag or (not flag.startswith("--") and len(flag) > 2)
+        if takes_value and not has_value and rest:
+            own.append(rest.pop(0))
+    return own, rest
+
+
+def _action(parser: argparse.ArgumentParser, flag: str) -> argparse.Action:
+    name = flag.partition("=")[0] if flag.startswith("--") else flag[:2]
+    known = parser._option_string_actions  # noqa: SLF001 - argparse has no public way to ask
+    if name in known:
+        return known[name]
+    meant = [option for option in known if name.startswith("--") and option.startswith(name)]
+    if len({known[option].dest for option in meant}) == 1:
+        return known[meant[0]]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "ddp-launch --help lists the flags; those of the script follow it."
+    raise LaunchError(f"Unknown flag {name}; {hint}")

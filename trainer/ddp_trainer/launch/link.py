@@ -1,0 +1,128 @@
+"""How an agent speaks to whoever makes generations: a store across the network, or none at all.
+
+A launch on one node needs no store process: :class:`HereLink` asks the same state machine within the agent. A
+static launch knows its group from its flags: :class:`StaticLink` answers by plain arithmetic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from ddp_trainer.contract import Exit
+from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch.membership import Membership, Patience
+from ddp_trainer.launch.protocol import (
+    Failed,
+    FromAgent,
+    FromStore,
+    Generation,
+    Join,
+    Over,
+    Start,
+    Succeeded,
+    Verdict,
+)
+
+
+class Listener(Protocol):
+    """The agent, as a link sees it. Calls come on the agent's event loop."""
+
+    def opening(self, address: str) -> list[FromAgent]:
+        """The link is up, from this address of ours; what to say first."""
+
+    def link_down(self) -> None:
+        """The link broke; it is being mended."""
+
+    def told(self, message: FromStore) -> None:
+        """A message came."""
+
+
+class Link(Protocol):
+    """One agent's way to the store."""
+
+    def start(self, listener: Listener) -> None:
+        """Begin to connect; the listener is told from now on."""
+
+    def send(self, message: FromAgent) -> None:
+        """Say it if the link is up; the agent says again what matters when it comes up."""
+
+    async def close(self) -> None:
+        """Say what is still to be said, and close."""
+
+
+class HereLink:
+    """The state machine of the store, in this process: one node, no network."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        self._loop = loop
+        self._address = address
+        self._listener: Listener | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._membership = Membership(self._answer, loop.time, patience=Patience(first=0.0))
+
+    def start(self, listener: Listener) -> None:
+        """See :class:`Link`."""
+        self._listener = listener
+        for message in listener.opening(self._address):
+            self.send(message)
+
+    def send(self, message: FromAgent) -> None:
+        """See :class:`Link`."""
+        self._membership.receive(0, message)
+        self._watch_deadline()
+
+    async def close(self) -> None:
+        """See :class:`Link`."""
+        if self._timer:
+            self._timer.cancel()
+
+    def _answer(self, _peer: int, message: FromStore) -> None:
+        # Later, because neither side expects an answer before it has finished speaking.
+        if self._listener:
+            self._loop.call_soon(self._listener.told, message)
+
+    def _watch_deadline(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        deadline = self._membership.deadline()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._membership.tick()
+        self._watch_deadline()
+
+
+class StaticLink:
+    """A group that the flags name completely: it forms at once, and its first failure is its last."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, group: Generation) -> None:
+        self._loop = loop
+        self._group = group
+        self._listener: Listener | None = None
+
+    def start(self, listener: Listener) -> None:
+        """See :class:`Link`."""
+        self._listener = listener
+        for message in listener.opening(""):
+            self.send(message)
+
+    def send(self, message: FromAgent) -> None:
+        """See :class:`Link`."""
+        match message:
+            case Join():
+                self._answer(Start(generation=self._group))
+            case Succeeded():
+                self._answer(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
+            case Failed():
+                code = exitcodes.of_given_up_run(message.failure.exit_code, 0)
+                self._answer(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
+            case _:
+                pass
+
+    async def close(self) -> None:
+        """See :class:`Link`."""
+
+    def _answer(self, message: FromStore) -> None:
+        if self._listener:
+            self._loop.call_soon(self._listener.told, message)

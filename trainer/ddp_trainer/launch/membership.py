@@ -1,0 +1,404 @@
+"""Who is in the run: the state machine of the store, without a socket and without a clock of its own.
+
+::
+
+                     enough nodes joined
+          FORMING ─────────────────────────▶ RUNNING ── every member succeeded ──▶ OVER
+             ▲                                  │                                   ▲
+             │ the cause is free,               │ a failure, a loss,                │
+             │ or the budget allows             ▼ a newcomer, a leave               │
+             └──────────────────────────────STOPPING ── the budget is spent ────────┘
+                                    (until every member has stopped, or is gone)
+
+There is one such machine per run, it alone makes generations, and it makes one only when no member of the last is
+known to run: so there are never two worlds. A generation number only grows, also over a store that forgot
+everything, because agents tell it the last they saw. Deadlines are the caller's to watch (:meth:`Membership.deadline`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+from ddp_trainer.contract import Exit, RestartCause
+from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch.evidence import earlier
+from ddp_trainer.launch.protocol import (
+    VERSION,
+    Failed,
+    Failure,
+    FromAgent,
+    FromStore,
+    Generation,
+    Hello,
+    Join,
+    Leave,
+    Over,
+    Ping,
+    Policy,
+    Refused,
+    Standing,
+    Start,
+    Stop,
+    Succeeded,
+    Verdict,
+    Waiting,
+)
+from ddp_trainer.launch.ranks import choose
+from ddp_trainer.launch.roster import Agent, Roster
+
+UNEXPLAINED_STOPS: Final = 10
+"""So often in a row a group may stop itself with a free exit code and no member leaving; a script that always exits
+143 would otherwise be restarted for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the store waits for what may still come; seconds."""
+
+    reconnect: float = 0.5
+    """A closed connection may be a blip: so long its agent may come back before it counts as lost."""
+    adopt: float = 10.0
+    """After a restart of the store: for the other members of a generation that one agent told of."""
+    first: float = 3.0
+    """After a start with empty memory, before a group below ``max_nodes``: a running one may be about to reconnect."""
+
+
+PATIENCE: Final = Patience()
+
+
+class Phase(Enum):
+    """Where the run stands."""
+
+    FORMING = auto()
+    RUNNING = auto()
+    STOPPING = auto()
+    OVER = auto()
+
+
+class Membership:
+    """One run. ``send(peer, message)`` must not call back into this object."""
+
+    def __init__(
+        self,
+        send: Callable[[int, FromStore], None],
+        clock: Callable[[], float],
+        *,
+        run_id: str = "",
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self.run_id = run_id
+        """Empty until the first agent names it."""
+        self.phase = Phase.FORMING
+        self.roster = Roster()
+        self.over: Over | None = None
+        self._send = send
+        self._clock = clock
+        self._patience = patience
+        self._policy: Policy | None = None
+        self._number = 0
+        self._restarts: dict[str, int] = {}
+        self._unexplained = 0
+        self._may_form_at = clock() + patience.first
+        self._last_candidate_at = -math.inf
+        self._forget_the_group()
+
+    def _forget_the_group(self) -> None:
+        """What is known about one group, before it begins."""
+        self._succeeded: set[str] = set()
+        self._first: Failure | None = None
+        self._membership_changed = False
+        self._expect_back = False
+        self._graceful = True
+        self._first_candidate_at = math.inf
+
+    # ------------------------------------------------------------------ what happens
+
+    def receive(self, peer: int, message: FromAgent) -> None:
+        """An agent said something. A peer that has not said Hello is a stranger, and not heard."""
+        agent = self.roster.of_peer(peer)
+        match message:
+            case Hello():
+                self._hello(peer, message)
+            case Ping():
+                self._send(peer, Ping())
+            case Join() if agent:
+                self._joined(agent, message.port)
+            case Failed() if agent:
+                self._failed(message.failure)
+            case Succeeded() if agent:
+                self._did_succeed(agent, message.generation)
+            case Leave() if agent:
+                self._leaves(agent)
+            case _:
+                pass
+        self.tick()
+
+    def lost(self, peer: int) -> None:
+        """The connection of a peer ended, or it has been silent too long."""
+        if agent := self.roster.of_peer(peer):
+            agent.peer, agent.port = None, None
+            agent.lost_at = self._clock() + (0 if agent.leaving else self._patience.reconnect)
+        self.tick()
+
+    def tick(self) -> None:
+        """Time has passed: do what is due."""
+        steps = {
+            Phase.FORMING: self._form_if_due,
+            Phase.RUNNING: self._complete_or_grow,
+            Phase.STOPPING: self._settle_if_stopped,
+        }
+        phase = None
+        while phase is not self.phase:
+            phase = self.phase
+            self._forget_the_lost()
+            steps.get(self.phase, lambda: None)()
+
+    def deadline(self) -> float | None:
+        """When :meth:`tick` is due next, if nothing happens before."""
+        due = [agent.lost_at for agent in self.roster.agents.values()]
+        if self.phase is Phase.FORMING:
+            due.append(self._form_at())
+        if self.phase is Phase.RUNNING:
+            due.append(self._grow_at())
+        soonest = min(due, default=math.inf)
+        return None if math.isinf(soonest) else soonest
+
+    # ------------------------------------------------------------------ arrivals
+
+    def _hello(self, peer: int, hello: Hello) -> None:
+        if why := self._objection(hello):
+            self._send(peer, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+            return
+        if self.over:
+            code = self.over.exit_code if self.over.verdict is Verdict.SUCCEEDED else Exit.DO_NOT_RESTART
+            self._send(peer, replace(self.over, late=True, exit_code=code))
+            return
+        self.run_id = hello.run_id
+        self._policy = self._policy or hello.policy
+        self._supersede(hello)
+        known = self.roster.agents.get(hello.node.token)
+        agent = Agent(node=hello.node, peer=peer, leaving=bool(known and known.leaving))
+        self.roster.agents[hello.node.token] = agent
+        if hello.last and hello.last.number > self._number:
+            self._learn(hello.last, hello.standing)
+        if hello.standing is not Standing.IDLE:
+            self._resume(agent, hello)
+
+    def _objection(self, hello: Hello) -> str:
+        if hello.version != VERSION:
+            return f"The store speaks version {VERSION} of the protocol, this launcher {hello.version}; use one image."
+        if self.run_id and hello.run_id != self.run_id:
+            return (
+                f"The store serves run {self.run_id!r}, not {hello.run_id!r}: a newer submission has replaced this one."
+            )
+        policy = hello.policy
+        if not 1 <= policy.min_nodes <= policy.max_nodes or hello.node.local_world_size < 1:
+            return f"No group of {policy.min_nodes}:{policy.max_nodes} nodes can be formed."
+        return ""
+
+    def _supersede(self, hello: Hello) -> None:
+        """A pod that was made anew replaces the one whose name it bears, though that may not know it is gone."""
+        for agent in self.roster.namesakes(hello.node):
+            why = f"Another pod named {hello.node.name} has taken the place of this one."
+            self._tell(agent, Refused(why=why, exit_code=Exit.STALE_GENERATION))
+            agent.peer, agent.port, agent.lost_at = None, None, -math.inf
+        self._forget_the_lost()
+
+    def _learn(self, last: Generation, standing: Standing) -> None:
+        """A generation we do not know: this store is younger than the run, so what the agent knows is adopted."""
+        tokens = {node.token for node in last.nodes}
+        for agent in self.roster.members():
+            if agent.port is None and agent.node.token not in tokens:
+                self._tell(agent, Stop(graceful=False))  # of a lesser group, formed while this one was out of sight
+        self._number = last.number
+        causes = last.restarts.keys() | self._restarts.keys()
+        self._restarts = {cause: max(last.restarts.get(cause, 0), self._restarts.get(cause, 0)) for cause in causes}
+        patient_until = self._clock() + self._patience.adopt
+        for node in last.nodes:
+            self.roster.agents.setdefault(node.token, Agent(node=node, peer=None, lost_at=patient_until))
+        self.roster.generation = last
+        self._forget_the_group()
+        # An agent without workers has seen the group end; the others are still to stop, or to say that they have.
+        self.phase = Phase.STOPPING if standing is Standing.IDLE else Phase.RUNNING
+
+    def _resume(self, agent: Agent, hello: Hello) -> None:
+        """It reconnects with workers of the current generation, or of one that is over."""
+        is_member = self.roster.is_member(agent.node.token)
+        is_current = is_member and hello.last is not None and hello.last.number == self._number
+        if not is_current or self.phase is not Phase.RUNNING:
+            self._tell(agent, Stop(graceful=is_current and self._graceful))
+        elif hello.standing is Standing.SUCCEEDED:
+            self._succeeded.add(agent.node.token)
+
+    def _joined(self, agent: Agent, port: int) -> None:
+        agent.port = port
+        if self._is_busy(agent):
+            self._change(graceful=False)  # its workers ended and we never heard why
+        elif not self.roster.is_member(agent.node.token):
+            self._last_candidate_at = self._clock()
+            self._first_candidate_at = min(self._first_candidate_at, self._last_candidate_at)
+            self._tell(agent, Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0))
+
+    # ------------------------------------------------------------------ a group ends
+
+    def _did_succeed(self, agent: Agent, generation: int) -> None:
+        if generation == self._number and self.roster.is_member(agent.node.token):
+            self._succeeded.add(agent.node.token)
+
+    def _leaves(self, agent: Agent) -> None:
+        was_busy = self._is_busy(agent)
+        agent.leaving = True
+        if was_busy:
+            self._change(graceful=True)
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.generation == self._number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
+            self._first = earlier(self._first, failure)
+            self._stop(graceful=False)
+
+    def _change(self, *, graceful: bool) -> None:
+        """The membership changes, which is nobody's fault."""
+        self._membership_changed = True
+        self._stop(graceful=graceful)
+
+    def _stop(self, *, graceful: bool) -> None:
+        if self.phase is Phase.STOPPING and self._graceful <= graceful:
+            return
+        self.phase = Phase.STOPPING
+        self._graceful = graceful
+        for agent in self.roster.members():
+            if agent.port is None:
+                self._tell(agent, Stop(graceful=graceful))
+
+    def _forget_the_lost(self) -> None:
+        for agent in self.roster.take_lost(self._clock()):
+            if not self.roster.is_member(agent.node.token):
+                continue
+            self._expect_back = self._expect_back or not agent.leaving
+            if self.phase is Phase.STOPPING:
+                self._membership_changed = True
+            elif self._is_busy(agent):
+                self._change(graceful=False)
+
+    def _settle_if_stopped(self) -> None:
+        """When nothing of the group runs any more, say why it ended and whether there is a next one."""
+        if any(agent.port is None for agent in self.roster.members()):
+            return
+        cause = self._cause()
+        self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
+        spent = cause in exitcodes.CHARGED and self._restarts_left() <= 0
+        code = self._give_up_code() if spent else 0
+        if spent and code < exitcodes.RETRYABLE:
+            self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))
+            return
+        self._restarts[cause] = self._restarts.get(cause, 0) + 1
+        if spent:
+            # The pods that come next are of this run and go on with its numbers, but nothing of these may linger.
+            self._end(Over(verdict=Verdict.RETRY, exit_code=code, failure=self._first))
+            self.roster.agents.clear()
+        self.phase = Phase.FORMING
+        self._first_candidate_at = self._last_candidate_at = self._clock()
+
+    def _cause(self) -> RestartCause:
+        if self._membership_changed or self._first is None:
+            return RestartCause.MEMBERSHIP
+        cause = exitcodes.CAUSE_OF_CODE.get(self._first.exit_code, RestartCause.FAILURE)
+        if cause is RestartCause.PREEMPTION and self._unexplained >= UNEXPLAINED_STOPS:
+            return RestartCause.FAILURE
+        return cause
+
+    def _give_up_code(self) -> int:
+        worker_code = self._first.exit_code if self._first else int(Exit.FAILURE)
+        return exitcodes.of_given_up_run(worker_code, self._policy.max_restarts if self._policy else 0)
+
+    def _end(self, over: Over) -> None:
+        over = replace(over, restarts=dict(self._restarts))
+        for agent in self.roster.agents.values():
+            self._tell(agent, over)
+        if over.verdict is not Verdict.RETRY:
+            self.over = over
+            self.phase = Phase.OVER
+
+    # ------------------------------------------------------------------ a group begins, grows, completes
+
+    def _complete_or_grow(self) -> None:
+        nodes = self.roster.generation.nodes if self.roster.generation else ()
+        if all(node.token in self._succeeded for node in nodes):
+            self._end(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
+        elif self._grow_at() <= self._clock():
+            self._change(graceful=True)
+
+    def _grow_at(self) -> float:
+        """When the group is stopped for newcomers; never for a spare, and never while it completes."""
+        newcomers, room = len(self.roster.ready()), self._room()
+        has_absent = any(agent.peer is None for agent in self.roster.members())
+        if not newcomers or room <= 0 or self._succeeded or has_absent:
+            return math.inf
+        return -math.inf if newcomers >= room else self._settled_at()
+
+    def _form_at(self) -> float:
+        """When those that are ready become a group."""
+        ready = len(self.roster.ready())
+        if self._policy is None or ready < self._policy.min_nodes:
+            return math.inf
+        if ready >= self._policy.max_nodes:
+            return -math.inf
+        if self.roster.generation is None:
+            return max(self._settled_at(), self._may_form_at)
+        someone_may_come = self._expect_back or len(self.roster.agents) > ready
+        return self._settled_at() if someone_may_come else -math.inf
+
+    def _settled_at(self) -> float:
+        if self._policy is None:
+            return math.inf
+        last_call = self._first_candidate_at + self._policy.last_call_seconds
+        return min(self._last_candidate_at + self._policy.settle_seconds, last_call)
+
+    def _form_if_due(self) -> None:
+        if self._policy is None or self._form_at() > self._clock():
+            return
+        ready = self.roster.ready()
+        veterans = {node.token for node in self.roster.generation.nodes} if self.roster.generation else set()
+        nodes = tuple(choose([agent.node for agent in ready.values()], veterans, self._policy.max_nodes))
+        self._number += 1
+        generation = Generation(
+            number=self._number,
+            nodes=nodes,
+            master_address=nodes[0].address,
+            master_port=ready[nodes[0].token].port or 0,
+            restarts=dict(self._restarts),
+            restarts_left=self._restarts_left(),
+        )
+        self.roster.generation = generation
+        self._forget_the_group()
+        self.phase = Phase.RUNNING
+        for token, agent in ready.items():
+            if self.roster.is_member(token):
+                agent.port = None
+                self._tell(agent, Start(generation=generation))
+            else:
+                self._tell(agent, Waiting(nodes=len(nodes), spare=True))
+
+    # ------------------------------------------------------------------ small questions
+
+    def _tell(self, agent: Agent, message: FromStore) -> None:
+        if agent.peer is not None:
+            self._send(agent.peer, message)
+
+    def _is_busy(self, agent: Agent) -> bool:
+        """Its workers run for the group, as far as we know."""
+        token = agent.node.token
+        return self.phase is Phase.RUNNING and self.roster.is_member(token) and token not in self._succeeded
+
+    def _room(self) -> int:
+        """How many more nodes the group could have."""
+        group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
+        return self._policy.max_nodes - len(group) if self._policy else 0
+
+    def _restarts_left(self) -> int:
+        spent = sum(self._restarts.get(cause, 0) for cause in exitcodes.CHARGED)
+        return max(0, self._policy.max_restarts - spent) if self._policy else 0

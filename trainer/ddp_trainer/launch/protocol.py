@@ -1,0 +1,286 @@
+"""What an agent and the store say to each other: one JSON object per line, each a frozen dataclass here.
+
+The rendezvous port can be reached by everything in the network, so a line is data and never code: no pickle, a
+length limit, and a decoder that accepts exactly the declared fields with exactly the declared types.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+VERSION: Final = 1
+"""Raised when a message changes its meaning; the store refuses agents of another version."""
+
+LINE_BYTES: Final = 1 << 20
+"""Longest line; a generation of a thousand nodes takes about a fifth of it."""
+
+
+class ProtocolError(Exception):
+    """A line that no peer of ours would send."""
+
+
+class Standing(StrEnum):
+    """What an agent's workers are doing when it (re)connects."""
+
+    IDLE = "idle"
+    """None of its workers runs."""
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    """All of its workers exited with 0; it waits for the other nodes."""
+
+
+class Verdict(StrEnum):
+    """How a run ended, as the store decided it."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RETRY = "retry"
+    """This attempt is over, and the pods may be made anew: a retryable failure of a run without restarts of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One agent, and so one pod."""
+
+    token: str
+    """Unique per agent process: a pod that was made anew has a new one under its old name."""
+    name: str
+    index: int | None = None
+    """Place among the pods; ranks follow it."""
+    local_world_size: int
+    role: str = "default"
+    address: str = ""
+    """Where peers reach this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the run asked for; the first agent of a run tells the store."""
+
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int
+    """Failures of the whole run that are answered by a restart."""
+    settle_seconds: float = 1.0
+    """How long nobody must have joined before a group below ``max_nodes`` is formed."""
+    last_call_seconds: float = 30.0
+    """A group is formed at the latest so long after ``min_nodes`` were there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One worker group: the nodes in the order of their ranks, and where rank 0 listens."""
+
+    number: int
+    nodes: tuple[Node, ...]
+    master_address: str
+    master_port: int
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Cause (:class:`~ddp_trainer.contract.RestartCause`) → count, over the run so far."""
+    restarts_left: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """Number of worker processes."""
+        return sum(node.local_world_size for node in self.nodes)
+
+    def node_rank(self, token: str) -> int:
+        """Place of a node in this group. Raises ValueError for a stranger."""
+        return [node.token for node in self.nodes].index(token)
+
+    def first_rank(self, token: str) -> int:
+        """Global rank of the node's local rank 0."""
+        return sum(node.local_world_size for node in self.nodes[: self.node_rank(token)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A worker process that ended as it should not have."""
+
+    generation: int
+    rank: int
+    local_rank: int
+    node: str
+    exit_code: int
+    """As a shell shows it: 128 + n for signal n."""
+    reason: str
+    """A :class:`~ddp_trainer.contract.FailureReason`."""
+    message: str
+    timestamp: float
+    """Seconds since the epoch, by the clock of the node."""
+    stack: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """First line of a connection."""
+
+    version: int
+    run_id: str
+    node: Node
+    policy: Policy
+    standing: Standing
+    last: Generation | None = None
+    """The group this agent was in last; it outlives a store that forgot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """No worker of mine runs, and I am ready for the next generation."""
+
+    port: int
+    """Held for the rendezvous of the ranks, in case rank 0 is here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A worker of mine failed and I stop the others; sent again when an earlier error turns up."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succeeded:
+    """All my workers of this generation exited with 0."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """I was told to stop; the connection closes when my workers are gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """I am here; answered with the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start your workers for this generation."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Stop your workers and join again."""
+
+    graceful: bool
+    """Everybody is alive: let the workers finish their step and save."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Not yet: too few nodes are there, or the group is full."""
+
+    nodes: int
+    """Ready now."""
+    spare: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """The run is over for you: stop and exit."""
+
+    verdict: Verdict
+    exit_code: int
+    late: bool = False
+    """It was over before you came."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """You do not belong here."""
+
+    why: str
+    exit_code: int
+
+
+FromAgent = Hello | Join | Failed | Succeeded | Leave | Ping
+FromStore = Start | Stop | Waiting | Over | Refused | Ping
+Message = FromAgent | FromStore
+
+_MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get_args(FromAgent) + get_args(FromStore)}
+
+
+def encode(message: Message) -> bytes:
+    """The message as one line."""
+    return json.dumps({"is": type(message).__name__.lower(), **_plain(message)}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message of one line. Raises ProtocolError for anything else."""
+    try:
+        data = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not JSON: {line[:40]!r}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in _MESSAGES:
+        raise ProtocolError(f"not a message: {line[:40]!r}")
+    message: Message = _parse(_MESSAGES[data.pop("is")], data)
+    return message
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and the infinities are no JSON, and no timestamp
+
+
+def _plain(value: DataclassInstance) -> dict[str, object]:
+    return {each.name: _plain_value(getattr(value, each.name)) for each in fields(value)}
+
+
+def _plain_value(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(value)
+    return [_plain_value(item) for item in value] if isinstance(value, tuple) else value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _parse(kind: Any, data: object) -> Any:
+    """``data`` as a ``kind``: a dataclass, a union, a tuple, a dict, an enum or a scalar."""
+    if is_dataclass(kind):
+        return _parse_dataclass(kind, data)
+    origin = get_origin(kind)
+    if origin in {Union, UnionType}:
+        return None if data is None else _parse(next(arm for arm in get_args(kind) if arm is not type(None)), data)
+    if origin is tuple and isinstance(data, list):
+        return tuple(_parse(get_args(kind)[0], item) for item in data)
+    if origin is dict and isinstance(data, dict):
+        return {_parse(str, key): _parse(get_args(kind)[1], item) for key, item in data.items()}
+    return _parse_scalar(kind, data)
+
+
+def _parse_dataclass(kind: Any, data: object) -> Any:
+    hints = _hints(kind)
+    if not isinstance(data, dict) or not data.keys() <= hints.keys():
+        raise ProtocolError(f"not a {kind.__name__}: {str(data)[:80]}")
+    try:
+        return kind(**{name: _parse(hints[name], item) for name, item in data.items()})
+    except TypeError as error:
+        raise ProtocolError(f"an incomplete {kind.__name__}: {str(data)[:80]}") from error
+
+
+def _parse_scalar(kind: Any, data: object) -> Any:
+    if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(data, str) and data in list(kind):
+        return kind(data)
+    # bool is an int to Python, and an int is a good float; JSON's own types are told apart here.
+    if kind is float and type(data) in {int, float}:
+        return float(str(data))
+    if type(data) is not kind:
+        raise ProtocolError(f"{str(data)[:40]!r} where {getattr(kind, '__name__', kind)} belongs")
+    return data

@@ -1,0 +1,42 @@
+"""Which nodes are in a group, and in which order: ranks follow the index of the pod.
+
+torch's own rendezvous sorts by address, so worker-10 comes before worker-2, and a scheduler that placed neighbours
+side by side did so in vain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from ddp_trainer.contract import Env
+from ddp_trainer.launch.protocol import Node
+
+
+def node_index(environ: Mapping[str, str], node_rank: int | None = None) -> int | None:
+    """This pod's index: of its indexed Job, else the number its name ends in, else what ``--node-rank`` said.
+
+    >>> node_index({"DDP_POD_NAME": "digits-worker-12"})
+    12
+    """
+    completion_index = environ.get("JOB_COMPLETION_INDEX", "")
+    if completion_index.isdecimal():
+        return int(completion_index)
+    trailing = re.search(r"-(\d{1,9})$", environ.get(Env.POD_NAME, ""))
+    return int(trailing[1]) if trailing else node_rank
+
+
+def in_order(nodes: Iterable[Node]) -> list[Node]:
+    """By index; nodes without one come last, in the natural order of their names (node2 before node10)."""
+    return sorted(nodes, key=lambda node: (node.index is None, node.index or 0, _natural(node.name), node.token))
+
+
+def choose(candidates: Collection[Node], veterans: Collection[str], limit: int) -> list[Node]:
+    """At most ``limit`` of the candidates: members of the last group first, then the lowest; in order of rank."""
+    ranked = in_order(candidates)
+    kept = [node for node in ranked if node.token in veterans] + [node for node in ranked if node.token not in veterans]
+    return in_order(kept[:limit])
+
+
+def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)

@@ -1,0 +1,64 @@
+"""Which agents the store knows, and which of them belong to the group that was formed last."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ddp_trainer.launch.protocol import Generation, Node
+
+
+@dataclass(slots=True)
+class Agent:
+    """A node that has said hello, or that another one told of, and is not lost."""
+
+    node: Node
+    peer: int | None
+    """Its connection; None while it may still come back."""
+    port: int | None = None
+    """Set when it has joined: nothing of it runs."""
+    lost_at: float = math.inf
+    """When it counts as lost."""
+    leaving: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """It can be in the next group."""
+        return self.port is not None and self.peer is not None and not self.leaving
+
+
+@dataclass(slots=True)
+class Roster:
+    """The agents by token, and the last generation."""
+
+    agents: dict[str, Agent] = field(default_factory=dict)
+    generation: Generation | None = None
+
+    def of_peer(self, peer: int) -> Agent | None:
+        """The agent at the other end of a connection."""
+        return next((agent for agent in self.agents.values() if agent.peer == peer), None)
+
+    def is_member(self, token: str) -> bool:
+        """Whether it is in the last group, lost or not."""
+        return self.generation is not None and any(node.token == token for node in self.generation.nodes)
+
+    def members(self) -> list[Agent]:
+        """Members of the last group that are not lost."""
+        return [agent for token, agent in self.agents.items() if self.is_member(token)]
+
+    def ready(self) -> dict[str, Agent]:
+        """Those that can be in the next group, by token."""
+        return {token: agent for token, agent in self.agents.items() if agent.is_ready}
+
+    def namesakes(self, node: Node) -> list[Agent]:
+        """Earlier incarnations of a pod."""
+        return [
+            agent for agent in self.agents.values() if agent.node.name == node.name and agent.node.token != node.token
+        ]
+
+    def take_lost(self, now: float) -> list[Agent]:
+        """Remove and return those that count as lost."""
+        lost = [agent for agent in self.agents.values() if agent.lost_at <= now]
+        for agent in lost:
+            del self.agents[agent.node.token]
+        return lost

@@ -1,0 +1,231 @@
+"""From flags to what they mean, checked: numbers of nodes and workers, time limits, the program, its logs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.contract import Env
+from ddp_trainer.launch.client import Heartbeat
+from ddp_trainer.launch.core import Limits
+from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.logs import LogSpec, parse_std
+from ddp_trainer.launch.protocol import Policy
+from ddp_trainer.launch.workers import Program
+
+GRACE_MARGIN_SECONDS: Final = 5.0
+"""Of the grace that the pod was promised, kept for the launcher's own report."""
+
+BACKENDS: Final = ("static", "c10d", "ddp")
+
+_CONF_KEYS: Final = {
+    "join_timeout": 600.0,
+    "timeout": 600.0,
+    "last_call_timeout": 30.0,
+    "settle_timeout": 1.0,
+    "heartbeat_timeout": 5.0,
+    "keep_alive_interval": 1.0,
+    "keep_alive_max_attempt": 5.0,
+    "close_timeout": 30.0,
+    "read_timeout": 60.0,
+    "is_host": 0.0,
+    "store_type": 0.0,
+    "use_libuv": 0.0,
+    "cas_backoff_max_seconds": 0.0,
+}
+"""torchrun's keys of ``--rdzv-conf``, and ``settle_timeout``; those the store has no use for are accepted."""
+
+_WORDS: Final = {"true": "1", "t": "1", "yes": "1", "y": "1", "false": "0", "f": "0", "no": "0", "n": "0", "tcp": "0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conf:
+    """What ``--rdzv-conf`` says; seconds."""
+
+    join: float
+    last_call: float
+    settle: float
+    heartbeat: Heartbeat
+    is_host: bool | None
+    """Whether this node hosts the store; found out by its address when None."""
+
+
+def conf_of(text: str) -> Conf:
+    """Raises LaunchError for a key or value that cannot be meant."""
+    given: dict[str, float] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or key not in _CONF_KEYS:
+            raise LaunchError(f"--rdzv-conf {pair!r} is not KEY=VALUE with one of the keys {', '.join(_CONF_KEYS)}.")
+        given[key] = _seconds(key, _WORDS.get(value.lower(), value))
+    interval = given.get("keep_alive_interval", 1.0)
+    silence = given.get("heartbeat_timeout", max(5.0, 3 * interval))
+    return Conf(
+        join=given.get("join_timeout", _CONF_KEYS["join_timeout"]),
+        last_call=given.get("last_call_timeout", _CONF_KEYS["last_call_timeout"]),
+        settle=given.get("settle_timeout", _CONF_KEYS["settle_timeout"]),
+        heartbeat=Heartbeat(interval=min(interval, silence / 3), timeout=silence),
+        is_host=bool(given["is_host"]) if "is_host" in given else None,
+    )
+
+
+def _seconds(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise LaunchError(f"--rdzv-conf {key}={text} is no number of seconds.")
+    return value
+
+
+def policy_of(arguments: argparse.Namespace, conf: Conf) -> Policy:
+    """Raises LaunchError for a range that holds no number."""
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", arguments.nnodes.strip())
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high:
+        raise LaunchError(f"--nnodes {arguments.nnodes!r} is neither a number from 1 nor MIN:MAX with MIN <= MAX.")
+    if arguments.max_restarts < 0:
+        raise LaunchError(f"--max-restarts {arguments.max_restarts} is less than 0.")
+    return Policy(
+        min_nodes=low,
+        max_nodes=high,
+        max_restarts=arguments.max_restarts,
+        settle_seconds=conf.settle,
+        last_call_seconds=conf.last_call,
+    )
+
+
+def check_backend(name: str) -> None:
+    """Raises LaunchError for a rendezvous we do not have, with the one to use."""
+    if name.startswith("etcd"):
+        raise LaunchError(
+            f"--rdzv-backend {name} speaks etcd's v2 API, which etcd 3.6 removed; use --rdzv-backend c10d with "
+            "--rdzv-endpoint HOST:29400, where `python -m ddp_trainer store` runs."
+        )
+    if name not in BACKENDS:
+        raise LaunchError(f"--rdzv-backend {name!r} is none of {', '.join(BACKENDS)}.")
+
+
+def limits_of(arguments: argparse.Namespace, conf: Conf, environ: Mapping[str, str]) -> Limits:
+    """Raises LaunchError."""
+    told = arguments.shutdown_timeout
+    grace = environ.get(Env.GRACE_SECONDS, "")
+    stock = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
+    try:
+        if told is None and grace:
+            told = max(1.0, float(grace) - GRACE_MARGIN_SECONDS)
+        elif told is None:
+            told = float(stock or Limits().shutdown)
+    except ValueError as error:
+        raise LaunchError(f"{Env.GRACE_SECONDS}={grace!r} is no number of seconds.") from error
+    if told < 0:
+        raise LaunchError(f"--shutdown-timeout {told:g} is less than 0.")
+    return Limits(join=conf.join, shutdown=float(told), failure=min(Limits().failure, float(told)))
+
+
+def signals_of(text: str) -> list[signal.Signals]:
+    """Raises LaunchError for a name that is no signal, or one that cannot be handled."""
+    signals: list[signal.Signals] = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            which = signal.Signals[name.upper()]
+        except KeyError:
+            raise LaunchError(f"--signals-to-handle {name!r} is no signal; for example SIGTERM,SIGINT.") from None
+        if which in {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+            raise LaunchError(f"--signals-to-handle {name}: this signal cannot be handled.")
+        signals.append(which)
+    return signals
+
+
+def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Program:
+    """What the workers run. Raises LaunchError when there is no such thing."""
+    target: str = arguments.training_script
+    rest = tuple(arguments.training_script_args)
+    python = environ.get("PYTHON_EXEC") or sys.executable
+    if arguments.no_python and not arguments.run_path:
+        if arguments.module:
+            raise LaunchError("--no-python and --module cannot be meant together; leave one out.")
+        if not shutil.which(target, path=environ.get("PATH")):
+            raise LaunchError(f"There is no program {target!r} in $PATH, or it is not executable.")
+        return Program(kind="command", target=target, arguments=rest, python=sys.executable)
+    if arguments.module and not arguments.run_path:
+        if python == sys.executable and not _has_module(target):
+            raise LaunchError(f"There is no module {target!r} in {Path.cwd()} or in this Python; is it installed?")
+        return Program(kind="module", target=target, arguments=rest, python=python)
+    if not Path(target).exists():
+        raise LaunchError(f"There is no script {target!r} in {Path.cwd()}.")
+    return Program(kind="script", target=target, arguments=rest, python=python)
+
+
+def _has_module(name: str) -> bool:
+    """By its first part: to find the rest, Python would have to import it."""
+    top = name.partition(".")[0]
+    if top in sys.builtin_module_names or top in sys.stdlib_module_names:
+        return True
+    return importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is not None
+
+
+def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpec:
+    """Raises LaunchError."""
+    shown: frozenset[int] | None = None
+    if arguments.local_ranks_filter:
+        if not re.fullmatch(r"\d+(,\d+)*", arguments.local_ranks_filter.replace(" ", "")):
+            raise LaunchError(f"--local-ranks-filter {arguments.local_ranks_filter!r} is no list of ranks such as 0,1.")
+        shown = frozenset(int(rank) for rank in arguments.local_ranks_filter.split(","))
+    template = arguments.log_line_prefix_template or environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+    default = LogSpec()
+    return LogSpec(
+        redirects=parse_std(arguments.redirects, "--redirects"),
+        tee=parse_std(arguments.tee, "--tee"),
+        shown=shown,
+        prefix=default.prefix if template is None else template,
+        stdout_filters=_words(arguments.duplicate_stdout_filters),
+        stderr_filters=_words(arguments.duplicate_stderr_filters),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Separated by commas; two commas are one that is meant."""
+    return tuple(word.replace("\0", ",") for word in text.replace(",,", "\0").split(",") if word)
+
+
+def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
+    """Workers on this node. Raises LaunchError."""
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    gpus = _gpus(environ)
+    if text == "gpu":
+        if not gpus:
+            raise LaunchError(
+                "--nproc-per-node gpu: this node has no NVIDIA GPU that we may use; use cpu, or a number."
+            )
+        return gpus
+    if text == "auto":
+        return gpus or _cpus()
+    if text == "cpu":
+        return _cpus()
+    raise LaunchError(f"--nproc-per-node {text!r} is neither a number from 1 nor auto, cpu or gpu.")
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _gpus(environ: Mapping[str, str]) -> int:
+    """Counted without CUDA: what is made visible, else the device files that the container was given."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        devices = [device.strip() for device in visible.split(",")]
+        # CUDA reads the list up to the first device that cannot be.
+        return next((place for place, device in enumerate(devices) if device in {"", "-1"}), len(devices))
+    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in Path("/dev").glob("nvidia*"))

@@ -1,0 +1,186 @@
+"""The store: a small process that says who is in the run. ``python -m ddp_trainer store --port 29400``.
+
+It holds no training data and can be restarted at any time: running workers do not notice, and their agents tell it
+what it has forgotten. It ends by itself some seconds after the run is over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from ddp_trainer.contract import Env, Exit, Port
+from ddp_trainer.launch.client import HEARTBEAT, Heartbeat, tune
+from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.membership import PATIENCE, Membership, Patience, Phase
+from ddp_trainer.launch.protocol import (
+    LINE_BYTES,
+    Failed,
+    FromAgent,
+    FromStore,
+    Hello,
+    Join,
+    Leave,
+    Over,
+    Ping,
+    ProtocolError,
+    Refused,
+    Succeeded,
+    decode,
+    encode,
+)
+
+LINGER_SECONDS: Final = 10.0
+"""How long late comers of a finished run still get an answer."""
+
+BACKLOG: Final = 1024
+MOST_UNSENT_BYTES: Final = 4 * LINE_BYTES
+"""A peer that does not read so much is as good as gone."""
+
+
+class Store:
+    """The server around a :class:`Membership`."""
+
+    def __init__(
+        self,
+        *,
+        run_id: str = "",
+        heartbeat: Heartbeat = HEARTBEAT,
+        patience: Patience = PATIENCE,
+        linger: float = LINGER_SECONDS,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.membership = Membership(self._send, loop.time, run_id=run_id, patience=patience)
+        self.finished = asyncio.Event()
+        """Set some seconds after the run is over."""
+        self._loop = loop
+        self._heartbeat = heartbeat
+        self._linger = linger
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._next_peer = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending = False
+
+    async def listen(self, host: str, port: int) -> asyncio.Server:
+        """Serve. Raises LaunchError when the port is taken or the address is not ours."""
+        try:
+            return await asyncio.start_server(self._serve, host or None, port, limit=LINE_BYTES, backlog=BACKLOG)
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            why = "is in use by another process; choose another with --port" if taken else f"cannot be used: {error}"
+            raise LaunchError(f"Port {port} of {host or 'this host'} {why}.") from error
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._next_peer += 1
+        peer = self._next_peer
+        try:
+            tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
+            hello = await self._read(reader)
+            if isinstance(hello, Hello):  # port scanners and lost browsers get no answer
+                self._writers[peer] = writer
+                self._hear(peer, hello)
+                while peer in self._writers:
+                    self._hear(peer, await self._read(reader))
+        except (OSError, TimeoutError, ProtocolError, ValueError, asyncio.IncompleteReadError):
+            pass  # it is gone, or it is none of ours
+        finally:
+            if self._writers.pop(peer, None):
+                self.membership.lost(peer)
+                self._watch()
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> FromAgent:
+        async with asyncio.timeout(self._heartbeat.timeout):
+            line = await reader.readuntil(b"\n")
+        message = decode(line)
+        if isinstance(message, Hello | Join | Failed | Succeeded | Leave | Ping):
+            return message
+        raise ProtocolError("only the store says that")
+
+    def _hear(self, peer: int, message: FromAgent) -> None:
+        self.membership.receive(peer, message)
+        self._watch()
+
+    def _send(self, peer: int, message: FromStore) -> None:
+        writer = self._writers.get(peer)
+        if not writer:
+            return
+        writer.write(encode(message))
+        if isinstance(message, Refused) or writer.transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
+            writer.close()
+
+    def _watch(self) -> None:
+        """Look at the membership again when it is due, and end when the run has."""
+        if self._timer:
+            self._timer.cancel()
+        deadline = self.membership.deadline()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
+        if self.membership.phase is Phase.OVER and not self._ending:
+            self._ending = True
+            self._loop.call_later(self._linger, self.finished.set)
+
+    def _tick(self) -> None:
+        self.membership.tick()
+        self._watch()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a store until its run is over or it is told to stop; returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        over = asyncio.run(_run(arguments))
+    except LaunchError as error:
+        if arguments.if_free:
+            return Exit.SUCCESS
+        print(f"ddp-store: {error}", file=sys.stderr)
+        return error.exit_code
+    if over:
+        print(f"ddp-store: the run {over.verdict}, restarts by cause: {over.restarts or 'none'}", file=sys.stderr)
+    return Exit.SUCCESS
+
+
+async def _run(arguments: argparse.Namespace) -> Over | None:
+    store = Store(
+        run_id=arguments.run_id,
+        heartbeat=Heartbeat(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
+        patience=Patience(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
+        linger=arguments.linger_seconds,
+    )
+    server = await store.listen(arguments.host, arguments.port)
+    port = server.sockets[0].getsockname()[1]
+    print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(which, store.finished.set)
+    with contextlib.closing(server):
+        await store.finished.wait()
+    return store.membership.over
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ddp_trainer store", description=__doc__)
+    parser.add_argument("--host", default="", help="address to listen on; all when empty")
+    parser.add_argument("--port", type=int, default=int(Port.RENDEZVOUS))
+    parser.add_argument(
+        "--run-id",
+        default=os.environ.get(Env.RUN_ID, ""),
+        help="refuse agents of other runs; the first one's when empty",
+    )
+    parser.add_argument(
+        "--heartbeat-timeout", type=float, default=5.0, help="seconds an agent may be silent before it counts as lost"
+    )
+    parser.add_argument("--linger-seconds", type=float, default=LINGER_SECONDS, help="answer late comers so long")
+    parser.add_argument(
+        "--adopt-seconds", type=float, default=PATIENCE.adopt, help="after a restart, wait so long for known agents"
+    )
+    parser.add_argument(
+        "--first-seconds", type=float, default=PATIENCE.first, help="after a start, form no small group before"
+    )
+    return parser
