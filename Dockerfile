@@ -1,0 +1,102 @@
+# The trainer's image: what runs in the pods of a job. Targets: cpu (the default, last) and cuda.
+#
+#   docker build --target cpu --tag ddp-trainer:0.1.0 .
+#   docker build --target cuda --tag ddp-trainer:0.1.0-cuda .
+#
+# Layers from the heaviest and steadiest to the lightest: system, torch, other dependencies, our code. A changed line of
+# ours ships kilobytes. Each layer holds only what its stage added, so nothing is stored twice.
+#
+# Pin the base by digest where builds must repeat to the byte: --build-arg PYTHON_IMAGE=python:3.11-slim@sha256:...
+ARG PYTHON_IMAGE=python:3.11-slim
+
+# What every stage needs to know: where things are installed, and that no answer is waited for.
+FROM ${PYTHON_IMAGE} AS base
+ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
+
+# The pod's dependencies alone, as one file: other changes of pyproject.toml leave the layers above as they are.
+FROM base AS requirements
+WORKDIR /src
+COPY pyproject.toml ./
+RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+    print(*(d for d in project['dependencies'] if d.startswith('prometheus-client')), *project['optional-dependencies']['trainer'], sep='\n')" \
+    > requirements.txt
+
+FROM base AS wheel
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY trainer trainer
+COPY kubectl_plugin kubectl_plugin
+RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /dist .
+
+# --- cpu: torch's own index has wheels without CUDA; they are a tenth in size. ---
+FROM base AS torch-cpu
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+COPY constraints.txt /
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/ddp \
+ && pip --python /opt/ddp/bin/python install --no-deps --extra-index-url "${TORCH_INDEX}" --constraint /constraints.txt torch \
+ && { test ! -e /opt/ddp/lib/python3*/site-packages/torch/lib/libtorch_cuda.so \
+      || { echo "target cpu: ${TORCH_INDEX} had no CPU wheel of torch; name an index that has: --build-arg TORCH_INDEX=URL" >&2; exit 1; }; }
+
+FROM torch-cpu AS dependencies-cpu
+COPY --from=requirements /src/requirements.txt /
+RUN --mount=type=cache,target=/root/.cache/pip \
+    touch /before && mkdir /added \
+ && pip --python /opt/ddp/bin/python install --constraint /constraints.txt --requirement /requirements.txt \
+ && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
+
+# --- cuda: PyPI's wheels bring the CUDA runtime along, so the base needs no CUDA, only the node its driver. ---
+FROM base AS torch-cuda
+COPY constraints.txt /
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/ddp \
+ && pip --python /opt/ddp/bin/python install --constraint /constraints.txt torch \
+ && { test -e /opt/ddp/lib/python3*/site-packages/torch/lib/libtorch_cuda.so \
+      || { echo "target cuda: pip found a wheel of torch without CUDA; look at its index and find-links settings" >&2; exit 1; }; }
+
+FROM torch-cuda AS dependencies-cuda
+COPY --from=requirements /src/requirements.txt /
+RUN --mount=type=cache,target=/root/.cache/pip \
+    touch /before && mkdir /added \
+ && pip --python /opt/ddp/bin/python install --constraint /constraints.txt --requirement /requirements.txt \
+ && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
+
+# Our code, without the command line: the pod knows no Kubernetes.
+FROM base AS project
+COPY --from=wheel /dist /dist
+RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \
+ && pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.whl \
+ && rm -r /opt/ddp/lib/python3*/site-packages/kubectl_ddp /opt/ddp/bin/kubectl* \
+ && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
+
+# --- What is shipped: no pip, no compiler, a numeric user, a root file system that may be read-only. ---
+FROM base AS runtime
+RUN python -m pip uninstall --yes --quiet setuptools wheel pip \
+ && rm -f /etc/pip.conf /usr/local/bin/pip* \
+ && groupadd --gid 65532 ddp \
+ && useradd --uid 65532 --gid 65532 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin ddp
+ENV PATH=/opt/ddp/bin:${PATH} \
+    HOME=/tmp \
+    XDG_CACHE_HOME=/tmp/.cache \
+    TORCHINDUCTOR_CACHE_DIR=/tmp/.cache/inductor \
+    TRITON_CACHE_DIR=/tmp/.cache/triton
+LABEL org.opencontainers.image.title="ddp-trainer" \
+      org.opencontainers.image.description="Elastic, observed PyTorch training: launcher, metrics and reference trainer" \
+      org.opencontainers.image.licenses="Apache-2.0"
+USER 65532:65532
+WORKDIR /tmp
+STOPSIGNAL SIGTERM
+# The launcher is PID 1: it forwards signals and reaps what is left to it. Kubernetes ignores HEALTHCHECK, so there is none.
+ENTRYPOINT ["ddp-launch"]
+CMD ["--help"]
+
+FROM runtime AS cuda
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=torch-cuda /opt/ddp /opt/ddp
+COPY --from=dependencies-cuda /added/opt/ddp /opt/ddp
+COPY --from=project /added/opt/ddp /opt/ddp
+
+FROM runtime AS cpu
+COPY --from=torch-cpu /opt/ddp /opt/ddp
+COPY --from=dependencies-cpu /added/opt/ddp /opt/ddp
+COPY --from=project /added/opt/ddp /opt/ddp
