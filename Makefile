@@ -38,7 +38,7 @@ bench: $(READY) ## Run a measurement: make bench BENCH=recovery
 	@$(BIN)/python -m bench $(BENCH)
 
 docs: $(READY) ## Write again what is generated: tables of docs/ and manifests/examples
-	@$(BIN)/python -m ddp_trainer.metrics.catalogue > docs/metrics.md
+	@$(BIN)/python -m ddp_trainer.metrics.reference > docs/metrics.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
 
 image: ## Build the trainer image, target cpu

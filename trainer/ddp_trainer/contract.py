@@ -242,6 +242,7 @@ class Metric(StrEnum):
     LOSS = "ddp_loss"
     LEARNING_RATE = "ddp_learning_rate"
     RANK_UP = "ddp_rank_up"
+    RANK_PID = "ddp_rank_pid"
     RANK_INFO = "ddp_rank_info"
     RESTARTS = "ddp_worker_restarts_total"
     FAILURES = "ddp_worker_failures_total"

@@ -218,6 +218,11 @@ CHECKPOINTS: Final = (
 PROCESS: Final = (
     _of_process(Metric.RANK_UP, Kind.GAUGE, "1 while the process of this rank exists, else 0."),
     _of_process(
+        Metric.RANK_PID,
+        Kind.GAUGE,
+        "Process id of this rank inside its pod, a value and not a label, so that a restart makes no new series.",
+    ),
+    _of_process(
         "ddp_rank_stopped",
         Kind.GAUGE,
         "1 while the process is stopped or in uninterruptible sleep (states T, t, D), else 0.",

@@ -101,13 +101,13 @@ def _rank(slot: Slot) -> Speaker:
 
 
 def _process(slot: Slot) -> dict[str, float]:
-    start_time = slot.board.owner.start_time
+    owner = slot.board.owner
+    identity = {Metric.RANK_PID: float(owner.pid), "ddp_rank_start_time_seconds": owner.start_time}
     if slot.vitals is None:
-        return {Metric.RANK_UP: 0.0, "ddp_rank_stopped": 0.0, "ddp_rank_start_time_seconds": start_time}
-    return {
+        return identity | {Metric.RANK_UP: 0.0, "ddp_rank_stopped": 0.0}
+    return identity | {
         Metric.RANK_UP: 1.0,
         "ddp_rank_stopped": float(slot.vitals.standing_still),
-        "ddp_rank_start_time_seconds": start_time,
         "ddp_rank_cpu_seconds_total": slot.vitals.cpu_seconds,
         "ddp_rank_resident_memory_bytes": slot.vitals.resident_bytes,
     }
