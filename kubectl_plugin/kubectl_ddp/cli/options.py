@@ -50,7 +50,7 @@ def shared_options(
         all_namespaces: whether the command can look at every namespace (``-A``).
     """
     where = [
-        click.option("--local", is_flag=True, help="Look on this machine, not in a cluster."),
+        click.option("--local", is_flag=True, help="On this machine, not in a cluster."),
         click.option("-n", "--namespace", metavar="NAME", help="Namespace; the context's own by default."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         click.option("--kubeconfig", metavar="FILE", help="File that names the clusters."),

@@ -68,7 +68,7 @@ def _flag_hint(error: click.NoSuchOption, path: str) -> str:
     if path == program() and error.option_name not in {"--help", "-h"}:
         return f"Flags follow the command, as in '{path} list {error.option_name} ...'."
     if error.possibilities:
-        return f"Did you mean '{min(error.possibilities)}'?"
+        return f"Did you mean '{error.possibilities[0]}'?"
     return f"Run '{path} --help' for its flags."
 
 

@@ -10,7 +10,6 @@ from ddp_trainer import contract
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import pod
 from kubectl_ddp.render.engines import pytorchjob
-from kubectl_ddp.render.templating import fill
 from kubectl_ddp.spec.document import compact, digest, to_document
 from kubectl_ddp.spec.model import JobSpec
 
@@ -48,6 +47,8 @@ def render(spec: JobSpec, run_id: str, *, site: Site = Site.CLUSTER, code: Code 
         site: where they will run.
         code: the script that travels along, when ``spec`` runs one and the site is a cluster.
     """
+    from kubectl_ddp.render.templating import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
+
     view = _view(spec, run_id, code) | pod.view(spec, run_id, is_local=site is Site.LOCAL) | pytorchjob.view(spec)
     templates = [
         pytorchjob.TEMPLATE,

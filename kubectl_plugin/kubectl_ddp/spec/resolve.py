@@ -30,10 +30,9 @@ class Resolved:
 
 
 def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
-    """The job that ``layers`` (weakest first) describe. Raises UsageError."""
+    """The job that ``layers`` (weakest first) describe, over its preset and the defaults. Raises UsageError."""
     said = merge(layers)
-    preset = _preset(said)
-    said = merge([preset, said])
+    said = merge([defaults(), _preset(said), said])
     said.pop(PRESET, None)
     values = {key: _parse(key, given) for key, given in said.items()}
     origins = {key: given.origin for key, given in said.items()}

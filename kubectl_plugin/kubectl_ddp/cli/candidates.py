@@ -1,0 +1,182 @@
+"""What can stand in a place of the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import click
+
+from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, kubeconfig_files, local_job_names
+from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.spec.presets import PRESETS
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = 2.0
+"""How long a person waits for the tab key."""
+MOST_RANKS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to finish a word."""
+
+    value: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The finished words after the command's name."""
+
+    command: click.Command
+    words: tuple[str, ...]
+
+    @property
+    def positional(self) -> list[str]:
+        """Those that are neither flags nor values of flags."""
+        found, wants_value = [], False
+        for word in self.words:
+            if wants_value:
+                wants_value = False
+            elif word.startswith("-"):
+                wants_value = "=" not in word and self._takes_value(word)
+            else:
+                found.append(word)
+        return found
+
+    def where(self) -> Where:
+        """Where these words say to look."""
+        return Where(
+            local="--local" in self.words,
+            context=self._value("--context"),
+            kubeconfig=self._value("--kubeconfig"),
+            namespace=self._value("-n", "--namespace"),
+            all_namespaces="-A" in self.words or "--all-namespaces" in self.words,
+        )
+
+    def _takes_value(self, word: str) -> bool:
+        options = (each for each in self.command.params if isinstance(each, click.Option) and word in each.opts)
+        return any(not option.is_flag and not option.count for option in options)
+
+    def _value(self, *names: str) -> str | None:
+        for word, following in zip(self.words, [*self.words[1:], ""], strict=True):
+            head, equals, value = word.partition("=")
+            if head in names:
+                return value if equals else following or None
+        return None
+
+
+def command_names() -> list[Candidate]:
+    """The commands."""
+    return [Candidate(name, entry.help) for name, entry in COMMANDS.items()]
+
+
+def flags(command: click.Command, context: click.Context) -> list[Candidate]:
+    """The flags of a command, in their long form."""
+    options = [each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
+    return [
+        Candidate(max(names, key=len), (option.help or "").partition("\n")[0])
+        for option in options
+        for names in (option.opts, option.secondary_opts)
+        if names
+    ]
+
+
+def values(parameter: click.Parameter, words: Words) -> list[Candidate]:
+    """What may be given for a flag or an argument."""
+    if isinstance(parameter.type, click.Choice):
+        return [Candidate(str(choice)) for choice in parameter.type.choices]
+    offer = OFFERS.get(parameter.name or "")
+    return list(offer(words)) if offer else []
+
+
+def _jobs(words: Words) -> Iterable[Candidate]:
+    """Names of jobs, of this machine and of the cluster, but for those that stand there already."""
+    where = words.where()
+    found: dict[str, str] = {}
+    if not where.local and has_kubeconfig():
+        found = within(PATIENCE_SECONDS, lambda: _cluster_jobs(where), found)
+    if not where.names_a_cluster:
+        found |= dict.fromkeys(local_job_names(), "on this machine")
+    return [Candidate(name, place) for name, place in found.items() if name not in words.positional]
+
+
+def _cluster_jobs(where: Where) -> dict[str, str]:
+    backend = backend_for(Where(context=where.context, kubeconfig=where.kubeconfig, namespace=where.namespace))
+    return {snapshot.job["metadata"]["name"]: f"in {backend.where}" for snapshot in backend.jobs()}
+
+
+def _ranks(words: Words) -> Iterable[Candidate]:
+    named = words.positional
+    count = within(PATIENCE_SECONDS, lambda: _world(words.where(), named[0]), 0) if named else 0
+    numbers = [Candidate(str(rank), "one rank") for rank in range(min(count, MOST_RANKS))]
+    return [Candidate("all", "every rank"), Candidate("failed", "ranks that failed"), *numbers]
+
+
+def _world(where: Where, name: str) -> int:
+    """The most ranks that a job can have."""
+    spec = backend_for(where, name).job(name).job["spec"]
+    return int(spec["elasticPolicy"]["maxReplicas"]) * int(spec["nprocPerNode"])
+
+
+def _contexts(_words: Words) -> Iterable[Candidate]:
+    return [Candidate(name, namespace) for name, namespace in _kubeconfig_contexts().items()]
+
+
+def _namespaces(_words: Words) -> Iterable[Candidate]:
+    """Namespaces that the kubeconfig mentions; the cluster is not asked, since few may list its namespaces."""
+    return [Candidate(name) for name in sorted({"default", *_kubeconfig_contexts().values()})]
+
+
+def _kubeconfig_contexts() -> dict[str, str]:
+    import yaml  # noqa: PLC0415 - commands and flags are completed without it
+
+    found: dict[str, str] = {}
+    for file in kubeconfig_files():
+        document = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        for entry in document.get("contexts") or []:
+            found.setdefault(entry["name"], (entry.get("context") or {}).get("namespace") or "default")
+    return found
+
+
+def _presets(_words: Words) -> Iterable[Candidate]:
+    return [Candidate(preset.name, preset.summary) for preset in PRESETS.values()]
+
+
+def _goals(_words: Words) -> Iterable[Candidate]:
+    return [
+        Candidate(goal) for goal in ("complete", "running", "failed", "suspended", "deleted", "step=", "world-size=")
+    ]
+
+
+OFFERS: Final[Mapping[str, Callable[[Words], Iterable[Candidate]]]] = {
+    "job": _jobs,
+    "jobs": _jobs,
+    "rank": _ranks,
+    "ranks": _ranks,
+    "context": _contexts,
+    "namespace": _namespaces,
+    "job_preset": _presets,
+    "for": _goals,
+    "goal": _goals,
+}
+"""Name of a parameter to what may be given for it."""
+
+
+def within(seconds: float, ask: Callable[[], T], otherwise: T) -> T:
+    """What ``ask`` answers, or ``otherwise`` when it takes too long or fails; it is left behind then."""
+    answers: list[T] = []
+
+    def listen() -> None:
+        with contextlib.suppress(Exception):  # a cluster that does not answer has no jobs to offer
+            answers.append(ask())
+
+    asking = threading.Thread(target=listen, daemon=True)
+    asking.start()
+    asking.join(seconds)
+    return answers[0] if answers else otherwise

@@ -1,0 +1,122 @@
+"""``kubectl_complete-ddp``: what kubectl runs when a person presses the tab key after ``kubectl ddp``.
+
+The protocol is cobra's: the words so far are the arguments, the last one unfinished; the answer is a line per
+candidate, ``value<TAB>description``, and at the end ``:N`` that tells the shell what to do besides. kubectl filters
+nothing, so the candidates are those that begin with the unfinished word. Whatever goes wrong, the shell sees nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Final
+
+import click
+
+from kubectl_ddp.cli.candidates import Candidate, Words, command_names, flags, values
+from kubectl_ddp.cli.group import root
+
+
+class Directive(IntFlag):
+    """Cobra's ShellCompDirective."""
+
+    FILES = 0
+    NO_FILES = 4
+    FILTER_EXTENSION = 8
+
+
+EXTENSIONS: Final = (Candidate("yaml"), Candidate("yml"), Candidate("json"))
+FILES: Final = frozenset({"kubeconfig", "script"})
+"""Parameters that name a file of any kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the shell is told."""
+
+    candidates: Sequence[Candidate]
+    directive: Directive = Directive.NO_FILES
+
+    def __str__(self) -> str:
+        lines = [f"{each.value}\t{each.description}".rstrip("\t") for each in self.candidates]
+        return "\n".join([*lines, f":{self.directive:d}"])
+
+
+def main() -> int:
+    """The console script. Never fails: a shell shows errors in the middle of the line being typed."""
+    try:
+        print(answer(sys.argv[1:]))
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt):  # noqa: BLE001 - see above
+        print(f":{Directive.NO_FILES:d}")
+    return 0
+
+
+def answer(words: Sequence[str]) -> Answer:
+    """Complete the last of ``words``, which stand after ``kubectl ddp``."""
+    *before, unfinished = words or [""]
+    name = next((word for word in before if not word.startswith("-")), None)
+    if name is None:
+        return _beginning_with(unfinished, Answer(command_names()))
+    group = root()
+    context = click.Context(group, info_name="ddp")
+    command = group.get_command(context, name)
+    if command is None:
+        return Answer(())
+    rest = before[before.index(name) + 1 :]
+    return _of_command(command, context, rest, unfinished)
+
+
+def _of_command(command: click.Command, context: click.Context, before: Sequence[str], unfinished: str) -> Answer:
+    if "--" in before:
+        return Answer((), Directive.FILES)
+    pending = _pending_option(command, before)
+    words = Words(command, tuple(before))
+    if pending is not None:
+        return _beginning_with(unfinished, _of_parameter(pending, words))
+    head, equals, value = unfinished.partition("=")
+    if head.startswith("--") and equals:
+        option = _option(command, head)
+        found = _beginning_with(value, _of_parameter(option, words)) if option else Answer(())
+        return Answer(
+            [Candidate(f"{head}={each.value}", each.description) for each in found.candidates], found.directive
+        )
+    if unfinished.startswith("-"):
+        return _beginning_with(unfinished, Answer(flags(command, context)))
+    argument = _argument(command, len(words.positional))
+    return _beginning_with(unfinished, _of_parameter(argument, words)) if argument else Answer(())
+
+
+def _of_parameter(parameter: click.Parameter, words: Words) -> Answer:
+    if parameter.name == "job_file":
+        return Answer(EXTENSIONS, Directive.FILTER_EXTENSION)
+    if parameter.name in FILES:
+        return Answer((), Directive.FILES)
+    return Answer(values(parameter, words))
+
+
+def _beginning_with(unfinished: str, found: Answer) -> Answer:
+    if found.directive is Directive.FILTER_EXTENSION:
+        return found
+    return Answer([each for each in found.candidates if each.value.startswith(unfinished)], found.directive)
+
+
+def _option(command: click.Command, word: str) -> click.Option | None:
+    return next((each for each in command.params if isinstance(each, click.Option) and word in each.opts), None)
+
+
+def _pending_option(command: click.Command, before: Sequence[str]) -> click.Option | None:
+    """The option whose value is being typed, if the word before wants one."""
+    option = _option(command, before[-1]) if before else None
+    return option if option is not None and not option.is_flag and not option.count else None
+
+
+def _argument(command: click.Command, position: int) -> click.Argument | None:
+    """The argument that the word in this position belongs to."""
+    for argument in (each for each in command.params if isinstance(each, click.Argument)):
+        if argument.nargs < 0 or position < argument.nargs:
+            return argument
+        position -= argument.nargs
+    return None

@@ -1,0 +1,214 @@
+"""The flags that describe a job, made from the table of fields, and what they say as a source of values."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import click
+
+from kubectl_ddp.cli.options import Options
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.fields import DERIVED, FIELDS, PRESET, Field, flag_of
+from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.resolve import Resolved, merge, resolve, set_values
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+IMAGE_VARIABLE: Final = "KUBECTL_DDP_IMAGE"
+SHARED: Final = frozenset({"namespace"})
+"""Keys whose flag every command has."""
+DRY_RUN: Final = "--dry-run"
+DRY_RUNS: Final = ("none", "client", "server")
+WORDS_AFTER_DASHES: Final = "kubectl_ddp.words_after_dashes"
+
+
+class ProgramCommand(click.Command):
+    """A command whose words after ``--`` belong to the user's program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            split = args.index("--")
+            ctx.meta[WORDS_AFTER_DASHES], args = tuple(args[split + 1 :]), args[:split]
+        try:
+            return super().parse_args(ctx, _with_values(args))
+        except click.NoSuchOption as error:
+            raise UsageError(
+                f"{ctx.command_path} has no flag '{error.option_name}'.", hint=self._meant(ctx, error.option_name)
+            ) from None
+
+    def _meant(self, ctx: click.Context, word: str) -> str:
+        """A misspelled flag of ours, or one of the program that stands before the ``--``."""
+        import difflib  # noqa: PLC0415 - needed on this error alone
+
+        ours = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
+        close = difflib.get_close_matches(word, ours, n=1, cutoff=0.75)
+        meant = f"Did you mean '{close[0]}'? " if close else ""
+        return f"{meant}Flags of the program follow '--', as in '{ctx.command_path} train.py -- {word} ...'."
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS]..."]
+
+
+def _with_values(args: list[str]) -> list[str]:
+    """Give a bare ``--dry-run`` kubectl's meaning, ``client``; the word after it is not its value unless it can be."""
+    joined: list[str] = []
+    for word in args:
+        if joined and joined[-1] == DRY_RUN and word in DRY_RUNS:
+            joined[-1] = f"{DRY_RUN}={word}"
+        else:
+            joined.append(word)
+    return [f"{DRY_RUN}=client" if word == DRY_RUN else word for word in joined]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What the command line says about the job."""
+
+    script: str | None
+    words: tuple[str, ...] | None
+    """Words after ``--``; ``None`` when there was no ``--``."""
+    file: str | None
+    assignments: tuple[str, ...]
+    shorthand: str | None
+    flags: Mapping[str, Any]
+    """Key of the job file to the flag's value."""
+
+
+def job_options(command: Callable[Concatenate[JobRequest, P], R]) -> Callable[P, R]:
+    """Add the flags of a job to a command and hand it a :class:`JobRequest` as its first argument."""
+
+    @functools.wraps(command)
+    def with_request(*args: P.args, **kwargs: P.kwargs) -> R:
+        request = JobRequest(
+            script=_pop(kwargs, "script"),
+            words=click.get_current_context().meta.get(WORDS_AFTER_DASHES),
+            file=_pop(kwargs, "job_file"),
+            assignments=_pop(kwargs, "assignments"),
+            shorthand=_pop(kwargs, "shorthand"),
+            flags={key: value for key in _keys() if (value := _pop(kwargs, _parameter(key))) not in {None, ()}},
+        )
+        return command(request, *args, **kwargs)
+
+    for option in reversed(_options()):
+        option(with_request)
+    return with_request
+
+
+def _pop(kwargs: dict[str, Any], name: str) -> Any:
+    return kwargs.pop(name)
+
+
+def _keys() -> list[str]:
+    return [*(key for key in FIELDS if key not in DERIVED | SHARED), PRESET]
+
+
+def _parameter(key: str) -> str:
+    return f"job_{key.lower()}"
+
+
+def _options() -> list[Callable[[Any], Any]]:
+    return [
+        click.argument("script", required=False),
+        click.option("-f", "--filename", "job_file", metavar="FILE", help="Job file; '-' reads standard input."),
+        click.option("-j", "shorthand", metavar="[MIN:]MAXxN", help="Nodes and processes in one word, as in 2:8x8."),
+        *(_option(key, FIELDS[key]) for key in _keys() if key != PRESET),
+        click.option(
+            "--preset",
+            _parameter(PRESET),
+            metavar="|".join(PRESETS),
+            help="Values that belong together; chosen by --gpus.",
+        ),
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of the job file."),
+    ]
+
+
+def _option(key: str, field: Field) -> Callable[[Any], Any]:
+    name = flag_of(key)
+    if not field.metavar:
+        return click.option(f"{name}/--no-{name[2:]}", _parameter(key), default=None, help=field.help)
+    many = field.is_map or field.is_list
+    more = " May be given several times." if many else ""
+    return click.option(name, _parameter(key), metavar=field.metavar, multiple=many, help=field.help + more)
+
+
+def read_job(request: JobRequest, options: Options, *, name_suffix: str = "") -> Resolved:
+    """The job that flags, file, preset and defaults come to. Raises UsageError or NotFound."""
+    layers: list[Layer] = []
+    if request.file is not None:
+        from kubectl_ddp.spec.jobfile import read  # noqa: PLC0415 - imports yaml
+
+        layers.append(read(request.file))
+    flags = flag_layer(request, options)
+    return resolve([*layers, set_values(request.assignments), flags], _surroundings(name_suffix))
+
+
+def flag_layer(request: JobRequest, options: Options) -> Layer:
+    """What the flags say. Raises UsageError where two of them contradict each other."""
+    layer: dict[str, Given] = {}
+    for key, value in request.flags.items():
+        layer |= _given(key, value)
+    if options.namespace:
+        layer["namespace"] = Given(options.namespace, Origin(Kind.FLAG, "--namespace"))
+    programs = [flag_of(key) for key in ("module", "command") if key in layer]
+    if request.script is not None:
+        programs.insert(0, f"the script '{request.script}'")
+        layer["script"] = Given(request.script, Origin(Kind.FLAG, "SCRIPT"))
+    if len(programs) > 1:
+        raise UsageError(f"{' and '.join(programs)} exclude each other.", hint="Keep the one to run.")
+    if request.words is not None:
+        layer["args"] = Given(list(request.words), Origin(Kind.FLAG, "words after --"))
+    return merge([layer, _shorthand(request.shorthand, layer)])
+
+
+def _given(key: str, value: Any) -> dict[str, Given]:
+    if key in FIELDS and FIELDS[key].is_map:
+        return dict(_entry(key, word) for word in value)
+    raw = list(value) if isinstance(value, tuple) else value
+    return {key: Given(raw, Origin(Kind.FLAG, flag_of(key)))}
+
+
+def _entry(key: str, word: str) -> tuple[str, Given]:
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{flag_of(key)}: '{word}' gives no value.", hint=f"Write it as {FIELDS[key].metavar}.")
+    return f"{key}.{name}", Given(value, Origin(Kind.FLAG, f"{flag_of(key)} {name}"))
+
+
+def _shorthand(word: str | None, layer: Layer) -> Layer:
+    if word is None:
+        return {}
+    match = re.fullmatch(r"(\d+(?::\d+)?)x(\d+)", word)
+    if match is None:
+        raise UsageError(
+            f"-j: '{word}' is not nodes x processes.", hint="Write it as '4x8', or '2:8x8' for an elastic job."
+        )
+    for key in ("nnodes", "nproc"):
+        if key in layer:
+            raise UsageError(f"-j and {flag_of(key)} say the same thing.", hint="Leave one of them out.")
+    origin = Origin(Kind.FLAG, "-j")
+    return {"nnodes": Given(match[1], origin), "nproc": Given(match[2], origin)}
+
+
+def _surroundings(name_suffix: str, environ: Mapping[str, str] = os.environ) -> Surroundings:
+    image = environ.get(IMAGE_VARIABLE)
+    if image:
+        return Surroundings(
+            image=image, image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}"), name_suffix=name_suffix
+        )
+    version = importlib.metadata.version("kubectl-ddp")
+    return Surroundings(image=f"ddp-trainer:{version}", name_suffix=name_suffix)
+
+
+def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:
+    """Say on stderr what is legal and probably not meant."""
+    for warning in [*map(str, resolved.warnings), *more]:
+        options.note(f"warning: {warning}")

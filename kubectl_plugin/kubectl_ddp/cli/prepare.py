@@ -1,0 +1,93 @@
+"""What submit and render share: from the command line to a job that is ready to be rendered."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.backends import Where, is_local
+from kubectl_ddp.cli.job_options import JobRequest, read_job
+from kubectl_ddp.cli.options import Options
+from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.render import Code, Site, render
+from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.script import check_script, read_script
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Script
+from kubectl_ddp.spec.resolve import Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job, where it will run, and the script that travels with it."""
+
+    resolved: Resolved
+    where: Where
+    site: Site
+    code: Code | None
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job."""
+        return self.resolved.spec
+
+    @property
+    def placeholder(self) -> str:
+        """A run id for objects that are only shown."""
+        return placeholder_run_id(self.spec, self.code)
+
+    def objects(self, run_id: str) -> list[Object]:
+        """What runs the job."""
+        return render(self.spec, run_id, site=self.site, code=self.code)
+
+
+def prepare(options: Options, request: JobRequest, *, name_suffix: str = "", shown: bool = False) -> Prepared:
+    """The job of this command line, its script checked. Raises UsageError or NotFound.
+
+    Args:
+        options: the shared flags.
+        request: the job's flags.
+        name_suffix: ending of a name that is made of the program.
+        shown: whether the objects are only looked at; then a cluster is meant unless ``--local`` says otherwise.
+    """
+    resolved = read_job(request, options, name_suffix=name_suffix)
+    where = _place(options, resolved.spec)
+    site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
+    code, spec = None, resolved.spec
+    if isinstance(program := spec.program, Script):
+        if site is Site.LOCAL:
+            spec = dataclasses.replace(spec, program=Script(str(check_script(program.path))))
+        else:
+            code = read_script(program.path)
+    return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
+
+
+def _place(options: Options, spec: JobSpec) -> Where:
+    """Where the command line points; the namespace of a job file counts when the job does not run here."""
+    return Where(
+        local=options.local,
+        context=options.context,
+        kubeconfig=options.kubeconfig,
+        namespace=None if options.local else spec.namespace,
+    )
+
+
+def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """What a job leaves out on this machine; raises PreflightFailed where it could not do without."""
+    for name, entry in spec.secret_env.items():
+        if name not in environ:
+            raise PreflightFailed(
+                f"{name} is kept in the Secret '{entry}', and this machine has no Secrets.",
+                hint=f"Export {name} in this shell; a local job inherits it.",
+            )
+    return list(_left_out(spec))
+
+
+def _left_out(spec: JobSpec) -> Iterator[str]:
+    for source in spec.env_from:
+        yield f"The variables of {source} are not set: this machine has no such thing. Export what the job needs."
+    if spec.gang or spec.priority or spec.node_selector:
+        yield "gang, priority and nodeSelector mean nothing on one machine and are left aside."

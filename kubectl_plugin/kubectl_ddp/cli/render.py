@@ -1,0 +1,66 @@
+"""``kubectl ddp render``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from kubectl_ddp.cli.job_options import JobRequest, ProgramCommand, job_options, warn
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.prepare import prepare
+from kubectl_ddp.cli.version import API_VERSION
+from kubectl_ddp.spec.document import to_document
+from kubectl_ddp.spec.origin import Origin
+from kubectl_ddp.spec.resolve import Resolved
+
+
+@click.command(cls=ProgramCommand)
+@click.option("--explain", is_flag=True, help="Print each value of the job and where it came from, instead.")
+@job_options
+@shared_options("yaml", "json")
+def render(options: Options, request: JobRequest, *, explain: bool) -> None:
+    """Print the objects that submit would create; asks no cluster.
+
+    The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job prints the same text;
+    a submission gets one of its own.
+    """
+    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415 - YAML, which help does without
+
+    prepared = prepare(options, request, shown=True)
+    warn(prepared.resolved, options)
+    if not explain:
+        objects = prepared.objects(prepared.placeholder)
+        click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
+    elif options.output == "json":
+        fields = [_as_json(key, value, origin) for key, value, origin in explained(prepared.resolved)]
+        click.echo(json.dumps({"apiVersion": API_VERSION, "kind": "Explanation", "fields": fields}, indent=2))
+    else:
+        click.echo(_table(prepared.resolved))
+
+
+def explained(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
+    """Each value of a job: dotted key, value, origin."""
+    document = to_document(resolved.spec)
+    for key, origin in resolved.origins.items():
+        head, _, entry = key.partition(".")
+        value = document.get(head, "")
+        yield key, value[entry] if entry and isinstance(value, dict) else value, origin
+
+
+def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:
+    return {"field": key, "value": value, "from": str(origin.kind), "place": origin.place, "reason": origin.reason}
+
+
+def _table(resolved: Resolved) -> str:
+    rows = [("FIELD", "VALUE", "FROM")]
+    rows += [(key, _short(value), str(origin)) for key, value, origin in explained(resolved)]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,164 @@
+"""``kubectl ddp submit``."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any, Final
+
+import click
+
+from kubectl_ddp.backend import Backend, Object
+from kubectl_ddp.backends import backend_for
+from kubectl_ddp.cli.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, job_options, warn
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.prepare import Prepared, check_local, prepare
+from kubectl_ddp.cli.version import API_VERSION
+from kubectl_ddp.errors import Interrupted, UsageError
+from kubectl_ddp.program import program
+from kubectl_ddp.render import Site
+from kubectl_ddp.spec.document import digest
+from kubectl_ddp.spec.quantity import BadValue, parse_seconds
+
+LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' own alphabet for made-up endings: no vowels, so no words."""
+
+
+@click.command(cls=ProgramCommand)
+@click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for the end; the exit code says how the job ended.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; the job goes on.")
+@click.option(
+    DRY_RUN,
+    type=click.Choice(DRY_RUNS),
+    default="none",
+    help="Create nothing: 'client' only renders, 'server' lets the API server check.",
+)
+@job_options
+@shared_options("json", "yaml", "name")
+def submit(
+    options: Options, request: JobRequest, *, follow: bool, waits: bool, timeout: str | None, dry_run: str
+) -> None:
+    """Run SCRIPT, a module or a job file: on a cluster, or on this machine with --local.
+
+    Words after '--' are arguments of the program. The job goes on when this command has ended.
+    """
+    seconds = _timeout(timeout, waits=follow or waits)
+    prepared = prepare(options, request, name_suffix=_ending(), shown=dry_run == "client")
+    left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
+    warn(prepared.resolved, options, left_out)
+    if dry_run != "none":
+        _dry_run(prepared, options, on_server=dry_run == "server")
+        return
+    backend = backend_for(prepared.where)
+    run_id = secrets.token_hex(6)
+    backend.submit(prepared.objects(run_id))
+    submission = _submission(prepared, backend.where, run_id)
+    if not (waits and options.output == "json"):
+        _announce(submission, options)
+    if follow or waits:
+        _attend(backend, submission, options, follows=follow, timeout=seconds)
+
+
+def _timeout(text: str | None, *, waits: bool) -> float | None:
+    if text is None:
+        return None
+    if not waits:
+        raise UsageError(f"--timeout {text} limits nothing.", hint="Add --wait or --follow.")
+    try:
+        return float(parse_seconds(text))
+    except BadValue as error:
+        raise UsageError(f"--timeout: {error.message}.", hint=error.hint) from None
+
+
+def _ending() -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(5))
+
+
+def _dry_run(prepared: Prepared, options: Options, *, on_server: bool) -> None:
+    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415 - YAML, which help does without
+
+    objects = prepared.objects(prepared.placeholder)
+    if on_server:
+        objects = _checked_by_server(prepared, objects)
+    if options.output in {"json", "yaml"}:
+        click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
+        return
+    suffix = "" if options.output == "name" else f" created ({'server ' if on_server else ''}dry run)"
+    for item in objects:
+        click.echo(f"{_resource(item)}/{item['metadata']['name']}{suffix}")
+
+
+def _checked_by_server(prepared: Prepared, objects: list[Object]) -> list[Object]:
+    if prepared.site is Site.LOCAL:
+        raise UsageError("--dry-run=server asks a cluster, and this job would run here.", hint="Use --dry-run=client.")
+    from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports the Kubernetes client
+
+    where = prepared.where
+    backend = ClusterBackend(context=where.context, kubeconfig=where.kubeconfig, namespace=where.namespace)
+    return backend.dry_run(objects)
+
+
+def _resource(item: Object) -> str:
+    """The resource as kubectl prints it, as in ``pytorchjob.kubeflow.org``."""
+    group = item["apiVersion"].rpartition("/")[0]
+    kind: str = item["kind"].lower()
+    return f"{kind}.{group}" if group else kind
+
+
+def _submission(prepared: Prepared, where: str, run_id: str) -> dict[str, Any]:
+    spec = prepared.spec
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Submission",
+        "name": spec.name,
+        "namespace": spec.namespace,
+        "where": where,
+        "runId": run_id,
+        "digest": digest(spec, prepared.code.text if prepared.code else ""),
+    }
+
+
+def _announce(submission: dict[str, Any], options: Options) -> None:
+    """Say what was made, and what to type next."""
+    name, where = submission["name"], submission["where"]
+    if options.output == "json":
+        click.echo(json.dumps(submission))
+    elif options.output == "yaml":
+        from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - YAML, which help does without
+
+        click.echo(to_yaml([submission]), nl=False)
+    elif options.output == "name":
+        click.echo(f"pytorchjob.kubeflow.org/{name}")
+    place = "on this machine" if where == "local" else f"in {where}"
+    called = program()
+    options.note(f"Job {name} created {place}, run {submission['runId']}.")
+    options.note(f"  {called} status {name} --ranks   how it goes\n  {called} logs {name} -f          what it writes")
+
+
+def _attend(
+    backend: Backend, submission: dict[str, Any], options: Options, *, follows: bool, timeout: float | None
+) -> None:
+    """Stay until the job has ended; raises what it ended with, and TimedOut. Ctrl-C leaves the job alone."""
+    from kubectl_ddp import waiting  # noqa: PLC0415 - only who waits pays for it
+
+    name = submission["name"]
+    try:
+        if follows:
+            _print_logs(backend, name, to_stderr=options.output is not None)
+        state = waiting.wait_for(backend, name, waiting.parse_goal("complete"), timeout=timeout)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Stopped watching; the job {name} goes on.", hint=f"Return with '{program()} logs {name} -f'."
+        ) from None
+    if options.output == "json":
+        click.echo(json.dumps(submission | {"state": str(state.state), "summary": state.summary}))
+    else:
+        options.note(f"Job {name}: {state.reason}")
+
+
+def _print_logs(backend: Backend, name: str, *, to_stderr: bool) -> None:
+    from kubectl_ddp.follow import follow, rank_filter  # noqa: PLC0415 - only who follows pays for it
+
+    for line in follow(backend, name, ranks=rank_filter("all", None)):
+        click.echo(str(line), err=to_stderr)

@@ -1,0 +1,59 @@
+"""A script of this machine: looked at before anything is made of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.program import program
+from kubectl_ddp.render import Code
+
+LARGEST_BYTES: Final = 900 * 1024
+"""A ConfigMap holds 1 MiB, its own names included."""
+
+
+def check_script(path: str) -> Path:
+    """The absolute path of a script that can be run here. Raises UsageError."""
+    script = Path(path)
+    if script.is_dir():
+        raise UsageError(
+            f"'{path}' is a directory, not a script.", hint=f"Name the file in it, as in '{path.rstrip('/')}/train.py'."
+        )
+    _read(script)
+    return script.resolve()
+
+
+def read_script(path: str) -> Code:
+    """A script as it travels to a cluster. Raises UsageError when it cannot."""
+    check_script(path)
+    script, data = Path(path), _read(Path(path))
+    elsewhere = "Put it into the image and run it with --module or --command."
+    if len(data) > LARGEST_BYTES:
+        raise UsageError(
+            f"'{path}' has {len(data)} bytes, and at most {LARGEST_BYTES} can travel with a job.", hint=elsewhere
+        )
+    if not re.fullmatch(r"[-._A-Za-z0-9]+", script.name):
+        raise UsageError(
+            f"'{script.name}' cannot travel under this name.",
+            hint="Rename it: letters, digits, '-', '_' and '.' are allowed.",
+        )
+    try:
+        return Code(script.name, data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"'{path}' is no UTF-8 text: byte {error.start} is wrong.", hint=elsewhere) from None
+
+
+def _read(script: Path) -> bytes:
+    try:
+        return script.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(
+            f"There is no script '{script}'.",
+            hint=f"What lies in the image is run with '{program()} submit --command \"python {script}\"'.",
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"The script '{script}' cannot be read: {error.strerror}.", hint="Name a file you may read."
+        ) from None
