@@ -34,6 +34,7 @@ class Evaluation:
         """
         if not len(self._samples):
             return {}
+        self._group.activity = "in an evaluation"
         training = model.training
         model.eval()
         try:

@@ -28,6 +28,9 @@ _NETWORK: Final = re.compile(
 )
 """gloo reports a lost peer as a bare RuntimeError; inside a backward pass only its words tell it from a bug."""
 
+_SOURCE_LINE: Final = re.compile(r"^(?:\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*)+")
+"""Where in torch's source a message was written; of no use to the reader."""
+
 
 class Group:
     """This rank's view of the worker group."""
@@ -38,6 +41,8 @@ class Group:
         self.backend = backend
         """``nccl``, ``gloo``, or ``none`` for a group of one."""
         self.device = device
+        self.activity = "while it started"
+        """What the ranks are about, for the sentence that tells of a lost peer."""
 
     @classmethod
     def join(cls, env: Environment, device: torch.device, timeout_seconds: float) -> Group:
@@ -111,7 +116,7 @@ class Group:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """A collective of ours: whatever fails here, the network or a peer is the cause."""
-        with _translated(f"Rank {self.rank} lost a peer"):
+        with _translated(f"Rank {self.rank} lost a peer {self.activity}"):
             yield
 
     @contextmanager
@@ -121,7 +126,7 @@ class Group:
             yield
         except RuntimeError as err:
             if self.world_size > 1 and is_network(err):
-                raise _lost(f"Rank {self.rank} lost a peer", err) from err
+                raise _lost(f"Rank {self.rank} lost a peer {self.activity}", err) from err
             raise
 
     def close(self) -> None:
@@ -146,5 +151,14 @@ def _translated(what: str) -> Iterator[None]:
 
 
 def _lost(what: str, err: RuntimeError) -> PeerLost:
-    reason = str(err).strip().splitlines()[0].rstrip(".") if str(err).strip() else type(err).__name__
-    return PeerLost(f"{what}: {reason}.", hint="The launcher forms a new group.")
+    return PeerLost(f"{what}: {reason(str(err))}.", hint="The launcher has to form a new group.")
+
+
+def reason(text: str) -> str:
+    """The one sentence of torch's message that says what happened.
+
+    >>> reason("[/src/gloo/pair.cc:537] Read error [10.0.0.7]:4242: Connection reset by peer. This is typically ...")
+    'Read error [10.0.0.7]:4242: Connection reset by peer'
+    """
+    first = (text.strip().splitlines() or ["no reason was given"])[0]
+    return _SOURCE_LINE.sub("", first).split(". ")[0].rstrip(".")

@@ -1,6 +1,6 @@
 """What must survive a crash although no checkpoint holds it: the highest step reached, and when the run began.
 
-48 bytes beside the checkpoints, written in place after every step, without waiting for the disk: 2 microseconds. A
+40 bytes beside the checkpoints, written in place after every step, without waiting for the disk: 2 microseconds. A
 killed process leaves them in the page cache, where its successor reads them; a lost machine may lose the last ones,
 and then fewer steps are counted as lost than were.
 """

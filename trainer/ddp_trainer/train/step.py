@@ -74,6 +74,7 @@ class Stepper:
             WrongSamples: the ranks disagree about the step; nothing was committed.
             NotFinite: the loss is not a number; nothing was committed.
         """
+        self._group.activity = f"in step {step}"
         batch = self._plan.batch(step)
         share = self._compute(step, batch)
         ballot = Ballot(

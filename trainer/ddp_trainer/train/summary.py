@@ -57,8 +57,8 @@ class Summary:
     generation: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values, that any reader can load."""
+        return {**asdict(self), "result": str(self.result)}
 
     def to_json(self) -> str:
         """One line."""
