@@ -14,7 +14,7 @@ In any training script::
 
     meter = attach.meter()
     for batch in loader:
-        meter.reached(Phase.DATA_WAIT)
+        meter.reached("data_wait")
         ...
         meter.step(samples=len(batch))
 

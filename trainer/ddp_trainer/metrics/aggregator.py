@@ -73,7 +73,6 @@ class Pages:
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until told to stop or left alone; see the module for the exit codes."""
-    parent = os.getppid()
     arguments = _parser().parse_args(argv)
     try:
         listener = _listen_patiently(arguments.address, arguments.port)
@@ -84,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     job = os.environ.get(Env.JOB) or LOCAL_JOB
     print(f"aggregate: metrics of job {job} at http://{address}/metrics", file=sys.stderr, flush=True)
     pages = Pages(Exposition(arguments.directory, job))
-    asyncio.run(_serve(Server(pages.respond), listener, parent))
+    asyncio.run(_serve(Server(pages.respond), listener, arguments.parent))
     return Exit.SUCCESS
 
 
@@ -164,6 +163,12 @@ def _parser() -> argparse.ArgumentParser:
         "--address",
         default=os.environ.get(Env.METRICS_ADDRESS, ""),
         help=f"address to listen on (default ${Env.METRICS_ADDRESS}, else every one of this host)",
+    )
+    parser.add_argument(
+        "--parent",
+        type=int,
+        default=os.getppid(),
+        help="process with whose end this one ends (default: the one that started it, if it still lives by now)",
     )
     return parser
 

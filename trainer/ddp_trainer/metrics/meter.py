@@ -20,9 +20,9 @@ class Meter:
         meter = attach.meter()
         for epoch in range(epochs):
             for inputs, targets in loader:
-                meter.reached(Phase.DATA_WAIT)              # all since the last step went into waiting for data
+                meter.reached("data_wait")                  # all since the last step went into waiting for data
                 loss = criterion(model(inputs), targets)
-                meter.reached(Phase.FORWARD)
+                meter.reached("forward")
                 ...
                 meter.step(samples=len(inputs), epoch=epoch)
 
@@ -37,13 +37,16 @@ class Meter:
         """For all else there is to tell: ``progress``, ``evaluated``, ``checkpoint_saved`` and so on."""
         self._clock = clock
         self._step = first_step
-        self._seconds = dict.fromkeys(_PHASES, 0.0)
+        self._seconds: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         self._mark = clock()
 
-    def reached(self, phase: Phase) -> None:
-        """``phase`` ends here: the time since the last mark was spent in it."""
+    def reached(self, phase: str) -> None:
+        """``phase`` ends here: the time since the last mark was spent in it; see :class:`~ddp_trainer.contract.Phase`.
+
+        A word that names no phase counts as ``other``: this is no place to stop a training.
+        """
         now = self._clock()
-        self._seconds[phase] += now - self._mark
+        self._seconds[phase if phase in self._seconds else Phase.OTHER] += now - self._mark
         self._mark = now
 
     def step(self, samples: int, epoch: int = 0) -> None:

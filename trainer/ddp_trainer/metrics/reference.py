@@ -20,6 +20,37 @@ go on from there when it is started again; a restart makes no new series.
 
 A counter ends in `_total`: look at its `rate()` or `increase()`, and sum after that. Of a counter whose label has a
 fixed set of values, all series are there from the start, at 0. A gauge that was never set is absent.
+
+## In your own script
+
+`ddp-launch` starts the process that serves the metrics and tells its workers where to write. A script adds:
+
+```python
+from ddp_trainer.metrics import attach
+
+meter = attach.meter()
+for inputs, targets in loader:
+    meter.reached("data_wait")  # the time since the last mark was spent in this phase
+    loss = train_on(inputs, targets)
+    meter.step(samples=len(inputs))  # the rest of the step counts as "other"
+    meter.recorder.progress(loss=loss, learning_rate=0.1)
+```
+
+Under stock `torchrun`, or with no launcher at all, start the server yourself:
+
+```sh
+export DDP_METRICS_DIR=/dev/shm/metrics
+mkdir -p "$DDP_METRICS_DIR"
+python -m ddp_trainer aggregate --port {Port.METRICS.value} &
+torchrun --nproc-per-node 4 train.py
+```
+
+Keep that directory in memory (`/dev/shm`, or an `emptyDir` of medium `Memory`): a store into a page that a slow disk is
+writing back has to wait for it. Without `DDP_METRICS_DIR` the calls do nothing, and where the directory cannot be
+written, one line of warning says so. Nothing about metrics raises into the training.
+
+`aggregate` exits with 0 when it is told to stop or the process that started it has ended, with 1 when it cannot listen
+(port in use, address of another host), with 2 for a wrong flag. Training goes on in each case.
 """
 
 SCOPES: Final = {

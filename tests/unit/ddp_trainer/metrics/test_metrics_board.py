@@ -120,13 +120,6 @@ def test_a_replaced_board_still_belongs_to_the_process_that_mapped_it(path: Path
     assert read(path, RANK).values[Metric.STEPS] == 0.0
 
 
-def test_the_blocks_of_a_board_are_allocated(path: Path) -> None:
-    path.touch()
-    os.truncate(path, RANK.size)
-    Board.open(path, RANK)
-    assert path.stat().st_blocks * 512 >= RANK.size
-
-
 def test_a_symbolic_link_is_replaced_and_not_followed(path: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(RANK.blank())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from ddp_trainer.contract import Metric, MetricLabel, Phase
+from ddp_trainer.metrics import catalogue, server
 from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope, Source
 from ddp_trainer.metrics.reference import lines
 
@@ -73,3 +76,10 @@ def test_the_docs_are_in_step() -> None:
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     told = "run: python -m ddp_trainer.metrics.reference > docs/metrics.md"
     assert page == "\n".join(lines()) + "\n", told
+
+
+@pytest.mark.parametrize("module", [catalogue, server], ids=lambda module: module.__name__)
+def test_the_examples_in_the_docstrings_are_true(module: ModuleType) -> None:
+    done = doctest.testmod(module)
+    assert done.attempted > 0
+    assert done.failed == 0

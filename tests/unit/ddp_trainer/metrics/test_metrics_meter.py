@@ -51,3 +51,12 @@ def test_every_step_starts_from_nothing() -> None:
     meter.step(samples=2)
     assert [step[0] for step in heard.steps] == [41, 42]
     assert [sum(step[3:]) for step in heard.steps] == [1.0, 0.5]
+
+
+def test_a_word_that_names_no_phase_counts_as_other() -> None:
+    heard, clock = Heard(), Clock()
+    meter = Meter(heard, clock=clock)
+    clock.now += 1
+    meter.reached("lunch")
+    meter.step(samples=1)
+    assert heard.steps[0][-1] == 1.0

@@ -1,0 +1,164 @@
+"""Real processes for the tests of metrics: ranks that do as they are told, and an aggregator to scrape."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+DEADLINE_SECONDS = 30.0
+"""For what must happen; never a measure of how soon."""
+QUIET_SECONDS = 0.5
+"""A thread that prints all the time and prints nothing for so long does not run."""
+
+RANK_PROGRAM = """
+import ctypes, sys, threading
+from ddp_trainer.metrics import attach
+
+recorder = attach.rank_recorder()
+rank = int(sys.argv[1])
+recorder.identity(rank=rank, local_rank=rank, world_size=8, backend="gloo", device="cpu")
+
+def hold_the_gil():
+    ctypes.PyDLL(None).sleep(3600)
+
+for number, line in enumerate(sys.stdin, start=1):
+    order, _, value = line.strip().partition(" ")
+    if order == "step":
+        for step in range(int(value)):
+            recorder.step(step + 1, 0, 16, *[0.125] * 8)
+    elif order == "loss":
+        recorder.progress(float(value), 0.1)
+    elif order == "hold-gil":
+        threading.Timer(0, hold_the_gil).start()
+        while True:
+            print("python runs", flush=True)
+    print("done", flush=True)
+"""
+
+
+class Rank:
+    """A rank that steps when it is told to."""
+
+    def __init__(self, directory: Path, rank: int, *, local_world_size: int = 4) -> None:
+        told = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": local_world_size, "DDP_METRICS_DIR": directory}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RANK_PROGRAM, str(rank)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {name: str(value) for name, value in told.items()},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def tell(self, order: str) -> None:
+        """Give an order and wait until it is carried out."""
+        self.order(order)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "done\n"
+
+    def order(self, order: str) -> None:
+        """Give an order."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+
+    def wait_until_python_stands_still(self) -> None:
+        """After the order hold-gil: read what its other thread prints until nothing comes any more."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while select.select([self.process.stdout], [], [], QUIET_SECONDS)[0]:
+            assert os.read(self.process.stdout.fileno(), 1 << 16), "the rank has ended"
+            assert time.monotonic() < deadline, "Python runs on; the GIL is not held"
+
+    def kill(self, number: int) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+
+class Scrape:
+    """What one scrape showed."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        families = text_string_to_metric_families(text)
+        self.samples = [sample for family in families for sample in family.samples]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The one sample of this name with these labels among its own; None where there is none."""
+        found = [
+            sample.value for sample in self.samples if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+        assert len(found) <= 1, found
+        return found[0] if found else None
+
+    def series(self) -> set[tuple[str, frozenset[tuple[str, str]]]]:
+        """Every series in it."""
+        return {(sample.name, frozenset(sample.labels.items())) for sample in self.samples}
+
+
+class Aggregator:
+    """A running aggregator."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process = process
+        self.port = port
+
+    def scrape(self) -> Scrape:
+        """One scrape; it fails where there is no answer within two seconds."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=2) as answer:
+            return Scrape(answer.read().decode())
+
+    def scrape_until(self, holds: Callable[[Scrape], bool]) -> Scrape:
+        """Scrape again and again until it shows what must come."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            seen = self.scrape()
+            if holds(seen):
+                return seen
+            assert time.monotonic() < deadline, seen.text
+            time.sleep(0.06)
+
+
+def aggregate(directory: Path, *arguments: str) -> list[str]:
+    """The command of an aggregator."""
+    return [sys.executable, "-m", "ddp_trainer.metrics.aggregator", "--directory", str(directory), *arguments]
+
+
+@contextlib.contextmanager
+def aggregator(directory: Path, *, job: str = "digits", port: int = 0) -> Iterator[Aggregator]:
+    """An aggregator on a free port of this host, or on ``port``."""
+    command = aggregate(directory, "--address", "127.0.0.1", "--port", str(port))
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"DDP_JOB": job}) as process:
+        try:
+            yield Aggregator(process, announced_port(process))
+        finally:
+            process.kill()
+
+
+def announced_port(process: subprocess.Popen[str]) -> int:
+    """The port in the aggregator's first line; waits for it."""
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    found = re.search(r":(\d+)/metrics$", line.strip())
+    assert found, line
+    return int(found[1])
