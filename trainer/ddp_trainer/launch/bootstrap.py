@@ -49,14 +49,13 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
             _run_module(target)
         else:
             _run_script(main, target)
-    except (SystemExit, KeyboardInterrupt):
+    except SystemExit:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, Python would print it and exit with 1
-        trim_own_frames(error)
-        if os.getpid() == owner:
+    except BaseException as error:
+        hide_own_frames()
+        if os.getpid() == owner and not isinstance(error, KeyboardInterrupt):
             leave_note(error)
-        sys.excepthook(type(error), error, error.__traceback__)
-        raise SystemExit(1) from None
+        raise
 
 
 def _run_script(main: types.ModuleType, path: str) -> None:
@@ -89,12 +88,22 @@ def _is_zip(path: str) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def trim_own_frames(error: BaseException) -> None:
-    """Leave the frames of the user's code, so that the traceback is the one Python would print."""
-    trace = error.__traceback__
+def own_frames_hidden(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """The traceback from the user's code on."""
     while trace and trace.tb_frame.f_code.co_filename in {__file__, "<frozen runpy>"}:
         trace = trace.tb_next
-    error.__traceback__ = trace
+    return trace
+
+
+def hide_own_frames() -> None:
+    """Have the interpreter print the traceback that ``python script`` would, by whatever hook the script has set."""
+    hook = sys.excepthook
+
+    def hook_of_script(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        shown = own_frames_hidden(trace)
+        hook(kind, error.with_traceback(shown), shown)
+
+    sys.excepthook = hook_of_script
 
 
 def leave_note(error: BaseException) -> None:
@@ -108,7 +117,7 @@ def leave_note(error: BaseException) -> None:
 
     now = time.time_ns()
     extra = {
-        "py_callstack": "".join(traceback.format_exception(error)),
+        "py_callstack": "".join(traceback.format_exception(type(error), error, own_frames_hidden(error.__traceback__))),
         "timestamp": str(now // 1_000_000_000),
         "timestamp_ns": str(now),
     }

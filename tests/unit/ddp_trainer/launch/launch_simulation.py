@@ -1,0 +1,185 @@
+"""A run in miniature: a real Membership, agents that behave as agents do, and a clock that tests turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddp_trainer.launch.membership import Membership, Patience
+from ddp_trainer.launch.protocol import (
+    VERSION,
+    Failed,
+    Failure,
+    FromStore,
+    Generation,
+    Hello,
+    Join,
+    Leave,
+    Node,
+    Over,
+    Policy,
+    Refused,
+    Standing,
+    Start,
+    Stop,
+    Succeeded,
+    Waiting,
+)
+
+PATIENCE = Patience(reconnect=0.5, adopt=10, first=3)
+
+
+def a_policy(min_nodes: int = 2, max_nodes: int = 2, max_restarts: int = 3) -> Policy:
+    return Policy(
+        min_nodes=min_nodes, max_nodes=max_nodes, max_restarts=max_restarts, settle_seconds=1, last_call_seconds=5
+    )
+
+
+def a_failure(generation: int, *, rank: int = 0, exit_code: int = 1, reason: str = "python_exception", at: float = 0):
+    return Failure(
+        generation=generation,
+        rank=rank,
+        local_rank=0,
+        node=f"worker-{rank}",
+        exit_code=exit_code,
+        reason=reason,
+        message="boom",
+        timestamp=at,
+    )
+
+
+@dataclass
+class SimulatedAgent:
+    """What the agent's core does, without workers: it starts at once, and stops when the test says so."""
+
+    run: SimulatedRun
+    index: int
+    peer: int
+    token: str
+    generation: Generation | None = None
+    standing: Standing = Standing.IDLE
+    asked_to_stop: Stop | None = None
+    heard: list[FromStore] = field(default_factory=list)
+    connected: bool = False
+
+    @property
+    def node(self) -> Node:
+        return Node(
+            token=self.token,
+            name=f"worker-{self.index}",
+            index=self.index,
+            local_world_size=2,
+            address=f"10.0.0.{self.index}",
+        )
+
+    @property
+    def last(self) -> FromStore | None:
+        return self.heard[-1] if self.heard else None
+
+    @property
+    def runs(self) -> int | None:
+        """Number of the generation its workers run for."""
+        return self.generation.number if self.generation and self.standing is Standing.RUNNING else None
+
+    def connect(self, run_id: str = "run") -> SimulatedAgent:
+        self.connected = True
+        hello = Hello(
+            version=VERSION,
+            run_id=run_id,
+            node=self.node,
+            policy=self.run.policy,
+            standing=self.standing,
+            last=self.generation,
+        )
+        self.run.membership.receive(self.peer, hello)
+        return self
+
+    def join(self) -> SimulatedAgent:
+        self.standing, self.asked_to_stop = Standing.IDLE, None
+        self.run.membership.receive(self.peer, Join(port=30000 + self.index))
+        return self
+
+    def fail(self, **details) -> SimulatedAgent:
+        """A worker failed; the others are stopped when the test calls :meth:`join`."""
+        self.run.membership.receive(self.peer, Failed(failure=a_failure(self.generation.number, **details)))
+        return self
+
+    def succeed(self) -> SimulatedAgent:
+        self.standing = Standing.SUCCEEDED
+        self.run.membership.receive(self.peer, Succeeded(generation=self.generation.number))
+        return self
+
+    def leave(self) -> SimulatedAgent:
+        self.run.membership.receive(self.peer, Leave())
+        return self
+
+    def disconnect(self) -> SimulatedAgent:
+        self.connected = False
+        self.run.membership.lost(self.peer)
+        return self
+
+    def hears(self, message: FromStore) -> None:
+        self.heard.append(message)
+        match message:
+            case Start():
+                self.generation, self.standing = message.generation, Standing.RUNNING
+            case Stop():
+                self.asked_to_stop = message
+            case Over() | Refused():
+                self.standing = Standing.IDLE
+            case Waiting():
+                pass
+
+
+class SimulatedRun:
+    """Agents by peer number around one Membership."""
+
+    def __init__(self, policy: Policy | None = None, *, patience: Patience = PATIENCE) -> None:
+        self.policy = policy or a_policy()
+        self.patience = patience
+        self.now = 0.0
+        self.agents: dict[int, SimulatedAgent] = {}
+        self.starts: list[Generation] = []
+        self._next_peer = 0
+        self.restart_store()
+
+    def restart_store(self) -> None:
+        """A store that remembers nothing; every agent's connection is gone."""
+        for agent in self.agents.values():
+            agent.connected = False
+        self.membership = Membership(self._deliver, lambda: self.now, patience=self.patience)
+
+    def agent(self, index: int) -> SimulatedAgent:
+        """A pod that has just been made."""
+        self._next_peer += 1
+        agent = SimulatedAgent(self, index, self._next_peer, f"token-{self._next_peer}")
+        self.agents[agent.peer] = agent
+        return agent
+
+    def joined(self, *indices: int) -> list[SimulatedAgent]:
+        agents = [self.agent(index) for index in indices]
+        for agent in agents:
+            agent.connect().join()
+        return agents
+
+    def reconnect(self, agent: SimulatedAgent) -> SimulatedAgent:
+        """The same process, over another connection."""
+        self._next_peer += 1
+        del self.agents[agent.peer]
+        agent.peer = self._next_peer
+        self.agents[agent.peer] = agent
+        return agent.connect()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass as the store does: from deadline to deadline."""
+        end = self.now + seconds
+        while (deadline := self.membership.deadline()) is not None and deadline <= end:
+            self.now = max(self.now, deadline)
+            self.membership.tick()
+        self.now = end
+        self.membership.tick()
+
+    def _deliver(self, peer: int, message: FromStore) -> None:
+        if isinstance(message, Start) and message.generation not in self.starts:
+            self.starts.append(message.generation)
+        if peer in self.agents and self.agents[peer].connected:
+            self.agents[peer].hears(message)

@@ -1,0 +1,455 @@
+from __future__ import annotations
+
+import pytest
+from launch_simulation import SimulatedRun, a_policy
+
+from ddp_trainer.launch.membership import Phase
+from ddp_trainer.launch.protocol import Over, Refused, Standing, Start, Stop, Verdict, Waiting
+
+
+def stop_and_join(*agents) -> None:
+    for agent in agents:
+        assert agent.asked_to_stop is not None
+        agent.join()
+
+
+def test_a_group_forms_at_once_when_all_nodes_are_there():
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(1, 0)
+    assert first.runs == second.runs == 1
+
+
+def test_ranks_follow_the_index_of_the_pod_and_not_its_address():
+    run = SimulatedRun(a_policy(3, 3))
+    run.joined(10, 2, 1)
+    assert [node.index for node in run.starts[-1].nodes] == [1, 2, 10]
+
+
+def test_rank_0_says_where_the_ranks_meet():
+    run = SimulatedRun(a_policy(2, 2))
+    run.joined(1, 0)
+    assert (run.starts[0].master_address, run.starts[0].master_port) == ("10.0.0.0", 30000)
+
+
+def test_below_the_most_nodes_a_fresh_store_waits_for_a_running_group_that_may_reconnect():
+    run = SimulatedRun(a_policy(1, 2))
+    (alone,) = run.joined(0)
+    run.wait(2.9)
+    assert alone.runs is None
+    run.wait(0.2)
+    assert alone.runs == 1
+
+
+def test_each_newcomer_renews_the_wait_until_the_last_call():
+    run = SimulatedRun(a_policy(2, 20))
+    run.wait(3)
+    agents = run.joined(0)
+    for index in range(1, 7):
+        run.wait(0.9)
+        agents += run.joined(index)
+    assert run.membership.phase is Phase.RUNNING  # the last call was 5 seconds after the first came
+    assert len(run.starts[0].nodes) == 6
+
+
+def test_too_few_nodes_never_form_a_group():
+    run = SimulatedRun(a_policy(2, 3))
+    (alone,) = run.joined(0)
+    run.wait(1000)
+    assert alone.runs is None
+    assert run.membership.deadline() is None
+
+
+def test_a_node_too_many_waits_as_a_spare_and_steps_in():
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    (spare,) = run.joined(2)
+    assert spare.last == Waiting(nodes=1, spare=True)
+    second.disconnect()
+    run.wait(0.6)
+    first.join()
+    assert (first.runs, spare.runs) == (2, 2)
+    assert [node.index for node in run.starts[-1].nodes] == [0, 2]
+
+
+def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_grow():
+    run = SimulatedRun(a_policy(1, 2))
+    (old,) = run.joined(0)
+    run.wait(3)
+    (new,) = run.joined(1)
+    assert old.asked_to_stop == Stop(graceful=True)
+    stop_and_join(old)
+    assert (old.runs, new.runs) == (2, 2)
+    assert run.starts[-1].restarts == {"membership": 1}
+
+
+def test_newcomers_that_come_close_together_cost_one_restart():
+    run = SimulatedRun(a_policy(1, 8))
+    (old,) = run.joined(0)
+    run.wait(3)
+    run.joined(1)
+    run.wait(0.9)
+    run.joined(2)
+    assert old.asked_to_stop is None
+    run.wait(1)
+    stop_and_join(old)
+    assert len(run.starts[-1].nodes) == 3
+
+
+def test_a_group_that_completes_is_not_stopped_for_a_newcomer():
+    run = SimulatedRun(a_policy(1, 3))
+    first, second = run.joined(0, 1)
+    run.wait(3)
+    first.succeed()
+    run.joined(2)
+    run.wait(100)
+    assert second.asked_to_stop is None
+
+
+def test_a_failure_stops_everybody_at_once_and_is_charged():
+    run = SimulatedRun(a_policy(2, 2, max_restarts=1))
+    first, second = run.joined(0, 1)
+    first.fail()
+    assert second.asked_to_stop == Stop(graceful=False)
+    first.join()
+    assert run.membership.phase is Phase.STOPPING  # never two worlds: the other's workers still run
+    second.join()
+    assert (first.runs, second.runs) == (2, 2)
+    assert run.starts[-1].restarts == {"failure": 1}
+    assert run.starts[-1].restarts_left == 0
+
+
+def test_failures_of_many_nodes_in_one_generation_cost_one_restart():
+    run = SimulatedRun(a_policy(3, 3, max_restarts=2))
+    agents = run.joined(0, 1, 2)
+    for agent in agents:
+        agent.fail()
+    for agent in agents:
+        agent.join()
+    assert run.starts[-1].restarts_left == 1
+
+
+def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earliest_error():
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    first, second = run.joined(0, 1)
+    first.fail(exit_code=3, at=20, rank=0)
+    second.fail(exit_code=5, at=10, rank=2)
+    first.join()
+    second.join()
+    assert isinstance(first.last, Over)
+    assert (first.last.verdict, first.last.exit_code, first.last.failure.rank) == (Verdict.FAILED, 5, 2)
+    assert first.last == second.last
+
+
+def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another():
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    first, second = run.joined(0, 1)
+    first.fail(exit_code=1, at=10, reason="collective_error", rank=0)
+    second.fail(exit_code=7, at=11, rank=2)
+    first.join()
+    second.join()
+    assert first.last.failure.rank == 2
+
+
+def test_a_retryable_failure_of_a_run_without_restarts_lets_new_pods_go_on_with_its_numbers():
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    first, second = run.joined(0, 1)
+    first.fail(exit_code=137, reason="sigkill")
+    first.join()
+    second.join()
+    for agent in (first, second):
+        assert (agent.last.verdict, agent.last.exit_code) == (Verdict.RETRY, 137)
+        agent.disconnect()
+    new, other = run.joined(0, 1)
+    assert (new.runs, other.runs) == (2, 2)
+
+
+def test_signals_that_spend_a_budget_give_the_run_up():
+    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=137).join().fail(exit_code=137).join()
+    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
+
+
+@pytest.mark.parametrize("exit_code", [143, 172])
+def test_workers_that_stop_unasked_in_good_order_are_not_charged(exit_code):
+    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=exit_code).join()
+    assert agent.runs == 2
+    assert run.starts[-1].restarts == {"preemption": 1}
+
+
+def test_a_script_that_always_exits_143_is_given_up_in_the_end():
+    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
+    (agent,) = run.joined(0)
+    for _ in range(50):
+        if isinstance(agent.last, Over):
+            break
+        agent.fail(exit_code=143).join()
+    assert agent.last.verdict is Verdict.RETRY
+
+
+def test_a_hang_is_charged_under_its_own_name():
+    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=171).join()
+    assert run.starts[-1].restarts == {"hang": 1}
+    assert run.starts[-1].restarts_left == 0
+
+
+def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first():
+    run = SimulatedRun(a_policy(1, 2, max_restarts=0))
+    survivor, lost = run.joined(0, 1)
+    survivor.fail(reason="collective_error")
+    lost.disconnect()
+    survivor.join()
+    run.wait(2)
+    assert survivor.runs == 2
+    assert run.starts[-1].restarts == {"membership": 1}
+
+
+def test_a_lost_node_is_waited_for_until_the_settle_time_only():
+    run = SimulatedRun(a_policy(1, 2))
+    survivor, lost = run.joined(0, 1)
+    lost.disconnect()
+    run.wait(0.6)
+    survivor.join()
+    run.wait(0.9)
+    assert survivor.runs is None
+    run.wait(0.2)
+    assert survivor.runs == 2
+
+
+def test_a_pod_that_comes_back_within_the_settle_time_is_in_the_next_group():
+    run = SimulatedRun(a_policy(1, 2))
+    survivor, lost = run.joined(0, 1)
+    lost.disconnect()
+    run.wait(0.6)
+    survivor.join()
+    (again,) = run.joined(1)
+    assert (survivor.runs, again.runs) == (2, 2)
+
+
+def test_a_node_that_said_goodbye_is_not_waited_for():
+    run = SimulatedRun(a_policy(1, 2))
+    survivor, leaver = run.joined(0, 1)
+    leaver.leave()
+    assert survivor.asked_to_stop == Stop(graceful=True)
+    stop_and_join(survivor)
+    assert survivor.runs is None  # the leaver's workers still finish their step
+    leaver.disconnect()
+    assert survivor.runs == 2
+
+
+def test_a_connection_that_blips_disturbs_nobody():
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    first.disconnect()
+    run.wait(0.3)
+    run.reconnect(first)
+    run.wait(100)
+    assert (first.runs, second.runs, second.asked_to_stop) == (1, 1, None)
+
+
+def test_a_loss_during_a_graceful_stop_hurries_the_others():
+    run = SimulatedRun(a_policy(1, 3))
+    first, second = run.joined(0, 1)
+    run.wait(3)
+    run.joined(2)
+    assert first.asked_to_stop == Stop(graceful=True)
+    second.disconnect()
+    first.fail(reason="collective_error")
+    assert first.asked_to_stop == Stop(graceful=False)
+
+
+def test_a_run_is_complete_when_every_member_has_succeeded():
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    first.succeed()
+    assert run.membership.phase is Phase.RUNNING
+    second.succeed()
+    assert (first.last.verdict, second.last.verdict) == (Verdict.SUCCEEDED, Verdict.SUCCEEDED)
+
+
+def test_a_member_that_is_done_takes_part_again_when_another_fails():
+    run = SimulatedRun(a_policy(2, 2))
+    done, failing = run.joined(0, 1)
+    done.succeed()
+    failing.fail().join()
+    stop_and_join(done)
+    assert (done.runs, failing.runs) == (2, 2)
+
+
+def test_a_member_that_is_done_may_go_before_the_others_are():
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    first.succeed().disconnect()
+    run.wait(10)
+    assert second.runs == 1
+    second.succeed()
+    assert second.last.verdict is Verdict.SUCCEEDED
+
+
+@pytest.mark.parametrize(("exit_code", "late_code"), [(0, 0), (1, 93), (137, 93)])
+def test_late_comers_hear_how_it_ended(exit_code, late_code):
+    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
+    (agent,) = run.joined(0)
+    if exit_code:
+        agent.fail(exit_code=exit_code).join().fail(exit_code=exit_code).join()
+    else:
+        agent.succeed()
+    late = run.agent(1).connect()
+    assert (late.last.late, late.last.exit_code) == (True, late_code)
+
+
+def test_an_agent_of_another_run_is_refused_by_name():
+    run = SimulatedRun()
+    run.joined(0)
+    stranger = run.agent(1).connect(run_id="other")
+    assert isinstance(stranger.last, Refused)
+    assert "'other'" in stranger.last.why
+    assert "'run'" in stranger.last.why
+    assert stranger.last.exit_code == 170
+
+
+def test_a_pod_made_anew_takes_the_place_of_its_namesake():
+    run = SimulatedRun(a_policy(2, 2))
+    first, stale = run.joined(0, 1)
+    (new,) = run.joined(1)
+    assert isinstance(stale.last, Refused)
+    assert stale.last.exit_code == 172
+    stop_and_join(first)
+    assert (first.runs, new.runs) == (2, 2)
+
+
+def test_a_start_that_never_arrived_is_made_up_for():
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    second.disconnect()
+    second.generation, second.standing = None, Standing.IDLE  # the message was lost on the way
+    run.reconnect(second).join()
+    assert first.asked_to_stop is not None
+    first.join()
+    assert (first.runs, second.runs) == (2, 2)
+
+
+class TestAStoreThatForgotEverything:
+    def test_adopts_a_running_group_without_disturbing_it(self):
+        run = SimulatedRun(a_policy(2, 2))
+        agents = run.joined(0, 1)
+        run.restart_store()
+        for agent in agents:
+            run.reconnect(agent)
+        run.wait(100)
+        assert [agent.runs for agent in agents] == [1, 1]
+        assert [agent.asked_to_stop for agent in agents] == [None, None]
+
+    def test_goes_on_counting_where_the_old_one_stopped(self):
+        run = SimulatedRun(a_policy(2, 2, max_restarts=2))
+        agents = run.joined(0, 1)
+        agents[0].fail().join()
+        agents[1].join()
+        run.restart_store()
+        for agent in agents:
+            run.reconnect(agent)
+        agents[0].fail().join()
+        agents[1].join()
+        assert run.starts[-1].number == 3
+        assert run.starts[-1].restarts == {"failure": 2}
+        assert run.starts[-1].restarts_left == 0
+
+    def test_gives_up_on_members_that_do_not_come_back(self):
+        run = SimulatedRun(a_policy(1, 2))
+        survivor, _lost = run.joined(0, 1)
+        run.restart_store()
+        run.reconnect(survivor)
+        run.wait(9.9)
+        assert survivor.asked_to_stop is None
+        run.wait(0.2)
+        survivor.join()
+        run.wait(2)
+        assert survivor.runs == 2
+
+    def test_does_not_start_newcomers_beside_a_group_that_reconnects(self):
+        run = SimulatedRun(a_policy(1, 2))
+        old, other = run.joined(0, 1)
+        run.restart_store()
+        (new,) = run.joined(2)
+        run.wait(1)
+        run.reconnect(old)
+        run.reconnect(other)
+        run.wait(100)
+        assert (old.runs, other.runs, new.runs) == (1, 1, None)
+
+    def test_lets_the_higher_of_two_groups_stand(self):
+        run = SimulatedRun(a_policy(1, 2))
+        (old,) = run.joined(0)
+        run.wait(3)
+        old.fail().join()
+        run.restart_store()
+        (new,) = run.joined(1)
+        run.wait(5)
+        assert (old.runs, new.runs) == (2, 1)
+        run.reconnect(old)
+        assert new.asked_to_stop == Stop(graceful=False)
+        new.join()
+        run.wait(5)
+        old.join()
+        assert (old.runs, new.runs) == (3, 3)
+
+    def test_waits_for_the_workers_of_a_group_that_one_agent_saw_end(self):
+        run = SimulatedRun(a_policy(1, 2))
+        first, second = run.joined(0, 1)
+        first.fail()
+        run.restart_store()
+        first.standing = Standing.IDLE
+        run.reconnect(first).join()
+        run.wait(5)
+        assert first.runs is None
+        run.reconnect(second)
+        assert second.asked_to_stop is not None
+        second.join()
+        assert (first.runs, second.runs) == (2, 2)
+
+    def test_remembers_who_has_succeeded(self):
+        run = SimulatedRun(a_policy(2, 2))
+        first, second = run.joined(0, 1)
+        first.succeed()
+        run.restart_store()
+        run.reconnect(first)
+        run.reconnect(second).succeed()
+        assert first.last.verdict is Verdict.SUCCEEDED
+
+    def test_stops_workers_of_a_generation_that_is_over(self):
+        run = SimulatedRun(a_policy(1, 2))
+        survivor, cut_off = run.joined(0, 1)
+        cut_off.disconnect()
+        run.wait(0.6)
+        survivor.join()
+        run.wait(2)
+        assert survivor.runs == 2
+        run.reconnect(cut_off)
+        assert cut_off.asked_to_stop == Stop(graceful=False)
+
+
+def test_strangers_are_not_heard():
+    run = SimulatedRun(a_policy(1, 1))
+    agent = run.agent(0)
+    agent.join()
+    assert agent.heard == []
+
+
+def test_a_range_that_holds_no_number_is_refused():
+    run = SimulatedRun(a_policy(3, 2))
+    agent = run.agent(0).connect()
+    assert isinstance(agent.last, Refused)
+    assert "3:2" in agent.last.why
+
+
+def test_starts_carry_the_group_as_a_whole():
+    run = SimulatedRun(a_policy(2, 2))
+    first, _ = run.joined(0, 1)
+    assert isinstance(first.last, Start)
+    generation = first.last.generation
+    assert generation.world_size == 4
+    assert generation.first_rank(first.token) == 0
