@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from kubectl_ddp.spec.fields import DERIVED, FIELDS, PRESET, Field, flag_of
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.resolve import Resolved, merge, resolve, set_values
+from kubectl_ddp.version import default_image
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -204,8 +204,7 @@ def _surroundings(name_suffix: str, environ: Mapping[str, str] = os.environ) -> 
         return Surroundings(
             image=image, image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}"), name_suffix=name_suffix
         )
-    version = importlib.metadata.version("kubectl-ddp")
-    return Surroundings(image=f"ddp-trainer:{version}", name_suffix=name_suffix)
+    return Surroundings(image=default_image(), name_suffix=name_suffix)
 
 
 def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:

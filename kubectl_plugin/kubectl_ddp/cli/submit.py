@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from ddp_trainer.contract import Label
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.backends import backend_for
 from kubectl_ddp.cli.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, job_options, warn
@@ -53,7 +54,7 @@ def submit(
     backend = backend_for(prepared.where)
     run_id = secrets.token_hex(6)
     backend.submit(prepared.objects(run_id))
-    submission = _submission(prepared, backend.where, run_id)
+    submission = _submission(prepared, backend, run_id)
     if not (waits and options.output == "json"):
         _announce(submission, options)
     if follow or waits:
@@ -106,15 +107,19 @@ def _resource(item: Object) -> str:
     return f"{kind}.{group}" if group else kind
 
 
-def _submission(prepared: Prepared, where: str, run_id: str) -> dict[str, Any]:
+def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, Any]:
+    """What came of it; submitting the same job again changes nothing, and then the run is the one before."""
     spec = prepared.spec
+    metadata = backend.job(spec.name).job["metadata"]
+    found = metadata["labels"][Label.RUN_ID]
     return {
         "apiVersion": API_VERSION,
         "kind": "Submission",
         "name": spec.name,
-        "namespace": spec.namespace,
-        "where": where,
-        "runId": run_id,
+        "namespace": metadata.get("namespace"),
+        "where": backend.where,
+        "runId": found,
+        "created": found == run_id,
         "digest": digest(spec, prepared.code.text if prepared.code else ""),
     }
 
@@ -132,7 +137,8 @@ def _announce(submission: dict[str, Any], options: Options) -> None:
         click.echo(f"pytorchjob.kubeflow.org/{name}")
     place = "on this machine" if where == "local" else f"in {where}"
     called = program()
-    options.note(f"Job {name} created {place}, run {submission['runId']}.")
+    did = "created" if submission["created"] else "was there already, unchanged,"
+    options.note(f"Job {name} {did} {place}, run {submission['runId']}.")
     options.note(f"  {called} status {name} --ranks   how it goes\n  {called} logs {name} -f          what it writes")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 
 import click
 
+from kubectl_ddp import version as release
 from kubectl_ddp.cli.options import Options, shared_options
 
 API_VERSION = "cli.ddp/v1"
@@ -17,7 +17,7 @@ API_VERSION = "cli.ddp/v1"
 @shared_options("json")
 def version(options: Options) -> None:
     """Print the version of this program."""
-    number = importlib.metadata.version("kubectl-ddp")
+    number = release.version()
     if options.output == "json":
         document = {
             "apiVersion": API_VERSION,

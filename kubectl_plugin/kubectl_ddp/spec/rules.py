@@ -102,22 +102,23 @@ def _variables_are_free(spec: JobSpec) -> None:
 
 
 def _batch_feeds_the_world(spec: JobSpec) -> None:
-    batch = global_batch(spec)
-    if batch is not None and batch < spec.largest_world:
-        raise UsageError(
-            f"A global batch of {_count(batch, 'sample')} cannot feed {spec.largest_world} ranks "
-            f"({spec.nnodes.maximum} nodes x {spec.nproc} processes).",
-            hint=f"Raise --global-batch to {spec.largest_world} or more, or ask for fewer nodes or processes.",
-        )
+    for flag, what in (("--global-batch", "sample"), ("--shards", "shard")):
+        count = trainer_argument(spec, flag)
+        if count is not None and count < spec.largest_world:
+            raise UsageError(
+                f"A batch of {_count(count, what)} cannot feed {spec.largest_world} ranks "
+                f"({_count(spec.nnodes.maximum, 'node')} of {_count(spec.nproc, 'process', 'processes')}).",
+                hint=f"Raise {flag} to {spec.largest_world} or more, or ask for fewer nodes or processes.",
+            )
 
 
-def global_batch(spec: JobSpec) -> int | None:
-    """The reference trainer's ``--global-batch`` where it stands in the arguments; other programs' flags are theirs."""
+def trainer_argument(spec: JobSpec, flag: str) -> int | None:
+    """A whole number among the reference trainer's arguments; other programs' flags are their own."""
     if not (isinstance(spec.program, Module) and spec.program.name.partition(".")[0] == TRAINER):
         return None
     found = None
     for word, following in zip(spec.args, [*spec.args[1:], ""], strict=True):
-        value = following if word == "--global-batch" else word.removeprefix("--global-batch=")
+        value = following if word == flag else word.removeprefix(f"{flag}=")
         if value != word and re.fullmatch(r"\d{1,18}", value):
             found = int(value)
     return found
@@ -170,5 +171,5 @@ def _floating_image(spec: JobSpec) -> Iterator[Doubt]:
 DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Doubt]]]] = (_secrets_in_clear, _idle_gpus, _floating_image)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
