@@ -79,21 +79,21 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"aggregate: {_why_not(error, arguments.address, arguments.port)}", file=sys.stderr)
         return Exit.FAILURE
-    address = _readable(listener)
     job = os.environ.get(Env.JOB) or LOCAL_JOB
-    print(f"aggregate: metrics of job {job} at http://{address}/metrics", file=sys.stderr, flush=True)
+    announcement = f"aggregate: metrics of job {job} at http://{_readable(listener)}/metrics"
     pages = Pages(Exposition(arguments.directory, job))
-    asyncio.run(_serve(Server(pages.respond), listener, arguments.parent))
+    asyncio.run(_serve(Server(pages.respond), listener, arguments.parent, announcement))
     return Exit.SUCCESS
 
 
-async def _serve(server: Server, listener: socket.socket, parent: int) -> None:
+async def _serve(server: Server, listener: socket.socket, parent: int, announcement: str) -> None:
     """Serve until SIGTERM, SIGINT, or the parent is gone."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     accepting = await server.start(listener)
+    print(announcement, file=sys.stderr, flush=True)
     # Not PR_SET_PDEATHSIG: that one fires when the thread which started us ends, not the process.
     while os.getppid() == parent and not stop.is_set():
         try:
