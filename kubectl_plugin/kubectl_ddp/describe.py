@@ -1,0 +1,71 @@
+"""One job in words, as ``status`` and ``top`` show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kubectl_ddp.present import NOTHING, Style, bounds, duration, number, percent, state_cell
+from kubectl_ddp.state import JobState
+
+_SUMMARY_KEYS = ("result", "accuracy", "loss", "steps", "goodput", "samples_lost", "samples_repeated", "seconds")
+
+
+def header(state: JobState, now: float, style: Style) -> str:
+    """The job's own lines: what it does, how far it is, what went wrong."""
+    facts = list(_facts(state, now, style))
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(f"{name + ':':<{width + 2}}{text}" for name, text in facts if text)
+
+
+def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str]]:
+    cell = state_cell(state.state)
+    yield "Name", state.name
+    yield "State", style.paint(cell.text, cell.color)
+    yield "Reason", state.reason
+    yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
+    nodes = state.nodes
+    yield "Nodes", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
+    if state.world_size is not None:
+        formed = f", generation {state.generation}" if state.generation is not None else ""
+        yield "World", f"{state.world_size} ranks{formed}"
+    yield "Progress", progress_text(state)
+    yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
+    yield "Loss", number(state.loss) if state.loss is not None else ""
+    yield "Restarts", restarts_text(state)
+    yield "Age", _ages(state, now)
+    if state.summary is not None:
+        told = [(key, state.summary[key]) for key in _SUMMARY_KEYS if key in state.summary]
+        yield "Summary", ", ".join(f"{key} {_plain(value)}" for key, value in told)
+    error = state.first_error
+    if error is not None:
+        who = f"rank {error.rank} on {error.pod}" if error.rank is not None else error.pod
+        yield "First error", style.paint(f"{who}: {error.message}", "red")
+
+
+def progress_text(state: JobState) -> str:
+    """How far it is: step, epoch, share, time to go."""
+    if state.step is None:
+        return ""
+    planned = f" of {state.steps_planned}" if state.steps_planned else ""
+    share = f" ({percent(state.progress)})" if state.progress is not None else ""
+    epoch = f", epoch {state.epoch}" if state.epoch is not None else ""
+    eta = f", {duration(state.eta_seconds)} to go" if state.eta_seconds is not None and not state.is_terminal else ""
+    return f"step {state.step}{planned}{share}{epoch}{eta}"
+
+
+def restarts_text(state: JobState) -> str:
+    """How often the worker group was formed anew, and why."""
+    causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.restarts.items()))
+    return f"{sum(state.restarts.values())}" + (f" ({causes})" if causes else "")
+
+
+def _ages(state: JobState, now: float) -> str:
+    if state.finished is None or state.created is None:
+        return duration(state.age(now))
+    return f"{duration(state.age(now))}, ended after {duration(state.finished - state.created)}"
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return NOTHING
+    return number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,151 @@
+"""What ended pods say about a run: the first error, or the summary; and whose fault a failure was.
+
+The launcher writes one JSON object into the termination message of its pod. Other programs write what they like.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ddp_trainer.contract import Exit, FailureReason, Label, Role
+from kubectl_ddp.backend import Object
+
+USER_REASONS: Final = frozenset({FailureReason.PYTHON_EXCEPTION, FailureReason.IMPORT_ERROR, FailureReason.GPU_OOM})
+"""Failures that another machine would not have prevented."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstError:
+    """The error that came first, of any rank."""
+
+    pod: str
+    message: str
+    """One sentence, or the exception's own words."""
+    rank: int | None = None
+    exit_code: int | None = None
+    """Of the worker process; 128 + n for signal n."""
+    pod_exit_code: int | None = None
+    reason: str = ""
+    """A :class:`~ddp_trainer.contract.FailureReason`, where it is known."""
+    stack: str = ""
+    timestamp: float | None = None
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the user's code failed, and not what it ran on."""
+        if self.reason in USER_REASONS:
+            return True
+        code = self.pod_exit_code if self.pod_exit_code is not None else self.exit_code
+        return code is not None and 0 < code < Exit.SIGNAL_BASE and code != Exit.DO_NOT_RESTART and not self._is_told
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether somebody who knows gave another reason."""
+        return self.reason not in {"", FailureReason.OTHER}
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    pod: str
+    exit_code: int
+    message: str
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The launcher's JSON; empty when the message is something else."""
+        try:
+            document = json.loads(self.message)
+        except ValueError:
+            return {}
+        return document if isinstance(document, dict) else {}
+
+
+def workers(pods: Iterable[Object]) -> list[Object]:
+    """The worker pods among them."""
+    return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(Label.ROLE) == Role.WORKER]
+
+
+def first_error(pods: Iterable[Object]) -> FirstError | None:
+    """The earliest error that an ended worker pod tells of."""
+    failed = [ending for ending in _endings(pods) if ending.exit_code != 0]
+    told = [_told(ending) for ending in failed if "message" in ending.document]
+    by_rank = [error for error in told if error.rank is not None]
+    # One that names a rank saw it happen; the others tell how their pod came to know.
+    candidates = by_rank or told or [_untold(ending) for ending in failed]
+    return min(candidates, key=lambda error: error.timestamp or float("inf"), default=None)
+
+
+def _told(ending: _Ending) -> FirstError:
+    document = ending.document
+    rank, code, moment = (document.get(key) for key in ("rank", "exit_code", "timestamp"))
+    return FirstError(
+        pod=str(document.get("pod") or ending.pod),
+        message=str(document["message"]).strip(),
+        rank=rank if isinstance(rank, int) else None,
+        exit_code=code if isinstance(code, int) else None,
+        pod_exit_code=ending.exit_code,
+        reason=str(document.get("reason") or ""),
+        stack=str(document.get("stack") or ""),
+        timestamp=float(moment) if isinstance(moment, int | float) else None,
+    )
+
+
+def _untold(ending: _Ending) -> FirstError:
+    lines = [line for line in ending.message.splitlines() if line.strip()]
+    return FirstError(
+        pod=ending.pod,
+        message=lines[-1].strip() if lines else how_it_ended(ending.exit_code),
+        exit_code=ending.exit_code,
+        pod_exit_code=ending.exit_code,
+        stack="\n".join(lines) if len(lines) > 1 else "",
+    )
+
+
+def how_it_ended(exit_code: int) -> str:
+    """An exit code in words.
+
+    >>> how_it_ended(137), how_it_ended(3)
+    ('killed by SIGKILL', 'exited with code 3')
+    """
+    words = {
+        int(Exit.DO_NOT_RESTART): "gave up: its restarts are used up",
+        int(Exit.RENDEZVOUS_LOST): "lost the rendezvous",
+        int(Exit.HANG): "hung",
+        int(Exit.STALE_GENERATION): "belonged to a worker group that was replaced",
+    }
+    if exit_code in words:
+        return words[exit_code]
+    try:
+        return f"killed by {signal.Signals(exit_code - Exit.SIGNAL_BASE).name}"
+    except ValueError:
+        return f"exited with code {exit_code}"
+
+
+def summary(pods: Iterable[Object]) -> dict[str, Any] | None:
+    """What the run came to, from the pod that knows most about it."""
+    told = [dict(ending.document) for ending in _endings(pods) if ending.exit_code == 0 and ending.document]
+    return max(told, key=len, default=None)
+
+
+def restarts(pods: Iterable[Object]) -> dict[str, int]:
+    """Restarts by cause, as ended pods count them: each counts the whole run."""
+    counts: dict[str, int] = {}
+    for ending in _endings(pods):
+        told = ending.document.get("restarts")
+        for cause, count in told.items() if isinstance(told, dict) else ():
+            if isinstance(count, int):
+                counts[cause] = max(counts.get(cause, 0), count)
+    return counts
+
+
+def _endings(pods: Iterable[Object]) -> Iterator[_Ending]:
+    for pod in workers(pods):
+        for status in pod.get("status", {}).get("containerStatuses") or ():
+            for state in (status.get("lastState") or {}, status.get("state") or {}):
+                ended = state.get("terminated")
+                if ended:
+                    yield _Ending(pod["metadata"]["name"], int(ended.get("exitCode", 0)), ended.get("message") or "")

@@ -1,0 +1,257 @@
+"""How things look: tables, colour, durations. Pure: text out, no printing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kubectl_ddp.ranks import RankActivity, RankState
+from kubectl_ddp.state import JobState, Nodes, State
+
+NOTHING: Final = "-"
+"""What nobody told."""
+
+_GAP: Final = 3
+_NARROWEST: Final = 12
+"""A column is not cut below this width."""
+
+_COLORS: Final[Mapping[str, str]] = {"green": "32", "yellow": "33", "red": "31", "dim": "2", "bold": "1"}
+_STATE_COLORS: Final[Mapping[State, str]] = {
+    State.RUNNING: "green",
+    State.SUCCEEDED: "green",
+    State.STARTING: "yellow",
+    State.RESTARTING: "yellow",
+    State.PENDING: "yellow",
+    State.SUSPENDED: "dim",
+    State.DELETING: "dim",
+    State.FAILED: "red",
+    State.LOST: "red",
+}
+_RANK_COLORS: Final[Mapping[RankActivity, str]] = {
+    RankActivity.UP: "green",
+    RankActivity.STOPPED: "yellow",
+    RankActivity.DOWN: "red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What the reader's side can show."""
+
+    color: bool = False
+    width: int | None = None
+    """Columns of the terminal; None for a pipe, in which nothing is cut."""
+
+    def paint(self, text: str, color: str) -> str:
+        """Text in a color, if colors are wanted; the words alone must say the same."""
+        return f"\033[{_COLORS[color]}m{text}\033[0m" if self.color and text and color in _COLORS else text
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One field of a table."""
+
+    text: str
+    color: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a header, as kubectl prints them."""
+
+    header: Sequence[str]
+    rows: list[Sequence[Cell]] = field(default_factory=list)
+
+    def render(self, style: Style) -> str:
+        """The lines; too wide for the terminal, the widest columns give way."""
+        columns = range(len(self.header))
+        widths = [max([len(self.header[at]), *(len(row[at].text) for row in self.rows)]) for at in columns]
+        if style.width is not None:
+            widths = _fitted(widths, self.header, style.width)
+        lines = [_line([Cell(word, "bold") for word in self.header], widths, style)]
+        lines += [_line(row, widths, style) for row in self.rows]
+        return "\n".join(lines)
+
+
+def _fitted(widths: list[int], header: Sequence[str], limit: int) -> list[int]:
+    widths = list(widths)
+    least = [max(len(word), min(_NARROWEST, width)) for word, width in zip(header, widths, strict=True)]
+    while sum(widths) + _GAP * (len(widths) - 1) > limit:
+        at = max(range(len(widths)), key=lambda index: widths[index] - least[index])
+        if widths[at] <= least[at]:
+            break
+        widths[at] -= 1
+    return widths
+
+
+def _line(cells: Sequence[Cell], widths: Sequence[int], style: Style) -> str:
+    parts = []
+    for cell, width in zip(cells, widths, strict=True):
+        text = cell.text if len(cell.text) <= width else cell.text[: width - 1] + "…"
+        parts.append(style.paint(text, cell.color) + " " * (width - len(text)))
+    return (" " * _GAP).join(parts).rstrip()
+
+
+def duration(seconds: float | None) -> str:
+    """A duration as kubectl writes it.
+
+    >>> [duration(each) for each in (None, 0.4, 7, 119, 600, 7300, 90_000, 1_000_000)]
+    ['-', '0s', '7s', '119s', '10m', '121m', '25h', '11d']
+    """
+    if seconds is None:
+        return NOTHING
+    for limit, size, unit in ((120, 1, "s"), (7_380, 60, "m"), (172_800, 3_600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds // 86_400)}d"
+
+
+def number(value: float | None, *, digits: int = 4) -> str:
+    """A number with as many digits as it deserves.
+
+    >>> [number(each) for each in (None, 0.012345, 3.0, 1234.5678, 98765.4)]
+    ['-', '0.01235', '3', '1235', '98765']
+    """
+    if value is None:
+        return NOTHING
+    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def count(value: int | None) -> str:
+    """A whole number."""
+    return NOTHING if value is None else str(value)
+
+
+def percent(share: float | None) -> str:
+    """A share of 1.
+
+    >>> percent(0.4567), percent(None)
+    ('45%', '-')
+    """
+    return NOTHING if share is None else f"{int(share * 100)}%"
+
+
+def bounds(nodes: Nodes) -> str:
+    """Nodes as they were asked for: ``2``, or ``1-4``."""
+    return str(nodes.minimum) if nodes.minimum == nodes.maximum else f"{nodes.minimum}-{nodes.maximum}"
+
+
+def state_cell(state: State) -> Cell:
+    """A state in its color."""
+    return Cell(state, _STATE_COLORS[state])
+
+
+def job_table(states: Sequence[JobState], now: float, *, wide: bool = False) -> Table:
+    """One row per job."""
+    header = [
+        *("NAME", "STATE", "NODES", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "AGE", "WHERE"),
+        *(("NAMESPACE", "WORLD", "GENERATION", "LOSS", "REASON") if wide else ()),
+    ]
+    return Table(header, [_job_row(state, now, wide=wide) for state in states])
+
+
+def _job_row(state: JobState, now: float, *, wide: bool) -> list[Cell]:
+    nodes = state.nodes
+    wanted = f"{nodes.ready}/{nodes.desired}"
+    texts = [
+        wanted if nodes.minimum == nodes.maximum else f"{wanted} ({bounds(nodes)})",
+        count(state.step),
+        percent(state.progress),
+        duration(state.eta_seconds),
+        NOTHING if state.throughput is None else f"{number(state.throughput)}/s",
+        str(sum(state.restarts.values())),
+        duration(state.age(now)),
+        state.where,
+    ]
+    if wide:
+        reason = state.first_error.message if state.first_error is not None else state.reason
+        texts += [
+            state.namespace or NOTHING,
+            count(state.world_size),
+            count(state.generation),
+            number(state.loss),
+            next(iter(reason.splitlines()), NOTHING),
+        ]
+    return [Cell(state.name), state_cell(state.state), *map(Cell, texts)]
+
+
+def rank_table(state: JobState, now: float) -> Table:
+    """One row per rank."""
+    header = ("RANK", "POD", "NODE", "STATE", "STEP", "SAMPLES/S", "PHASES", "LAST-SEEN")
+    rows: list[Sequence[Cell]] = [_rank_row(rank, now) for rank in state.ranks]
+    rows += [
+        [Cell(NOTHING), Cell(pod), *[Cell(NOTHING)] * 1, Cell("silent", "yellow"), *[Cell(NOTHING)] * 4]
+        for pod in state.silent
+    ]
+    return Table(header, rows)
+
+
+def _rank_row(rank: RankState, now: float) -> list[Cell]:
+    return [
+        Cell(str(rank.rank)),
+        Cell(rank.pod),
+        Cell(rank.node or NOTHING),
+        Cell(rank.state, _RANK_COLORS[rank.state]),
+        Cell(count(rank.step)),
+        Cell(number(rank.samples_per_second)),
+        Cell(phases(rank) or NOTHING),
+        Cell(NOTHING if rank.last_step is None else f"{duration(max(0.0, now - rank.last_step))} ago"),
+    ]
+
+
+def phases(rank: RankState, *, most: int = 3) -> str:
+    """The parts of a step that take longest, with their shares."""
+    by_share = sorted(rank.phases.items(), key=lambda item: -item[1])[:most]
+    return " ".join(f"{phase} {percent(share)}" for phase, share in by_share if share >= 0.01)
+
+
+_BAR: Final[Mapping[str, str]] = {
+    "data_wait": "d",
+    "h2d": "h",
+    "forward": "f",
+    "backward": "b",
+    "comm_exposed": "c",
+    "optimizer": "o",
+    "checkpoint": "s",
+    "other": ".",
+}
+BAR_LEGEND: Final = "phases: d data, h to device, f forward, b backward, c communication, o optimizer, s checkpoint"
+
+
+def phase_bar(rank: RankState, width: int = 24) -> str:
+    """The phases of a step as a bar of letters, which needs no colour to be read.
+
+    >>> from kubectl_ddp.ranks import RankActivity, RankState
+    >>> shares = {"forward": 0.25, "backward": 0.5, "comm_exposed": 0.25}
+    >>> rank = RankState(rank=0, local_rank=0, pod="p", node="n", state=RankActivity.UP, step=1,
+    ...                  samples_per_second=1.0, seconds_per_step=1.0, phases=shares)
+    >>> phase_bar(rank, 8)
+    'ffbbbbcc'
+    """
+    bar, reached = "", 0.0
+    for phase, letter in _BAR.items():
+        reached += rank.phases.get(phase, 0.0)
+        bar += letter * (round(reached * width) - len(bar))
+    return bar
+
+
+def top_table(state: JobState, now: float) -> Table:
+    """One row per rank, with its step as a bar."""
+    header = ("RANK", "POD", "STATE", "STEP", "SAMPLES/S", "SEC/STEP", "STEP TIME", "LAST STEP")
+    rows: list[Sequence[Cell]] = []
+    for rank in state.ranks:
+        ago = None if rank.last_step is None else max(0.0, now - rank.last_step)
+        rows.append(
+            [
+                Cell(str(rank.rank)),
+                Cell(rank.pod),
+                Cell(rank.state, _RANK_COLORS[rank.state]),
+                Cell(count(rank.step)),
+                Cell(number(rank.samples_per_second)),
+                Cell(number(rank.seconds_per_step, digits=3)),
+                Cell(phase_bar(rank) or NOTHING),
+                Cell(NOTHING if ago is None else f"{duration(ago)} ago"),
+            ]
+        )
+    return Table(header, rows)

@@ -1,0 +1,368 @@
+"""What a job is doing: objects and metrics in, :class:`JobState` out. Pure; the same for every place where jobs run."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from ddp_trainer.contract import GroupState, Metric, MetricLabel
+from kubectl_ddp import evidence
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
+from kubectl_ddp.evidence import FirstError
+from kubectl_ddp.exposition import Samples
+from kubectl_ddp.ranks import RankActivity, RankState, rank_states
+
+__all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
+
+ENGINE_LOST: Final = "EngineLost"
+"""Reason of the condition Failed that the local engine's absence is shown as."""
+
+
+class State(StrEnum):
+    """What a job is doing, in one word."""
+
+    PENDING = "Pending"
+    """No pod runs yet."""
+    STARTING = "Starting"
+    """Pods run, and the ranks have not found one another yet."""
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    """It has trained, and its worker group is formed anew."""
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    LOST = "Lost"
+    """The local engine died; the job can be resumed from its last checkpoint, or deleted."""
+    DELETING = "Deleting"
+
+
+TERMINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Worker pods of a job."""
+
+    ready: int
+    desired: int
+    minimum: int
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """One job at one moment. What nobody told is None."""
+
+    name: str
+    namespace: str
+    where: str
+    uid: str
+    state: State
+    reason: str
+    """One sentence: why it is in this state."""
+    nodes: Nodes
+    step: int | None = None
+    steps_planned: int | None = None
+    epoch: int | None = None
+    loss: float | None = None
+    learning_rate: float | None = None
+    throughput: float | None = None
+    """Samples per second, all ranks together."""
+    eta_seconds: float | None = None
+    world_size: int | None = None
+    """Processes of the worker group."""
+    generation: int | None = None
+    """How often the group was formed."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    """By cause, over the whole run."""
+    created: float | None = None
+    """Unix time."""
+    started: float | None = None
+    finished: float | None = None
+    ranks: tuple[RankState, ...] = ()
+    silent: tuple[str, ...] = ()
+    """Running worker pods that told nothing about themselves."""
+    first_error: FirstError | None = None
+    summary: dict[str, Any] | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it will do no more by itself."""
+        return self.state in TERMINAL
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the planned steps that are committed, 0 to 1."""
+        if self.step is None or not self.steps_planned:
+            return None
+        return min(1.0, self.step / self.steps_planned)
+
+    def age(self, now: float) -> float | None:
+        """Seconds since it was created."""
+        return max(0.0, now - self.created) if self.created is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the state is decided by."""
+
+    conditions: Mapping[str, Mapping[str, Any]]
+    """Those that are true, by type."""
+    is_deleting: bool
+    is_to_be_suspended: bool
+    running_pods: int
+    group_states: frozenset[str]
+    has_restarted: bool
+
+    def is_lost(self) -> bool:
+        return self.conditions.get("Failed", {}).get("reason") == ENGINE_LOST
+
+    def is_forming(self) -> bool:
+        """Whether the pods tell of their groups, and none trains."""
+        return bool(self.group_states) and not self.group_states & {GroupState.RUNNING, GroupState.SUCCEEDED}
+
+
+_DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
+    (State.DELETING, lambda facts: facts.is_deleting),
+    (State.LOST, _Facts.is_lost),
+    (State.SUCCEEDED, lambda facts: "Succeeded" in facts.conditions),
+    (State.FAILED, lambda facts: "Failed" in facts.conditions),
+    # A job that was told to go on is not suspended, even if the operator has not heard of it yet.
+    (State.SUSPENDED, lambda facts: "Suspended" in facts.conditions and facts.is_to_be_suspended),
+    (State.RESTARTING, lambda facts: facts.is_forming() and facts.has_restarted),
+    (State.RESTARTING, lambda facts: "Restarting" in facts.conditions),
+    (State.PENDING, lambda facts: facts.running_pods == 0),
+    (State.STARTING, lambda facts: facts.is_forming() or "Running" not in facts.conditions),
+    (State.RUNNING, lambda _: True),
+)
+"""The first that holds is the state."""
+
+
+def job_state(
+    snapshot: Snapshot,
+    samples: Mapping[str, Samples],
+    *,
+    where: str = "",
+    before: Mapping[str, Samples] | None = None,
+) -> JobState:
+    """What a job is doing.
+
+    Args:
+        snapshot: the job and its pods.
+        samples: name of a pod → what it said about itself; pods that said nothing are left out.
+        where: the place it runs at.
+        before: samples of an earlier scrape; rates are then over the time between the two.
+    """
+    job, workers = snapshot.job, evidence.workers(snapshot.pods)
+    names = {str(pod["metadata"]["name"]) for pod in workers}
+    told = {pod: said for pod, said in samples.items() if pod in names}
+    counted = _restarts(told, workers)
+    facts = _facts(job, workers, told, counted)
+    state = next(state for state, holds in _DECISION if holds(facts))
+    nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
+    ranks = rank_states(told, nodes_of, before)
+    done = evidence.summary(workers) if state is State.SUCCEEDED else None
+    running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
+    status = job.get("status") or {}
+    return JobState(
+        name=str(job["metadata"]["name"]),
+        namespace=str(job["metadata"].get("namespace", "")),
+        where=where,
+        uid=str(job["metadata"].get("uid", "")),
+        state=state,
+        reason=_reason(state, facts, workers),
+        nodes=_nodes(job, workers),
+        restarts=counted,
+        created=epoch(job["metadata"].get("creationTimestamp")),
+        started=epoch(status.get("startTime")),
+        finished=_finished(status, facts) if state in TERMINAL else None,
+        ranks=ranks,
+        silent=tuple(sorted(running - told.keys())),
+        first_error=evidence.first_error(workers) if state is not State.SUCCEEDED else None,
+        summary=done,
+        **_progress(told, ranks, done),
+    )
+
+
+def _facts(job: Object, workers: list[Object], told: Mapping[str, Samples], counted: Mapping[str, int]) -> _Facts:
+    conditions = {
+        str(item["type"]): item
+        for item in (job.get("status") or {}).get("conditions") or ()
+        if item.get("status") == "True"
+    }
+    return _Facts(
+        conditions=conditions,
+        is_deleting="deletionTimestamp" in job["metadata"],
+        is_to_be_suspended=bool((job["spec"].get("runPolicy") or {}).get("suspend")),
+        running_pods=sum(_runs(pod) for pod in workers),
+        group_states=frozenset(state for said in told.values() if (state := _group_state(said))),
+        has_restarted=any(counted.values()) or any(_status(pod).get("restartCount") for pod in workers),
+    )
+
+
+def _group_state(samples: Samples) -> str:
+    states = samples.by(MetricLabel.STATE, Metric.GROUP_STATE)
+    return next((state for state, value in states.items() if value == 1), "")
+
+
+def _status(pod: Object) -> Mapping[str, Any]:
+    return next(iter(pod.get("status", {}).get("containerStatuses") or ()), {})
+
+
+def _runs(pod: Object) -> bool:
+    return "running" in (_status(pod).get("state") or {})
+
+
+def _nodes(job: Object, workers: Iterable[Object]) -> Nodes:
+    spec = job["spec"]
+    desired = int(spec["pytorchReplicaSpecs"]["Worker"].get("replicas") or 1)
+    elastic = spec.get("elasticPolicy") or {}
+    ready = sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers)
+    low, high = (int(elastic.get(key) or desired) for key in ("minReplicas", "maxReplicas"))
+    return Nodes(ready=ready, desired=desired, minimum=low, maximum=high)
+
+
+def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:
+    """By cause. Every pod counts the whole run, so the most that one of them knows is the truth."""
+    counts = evidence.restarts(workers)
+    for samples in told.values():
+        for cause, count in samples.by(MetricLabel.CAUSE, Metric.RESTARTS).items():
+            counts[cause] = max(counts.get(cause, 0), int(count))
+    return {cause: count for cause, count in counts.items() if count}
+
+
+def _progress(
+    told: Mapping[str, Samples], ranks: Iterable[RankState], done: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    if done is not None:
+        return _progress_of_summary(done)
+    alive = [rank for rank in ranks if rank.state is not RankActivity.DOWN]
+    step = max((rank.step for rank in ranks if rank.step is not None), default=None)
+    planned = _latest(told, Metric.STEPS_PLANNED)
+    pace = [rank.seconds_per_step for rank in alive if rank.seconds_per_step is not None]
+    rates = [rank.samples_per_second for rank in alive if rank.samples_per_second is not None]
+    eta = None
+    if step is not None and planned is not None and pace:
+        eta = max(0.0, planned - step) * sum(pace) / len(pace)
+    return {
+        "step": step,
+        "steps_planned": _whole(planned),
+        "epoch": _whole(_latest(told, Metric.EPOCH)),
+        "loss": _latest(told, Metric.LOSS),
+        "learning_rate": _latest(told, Metric.LEARNING_RATE),
+        "throughput": sum(rates) if rates else None,
+        "eta_seconds": eta,
+        "world_size": _whole(_latest(told, Metric.WORLD_SIZE)),
+        "generation": _whole(_latest(told, Metric.RENDEZVOUS_ROUND)),
+    }
+
+
+def _progress_of_summary(done: Mapping[str, Any]) -> dict[str, Any]:
+    steps = done.get("steps")
+    return {
+        "step": steps,
+        "steps_planned": steps,
+        "loss": done.get("loss"),
+        "world_size": done.get("world_size"),
+        "generation": done.get("generation"),
+    }
+
+
+def _latest(told: Mapping[str, Samples], family: str) -> float | None:
+    """The value of the pod that was in the last rendezvous; rank 0 may have left its old ones on another pod."""
+    values = [
+        (samples.value(Metric.RENDEZVOUS_ROUND) or 0.0, samples.total(Metric.RANK_UP), value)
+        for samples in told.values()
+        if (value := samples.value(family)) is not None
+    ]
+    return max(values)[-1] if values else None
+
+
+def _whole(number: float | None) -> int | None:
+    return int(number) if number is not None else None
+
+
+_NO_REASON: Final[Mapping[State, str]] = {
+    State.PENDING: "Its pods are not running yet.",
+    State.STARTING: "Its pods run, and the ranks are finding one another.",
+    State.RESTARTING: "Its worker group is formed anew.",
+    State.DELETING: "It is being deleted.",
+}
+
+_CONDITION_OF: Final[Mapping[State, str]] = {
+    State.LOST: "Failed",
+    State.SUCCEEDED: "Succeeded",
+    State.FAILED: "Failed",
+    State.SUSPENDED: "Suspended",
+    State.RUNNING: "Running",
+}
+
+
+def _reason(state: State, facts: _Facts, workers: Iterable[Object]) -> str:
+    if state in {State.PENDING, State.STARTING, State.RESTARTING}:
+        held_up = [f"{pod['metadata']['name']}: {why}." for pod in workers if (why := _waits_for(pod))]
+        if held_up:
+            return held_up[0]
+    condition = facts.conditions.get(_CONDITION_OF.get(state, ""), {})
+    return str(condition.get("message") or _NO_REASON.get(state, ""))
+
+
+def _waits_for(pod: Object) -> str:
+    """Why a pod does not run, in Kubernetes' words."""
+    for condition in pod.get("status", {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "").rstrip(".")
+    waiting = (_status(pod).get("state") or {}).get("waiting") or {}
+    reason, message = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in {"", "ContainerCreating", "PodInitializing"}:
+        return ""
+    return f"{reason}: {message}".rstrip(": .")
+
+
+def _finished(status: Mapping[str, Any], facts: _Facts) -> float | None:
+    ended = facts.conditions.get("Succeeded") or facts.conditions.get("Failed") or {}
+    return epoch(status.get("completionTime") or ended.get("lastTransitionTime"))
+
+
+def epoch(moment: str | None) -> float | None:
+    """Unix time of a Kubernetes time.
+
+    >>> epoch("1970-01-01T00:01:00Z")
+    60.0
+    """
+    if not moment:
+        return None
+    try:
+        return float(calendar.timegm(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return None
+
+
+def failure(state: JobState) -> DdpError:
+    """The error that a failed job is reported as: its code's, or what it ran on.
+
+    A first error decides by whose it was; without one, the code did not fail, or nobody saw it do so.
+    """
+    error = state.first_error
+    if error is None:
+        return InfrastructureFailed(f"Job '{state.name}' failed: {_sentence(state.reason)}", hint=_hint(state))
+    who = f"rank {error.rank} on {error.pod}" if error.rank is not None else error.pod
+    kind = JobFailed if error.is_users else InfrastructureFailed
+    return kind(f"Job '{state.name}' failed: {who}: {_sentence(error.message)}", hint=_hint(state))
+
+
+def _sentence(text: str) -> str:
+    line = text.strip().splitlines()[-1] if text.strip() else "nobody said why"
+    return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+def _hint(state: JobState) -> str:
+    if state.state is State.LOST:
+        return f"'kubectl ddp resume {state.name}' goes on from its last checkpoint."
+    flag = "--first-error" if state.first_error is not None and state.first_error.stack else "--rank all"
+    return f"'kubectl ddp logs {state.name} {flag}' shows more."
