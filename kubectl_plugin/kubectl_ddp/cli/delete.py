@@ -1,0 +1,63 @@
+"""``kubectl ddp delete``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from kubectl_ddp.backend import Backend
+from kubectl_ddp.backends import backend_for
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import bare_name
+from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, UsageError
+
+
+@click.command()
+@click.argument("jobs", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Delete every job of the namespace, or of this machine.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; nobody is asked when stdin is no terminal.")
+@shared_options()
+def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bool) -> None:
+    """Delete jobs and everything they own: pods, logs and, on this machine, checkpoints."""
+    targets = _targets(options, jobs, everything=everything)
+    if not targets:
+        options.note("There is no job to delete.")
+        return
+    _ask(targets, yes=yes)
+    errors = []
+    for backend, name in targets:
+        try:
+            backend.delete(name)
+            click.echo(f"job {name} deleted")
+        except DdpError as error:
+            errors.append(error)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped waiting; the deletion of job {name} goes on.") from None
+    for error in errors[:-1]:
+        options.note(f"error: {error}")
+    if errors:
+        raise errors[-1]
+
+
+def _targets(options: Options, jobs: tuple[str, ...], *, everything: bool) -> list[tuple[Backend, str]]:
+    if bool(jobs) == everything:
+        raise UsageError(
+            "Name jobs and say --all, and it is not clear which." if jobs else "No job is named.",
+            hint="Name the jobs to delete, or use --all.",
+        )
+    if everything:
+        backend = backend_for(options)
+        return [(backend, str(snapshot.job["metadata"]["name"])) for snapshot in backend.jobs()]
+    names = dict.fromkeys(bare_name(job) for job in jobs)
+    return [(backend_for(options, name), name) for name in names]
+
+
+def _ask(targets: list[tuple[Backend, str]], *, yes: bool) -> None:
+    if yes or not sys.stdin.isatty():
+        return
+    for backend, name in targets:
+        click.echo(f"  {name} ({backend.where})", err=True)
+    count = "this job" if len(targets) == 1 else f"these {len(targets)} jobs"
+    if not click.confirm(f"Delete {count} and everything in it?", err=True):
+        raise Cancelled("Nothing was deleted.")

@@ -1,0 +1,35 @@
+"""``kubectl ddp list``."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import RESOURCE, jobs_of, places, print_document, style
+from kubectl_ddp.document import job_list_document
+from kubectl_ddp.present import job_table
+from kubectl_ddp.program import program
+from kubectl_ddp.scrape import observe_all
+
+
+@click.command("list")
+@shared_options("wide", "json", "yaml", "name", all_namespaces=True)
+def list_jobs(options: Options) -> None:
+    """List jobs: those of this machine, and those of the cluster if there is one."""
+    found = jobs_of(places(options), options)
+    if options.output == "name":
+        for _, snapshot in found:
+            click.echo(f"{RESOURCE}/{snapshot.job['metadata']['name']}")
+        return
+    states = []
+    for backend in dict.fromkeys(backend for backend, _ in found):
+        states += observe_all(backend, [snapshot for where, snapshot in found if where is backend])
+    if options.output in {"json", "yaml"}:
+        print_document(job_list_document(states), options.output)
+    elif states:
+        table = job_table(states, time.time(), wide=options.output == "wide")
+        click.echo(table.render(style(options)))
+    else:
+        options.note(f"There is no job here. '{program()} submit SCRIPT --local' runs one on this machine.")

@@ -1,0 +1,34 @@
+"""``kubectl ddp status``."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import print_document, style, target
+from kubectl_ddp.describe import header
+from kubectl_ddp.document import job_document
+from kubectl_ddp.present import rank_table
+from kubectl_ddp.scrape import observe
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--ranks", is_flag=True, help="Show every rank: where it runs, its step, its speed, its phases.")
+@shared_options("json", "yaml")
+def status(options: Options, job: str | None, *, ranks: bool) -> None:
+    """Show one job: what it does, how far it is, what failed first; the newest when none is named."""
+    backend, name = target(options, job)
+    state = observe(backend, backend.job(name))
+    if options.output is not None:
+        print_document(job_document(state), options.output)
+        return
+    now = time.time()
+    click.echo(header(state, now, style(options)))
+    if ranks and (state.ranks or state.silent):
+        click.echo()
+        click.echo(rank_table(state, now).render(style(options)))
+    elif ranks:
+        options.note("No rank tells of itself: no pod of the job runs.")

@@ -1,0 +1,50 @@
+"""``kubectl ddp suspend`` and ``kubectl ddp resume``."""
+
+from __future__ import annotations
+
+import click
+
+from kubectl_ddp.backend import Backend
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import seconds_of, target
+from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.program import program
+from kubectl_ddp.waiting import parse_goal, wait_for
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
+@shared_options()
+def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
+    """Stop the pods of a job and keep the job; of the newest when none is named."""
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job)
+    backend.suspend(name, suspended=True)
+    click.echo(f"job {name} suspended")
+    options.note(f"'{program()} resume {name}' lets it go on.")
+    if waits:
+        _wait(backend, name, "suspended", seconds)
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
+@shared_options()
+def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
+    """Let a suspended job run again, from its last checkpoint; the newest when none is named."""
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job)
+    backend.suspend(name, suspended=False)
+    click.echo(f"job {name} resumed")
+    if waits:
+        _wait(backend, name, "running", seconds)
+
+
+def _wait(backend: Backend, name: str, goal: str, timeout: float | None) -> None:
+    try:
+        wait_for(backend, name, parse_goal(goal), timeout=timeout)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Stopped waiting; the job {name} will be {goal} all the same.") from None

@@ -1,0 +1,99 @@
+"""Which job a command means, and where it runs; and how its answer is to be printed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from kubectl_ddp.backend import Backend, Snapshot
+from kubectl_ddp.backends import Where, backend_for, has_kubeconfig
+from kubectl_ddp.cli.options import Options
+from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.present import Style
+from kubectl_ddp.program import program
+from kubectl_ddp.spec.quantity import BadValue, parse_seconds
+
+RESOURCE: Final = "pytorchjob.kubeflow.org"
+_KINDS: Final = frozenset({"pytorchjob", "pytorchjobs", RESOURCE, "pytorchjobs.kubeflow.org"})
+
+
+def places(options: Options) -> list[Backend]:
+    """Where the flags point; without any, this machine and the cluster, if there is one."""
+    if options.local or options.names_a_cluster or not has_kubeconfig():
+        return [backend_for(options)]
+    return [backend_for(Where(local=True)), backend_for(options)]
+
+
+def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend, Snapshot]]:
+    """Every job of these places, oldest first within each. One place that fails does not hide the others."""
+    found: list[tuple[Backend, Snapshot]] = []
+    errors: list[DdpError] = []
+    for backend in backends:
+        try:
+            snapshots = backend.jobs(all_namespaces=options.all_namespaces)
+        except DdpError as error:
+            errors.append(error)
+            continue
+        found += [(backend, snapshot) for snapshot in snapshots]
+    if errors and not found:
+        raise errors[0]
+    for error in errors:
+        options.note(f"warning: {error}")
+    return found
+
+
+def target(options: Options, job: str | None) -> tuple[Backend, str]:
+    """The place and the name of the job that is meant; the newest, said aloud, when none is named.
+
+    Raises:
+        NotFound: none is named, and there is none.
+    """
+    if job is not None:
+        name = bare_name(job)
+        return backend_for(options, name), name
+    found = jobs_of(places(options), options)
+    if not found:
+        raise NotFound("There is no job here.", hint=f"'{program()} submit SCRIPT --local' runs one on this machine.")
+    backend, newest = max(found, key=lambda one: str(one[1].job["metadata"].get("creationTimestamp", "")))
+    name = str(newest.job["metadata"]["name"])
+    options.note(f"Job {name} ({backend.where}), the newest.")
+    return backend, name
+
+
+def bare_name(job: str) -> str:
+    """The name in ``NAME`` or ``pytorchjob/NAME``. Raises UsageError for another kind."""
+    kind, slash, name = job.rpartition("/")
+    if slash and kind.lower() not in _KINDS:
+        raise UsageError(f"'{kind}' is no kind of job.", hint=f"Write '{name}' or 'pytorchjob/{name}'.")
+    return name
+
+
+def style(options: Options) -> Style:
+    """What stdout can show."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return Style(color=options.is_colored(), width=width)
+
+
+def print_document(document: dict[str, Any], output: str) -> None:
+    """Print data for programs, as ``json`` or ``yaml``."""
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+        return
+    from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - YAML, which the other forms do without
+
+    click.echo(to_yaml([document]), nl=False)
+
+
+def seconds_of(flag: str, text: str | None) -> float | None:
+    """A time such as ``90``, ``90s`` or ``10m``. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        return float(parse_seconds(text))
+    except BadValue as error:
+        raise UsageError(f"{flag}: {error.message}.", hint=error.hint) from None
