@@ -101,6 +101,8 @@ class Note:
 
     name: ClassVar[str] = "note"
     text: str
+    alarm: bool = False
+    """Of this rank, and not of the run: shown on every rank."""
 
     def sentence(self) -> str:
         """In words."""
@@ -161,20 +163,24 @@ class Progress:
         return self._clock() - self._printed >= self._every_seconds
 
     def tell(self, event: Event) -> None:
-        """Show an event; notes are shown on every rank."""
+        """Show an event; on a silent rank, alarms alone."""
         if self._mode is Mode.JSON:
             # asdict wants a dataclass instance, and every event is one.
             self._write(json.dumps({"event": event.name, **asdict(event)}) + "\n")  # type: ignore[call-overload]
         elif self._mode is Mode.LIVE and isinstance(event, Stepped):
             self._write(f"\r\x1b[2K{event.sentence()}")
             self._line_open = True
-        elif self._mode is not Mode.SILENT or isinstance(event, Note):
+        elif self._mode is not Mode.SILENT or (isinstance(event, Note) and event.alarm):
             self._end_line()
             self._write(f"{event.sentence()}\n")
 
     def note(self, text: str) -> None:
-        """Show a sentence."""
+        """Show a sentence about the run."""
         self.tell(Note(text))
+
+    def alarm(self, text: str) -> None:
+        """Show a sentence about this rank, on whichever it is."""
+        self.tell(Note(text, alarm=True))
 
     def close(self) -> None:
         """Leave the cursor on a line of its own."""

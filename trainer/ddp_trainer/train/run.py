@@ -131,7 +131,7 @@ class Run:
             directory,
             keeps_time=self._group.rank == 0,
             recorder=self._recorder,
-            note=self._progress.note,
+            alarm=self._progress.alarm,
             clock=time.monotonic,
         )
 

@@ -25,7 +25,7 @@ class Saver:
         *,
         keeps_time: bool,
         recorder: RankRecorder,
-        note: Callable[[str], None],
+        alarm: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
         """``directory`` is None where this rank does not write; ``keeps_time`` is true of rank 0 alone."""
@@ -35,7 +35,7 @@ class Saver:
         self._directory = directory
         self._keeps_time = keeps_time
         self._recorder = recorder
-        self._note = note
+        self._alarm = alarm
         self._clock = clock
         self._last = clock()
         self.saved_step: int | None = None
@@ -65,7 +65,7 @@ class Saver:
 
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint that this rank sees."""
-        return None if self._directory is None else self._directory.newest(self._note)
+        return None if self._directory is None else self._directory.newest(self._alarm)
 
     def wants_save(self) -> bool:
         """Rank 0's vote to save after the step under way."""
@@ -117,4 +117,4 @@ class Saver:
         self.failure = err
         self._recorder.checkpoint_failed()
         path = "" if self._directory is None else self._directory.path
-        self._note(f"No checkpoint could be saved in {path}: {err.strerror}. Training goes on; older ones are kept.")
+        self._alarm(f"No checkpoint could be saved in {path}: {err.strerror}. Training goes on; older ones are kept.")

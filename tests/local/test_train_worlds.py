@@ -1,0 +1,37 @@
+"""What a run computes does not depend on how many ranks compute it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.local.train_group import WorkerGroup
+
+FLAGS = ("--global-batch", "32", "--max-steps", "50", "--log-steps", "1", "--warmup-steps", "5")
+
+
+def losses_at(world: int, directory: Path) -> tuple[list[float], dict[str, float]]:
+    with WorkerGroup(world, [*FLAGS, "--summary", str(directory / "summary.json")], directory=directory) as group:
+        events = list(group.events())
+        assert group.finish() == [0] * world, group.stderr()
+    steps = [event["loss"] for event in events if event["event"] == "step"]
+    (evaluated, last) = [event["metrics"] for event in events if event["event"] == "evaluated"]
+    assert evaluated["loss"] > last["loss"]
+    return steps, last
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], dict[str, float]]:
+    return losses_at(1, tmp_path_factory.mktemp("alone"))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_loss_equals_that_of_one_rank_up_to_rounding(
+    world: int, alone: tuple[list[float], dict[str, float]], tmp_path: Path
+) -> None:
+    losses, metrics = losses_at(world, tmp_path)
+    assert len(losses) == 50
+    assert losses == pytest.approx(alone[0], rel=1e-4)
+    assert metrics == pytest.approx(alone[1], rel=1e-3)
+    assert losses[-1] < losses[0] / 2

@@ -1,0 +1,35 @@
+"""Tasks that say when they have come to a point, and stay there."""
+
+from __future__ import annotations
+
+import threading
+
+from torch import Tensor
+
+from ddp_trainer.train import digits
+
+
+def say_ready() -> None:
+    print('{"event": "ready"}', flush=True)
+
+
+class Digits(digits.Digits):
+    """Says so just before the ranks meet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        say_ready()
+
+
+class _EndlessImages(digits.LabelledImages):
+    def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        say_ready()
+        threading.Event().wait()
+        return super().batch(ids)
+
+
+class EndlessDigits(digits.Digits):
+    """Never comes back from fetching its first samples."""
+
+    def train_samples(self) -> digits.LabelledImages:
+        return _EndlessImages(self._train.images, self._train.labels)
