@@ -34,8 +34,8 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
             errors.append(error)
         except KeyboardInterrupt:
             raise Interrupted(f"Stopped waiting; the deletion of job {name} goes on.") from None
-    for error in errors[:-1]:
-        options.note(f"error: {error}")
+    for failed in errors[:-1]:
+        options.note(f"error: {failed}")
     if errors:
         raise errors[-1]
 

@@ -42,8 +42,8 @@ def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend
         found += [(backend, snapshot) for snapshot in snapshots]
     if errors and not found:
         raise errors[0]
-    for error in errors:
-        options.note(f"warning: {error}")
+    for failed in errors:
+        options.note(f"warning: {failed}")
     return found
 
 
