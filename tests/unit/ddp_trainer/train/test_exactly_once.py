@@ -1,0 +1,152 @@
+"""Over any schedule of kills and resizes, every sample is committed exactly once per epoch.
+
+The schedule is random; the arithmetic and the ledger are the trainer's. A killed group loses what it did after its
+last checkpoint, as it does in life, and the next one, of another size, goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ddp_trainer.train.ledger import Ledger
+from ddp_trainer.train.plan import Plan, cut, owned
+
+Split = Callable[[Plan, int, int, int], list[int]]
+"""(plan, step, world, rank) → sample ids that the rank processes."""
+
+
+def by_shards(plan: Plan, step: int, world: int, rank: int) -> list[int]:
+    """The trainer's own split."""
+    return [sample for shard in owned(plan.shards, world, rank) for sample in plan.shard(step, shard).tolist()]
+
+
+def padded(plan: Plan, step: int, world: int, rank: int) -> list[int]:
+    """What torch's DistributedSampler does: repeat samples until the batch divides by the world."""
+    batch = plan.batch(step).tolist()
+    while len(batch) % world:
+        batch.append(batch[len(batch) % max(len(batch) - 1, 1)])
+    return batch[rank::world]
+
+
+@dataclass
+class Life:
+    """One group: so many ranks, killed after so many steps, saving every so many."""
+
+    world: int
+    steps: int
+    save_every: int
+
+
+@dataclass
+class Scenario:
+    plan: Plan
+    lives: list[Life]
+
+
+@dataclass
+class History:
+    """What survives: committed samples by step, and the account of them."""
+
+    ledger: Ledger
+    steps: list[list[int]] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, plan: Plan) -> History:
+        return cls(Ledger(plan.samples))
+
+    def commit(self, plan: Plan, processed: list[int]) -> None:
+        step = len(self.steps)
+        self.steps.append(processed)
+        self.ledger.commit(torch.tensor(processed, dtype=torch.int64))
+        if plan.ends_epoch(step):
+            self.ledger.close_epoch()
+
+    def saved(self) -> History:
+        ledger = Ledger(1)
+        ledger.load_state_dict(deepcopy(self.ledger.state_dict()))
+        return History(ledger, list(self.steps))
+
+
+def live(scenario: Scenario, split: Split) -> History:
+    """Run through all lives; the last one is not killed."""
+    plan = scenario.plan
+    checkpoint = History.begin(plan)
+    for life in scenario.lives:
+        running = checkpoint.saved()
+        for _ in range(life.steps):
+            if len(running.steps) == plan.total_steps:
+                return running
+            step = len(running.steps)
+            running.commit(plan, [each for rank in range(life.world) for each in split(plan, step, life.world, rank)])
+            if len(running.steps) % life.save_every == 0:
+                checkpoint = running.saved()
+    return running
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    samples = draw(st.integers(1, 80))
+    batch = draw(st.integers(1, 24))
+    shards = draw(st.integers(1, batch))
+    seed, epochs = draw(st.integers(0, 2**63 - 1)), draw(st.integers(1, 3))
+    plan = Plan(samples=samples, global_batch=batch, shards=shards, seed=seed, epochs=epochs)
+    worlds = st.integers(1, shards)
+    lives = draw(st.lists(st.builds(Life, worlds, st.integers(0, 12), st.integers(1, 5)), max_size=6))
+    return Scenario(plan, [*lives, Life(draw(worlds), plan.total_steps, 1)])
+
+
+def is_exactly_once(scenario: Scenario, history: History) -> bool:
+    plan = scenario.plan
+    per_epoch = [
+        Counter(sample for step in history.steps[start : start + plan.steps_per_epoch] for sample in step)
+        for start in range(0, plan.total_steps, plan.steps_per_epoch)
+    ]
+    return per_epoch == [Counter(range(plan.samples))] * plan.epochs
+
+
+TWICE_IN_ONE_EPOCH = Scenario(
+    Plan(samples=150, global_batch=32, shards=8, seed=0, epochs=1),
+    [Life(3, 3, 2), Life(8, 2, 2), Life(5, 5, 1)],
+)
+
+
+@given(scenarios())
+@example(TWICE_IN_ONE_EPOCH)
+def test_every_sample_is_committed_exactly_once(scenario: Scenario) -> None:
+    history = live(scenario, by_shards)
+    assert len(history.steps) == scenario.plan.total_steps
+    assert is_exactly_once(scenario, history)
+    assert (history.ledger.lost, history.ledger.repeated) == (0, 0)
+    assert history.ledger.committed == scenario.plan.samples * scenario.plan.epochs
+
+
+@given(scenarios())
+@example(TWICE_IN_ONE_EPOCH)
+def test_every_step_has_the_samples_that_one_rank_alone_would_give_it(scenario: Scenario) -> None:
+    plan = scenario.plan
+    alone = live(Scenario(plan, [Life(1, plan.total_steps, 1)]), by_shards)
+    assert [sorted(step) for step in live(scenario, by_shards).steps] == [sorted(step) for step in alone.steps]
+
+
+def test_the_same_checks_find_a_padded_sampler_out() -> None:
+    history = live(TWICE_IN_ONE_EPOCH, padded)
+    assert not is_exactly_once(TWICE_IN_ONE_EPOCH, history)
+    assert history.ledger.repeated > 0
+
+
+def test_the_same_checks_find_a_dropped_tail_out() -> None:
+    def dropping(plan: Plan, step: int, world: int, rank: int) -> list[int]:
+        batch = plan.batch(step).tolist()
+        even = batch[: len(batch) - len(batch) % world]
+        return even[cut(len(even), world, rank)]
+
+    history = live(TWICE_IN_ONE_EPOCH, dropping)
+    assert not is_exactly_once(TWICE_IN_ONE_EPOCH, history)
+    assert history.ledger.lost > 0
