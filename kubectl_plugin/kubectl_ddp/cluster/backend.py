@@ -1,0 +1,286 @@
+"""A cluster as a place where jobs run: the backend's verbs in the API server's."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from urllib3.exceptions import HTTPError
+
+from ddp_trainer.contract import Label, Port, PortName
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.connection import Connection, connect
+from kubectl_ddp.cluster.podlogs import PodLogs, main_container
+from kubectl_ddp.cluster.reflector import Reflector
+from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.resources import PYTORCHJOB, collection, not_served
+from kubectl_ddp.cluster.submission import Submission
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
+from kubectl_ddp.program import program
+
+METRICS_SECONDS: Final = 5.0
+"""How long a pod may take to answer through the API server's proxy."""
+
+
+def on_stderr(text: str) -> None:
+    """Tell the person something that is not data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class ClusterBackend:
+    """The cluster of a kubeconfig's context. Implements :class:`kubectl_ddp.backend.Backend`."""
+
+    def __init__(
+        self,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        namespace: str | None = None,
+        *,
+        connection: Connection | None = None,
+        notice: Callable[[str], None] = on_stderr,
+    ) -> None:
+        """Jobs of one namespace.
+
+        Args:
+            context: of the kubeconfig; its current one by default.
+            kubeconfig: a file; kubectl's own rule by default.
+            namespace: the context's own by default.
+            connection: instead of one that is made of the three.
+            notice: told what a person should know and no error is.
+        """
+        to = connection or connect(context=context, kubeconfig=kubeconfig, namespace=namespace)
+        self.where = to.where
+        self.namespace = to.namespace
+        self._api = Api(to)
+        self._notice = notice
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
+        """Every job of ours in the namespace, or in all of them, oldest first; without its events."""
+        namespace = None if all_namespaces else self.namespace
+        with self._naming_the_missing():
+            jobs, _ = self._api.items(_jobs(namespace), labelSelector=Label.JOB)
+        pods, _ = self._api.items(collection("v1", "pods", namespace), labelSelector=Label.JOB) if jobs else ([], "")
+        jobs.sort(key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
+        return [Snapshot(_whole(job), _pods_of(job, pods)) for job in jobs]
+
+    def job(self, name: str) -> Snapshot:
+        """One job. Raises NotFound."""
+        job = self._ours(name)
+        pods, _ = self._api.items(collection("v1", "pods", self.namespace), labelSelector=f"{Label.JOB}={name}")
+        try:
+            events, _ = self._api.items(collection("v1", "events", self.namespace))
+        except Forbidden:  # a job can be read without its events
+            events = []
+        return _snapshot(job, pods, events)
+
+    def watch(self, name: str) -> Iterator[Snapshot]:
+        """The job now, and again whenever it, one of its pods or its events changed; ends when it is deleted."""
+        first = self.job(name).job
+        space = self.namespace
+        jobs = Reflector(self._api, _jobs(space), fieldSelector=f"metadata.name={name}")
+        pods = Reflector(self._api, collection("v1", "pods", space), labelSelector=f"{Label.JOB}={name}")
+        events = Reflector(self._api, collection("v1", "events", space), keep=lambda event: _is_about(event, name))
+        changes: queue.SimpleQueue[DdpError | None] = queue.SimpleQueue()
+        reflectors = [jobs, pods]
+        for reflector in (jobs, pods):
+            reflector.read()
+        with contextlib.suppress(Forbidden):
+            events.read()
+            reflectors.append(events)
+        for reflector in reflectors:
+            threading.Thread(target=_run, args=(reflector, changes), daemon=True).start()
+        try:
+            while True:
+                found = [job for job in jobs.objects() if job["metadata"]["uid"] == first["metadata"]["uid"]]
+                if not found:
+                    return
+                yield _snapshot(_whole(found[0]), pods.objects(), events.objects())
+                _wait(changes)
+        finally:
+            for reflector in reflectors:
+                reflector.stop()
+
+    def metrics(self, pod: Object) -> str:
+        """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""
+        about = pod["metadata"]
+        path = f"{_pod_path(pod)}:{_metrics_port(pod)}/proxy/metrics"
+        try:
+            response = self._api.stream(path, silence_seconds=METRICS_SECONDS)
+            try:
+                return response.data.decode(errors="replace")
+            finally:
+                response.close()
+        except Forbidden:
+            raise
+        except (DdpError, HTTPError) as error:
+            raise Unreachable(f"Pod '{about['name']}' does not answer with its metrics: {error}") from error
+
+    def logs(
+        self,
+        pod: Object,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        timestamps: bool = False,
+        since: str | None = None,
+    ) -> Iterator[str]:
+        """Lines of the pod's container; with ``follow`` until the container is gone."""
+        source = PodLogs(self._api, _pod_path(pod), pod)
+        entries = source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
+        for entry in entries:
+            yield entry if timestamps else entry.partition(" ")[2]
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def submit(self, objects: Sequence[Object]) -> None:
+        """Create a job; nothing of it runs before all of it is there. The identical job again changes nothing.
+
+        Raises:
+            NameTaken: something else has the name.
+            PreflightFailed: the cluster does not know a kind that the job needs.
+            Forbidden, UsageError: the API server refuses an object.
+        """
+        Submission(self._api, objects, self.namespace, notice=self._notice).submit()
+
+    def dry_run(self, objects: Sequence[Object]) -> list[Object]:
+        """The objects as the API server would store them; it checks all and creates none. Raises as :meth:`submit`."""
+        return Submission(self._api, objects, self.namespace, notice=self._notice).dry_run()
+
+    def scale(self, name: str, nodes: int) -> None:
+        """Set the number of worker pods. Raises UsageError outside of the job's bounds."""
+        job = self._changeable(name)
+        workers = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+        bounds = job["spec"].get("elasticPolicy") or {}
+        low = bounds.get("minReplicas", workers["replicas"])
+        high = bounds.get("maxReplicas", workers["replicas"])
+        if not low <= nodes <= high:
+            can = f"between {low} and {high} nodes" if low < high else f"exactly {low} nodes"
+            raise UsageError(
+                f"Job '{name}' cannot have {nodes} nodes: it was submitted for {can}.",
+                hint="Submit it again with other --nnodes." if low == high else "Choose a number between them.",
+            )
+        self._patch(job, {"pytorchReplicaSpecs": {"Worker": {"replicas": nodes}}})
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        """Stop the pods and keep the job, or let it run again."""
+        self._patch(self._changeable(name), {"runPolicy": {"suspend": suspended}})
+
+    def delete(self, name: str) -> None:
+        """Delete the job; what it owns goes in the background. Raises NotFound."""
+        job = self._ours(name)
+        self._api.delete(f"{_jobs(self.namespace)}/{name}", uid=job["metadata"]["uid"])
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    def _ours(self, name: str) -> Object:
+        """The root object of a job that we submitted. Raises NotFound."""
+        missing = NotFound(
+            f"There is no job '{name}' in namespace '{self.namespace}' of context '{self.where}'.",
+            hint=f"'{program()} list' names them all; -n chooses another namespace.",
+        )
+        try:
+            with self._naming_the_missing():
+                job = self._api.get(f"{_jobs(self.namespace)}/{name}")
+        except NotFound:
+            raise missing from None
+        if Label.JOB not in (job["metadata"].get("labels") or {}):
+            raise NotFound(
+                f"The PyTorchJob '{name}' in namespace '{self.namespace}' was not submitted by {program()}.",
+                hint="Use kubectl for it.",
+            )
+        return _whole(job)
+
+    def _changeable(self, name: str) -> Object:
+        """The root object of a job that is not over. Raises NotFound, UsageError."""
+        job = self._ours(name)
+        conditions = (job.get("status") or {}).get("conditions") or ()
+        if any(each["type"] in {"Succeeded", "Failed"} and each["status"] == "True" for each in conditions):
+            raise UsageError(
+                f"Job '{name}' is over and cannot be changed.", hint=f"Delete it: '{program()} delete {name}'."
+            )
+        return job
+
+    def _patch(self, job: Object, spec: Mapping[str, Any]) -> None:
+        about = job["metadata"]
+        self._api.merge(f"{_jobs(self.namespace)}/{about['name']}", {"metadata": {"uid": about["uid"]}, "spec": spec})
+
+    @contextlib.contextmanager
+    def _naming_the_missing(self) -> Iterator[None]:
+        try:
+            yield
+        except NotServed:
+            raise not_served(*PYTORCHJOB[:2], self.where) from None
+
+
+def _jobs(namespace: str | None) -> str:
+    return collection(PYTORCHJOB[0], PYTORCHJOB[2], namespace)
+
+
+def _pod_path(pod: Object) -> str:
+    return f"{collection('v1', 'pods', pod['metadata']['namespace'])}/{pod['metadata']['name']}"
+
+
+def _whole(job: Object) -> Object:
+    """A job with its kind, which lists leave out, and a status, which a job that no operator has seen lacks."""
+    return {"apiVersion": PYTORCHJOB[0], "kind": PYTORCHJOB[1], "status": {}} | job
+
+
+def _pods_of(job: Object, pods: Sequence[Object]) -> tuple[Object, ...]:
+    """The pods of this run, sorted by name; those of a deleted job of the same name may still be ending."""
+    about = job["metadata"]
+    labels = {name: about["labels"].get(name) for name in (Label.JOB, Label.RUN_ID)}
+    found = [
+        pod
+        for pod in pods
+        if pod["metadata"]["namespace"] == about["namespace"]
+        and all((pod["metadata"].get("labels") or {}).get(name) == value for name, value in labels.items())
+    ]
+    return tuple(sorted(found, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"])))
+
+
+def _is_about(event: Object, name: str) -> bool:
+    about = str(event["involvedObject"].get("name", ""))
+    return about == name or about.startswith(f"{name}-")
+
+
+def _snapshot(job: Object, pods: Sequence[Object], events: Sequence[Object]) -> Snapshot:
+    """A job with its pods, and with the events that are about one of these very objects."""
+    mine = _pods_of(job, pods)
+    uids = {each["metadata"]["uid"] for each in (job, *mine)}
+    about = [event for event in events if event["involvedObject"].get("uid") in uids]
+    return Snapshot(job, mine, tuple(sorted(about, key=_moment)))
+
+
+def _moment(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
+
+
+def _metrics_port(pod: Object) -> int:
+    ports = next((c.get("ports") or () for c in pod["spec"]["containers"] if c["name"] == main_container(pod)), ())
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == PortName.METRICS), Port.METRICS)
+
+
+def _run(reflector: Reflector, changes: queue.SimpleQueue[DdpError | None]) -> None:
+    """Body of a watching thread: every change is a word into the queue, and so is what ends the watch."""
+    try:
+        reflector.run(lambda: changes.put(None))
+    except DdpError as error:
+        changes.put(error)
+
+
+def _wait(changes: queue.SimpleQueue[DdpError | None]) -> None:
+    """Wait for a change, and take all that have come meanwhile as one. Raises what ended a watch."""
+    news = [changes.get()]
+    with contextlib.suppress(queue.Empty):
+        while True:
+            news.append(changes.get_nowait())
+    for error in news:
+        if error is not None:
+            raise error

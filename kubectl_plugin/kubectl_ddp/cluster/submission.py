@@ -1,0 +1,194 @@
+"""A rendered job becomes real, in an order in which the command may die at any moment.
+
+1. The root is created suspended and marked incomplete, so that no pod of it starts. Creating, unlike applying, lets
+   only one of two people have the name.
+2. Everything else is created, owned by the root; Jobs among it suspended, too.
+3. The Jobs are let go, then the root, in the patch that takes the mark away.
+
+A command that died on the way leaves a marked root, which runs nothing. Submitting the same job again takes it away and
+begins anew; deleting it works as for any job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Final
+
+from ddp_trainer.contract import GROUP, Annotation
+from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.refusals import Conflict
+from kubectl_ddp.cluster.resources import PYTORCHJOB, Discovery, collection, not_served
+from kubectl_ddp.errors import DdpError, NameTaken, NotFound, UsageError
+from kubectl_ddp.program import program
+
+INCOMPLETE: Final = f"{GROUP}/incomplete"
+"""Annotation of a root whose submission has not reached its end."""
+
+OPTIONAL: Final[Mapping[str, str]] = {"PodMonitor": "Prometheus will not find the job by itself"}
+"""Kinds that a job can do without, and what it then lacks."""
+
+TRIES: Final = 20
+"""How often a name is asked for that only a deleted job's remains still have; the cluster collects them in a moment."""
+
+
+class Submission:
+    """One job on its way into a cluster."""
+
+    def __init__(
+        self,
+        api: Api,
+        objects: Sequence[Object],
+        namespace: str,
+        *,
+        notice: Callable[[str], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Find out what the cluster serves of the objects.
+
+        Raises:
+            PreflightFailed: it lacks a kind that the job needs.
+            UsageError: the objects are not one job.
+        """
+        self._api = api
+        self._namespace = namespace
+        self._sleep = sleep
+        roots = [item for item in objects if (item["apiVersion"], item["kind"]) == PYTORCHJOB[:2]]
+        if len(roots) != 1:
+            raise UsageError(f"A job is one {PYTORCHJOB[1]} with what it needs; here are {len(roots)}.")
+        self._root = roots[0]
+        self._plurals = self._served(objects, notice)
+        self._companions = [item for item in objects if item is not self._root and item["kind"] in self._plurals]
+
+    def _served(self, objects: Sequence[Object], notice: Callable[[str], None]) -> dict[str, str]:
+        discovery = Discovery(self._api)
+        plurals: dict[str, str] = {}
+        for item in objects:
+            kind = item["kind"]
+            plural = discovery.plural(item)
+            if plural is not None:
+                plurals[kind] = plural
+            elif kind in OPTIONAL:
+                notice(f"{kind} is left out, since the cluster does not know it: {OPTIONAL[kind]}.")
+            else:
+                raise not_served(item["apiVersion"], kind, self._api.connection.where)
+        return plurals
+
+    def dry_run(self) -> list[Object]:
+        """What the API server would make of the objects; nothing is changed. Raises NameTaken and what it refuses."""
+        wanted = [self._root, *self._companions]
+        try:
+            return [self._api.create(self._collection(item), item, dryRun="All") for item in wanted]
+        except NameTaken:
+            if self._is_complete(self._existing()):
+                return [self._api.get(self._path(item)) for item in wanted]
+            raise
+
+    def submit(self) -> None:
+        """Create the job; the identical one that is there already stays as it is. Raises NameTaken."""
+        root = self._claim()
+        if root is None:
+            return
+        try:
+            for item in self._companions:
+                self._create_owned(item, root)
+            self._let_go(root)
+        except BaseException:  # Ctrl-C too: what never ran is better gone than half there
+            with contextlib.suppress(DdpError):
+                self._withdraw(root)
+            raise
+
+    def _claim(self) -> Object | None:
+        """Create the root, suspended and marked; ``None`` when the identical job is there already. Raises NameTaken."""
+        root = deepcopy(self._root)
+        root["metadata"].setdefault("annotations", {})[INCOMPLETE] = "true"
+        root["spec"].setdefault("runPolicy", {})["suspend"] = True
+        for _ in range(TRIES):
+            with contextlib.suppress(NameTaken):
+                return self._api.create(self._collection(root), root)
+            with contextlib.suppress(NotFound):  # deleted between our two questions
+                existing = self._existing()
+                if self._is_complete(existing):
+                    return None
+                self._withdraw(existing)
+            self._sleep(0.25)
+        raise self._taken(self._root)
+
+    def _existing(self) -> Object:
+        """The root of this name that is there. Raises NameTaken unless it is this very job, and NotFound."""
+        existing = self._api.get(self._path(self._root))
+        if "deletionTimestamp" in existing["metadata"]:
+            raise self._taken(self._root, hint="It is being deleted; try again in a moment.")
+        if _annotations(existing).get(Annotation.DIGEST) != _annotations(self._root).get(Annotation.DIGEST):
+            raise self._taken(self._root)
+        return existing
+
+    @staticmethod
+    def _is_complete(root: Object) -> bool:
+        return INCOMPLETE not in _annotations(root)
+
+    def _create_owned(self, item: Object, root: Object) -> None:
+        """Create a companion that goes when the root goes. Raises NameTaken when its name is somebody else's."""
+        owned = deepcopy(item)
+        owned["metadata"]["ownerReferences"] = [
+            {name: root[name] for name in ("apiVersion", "kind")}
+            | {name: root["metadata"][name] for name in ("name", "uid")}
+            | {"controller": False}
+        ]
+        if owned["kind"] == "Job":
+            owned["spec"]["suspend"] = True
+        for _ in range(TRIES):
+            with contextlib.suppress(NameTaken):
+                self._api.create(self._collection(item), owned)
+                return
+            with contextlib.suppress(NotFound, Conflict):
+                existing = self._api.get(self._path(item))
+                if not _is_of(existing, root):
+                    raise self._taken(item)
+                if existing["metadata"]["ownerReferences"][0]["uid"] == root["metadata"]["uid"]:
+                    self._api.apply(self._path(item), owned)  # created, and the answer was lost
+                    return
+                self._api.delete(self._path(item), uid=existing["metadata"]["uid"])
+            self._sleep(0.25)
+        raise self._taken(item)
+
+    def _let_go(self, root: Object) -> None:
+        for item in self._companions:
+            if item["kind"] == "Job":
+                self._api.merge(self._path(item), {"spec": {"suspend": item["spec"].get("suspend", False)}})
+        suspend = self._root["spec"].get("runPolicy", {}).get("suspend", False)
+        about = {"uid": root["metadata"]["uid"], "annotations": {INCOMPLETE: None}}
+        self._api.merge(self._path(root), {"metadata": about, "spec": {"runPolicy": {"suspend": suspend}}})
+
+    def _withdraw(self, root: Object) -> None:
+        with contextlib.suppress(NotFound, Conflict):
+            self._api.delete(self._path(root), uid=root["metadata"]["uid"])
+
+    def _collection(self, item: Object) -> str:
+        namespace = item["metadata"].get("namespace") or self._namespace
+        return collection(item["apiVersion"], self._plurals[item["kind"]], namespace)
+
+    def _path(self, item: Object) -> str:
+        return f"{self._collection(item)}/{item['metadata']['name']}"
+
+    def _taken(self, item: Object, *, hint: str = "") -> NameTaken:
+        name, where = item["metadata"]["name"], self._api.connection.where
+        namespace = item["metadata"].get("namespace") or self._namespace
+        return NameTaken(
+            f"There is another {item['kind']} '{name}' in namespace '{namespace}' of context '{where}' already.",
+            hint=hint
+            or f"Choose another --name, or delete it with '{program()} delete {self._root['metadata']['name']}'.",
+        )
+
+
+def _annotations(item: Object) -> Mapping[str, str]:
+    return item["metadata"].get("annotations") or {}
+
+
+def _is_of(item: Object, root: Object) -> bool:
+    """Whether an object belongs to the root, or to a deleted one of the same name that the cluster still cleans up."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    return [(owner["kind"], owner["name"]) for owner in owners[:1]] == [(root["kind"], root["metadata"]["name"])]
