@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 
 def version() -> str:
     """The release, as in ``0.1.0``."""
+    import importlib.metadata  # noqa: PLC0415 - reads the disk and parses mail headers; help does without
+
     return importlib.metadata.version("kubectl-ddp")
 
 

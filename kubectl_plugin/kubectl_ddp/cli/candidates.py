@@ -162,8 +162,7 @@ OFFERS: Final[Mapping[str, Callable[[Words], Iterable[Candidate]]]] = {
     "context": _contexts,
     "namespace": _namespaces,
     "job_preset": _presets,
-    "for": _goals,
-    "goal": _goals,
+    "what": _goals,
 }
 """Name of a parameter to what may be given for it."""
 

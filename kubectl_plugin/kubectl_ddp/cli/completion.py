@@ -14,7 +14,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 @shared_options()
 def completion(options: Options, shell: str) -> None:
     r"""Print the script that completes 'kubectl-ddp' in a shell.

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.backends import Where, is_local
@@ -16,8 +17,12 @@ from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.script import check_script, read_script
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.origin import Kind, Origin
 from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import Resolved
+
+LOCAL_CLAIM: Final = "checkpoints"
+"""The volume that a local job gets for its checkpoints: one directory for all its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ def prepare(options: Options, request: JobRequest, *, name_suffix: str = "", sho
     resolved = read_job(request, options, name_suffix=name_suffix)
     where = _place(options, resolved.spec)
     site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
+    if site is Site.LOCAL:
+        resolved = _with_shared_disk(resolved)
     code, spec = None, resolved.spec
     if isinstance(program := spec.program, Script):
         if site is Site.LOCAL:
@@ -63,6 +70,18 @@ def prepare(options: Options, request: JobRequest, *, name_suffix: str = "", sho
         else:
             code = read_script(program.path)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
+
+
+def _with_shared_disk(resolved: Resolved) -> Resolved:
+    """The nodes of this machine share its disk, so checkpoints outlive every one of them."""
+    if resolved.spec.checkpoint_claim is not None:
+        return resolved
+    origin = Origin(Kind.RULE, "--local", "the nodes of one machine share its disk")
+    return dataclasses.replace(
+        resolved,
+        spec=dataclasses.replace(resolved.spec, checkpoint_claim=LOCAL_CLAIM),
+        origins={**resolved.origins, "checkpointClaim": origin},
+    )
 
 
 def _place(options: Options, spec: JobSpec) -> Where:

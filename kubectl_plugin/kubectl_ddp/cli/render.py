@@ -11,7 +11,7 @@ import click
 from kubectl_ddp.cli.job_options import JobRequest, ProgramCommand, job_options, warn
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.prepare import prepare
-from kubectl_ddp.cli.version import API_VERSION
+from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.spec.document import to_document
 from kubectl_ddp.spec.origin import Origin
 from kubectl_ddp.spec.resolve import Resolved

@@ -60,7 +60,7 @@ def _in_our_words(error: click.ClickException) -> DdpError:
     path = context.command_path if context is not None else program()
     if isinstance(error, click.NoSuchOption):
         return UsageError(f"{path} has no flag '{error.option_name}'.", hint=_flag_hint(error, path))
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")
     return UsageError(f"{message[:1].upper()}{message[1:]}.", hint=f"Run '{path} --help' for its flags.")
 
 

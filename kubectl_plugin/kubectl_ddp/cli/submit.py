@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import Any, Final
 
@@ -14,12 +13,13 @@ from kubectl_ddp.backends import backend_for
 from kubectl_ddp.cli.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, job_options, warn
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.prepare import Prepared, check_local, prepare
-from kubectl_ddp.cli.version import API_VERSION
-from kubectl_ddp.errors import Interrupted, UsageError
+from kubectl_ddp.cli.stay import stay
+from kubectl_ddp.cli.target import RESOURCE, print_document, seconds_of
+from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.errors import UsageError
 from kubectl_ddp.program import program
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec.document import digest
-from kubectl_ddp.spec.quantity import BadValue, parse_seconds
 
 LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Kubernetes' own alphabet for made-up endings: no vowels, so no words."""
@@ -44,7 +44,7 @@ def submit(
 
     Words after '--' are arguments of the program. The job goes on when this command has ended.
     """
-    seconds = _timeout(timeout, waits=follow or waits)
+    seconds = _patience(timeout, stays=follow or waits)
     prepared = prepare(options, request, name_suffix=_ending(), shown=dry_run == "client")
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
     warn(prepared.resolved, options, left_out)
@@ -55,21 +55,15 @@ def submit(
     run_id = secrets.token_hex(6)
     backend.submit(prepared.objects(run_id))
     submission = _submission(prepared, backend, run_id)
-    if not (waits and options.output == "json"):
-        _announce(submission, options)
+    _announce(submission, options, is_last=not (follow or waits))
     if follow or waits:
-        _attend(backend, submission, options, follows=follow, timeout=seconds)
+        stay(backend, submission, options, follows=follow, timeout=seconds)
 
 
-def _timeout(text: str | None, *, waits: bool) -> float | None:
-    if text is None:
-        return None
-    if not waits:
-        raise UsageError(f"--timeout {text} limits nothing.", hint="Add --wait or --follow.")
-    try:
-        return float(parse_seconds(text))
-    except BadValue as error:
-        raise UsageError(f"--timeout: {error.message}.", hint=error.hint) from None
+def _patience(timeout: str | None, *, stays: bool) -> float | None:
+    if timeout is not None and not stays:
+        raise UsageError(f"--timeout {timeout} limits nothing.", hint="Add --wait or --follow.")
+    return seconds_of("--timeout", timeout)
 
 
 def _ending() -> str:
@@ -124,47 +118,18 @@ def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, 
     }
 
 
-def _announce(submission: dict[str, Any], options: Options) -> None:
-    """Say what was made, and what to type next."""
+def _announce(submission: dict[str, Any], options: Options, *, is_last: bool) -> None:
+    """Say what was made, and what to type next; data comes once, when there is no more to come."""
     name, where = submission["name"], submission["where"]
-    if options.output == "json":
-        click.echo(json.dumps(submission))
-    elif options.output == "yaml":
-        from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - YAML, which help does without
-
-        click.echo(to_yaml([submission]), nl=False)
-    elif options.output == "name":
-        click.echo(f"pytorchjob.kubeflow.org/{name}")
-    place = "on this machine" if where == "local" else f"in {where}"
-    called = program()
+    if options.output == "name":
+        click.echo(f"{RESOURCE}/{name}")
+    elif options.output is not None and is_last:
+        print_document(submission, options.output)
     did = "created" if submission["created"] else "was there already, unchanged,"
+    place = "on this machine" if where == "local" else f"in {where}"
     options.note(f"Job {name} {did} {place}, run {submission['runId']}.")
-    options.note(f"  {called} status {name} --ranks   how it goes\n  {called} logs {name} -f          what it writes")
-
-
-def _attend(
-    backend: Backend, submission: dict[str, Any], options: Options, *, follows: bool, timeout: float | None
-) -> None:
-    """Stay until the job has ended; raises what it ended with, and TimedOut. Ctrl-C leaves the job alone."""
-    from kubectl_ddp import waiting  # noqa: PLC0415 - only who waits pays for it
-
-    name = submission["name"]
-    try:
-        if follows:
-            _print_logs(backend, name, to_stderr=options.output is not None)
-        state = waiting.wait_for(backend, name, waiting.parse_goal("complete"), timeout=timeout)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Stopped watching; the job {name} goes on.", hint=f"Return with '{program()} logs {name} -f'."
-        ) from None
-    if options.output == "json":
-        click.echo(json.dumps(submission | {"state": str(state.state), "summary": state.summary}))
-    else:
-        options.note(f"Job {name}: {state.reason}")
-
-
-def _print_logs(backend: Backend, name: str, *, to_stderr: bool) -> None:
-    from kubectl_ddp.follow import follow, rank_filter  # noqa: PLC0415 - only who follows pays for it
-
-    for line in follow(backend, name, ranks=rank_filter("all", None)):
-        click.echo(str(line), err=to_stderr)
+    if is_last:
+        called = program()
+        options.note(
+            f"  {called} status {name} --ranks   how it goes\n  {called} logs {name} -f          what it writes"
+        )

@@ -9,8 +9,7 @@ import click
 
 from kubectl_ddp import version as release
 from kubectl_ddp.cli.options import Options, shared_options
-
-API_VERSION = "cli.ddp/v1"
+from kubectl_ddp.document import API_VERSION
 
 
 @click.command()

@@ -94,7 +94,7 @@ def _root(file: JobFile) -> yaml.MappingNode:
     except yaml.YAMLError as error:
         raise UsageError(f"{file.name} is no YAML: {str(error).splitlines()[0]}.", hint="Save it as text.") from None
     if len(documents) != 1 or not isinstance(documents[0], yaml.MappingNode):
-        holds = f"{len(documents)} documents" if len(documents) > 1 else "no map of keys"
+        holds = {0: "nothing", 1: "no map of keys"}.get(len(documents), f"{len(documents)} documents")
         raise UsageError(
             f"{file.name} holds {holds} where one job is expected.", hint=f"Begin with 'apiVersion: {API_VERSION}'."
         )

@@ -18,7 +18,7 @@ class BadValue(ValueError):
         self.hint = hint
 
 
-NUMBER: Final = r"(\d{1,15}(?:\.\d{1,9})?)"
+NUMBER: Final = r"(\d{1,19}(?:\.\d{1,9})?)"
 BINARY: Final = {"Ei": 2**60, "Pi": 2**50, "Ti": 2**40, "Gi": 2**30, "Mi": 2**20, "Ki": 2**10}
 DECIMAL: Final = {"E": 10**18, "P": 10**15, "T": 10**12, "G": 10**9, "M": 10**6, "k": 10**3, "": 1}
 SECONDS: Final[Mapping[str, int]] = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}

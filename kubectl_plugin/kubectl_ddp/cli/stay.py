@@ -1,0 +1,78 @@
+"""Stays with a job that was just submitted: prints what it writes, waits for its end, and tells how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import click
+
+from kubectl_ddp.backend import Backend
+from kubectl_ddp.cli.options import Options
+from kubectl_ddp.cli.target import print_document
+from kubectl_ddp.document import job_document
+from kubectl_ddp.errors import InfrastructureFailed, Interrupted, JobFailed, TimedOut
+from kubectl_ddp.follow import follow, rank_filter
+from kubectl_ddp.program import program
+from kubectl_ddp.state import job_state
+from kubectl_ddp.waiting import parse_goal, wait_for
+
+
+def stay(
+    backend: Backend, submission: dict[str, Any], options: Options, *, follows: bool, timeout: float | None
+) -> None:
+    """Stay until the job has ended; raises what it ended with, and TimedOut. Ctrl-C leaves the job alone."""
+    name = submission["name"]
+    is_data = options.output in {"json", "yaml"}
+    try:
+        if follows:
+            with time_limit(timeout, name):
+                _print_logs(backend, name, to_stderr=is_data)
+        state = wait_for(backend, name, parse_goal("complete"), timeout=timeout)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Stopped watching; the job {name} goes on.", hint=f"Return with '{program()} logs {name} -f'."
+        ) from None
+    except (JobFailed, InfrastructureFailed):
+        if is_data:
+            _print_end(backend, submission, options)
+        raise
+    if is_data:
+        _print_end(backend, submission, options)
+    else:
+        options.note(f"Job {name}: {state.reason}")
+
+
+def _print_end(backend: Backend, submission: dict[str, Any], options: Options) -> None:
+    state = job_state(backend.job(submission["name"]), {}, where=backend.where)
+    end = {"state": str(state.state), "summary": state.summary, "job": job_document(state)}
+    print_document(submission | end, str(options.output))
+
+
+def _print_logs(backend: Backend, name: str, *, to_stderr: bool) -> None:
+    for line in follow(backend, name, rank_filter("all", None)):
+        click.echo(str(line), err=to_stderr)
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None, name: str) -> Iterator[None]:
+    """End what is inside with TimedOut; by an alarm, because reading lines cannot be told a time."""
+
+    def expire(_number: int, _frame: FrameType | None) -> None:
+        raise TimedOut(
+            f"Job {name} did not end within {seconds:g} seconds; it goes on.", hint="Give it a longer --timeout."
+        )
+
+    if seconds is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

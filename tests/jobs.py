@@ -1,0 +1,93 @@
+"""Jobs to test with: one that is complete and plain, and any that is valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Command, Module, Program, Script
+from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, longest_suffix
+from kubectl_ddp.spec.values import Effect, Egress, EnvSource, SecretKey, Toleration
+
+
+def a_job(**changes: Any) -> JobSpec:
+    """A plain job, with changes."""
+    plain: dict[str, Any] = {
+        "name": "digits",
+        "program": Module("ddp_trainer"),
+        "args": ("train", "--task", "digits"),
+        "nnodes": Nodes(1, 2),
+        "nproc": 2,
+        "cpu": Cpu(2000),
+        "memory": Memory(2 * 2**30),
+        "shm": Memory(2**29),
+        "image": "ddp-trainer:1",
+    }
+    return JobSpec(**plain | changes)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+"""Any text that a process can be given, colons, quotes, line ends and emoji included."""
+LABEL = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+VARIABLE = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
+    lambda name: name not in TORCHRUN_NAMES and not name.startswith((*RESERVED_PREFIXES, "TORCH_DISABLE_"))
+)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """Each way to say what runs."""
+    script = st.builds(Script, st.from_regex(r"[-._A-Za-z0-9]{1,20}\.py", fullmatch=True))
+    module = st.builds(Module, st.from_regex(r"[a-z_]{1,12}(\.[a-z_]{1,12}){0,2}", fullmatch=True))
+    words = st.lists(TEXT, min_size=1, max_size=4).filter(lambda found: bool(found[0])).map(tuple)
+    return draw(script | module | st.builds(Command, words))
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> JobSpec:
+    """Any valid job."""
+    least = draw(st.integers(1, 64))
+    nodes = Nodes(least, draw(st.integers(least, 200)))
+    gpus = draw(st.integers(0, 8))
+    nproc = draw(st.integers(1, gpus)) if gpus else draw(st.integers(1, 16))
+    memory = draw(st.integers(2, 2**45))
+    variables = draw(st.lists(VARIABLE, max_size=6, unique=True))
+    plain, secret = variables[:4], variables[4:]
+    name = draw(st.from_regex(r"[a-z]([-a-z0-9]{0,60}[a-z0-9])?", fullmatch=True))
+    room = 63 - longest_suffix(nodes.maximum)
+    seconds = st.integers(1, 10**6)
+    return JobSpec(
+        name=name[:room].rstrip("-"),
+        program=draw(programs().filter(lambda program: program != Module("ddp_trainer"))),
+        args=tuple(draw(st.lists(TEXT, max_size=5))),
+        nnodes=nodes,
+        nproc=nproc,
+        gpus=gpus,
+        cpu=Cpu(draw(st.integers(1, 10**6))),
+        memory=Memory(memory),
+        shm=Memory(draw(st.integers(1, memory - 1))),
+        image=draw(st.from_regex(r"[a-z0-9][a-z0-9./-]{0,30}(:[a-z0-9.]{1,10})?", fullmatch=True)),
+        env={key: draw(TEXT) for key in plain},
+        secret_env={key: SecretKey(draw(LABEL), draw(LABEL)) for key in secret},
+        env_from=tuple(
+            EnvSource(kind, draw(LABEL))
+            for kind in draw(st.lists(st.sampled_from(["secret", "configmap"]), max_size=2))
+        ),
+        max_restarts=draw(st.integers(0, 1000)),
+        grace_seconds=draw(st.integers(5, 3600)),
+        checkpoint_claim=draw(st.none() | LABEL),
+        deadline_seconds=draw(st.none() | seconds),
+        ttl_seconds=draw(st.none() | seconds),
+        namespace=draw(st.none() | LABEL),
+        priority=draw(st.none() | LABEL),
+        node_selector=draw(st.dictionaries(LABEL, LABEL, max_size=3)),
+        tolerations=tuple(
+            Toleration(draw(LABEL), draw(st.just("") | LABEL), draw(st.none() | st.sampled_from(Effect)))
+            for _ in range(draw(st.integers(0, 2)))
+        ),
+        gang=draw(st.booleans()),
+        egress=draw(st.sampled_from(Egress)),
+    )

@@ -1,0 +1,66 @@
+"""Help and completion start at once: what they import is kept small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("kubernetes", "jinja2", "yaml", "prometheus_client", "torch", "urllib3", "importlib.metadata")
+PROBE = """
+import json, sys
+sys.argv = ["kubectl-ddp", *json.loads(sys.argv[1])]
+from {module} import main
+try:
+    code = main()
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def imported(module: str, *arguments: str) -> set[str]:
+    """Names of the modules that a call imported, in an interpreter of its own."""
+    probe = PROBE.format(module=module)
+    done = subprocess.run(
+        [sys.executable, "-c", probe, json.dumps(arguments)], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        [],
+        ["submit", "--help"],
+        ["render", "--help"],
+        ["list", "--help"],
+        ["logs", "-h"],
+        ["completion", "bash"],
+    ],
+    ids=" ".join,
+)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    assert not imported("kubectl_ddp.__main__", *arguments) & set(HEAVY)
+
+
+def test_help_imports_no_command() -> None:
+    names = imported("kubectl_ddp.__main__", "--help")
+    assert not {
+        name for name in names if name.startswith(("kubectl_ddp.cli.submit", "kubectl_ddp.spec", "kubectl_ddp.local"))
+    }
+
+
+@pytest.mark.parametrize(
+    "words", [[""], ["sub"], ["submit", "--"], ["submit", "-o", ""], ["render", "--preset", ""]], ids=" ".join
+)
+def test_completion_imports_nothing_heavy(words: list[str]) -> None:
+    assert not imported("kubectl_ddp.cli.complete", *words) & set(HEAVY)
+
+
+def test_listing_local_jobs_imports_nothing_heavy(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert not imported("kubectl_ddp.__main__", "list", "--local") & set(HEAVY)

@@ -1,0 +1,44 @@
+"""A job written as a document is read back as the same job."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.document import compact, digest, from_document, to_document
+from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.model import JobSpec
+from tests.jobs import a_job, jobs
+
+
+@given(jobs())
+def test_any_job_survives_json(spec: JobSpec) -> None:
+    assert from_document(json.loads(compact(to_document(spec)))) == spec
+
+
+def test_every_attribute_of_a_job_has_a_key() -> None:
+    assert {field.attribute for field in FIELDS.values()} == {field.name for field in dataclasses.fields(JobSpec)}
+
+
+def test_the_digest_ignores_the_name_and_nothing_else() -> None:
+    assert digest(a_job(name="a")) == digest(a_job(name="b"))
+    assert digest(a_job(max_restarts=1)) != digest(a_job(max_restarts=2))
+    assert digest(a_job(), code="a") != digest(a_job(), code="b")
+
+
+def test_the_digest_does_not_depend_on_the_order_of_variables() -> None:
+    assert digest(a_job(env={"A": "1", "B": "2"})) == digest(a_job(env={"B": "2", "A": "1"}))
+
+
+def test_an_unknown_key_is_refused() -> None:
+    with pytest.raises(UsageError, match="A job has no key 'x'"):
+        from_document({"x": 1})
+
+
+def test_a_bad_value_is_refused_with_its_key() -> None:
+    with pytest.raises(UsageError, match="nproc: 'many' is no whole number"):
+        from_document({**to_document(a_job()), "nproc": "many"})

@@ -1,0 +1,131 @@
+"""Job files are read strictly, and what is wrong in one is named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.spec.jobfile import JobFile, parse, read
+from kubectl_ddp.spec.origin import Kind
+
+HEADER = "apiVersion: ddp.dev/v1\nkind: Job\n"
+
+
+def file(text: str) -> JobFile:
+    return JobFile("job.yaml", HEADER + text, Path("/jobs"))
+
+
+def said(text: str) -> dict[str, object]:
+    return {key: given.raw for key, given in parse(file(text)).items()}
+
+
+def test_scalars_are_taken_as_they_are_written_and_not_as_yaml_1_1_reads_them() -> None:
+    assert said("nnodes: 1:2\nenv: {A: no, B: 1e3, C: 0123, D: 12:30:45, E: ~x}\nmemory: 1_000") == {
+        "nnodes": "1:2",
+        "env.A": "no",
+        "env.B": "1e3",
+        "env.C": "0123",
+        "env.D": "12:30:45",
+        "env.E": "~x",
+        "memory": "1_000",
+    }
+
+
+def test_lists_hold_words_whatever_they_look_like() -> None:
+    assert said("args: [train, --epochs, 30, yes, 1:2]") == {"args": ["train", "--epochs", "30", "yes", "1:2"]}
+
+
+def test_values_remember_their_line() -> None:
+    origin = parse(file("name: a\nenv:\n  X: 1\n"))["env.X"].origin
+    assert (origin.kind, origin.place) == (Kind.FILE, "job.yaml line 5")
+
+
+def test_a_script_is_looked_for_beside_its_job_file() -> None:
+    assert said("script: train.py") == {"script": "/jobs/train.py"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("nnode: 2", "job.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
+        ("name: a\nname: b", "job.yaml line 4: 'name' stands on line 3 already. Keep one of the two."),
+        ("env: {A: 1, A: 2}", "job.yaml line 3: 'A' stands on line 3 already. Keep one of the two."),
+        ("name:", "job.yaml line 3: name has no value. Give it one, or leave the key out."),
+        ("name: ~", "job.yaml line 3: name has no value. Give it one, or leave the key out."),
+        ("env: [A=1]", "job.yaml line 3: env is a map. Write one 'NAME: value' per line below it."),
+        ("name: {a: b}", "job.yaml line 3: name holds a list or a map where one value is expected."),
+        ("args: [[a]]", "job.yaml line 3: args holds a list or a map where one value is expected."),
+        ("name: !!python/name:os.system", "job.yaml line 3: name has the tag"),
+        ("name: !secret x", "job.yaml line 3: name has the tag '!secret', which means nothing here."),
+        ("? [a]\n: b", "job.yaml line 3: a key must be a word."),
+        ("name: [a", "job.yaml line 3 is no YAML"),
+        ("name: 'a", "is no YAML"),
+        ("script: a.py\nmodule: b", "job.yaml: script, module and command exclude each other. Keep the one to run."),
+        ("---\nkind: Job", "job.yaml holds 2 documents where one job is expected."),
+        ("\x01: a", "job.yaml is no YAML"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(file(text))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "job.yaml holds nothing"),
+        ("[]", "job.yaml holds no map of keys"),
+        ("name: a", "job.yaml does not say 'apiVersion: ddp.dev/v1'."),
+        ("apiVersion: ddp.dev/v1\nname: a", "job.yaml does not say 'kind: Job'."),
+        (
+            "apiVersion: kubeflow.org/v1\nkind: PyTorchJob",
+            "apiVersion is 'kubeflow.org/v1', and a job file says 'ddp.dev/v1'.",
+        ),
+        ("apiVersion: [a]\nkind: Job", "apiVersion is '...'"),
+    ],
+)
+def test_a_file_that_is_no_job_file_is_told_what_one_is(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(JobFile("job.yaml", text, Path()))
+    assert sentence in str(caught.value)
+
+
+def test_aliases_cannot_make_a_small_file_large() -> None:
+    bomb = "a: &a [x, x]\n" + "\n".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]" for i in range(20)
+    )
+    with pytest.raises(UsageError):
+        parse(file(bomb))
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "sentence"),
+    [
+        (None, NotFound, "There is no job file"),
+        (b"\xff\xfe\x00", UsageError, "is no UTF-8 text: byte 0 is wrong."),
+        (b"#" * (2**20 + 1), UsageError, "is larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(
+    tmp_path: Path, content: bytes | None, error: type[DdpError], sentence: str
+) -> None:
+    path = tmp_path / "job.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error, match=sentence):
+        read(str(path))
+
+
+def test_a_directory_is_no_job_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        read(str(tmp_path))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + (HEADER + "name: a").encode())
+    assert read(str(path))["name"].raw == "a"

@@ -1,0 +1,230 @@
+"""Flag over file over preset over default, rules for the rest, and where each value came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.program import Command, Module, Script
+from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.spec.resolve import Resolved, resolve, set_values
+
+HERE = Surroundings(image="ddp-trainer:1")
+
+
+def flags(**values: Any) -> Layer:
+    return {key.replace("__", "."): Given(raw, Origin(Kind.FLAG, f"--{key}")) for key, raw in values.items()}
+
+
+def a_file(**values: Any) -> Layer:
+    return {key.replace("__", "."): Given(raw, Origin(Kind.FILE, "job.yaml line 3")) for key, raw in values.items()}
+
+
+def resolved(*layers: Layer, surroundings: Surroundings = HERE) -> Resolved:
+    return resolve([flags(module="pkg.train"), *layers], surroundings)
+
+
+def spec(*layers: Layer) -> JobSpec:
+    return resolved(*layers).spec
+
+
+def test_nothing_but_a_program_is_a_whole_job() -> None:
+    found = spec()
+    assert (found.name, found.nnodes, found.nproc, found.gpus) == ("train", Nodes(1, 1), 1, 0)
+    assert (found.cpu, found.memory, found.shm) == (Cpu(1000), Memory(2 * 2**30), Memory(2**29))
+    assert (found.image, found.max_restarts, found.grace_seconds) == ("ddp-trainer:1", 10, 30)
+
+
+@pytest.mark.parametrize(
+    ("layers", "grace", "kind"),
+    [
+        ((), 30, Kind.PRESET),
+        ((flags(preset="none"),), 30, Kind.DEFAULT),
+        ((flags(gpus="1"),), 120, Kind.PRESET),
+        ((a_file(grace="45s", gpus="1"),), 45, Kind.FILE),
+        ((a_file(grace="45s"), flags(grace="1m")), 60, Kind.FLAG),
+    ],
+    ids=["preset of cpu", "default", "preset of gpu", "file over preset", "flag over file"],
+)
+def test_the_stronger_source_wins(layers: tuple[Layer, ...], grace: int, kind: Kind) -> None:
+    found = resolved(*layers)
+    assert found.spec.grace_seconds == grace
+    assert found.origins["grace"].kind is kind
+
+
+def test_maps_of_several_sources_add_up_entry_by_entry() -> None:
+    found = resolved(a_file(env__A="1", env__B="1", gpus="1"), flags(env__B="2"))
+    assert found.spec.env["A"] == "1"
+    assert found.spec.env["B"] == "2"
+    assert found.spec.env["NCCL_DEBUG"] == "WARN"
+    assert (found.origins["env.A"].kind, found.origins["env.B"].kind) == (Kind.FILE, Kind.FLAG)
+
+
+def test_lists_of_a_stronger_source_replace_the_weaker() -> None:
+    assert spec(a_file(args=["a", "b"]), flags(args=["c"])).args == ("c",)
+
+
+def test_a_program_on_the_command_line_replaces_that_of_the_file() -> None:
+    found = resolve([a_file(module="pkg.train", args=["a"]), flags(script="other.py")], HERE).spec
+    assert (found.program, found.args) == (Script("other.py"), ("a",))
+
+
+@pytest.mark.parametrize(
+    ("said", "program"),
+    [
+        ({"script": "dir/My train.py"}, Script("dir/My train.py")),
+        ({"module": "a.b"}, Module("a.b")),
+        ({"command": "python 'a b.py'"}, Command(("python", "a b.py"))),
+        ({"command": ["sh", "-c", "x y"]}, Command(("sh", "-c", "x y"))),
+    ],
+)
+def test_each_way_to_say_what_runs(said: dict[str, Any], program: object) -> None:
+    assert resolve([flags(**said)], HERE).spec.program == program
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"script": "My_Train.v2.py"}, "my-train-v2"),
+        ({"script": "3d.py"}, "job-3d"),
+        ({"script": "日本.py"}, "job"),
+        ({"script": "x" * 80 + ".py"}, "x" * 40),
+        ({"module": "pkg.__main__"}, "pkg"),
+        ({"command": "/usr/bin/env python"}, "env"),
+    ],
+)
+def test_a_name_is_made_of_what_runs(said: dict[str, Any], name: str) -> None:
+    assert resolve([flags(**said)], HERE).spec.name == name
+
+
+def test_a_made_up_name_takes_the_ending_and_a_given_one_does_not() -> None:
+    with_ending = Surroundings(image="a:1", name_suffix="x7k2p")
+    assert resolved(surroundings=with_ending).spec.name == "train-x7k2p"
+    assert resolved(flags(name="mine"), surroundings=with_ending).spec.name == "mine"
+
+
+def test_gpus_decide_processes_cores_memory_and_preset() -> None:
+    found = spec(flags(gpus="8"))
+    assert (found.nproc, found.cpu, found.memory) == (8, Cpu(24000), Memory(96 * 2**30))
+    assert found.env["OMP_NUM_THREADS"] == "3"
+
+
+def test_threads_follow_the_cores_of_each_process() -> None:
+    assert spec(flags(nproc="2", cpu="8")).env["OMP_NUM_THREADS"] == "4"
+    assert spec(flags(nproc="8", cpu="2")).env["OMP_NUM_THREADS"] == "1"
+    assert spec(flags(env__OMP_NUM_THREADS="7")).env["OMP_NUM_THREADS"] == "7"
+
+
+def test_the_image_of_the_environment_stands_in_for_the_default_only() -> None:
+    around = Surroundings(image="mine:2", image_origin=Origin(Kind.ENVIRONMENT, "$KUBECTL_DDP_IMAGE"))
+    assert str(resolved(surroundings=around).origins["image"]) == "environment $KUBECTL_DDP_IMAGE"
+    assert resolved(a_file(image="theirs:3"), surroundings=around).spec.image == "theirs:3"
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_every_key_says_where_its_value_came_from(key: str) -> None:
+    samples: dict[str, Any] = {
+        "name": "a", "namespace": "a", "script": "a.py", "module": "a", "command": "a", "args": ["a"], "nnodes": "2",
+        "nproc": "1", "gpus": "1", "cpu": "1", "memory": "8Gi", "shm": "1Gi", "image": "a:1", "env": {"A": "1"},
+        "secretEnv": {"A": "s:k"}, "envFrom": ["secret/a"], "maxRestarts": "1", "grace": "9s", "checkpointClaim": "a",
+        "deadline": "1h", "ttl": "1h", "priority": "a", "nodeSelector": {"a.b/c": "d"},
+        "tolerations": ["a=b:NoSchedule"], "gang": "true", "egress": "closed",
+    }  # fmt: skip
+    raw = samples[key]
+    given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
+    layer = {name: Given(value, Origin(Kind.FLAG, "--it")) for name, value in given.items()}
+    found = resolve([a_file(module="pkg"), layer], HERE)
+    assert all(found.origins[name].place == "--it" for name in given)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            {"nnodes": "8:2"},
+            "--nnodes: '8:2' asks for at least 8 nodes and at most 2. Write the smaller number first: '2:8'.",
+        ),
+        ({"nproc": "auto"}, "--nproc: 'auto' would be counted on each node when it starts"),
+        ({"nproc": "0"}, "--nproc: '0' is no whole number from 1 to 4096."),
+        ({"gpus": "-1"}, "--gpus: '-1' is no whole number from 0 to 64."),
+        ({"name": "My_Job"}, "--name: 'My_Job' is no name for a job. Use lower case letters"),
+        ({"name": "1st"}, "--name: '1st' is no name for a job."),
+        ({"name": "a-"}, "--name: 'a-' is no name for a job."),
+        ({"memory": "lots"}, "--memory: 'lots' is no amount of memory. Write it as '4Gi' or '512Mi'."),
+        ({"image": "a b"}, "--image: 'a b' is no image."),
+        ({"module": "train.py x"}, "--module: 'train.py x' is no Python module."),
+        ({"command": ""}, "--command: the command is empty."),
+        ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
+        ({"preset": "gpu-ncl"}, "--preset: there is no preset 'gpu-ncl'. Did you mean 'gpu-nccl'?"),
+        ({"egress": "some"}, "--egress: 'some' is not one of open, closed."),
+        ({"gang": "maybe"}, "--gang: 'maybe' is neither true nor false."),
+        ({"tolerations": ["a:Never"]}, "--tolerations: 'a:Never' is no taint."),
+        ({"secretEnv__A": "hub"}, "--secretEnv__A: 'hub' names no entry of a Secret."),
+        ({"env__A-B": "1"}, "--env__A-B: 'A-B' is no environment variable."),
+        ({"env__A": "a\0b"}, "holds a NUL character"),
+        ({"args": ["\udcff"]}, "is no UTF-8 text"),
+        ({"nodeSelector__a b": "1"}, "'a b' is no label."),
+        ({"namespace": "a" * 64}, "is no namespace."),
+        ({"ttl": "a week"}, "--ttl: 'a week' is no duration."),
+    ],
+)
+def test_a_bad_value_is_one_sentence_with_the_value_and_the_way_out(said: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        spec(flags(**said))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_value_of_a_file_names_the_line_and_the_key() -> None:
+    with pytest.raises(UsageError, match=r"^job.yaml line 3, nproc: 'two' is no whole number"):
+        spec(a_file(nproc="two"))
+
+
+def test_nothing_to_run_is_refused() -> None:
+    with pytest.raises(UsageError, match="Nothing says what to run"):
+        resolve([], HERE)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "raw"),
+    [
+        ("nnodes=2:4", "nnodes", "2:4"),
+        ("env.A=b=c", "env.A", "b=c"),
+        ("args=[a, b]", "args", ["a", "b"]),
+        ("nodeSelector.kubernetes.io/arch=arm64", "nodeSelector.kubernetes.io/arch", "arm64"),
+        ("preset=none", "preset", "none"),
+    ],
+)
+def test_set_takes_any_key(assignment: str, key: str, raw: object) -> None:
+    assert {name: given.raw for name, given in set_values([assignment]).items()} == {key: raw}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("nodes=2", "--set nodes=2: a job has no key 'nodes'. Did you mean 'nnodes'?"),
+        ("nnodes", "--set nnodes: a job has no key 'nnodes'."),
+        ("env=A", "--set env=A: 'env' takes no such value."),
+        ("name.a=b", "--set name.a=b: 'name.a' takes no such value."),
+    ],
+)
+def test_set_refuses_what_no_job_has(assignment: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        set_values([assignment])
+    assert sentence in str(caught.value)
+
+
+def test_every_setting_of_a_preset_has_a_reason_and_is_valid() -> None:
+    for preset in PRESETS.values():
+        assert all(setting.reason for setting in preset.settings.values())
+        gpus = "1" if preset.name.startswith("gpu") else "0"
+        found = resolved(flags(preset=preset.name, gpus=gpus))
+        for key, setting in preset.settings.items():
+            assert found.origins[key] == Origin(Kind.PRESET, preset.name, setting.reason)

@@ -1,0 +1,102 @@
+"""A job that contradicts itself cannot be made; one that is odd is made, and says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddp_trainer.contract import Env
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.program import Module
+from kubectl_ddp.spec.quantity import Memory, Nodes
+from kubectl_ddp.spec.rules import warnings
+from kubectl_ddp.spec.values import SecretKey
+from tests.jobs import a_job
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"name": "a" * 52},
+            "is 1 character too long: the names of its pods would not fit 63 characters. Use at most 51.",
+        ),
+        ({"name": "a" * 60}, "is 9 characters too long"),
+        ({"name": "a" * 51, "nnodes": Nodes(1, 100_000)}, "is 1 character too long"),
+        ({"shm": Memory(2 * 2**30)}, "shm 2Gi leaves nothing of 2Gi."),
+        ({"gpus": 1, "nproc": 2}, "2 processes cannot share 1 GPU: NCCL refuses two ranks on one. Set nproc to 1"),
+        (
+            {"args": ("train", "--global-batch", "3")},
+            "A batch of 3 samples cannot feed 4 ranks (2 nodes of 2 processes).",
+        ),
+        ({"args": ("train", "--global-batch=3")}, "Raise --global-batch to 4 or more"),
+        ({"args": ("train", "--shards", "2")}, "A batch of 2 shards cannot feed 4 ranks"),
+        ({"grace_seconds": 4}, "4 seconds of grace are too few"),
+        ({"deadline_seconds": 0}, "A deadline of 0 seconds would stop the job before it starts."),
+        ({"env": {"A": "1"}, "secret_env": {"A": SecretKey("s", "k")}}, "A is given twice, in env and in secretEnv."),
+    ],
+)
+def test_a_contradiction_is_one_sentence_with_the_values(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        a_job(**changes)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "TORCHELASTIC_RUN_ID", "DDP_ANYTHING", *Env]
+)
+def test_variables_of_the_launcher_are_not_the_users(name: str) -> None:
+    with pytest.raises(UsageError, match=f"The environment variable {name} is set by the launcher"):
+        a_job(env={name: "1"})
+    with pytest.raises(UsageError, match=f"The environment variable {name} is set by the launcher"):
+        a_job(secret_env={name: SecretKey("s", "k")})
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "NCCL_DEBUG", "TORCH_LOGS", "PYTHONUNBUFFERED", "HOME"])
+def test_other_variables_are(name: str) -> None:
+    assert a_job(env={name: "1"}).env == {name: "1"}
+
+
+def test_the_longest_name_that_fits_is_taken() -> None:
+    assert a_job(name="a" * 51).name == "a" * 51
+
+
+def test_flags_of_another_program_are_its_own_business() -> None:
+    assert a_job(program=Module("mine.train"), args=("--global-batch", "1")).largest_world == 4
+
+
+def test_a_batch_as_large_as_the_world_is_enough() -> None:
+    assert a_job(args=("train", "--global-batch", "4", "--shards", "4")).largest_world == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"env": {"HF_TOKEN": "x"}}, "The value of HF_TOKEN looks like a secret"),
+        ({"env": {"DB_PASSWORD": "x"}}, "--secret-env DB_PASSWORD=SECRET:KEY"),
+        ({"env": {"AWS_SECRET_ACCESS_KEY": "x"}}, "looks like a secret"),
+        ({"env": {"X": "AKIA" + "A" * 16}}, "looks like a secret"),
+        ({"env": {"X": "hf_" + "a" * 30}}, "looks like a secret"),
+        ({"gpus": 8, "nproc": 6}, "2 GPUs of each node will stand idle: nproc is 6."),
+        ({"image": "registry.example.com:5000/train"}, "may be another one on each node"),
+        ({"image": "train:latest"}, "Name a version or a digest."),
+    ],
+)
+def test_what_is_probably_not_meant_is_said(changes: dict[str, Any], words: str) -> None:
+    [doubt] = warnings(a_job(**changes))
+    assert words in str(doubt)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"env": {"TOKENIZERS_PARALLELISM": "false"}},
+        {"env": {"MAX_TOKENS": ""}},
+        {"image": "registry.example.com:5000/train:1.2"},
+        {"image": "train@sha256:" + "0" * 64},
+    ],
+)
+def test_what_is_plain_raises_no_doubt(changes: dict[str, Any]) -> None:
+    assert warnings(a_job(**changes)) == []
