@@ -34,7 +34,7 @@ from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import LogSpec
 from ddp_trainer.launch.ports import HeldPort
-from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation
+from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Waiting
 from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.workers import Program, Workers
 from ddp_trainer.recorder import AgentRecorder
@@ -108,6 +108,9 @@ class Agent:
 
     def told(self, message: FromStore) -> None:
         """The store said something."""
+        if isinstance(message, Waiting):
+            full = "the group is full, waiting as a spare" if message.spare else "waiting for a group"
+            say(f"{message.nodes} nodes ready, {full}")
         self._do(self._core.told(message))
 
     def _signalled(self, which: signal.Signals) -> None:

@@ -61,6 +61,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
 def _run_script(main: types.ModuleType, path: str) -> None:
     from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
 
+    path = os.path.abspath(path)  # noqa: PTH100 - as Python does from 3.9 on; sys.argv keeps what was written
     if os.path.isdir(path) or _is_zip(path):  # noqa: PTH112 - pathlib costs 10 ms
         _first_in_path(path)
         _run_module("__main__", alter_argv=False)

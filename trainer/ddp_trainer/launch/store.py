@@ -14,7 +14,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Final
+from functools import partial
+from typing import Final, NoReturn
 
 from ddp_trainer.contract import Env, Exit, Port
 from ddp_trainer.launch.client import HEARTBEAT, Heartbeat, tune
@@ -45,6 +46,10 @@ MOST_UNSENT_BYTES: Final = 4 * LINE_BYTES
 """A peer that does not read so much is as good as gone."""
 
 
+class PortTaken(LaunchError):
+    """Another process listens there."""
+
+
 class Store:
     """The server around a :class:`Membership`."""
 
@@ -73,9 +78,11 @@ class Store:
         try:
             return await asyncio.start_server(self._serve, host or None, port, limit=LINE_BYTES, backlog=BACKLOG)
         except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            why = "is in use by another process; choose another with --port" if taken else f"cannot be used: {error}"
-            raise LaunchError(f"Port {port} of {host or 'this host'} {why}.") from error
+            if error.errno == errno.EADDRINUSE:
+                raise PortTaken(
+                    f"Port {port} of {host or 'this host'} is in use by another process; choose another with --port."
+                ) from error
+            raise LaunchError(f"Port {port} of {host or 'this host'} cannot be used: {error}.") from error
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._next_peer += 1
@@ -88,7 +95,7 @@ class Store:
                 self._hear(peer, hello)
                 while peer in self._writers:
                     self._hear(peer, await self._read(reader))
-        except (OSError, TimeoutError, ProtocolError, ValueError, asyncio.IncompleteReadError):
+        except (OSError, TimeoutError, ProtocolError, ValueError, EOFError, asyncio.LimitOverrunError):
             pass  # it is gone, or it is none of ours
         finally:
             if self._writers.pop(peer, None):
@@ -133,12 +140,14 @@ class Store:
 
 def main(argv: Sequence[str]) -> int:
     """Run a store until its run is over or it is told to stop; returns its exit code."""
-    arguments = _parser().parse_args(argv)
+    if_free = "--if-free" in argv
     try:
-        over = asyncio.run(_run(arguments))
+        over = asyncio.run(_run(_parser().parse_args(argv)))
+    except PortTaken as error:
+        if not if_free:
+            print(f"ddp-store: {error}", file=sys.stderr)
+        return Exit.SUCCESS if if_free else error.exit_code
     except LaunchError as error:
-        if arguments.if_free:
-            return Exit.SUCCESS
         print(f"ddp-store: {error}", file=sys.stderr)
         return error.exit_code
     if over:
@@ -164,23 +173,34 @@ async def _run(arguments: argparse.Namespace) -> Over | None:
     return store.membership.over
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(f"{message[:1].upper()}{message[1:]}; --help lists the flags.")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ddp_trainer store", description=__doc__)
+    parser = _Parser(prog="python -m ddp_trainer store", description=__doc__)
+    seconds = partial(parser.add_argument, type=_seconds, metavar="SECONDS")
     parser.add_argument("--host", default="", help="address to listen on; all when empty")
-    parser.add_argument("--port", type=int, default=int(Port.RENDEZVOUS))
-    parser.add_argument(
-        "--run-id",
-        default=os.environ.get(Env.RUN_ID, ""),
-        help="refuse agents of other runs; the first one's when empty",
-    )
-    parser.add_argument(
-        "--heartbeat-timeout", type=float, default=5.0, help="seconds an agent may be silent before it counts as lost"
-    )
-    parser.add_argument("--linger-seconds", type=float, default=LINGER_SECONDS, help="answer late comers so long")
-    parser.add_argument(
-        "--adopt-seconds", type=float, default=PATIENCE.adopt, help="after a restart, wait so long for known agents"
-    )
-    parser.add_argument(
-        "--first-seconds", type=float, default=PATIENCE.first, help="after a start, form no small group before"
-    )
+    parser.add_argument("--port", type=_port, default=int(Port.RENDEZVOUS))
+    parser.add_argument("--if-free", action="store_true", help="end well when another store has the port already")
+    run_id = os.environ.get(Env.RUN_ID, "")
+    parser.add_argument("--run-id", default=run_id, help="refuse agents of other runs; the first one's when empty")
+    seconds("--heartbeat-timeout", default=HEARTBEAT.timeout, help="silence after which an agent counts as lost")
+    seconds("--linger-seconds", default=LINGER_SECONDS, help="how long late comers of a finished run are answered")
+    seconds("--adopt-seconds", default=PATIENCE.adopt, help="after a restart, how long known agents are waited for")
+    seconds("--first-seconds", default=PATIENCE.first, help="after a start, how long no group below the most is formed")
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return value
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; a port is a number from 0 to 65535")
+    return int(text)

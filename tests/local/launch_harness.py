@@ -1,0 +1,183 @@
+"""Real launchers and stores as processes, with their output as lines that a test can wait for."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+LAUNCH = [sys.executable, "-m", "ddp_trainer", "launch"]
+STORE = [sys.executable, "-m", "ddp_trainer", "store"]
+PATIENCE_SECONDS = 60.0
+"""For an event that must come; a machine under load is slow, not wrong."""
+
+LOOP = """
+import os, signal, sys, time
+rank, generation, world = (os.environ[name] for name in ("RANK", "DDP_GENERATION", "WORLD_SIZE"))
+def stop(*_):
+    print(f"rank={rank} generation={generation} stops", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+print(f"rank={rank} generation={generation} world={world} pid={os.getpid()} runs", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+print(f"rank={rank} generation={generation} done restarts={os.environ['DDP_RESTARTS']}", flush=True)
+"""
+"""A worker that runs until a file exists, and leaves in good order on SIGTERM."""
+
+
+class Running:
+    """One process, and every line it has written so far."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
+        self.process = subprocess.Popen(
+            command,
+            env={**clean, **(env or {})},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self.lines.append("")
+            self._changed.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    def line(self, pattern: str) -> re.Match[str]:
+        """The first line that matches, when it comes."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        seen = 0
+        with self._changed:
+            while True:
+                for text in self.lines[seen:]:
+                    if match := re.search(pattern, text):
+                        return match
+                seen = len(self.lines)
+                ended = not self._reader.is_alive()
+                if ended or not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                    raise AssertionError(f"no line matched {pattern!r} in:\n{self.output}")
+
+    def send(self, which: signal.Signals) -> None:
+        self.process.send_signal(which)
+
+    def code(self) -> int:
+        """Its return code, when it has ended and all was read."""
+        try:
+            code = self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end:\n{self.output}") from None
+        self._reader.join(PATIENCE_SECONDS)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+        if not self._reader.is_alive() and self.process.stdout:
+            self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Stage:
+    """Starts processes for one test, and ends them with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._running: list[Running] = []
+
+    def run(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> Running:
+        running = Running(command, env, cwd)
+        self._running.append(running)
+        return running
+
+    def script(self, text: str, name: str = "script.py") -> str:
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+    def launch(self, *arguments: str, **env: str) -> Running:
+        return self.run([*LAUNCH, *arguments], env)
+
+    def store(self, *arguments: str) -> Running:
+        store = self.run([*STORE, "--port", str(self.port), "--first-seconds", "0.5", *arguments])
+        store.line("listening")
+        return store
+
+    def agent(self, index: int, *arguments: str, nnodes: str = "2", restarts: int = 3, **env: str) -> Running:
+        flags = ["--rdzv-backend", "ddp", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "run"]
+        command = [*LAUNCH, "--nnodes", nnodes, "--max-restarts", str(restarts), *flags, *arguments]
+        return self.run(command, {"DDP_POD_NAME": f"worker-{index}", **env})
+
+    def done(self) -> str:
+        """A file that ends :data:`LOOP` when it exists."""
+        return str(self.folder / "done")
+
+    def finish(self) -> None:
+        Path(self.done()).touch()
+
+    def close(self) -> None:
+        for running in reversed(self._running):
+            running.close()
+
+
+def stage_of(folder: Path) -> Iterator[Stage]:
+    stage = Stage(folder)
+    yield stage
+    stage.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(condition, what: str) -> None:
+    """For what has no event a test could wait for."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

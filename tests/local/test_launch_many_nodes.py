@@ -1,0 +1,253 @@
+"""Several launchers and a store: what happens when any of them dies."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+
+import pytest
+from launch_harness import LOOP, STORE, Running, Stage, is_alive, stage_of, wait_until
+
+
+@pytest.fixture
+def stage(tmp_path):
+    yield from stage_of(tmp_path)
+
+
+def running(agent: Running, generation: int, world: int) -> list[int]:
+    """Process ids of the workers of an agent, when they run in this generation."""
+    return [int(agent.line(rf"generation={generation} world={world} pid=(\d+) runs")[1])]
+
+
+def start(stage: Stage, *indices: int, nnodes: str = "2", **env: str) -> list[Running]:
+    script = stage.script(LOOP)
+    return [stage.agent(index, script, stage.done(), nnodes=nnodes, **env) for index in indices]
+
+
+def test_ranks_follow_the_pods_and_not_who_came_first(stage):
+    stage.store()
+    (late,) = start(stage, 10)
+    late.line("1 nodes ready, waiting")
+    (early,) = start(stage, 2)
+    early.line("rank=0 generation=1 world=2")
+    late.line("rank=1 generation=1 world=2")
+
+
+def test_a_killed_worker_restarts_every_node_once(stage):
+    stage.store()
+    agents = start(stage, 0, 1)
+    (victim,) = running(agents[0], 1, 2)
+    running(agents[1], 1, 2)
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    for agent in agents:
+        running(agent, 2, 2)
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+    assert all('restarts={"failure": 1}' in agent.output for agent in agents)
+
+
+def test_a_killed_node_leaves_a_smaller_world_and_comes_back_to_it(stage):
+    store = stage.store("--linger-seconds", "0.2")
+    survivor, victim = start(stage, 0, 1, nnodes="1:2")
+    (orphan,) = running(victim, 1, 2)
+    running(survivor, 1, 2)
+    victim.send(signal.SIGKILL)
+    running(survivor, 2, 1)
+    assert not is_alive(orphan)
+    (again,) = start(stage, 1, nnodes="1:2")
+    running(survivor, 3, 2)
+    running(again, 3, 2)
+    stage.finish()
+    assert [survivor.code(), again.code()] == [0, 0]
+    assert 'restarts={"membership": 2}' in survivor.output
+    assert store.code() == 0
+
+
+def test_a_second_node_joins_a_running_world_and_workers_stop_in_good_order(stage):
+    stage.store()
+    (first,) = start(stage, 0, nnodes="1:2")
+    running(first, 1, 1)
+    (second,) = start(stage, 1, nnodes="1:2")
+    running(first, 2, 2)
+    running(second, 2, 2)
+    assert "rank=0 generation=1 stops" in first.lines
+
+
+def test_a_node_that_is_told_to_stop_lets_everybody_finish_and_go_on_without_it(stage):
+    stage.store()
+    first, second = start(stage, 0, 1, nnodes="1:2")
+    running(first, 1, 2)
+    running(second, 1, 2)
+    second.send(signal.SIGTERM)
+    assert second.code() == 143
+    running(first, 2, 1)
+    assert "rank=0 generation=1 stops" in first.lines
+    assert "rank=1 generation=1 stops" in second.lines
+
+
+def test_a_killed_store_disturbs_nobody_and_its_successor_knows_the_run(stage):
+    store = stage.store()
+    agents = start(stage, 0, 1)
+    workers = [running(agent, 1, 2)[0] for agent in agents]
+    store.send(signal.SIGKILL)
+    store.code()
+    stage.store()
+    # A worker that is killed now is only replaced when both agents have found the new store.
+    subprocess.run(["kill", "-9", str(workers[1])], check=True)
+    for agent in agents:
+        running(agent, 2, 2)
+    assert not any("generation=1 stops" in line for line in agents[1].lines)
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(stage):
+    store = stage.store()
+    agents = start(stage, 0, 1)
+    workers = [running(agent, 1, 2)[0] for agent in agents]
+    store.send(signal.SIGKILL)
+    store.code()
+    subprocess.run(["kill", "-9", str(workers[0])], check=True)
+    wait_until(lambda: not is_alive(workers[0]), "the worker lives")
+    assert is_alive(workers[1])
+    stage.store()
+    for agent in agents:
+        running(agent, 2, 2)
+
+
+def test_a_run_completes_although_the_store_is_restarted_at_the_end(stage):
+    store = stage.store()
+    agents = start(stage, 0, 1)
+    for agent in agents:
+        running(agent, 1, 2)
+    store.send(signal.SIGKILL)
+    store.code()
+    stage.finish()
+    for agent in agents:
+        agent.line("generation=1 done")
+    stage.store("--linger-seconds", "0.2")
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_a_silent_network_is_noticed(stage):
+    """A stopped process is what a cut cable looks like from the other end: no word, and no goodbye."""
+    stage.store("--heartbeat-timeout", "1")
+    survivor, silent = start(stage, 0, 1, nnodes="1:2")
+    running(survivor, 1, 2)
+    running(silent, 1, 2)
+    silent.send(signal.SIGSTOP)
+    running(survivor, 2, 1)
+    silent.send(signal.SIGCONT)
+    running(survivor, 3, 2)
+    running(silent, 3, 2)
+    assert "rank=1 generation=1 stops" in silent.lines
+
+
+def test_a_node_that_comes_after_the_end_hears_how_it_ended(stage):
+    stage.store("--linger-seconds", "600")
+    agents = start(stage, 0, 1)
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+    (late,) = start(stage, 2)
+    assert late.code() == 0
+    assert "ddp-launch: The run was complete before this pod came." in late.lines
+
+
+def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage):
+    stage.store("--linger-seconds", "600")
+    script = stage.script("import os\nif os.environ['RANK'] == '1': raise ValueError('the cause')\nimport time\ntime.sleep(600)")
+    agents = [stage.agent(index, script, restarts=0) for index in (0, 1)]
+    assert [agent.code() for agent in agents] == [1, 1]
+    for agent in agents:
+        assert "Rank 1 on worker-1 failed first, it exited with code 1: ValueError: the cause." in agent.output
+    late = stage.agent(2, script, restarts=0)
+    assert late.code() == 93
+    assert "ValueError: the cause" in late.output
+
+
+def test_an_agent_of_another_run_is_refused(stage):
+    stage.store("--run-id", "other")
+    (agent,) = start(stage, 0)
+    assert agent.code() == 170
+    assert "'other'" in agent.output
+
+
+def test_a_store_that_is_not_there_is_named_when_patience_ends(stage, tmp_path):
+    log = tmp_path / "log"
+    agent = stage.agent(0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log))
+    assert agent.code() == 170
+    assert f"The store at 127.0.0.1:{stage.port} could not be reached for 1 s" in agent.output
+    assert json.loads(log.read_text())["pod_exit_code"] == 170
+
+
+def test_too_few_nodes_are_counted_when_patience_ends(stage):
+    stage.store()
+    agent = stage.agent(0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done())
+    assert agent.code() == 170
+    assert "No group of at least 2 nodes was formed" in agent.output
+    assert "1 ready" in agent.output
+
+
+def test_garbage_on_the_port_of_the_store_harms_nobody(stage):
+    store = stage.store()
+    agents = start(stage, 0, 1)
+    running(agents[0], 1, 2)
+    lines = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00" * 99, b"{}\n", b"[" * 70_000 + b"\n", b"[" * 900_000 + b"\n"]
+    lines += [b'{"is":"hello"}\n', b'{"is":"ping"}\n', b"x" * (3 << 20), b"\n", b""]
+    for line in lines:
+        with socket.create_connection(("127.0.0.1", stage.port)) as connection:
+            try:
+                connection.sendall(line)
+                connection.shutdown(socket.SHUT_WR)
+                assert connection.recv(1 << 16) == b""
+            except (ConnectionResetError, BrokenPipeError):
+                pass
+    assert store.process.poll() is None
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+    assert "Traceback" not in store.output
+
+
+def test_a_port_in_use_is_named(stage):
+    stage.store()
+    second = stage.run([*STORE, "--port", str(stage.port)])
+    assert second.code() == 2
+    assert f"Port {stage.port} of this host is in use" in second.output
+    assert len([line for line in second.lines if line]) == 1
+
+
+def test_a_store_that_is_told_to_stop_stops(stage):
+    store = stage.store()
+    store.send(signal.SIGTERM)
+    assert store.code() == 0
+
+
+def test_a_c10d_endpoint_on_this_host_needs_no_store_of_its_own(stage):
+    script = stage.script(LOOP)
+    flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{stage.port}", "--rdzv-id", "x"]
+    agents = [stage.launch(*flags, script, stage.done(), DDP_POD_NAME=f"w-{index}") for index in (0, 1)]
+    for agent in agents:
+        running(agent, 1, 2)
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_a_static_launch_needs_no_store_at_all(stage):
+    script = stage.script(LOOP + "print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'])")
+    stage.finish()
+    flags = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "29777"]
+    agents = [stage.launch(*flags, "--node-rank", str(rank), script, stage.done()) for rank in (0, 1)]
+    assert [agent.code() for agent in agents] == [0, 0]
+    for agent, ranks in zip(agents, [(0, 1), (2, 3)], strict=True):
+        for rank in ranks:
+            agent.line(rf"rank={rank} generation=1 world=4")
+        assert "127.0.0.1 29777" in agent.lines
+
+
+def test_a_static_launch_says_that_it_cannot_restart(stage):
+    script = stage.script("raise SystemExit(5)")
+    run = stage.launch("--nnodes", "2", "--node-rank", "1", "--master-addr", "localhost", "--max-restarts", "3", script)
+    assert run.code() == 5
+    assert "--max-restarts 3 has no effect in a static launch" in run.output
