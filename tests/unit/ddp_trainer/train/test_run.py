@@ -1,0 +1,191 @@
+"""A whole run in this process, as a library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.train import Config, run
+from ddp_trainer.train.errors import CheckpointMismatch, NotFinite
+from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
+
+
+def a_config(path: Path | None = None, **changes: object) -> Config:
+    values: dict[str, object] = {"epochs": 4, "global_batch": 4, "warmup_steps": 0, "learning_rate": 0.1}
+    return Config(**{**values, "checkpoint_dir": path, **changes})  # type: ignore[arg-type] # a builder
+
+
+class Journal(SilentRankRecorder):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int, int]] = []
+        self.phases: list[tuple[float, ...]] = []
+        self.saved: list[int] = []
+        self.failed = self.loaded = self.lost = 0
+        self.progressed: list[tuple[float, float]] = []
+        self.total = 0
+
+    def planned(self, steps: int) -> None:
+        self.total = steps
+
+    def step(self, step: int, epoch: int, samples: int, *phases: float) -> None:  # type: ignore[override]
+        self.steps.append((step, epoch, samples))
+        self.phases.append(phases)
+
+    def progress(self, loss: float, learning_rate: float) -> None:
+        self.progressed.append((loss, learning_rate))
+
+    def checkpoint_saved(self, step: int, *_: float) -> None:  # type: ignore[override]
+        self.saved.append(step)
+
+    def checkpoint_failed(self) -> None:
+        self.failed += 1
+
+    def checkpoint_loaded(self, seconds: float) -> None:
+        self.loaded += 1
+
+    def lost_steps(self, steps: int) -> None:
+        self.lost += steps
+
+
+def test_the_recorder_hears_of_every_step_and_of_all_its_time() -> None:
+    journal = Journal()
+    outcome = run(a_config(), Lines(), journal, env=HERE)
+    assert journal.total == 12
+    assert journal.steps[:4] == [(1, 0, 4), (2, 0, 4), (3, 0, 2), (4, 1, 4)]
+    assert all(len(phases) == 8 and min(phases) >= 0 for phases in journal.phases)
+    assert journal.progressed[0][1] == pytest.approx(0.1)
+    assert journal.progressed[-1][0] < journal.progressed[0][0]
+    assert outcome.exit_code == 0
+    summary = outcome.summary
+    assert (summary.steps, summary.samples_lost, summary.samples_repeated) == (12, 0, 0)
+    assert summary.accuracy is None
+    assert summary.loss == summary.metrics["loss"]
+
+
+def test_saving_follows_the_steps_and_the_end_is_always_saved(tmp_path: Path) -> None:
+    journal = Journal()
+    run(a_config(tmp_path, checkpoint_steps=5, checkpoint_seconds=None), Lines(), journal, env=HERE)
+    assert journal.saved == [5, 10, 12]
+
+
+def test_saving_follows_the_clock(tmp_path: Path) -> None:
+    journal = Journal()
+    run(a_config(tmp_path, checkpoint_seconds=0), Lines(), journal, env=HERE)
+    assert journal.saved == list(range(1, 13))
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the trainer may catch it."""
+
+
+def kill_after(calls: int) -> Callable[[Tensor], None]:
+    left = calls
+
+    def fetched(_: Tensor) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    return fetched
+
+
+def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Path) -> None:
+    whole = run(a_config(tmp_path / "whole", shards=1), Lines(), env=HERE)
+    config = a_config(tmp_path / "killed", shards=1, checkpoint_steps=4, checkpoint_seconds=None)
+    with pytest.raises(Killed):
+        run(config, Lines(kill_after(7)), env=HERE)
+    journal = Journal()
+    resumed = run(config, Lines(), journal, env=HERE)
+    assert (journal.loaded, journal.lost, journal.steps[0][0]) == (1, 3, 5)
+    assert resumed.summary.lost_steps == 3
+    assert resumed.summary.loss == whole.summary.loss
+    assert resumed.summary.samples_repeated == resumed.summary.samples_lost == 0
+    assert resumed.summary.goodput < 1
+
+
+def test_lost_steps_add_up_over_restarts_without_any_checkpoint(tmp_path: Path) -> None:
+    config = a_config(tmp_path, shards=1, checkpoint_seconds=None)
+    for calls in (3, 2):
+        with pytest.raises(Killed):
+            run(config, Lines(kill_after(calls)), env=HERE)
+    assert run(config, Lines(), env=HERE).summary.lost_steps == 5
+
+
+def test_a_finished_run_gives_its_summary_again(tmp_path: Path) -> None:
+    first = run(a_config(tmp_path), Lines(), env=HERE)
+    journal = Journal()
+    again = run(a_config(tmp_path), Lines(), journal, env=HERE)
+    assert again.summary == first.summary
+    assert journal.steps == []
+
+
+def test_a_finished_run_with_more_epochs_goes_on(tmp_path: Path) -> None:
+    run(a_config(tmp_path), Lines(), env=HERE)
+    assert run(a_config(tmp_path, epochs=6), Lines(), env=HERE).summary.steps == 18
+
+
+def test_shards_of_the_checkpoint_are_kept_when_none_are_asked_for(tmp_path: Path) -> None:
+    run(a_config(tmp_path, shards=2, epochs=1), Lines(), env=HERE)
+    assert run(a_config(tmp_path), Lines(), env=HERE).summary.shards == 2
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    class Wider(Lines):
+        def model(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(1, 3), nn.Linear(3, 1))
+
+    run(a_config(tmp_path), Lines(), env=HERE)
+    with pytest.raises(CheckpointMismatch, match="with model 2 weights, "):
+        run(a_config(tmp_path), Wider(), env=HERE)
+
+
+def test_an_error_of_the_data_set_reaches_the_caller() -> None:
+    def unreadable(_: Tensor) -> None:
+        raise OSError(5, "Input/output error", "shard-7")
+
+    with pytest.raises(OSError, match="shard-7"):
+        run(a_config(), Lines(unreadable), env=HERE)
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_before_it_spoils_the_weights(tmp_path: Path) -> None:
+    class Exploding(Lines):
+        def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+            return super().losses(model, batch) * float("inf")
+
+    with pytest.raises(NotFinite, match="loss of step 0"):
+        run(a_config(tmp_path), Exploding(), env=HERE)
+    assert not list(tmp_path.glob("step-*"))
+
+
+def test_the_summary_is_left_in_the_run_directory(tmp_path: Path) -> None:
+    env = type(HERE)(run_dir=tmp_path / "run", restarts={"failure": 2})
+    run(a_config(), Lines(), env=env)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["result"] == "succeeded"
+    assert summary["restarts"] == {"failure": 2}
+    assert {"samples_lost", "samples_repeated", "steps", "goodput", "seconds", "world_size", "epochs"} <= set(summary)
+
+
+def test_the_seed_decides_the_result() -> None:
+    losses = [run(a_config(seed=seed), Lines(), env=HERE).summary.loss for seed in (1, 1, 2)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_plain_torch_data_set_will_do() -> None:
+    class Plain(Lines):
+        def train_samples(self) -> torch.utils.data.Dataset[Tensor]:  # type: ignore[override]
+            return torch.utils.data.StackDataset(torch.arange(10.0).unsqueeze(1) / 10)  # type: ignore[return-value]
+
+        def losses(self, model: nn.Module, batch: Tensor | tuple[Tensor]) -> Tensor:
+            return super().losses(model, batch if isinstance(batch, Tensor) else batch[0])
+
+    assert run(a_config(), Plain(), env=HERE).summary.loss == run(a_config(), Lines(), env=HERE).summary.loss

@@ -1,0 +1,102 @@
+"""Small parts of a run for the unit tests beside this file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.checkpoint import CheckpointDirectory, digest, pack
+from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.manifest import Identity, Manifest
+
+ALONE = Group(0, 1, "none", torch.device("cpu"))
+HERE = Environment()
+
+IDENTITY = Identity(
+    task="lines",
+    model="2 weights, 00000000",
+    data="abc",
+    samples=10,
+    seed=0,
+    global_batch=4,
+    order="splitmix64/1",
+)
+
+
+def a_manifest(step: int, payload: bytes, **changes: object) -> Manifest:
+    values: dict[str, object] = {
+        "identity": IDENTITY,
+        "step": step,
+        "epoch": 0,
+        "shards": 4,
+        "generation": 0,
+        "run_id": "run",
+        "world_size": 2,
+        "sha256": digest(payload),
+        "size_bytes": len(payload),
+        "written_at": 0.0,
+        "torch": "2.13.0",
+    }
+    return Manifest(**{**values, **changes})  # type: ignore[arg-type] # a builder
+
+
+def a_directory(path: Path, *, keep: int = 3, generation: int = 0, token: str = "a") -> CheckpointDirectory:
+    claim = Claim(path, generation=generation, run_id="run", token=token)
+    directory = CheckpointDirectory(path, keep=keep, claim=claim)
+    directory.open()
+    return directory
+
+
+def write(directory: CheckpointDirectory, step: int) -> bytes:
+    payload = pack({"step": step, "weights": torch.arange(10.0)})
+    directory.write(a_manifest(step, payload), payload)
+    return payload
+
+
+class Lines:
+    """Fit ``y = 2 x`` on ten points: a task without optional parts."""
+
+    name = "lines"
+
+    def __init__(self, broken: Callable[[Tensor], None] | None = None) -> None:
+        self._x = torch.arange(10.0).unsqueeze(1) / 10
+        self._broken = broken
+
+    def model(self) -> nn.Module:
+        return nn.Linear(1, 1)
+
+    def train_samples(self) -> Points:
+        return Points(self._x, self._broken)
+
+    def test_samples(self) -> Points:
+        return Points(self._x[:3], None)
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) - 2 * batch).square().squeeze(1)
+
+    def metrics(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+        return {"loss": self.losses(model, batch).sum()}
+
+
+class Points:
+    """Points on a line."""
+
+    def __init__(self, x: Tensor, broken: Callable[[Tensor], None] | None) -> None:
+        self._x = x
+        self._broken = broken
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._x[index]
+
+    def batch(self, ids: Tensor) -> Tensor:
+        if self._broken is not None:
+            self._broken(ids)
+        return self._x[ids]
