@@ -59,7 +59,7 @@ def parse(text: str) -> Samples:
     7.0
     """
     families: dict[str, list[tuple[Labels, float]]] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):  # not splitlines: a label may hold its other ends of a line
         if not line.startswith("ddp_"):
             continue
         head, _, tail = line.rpartition("}")

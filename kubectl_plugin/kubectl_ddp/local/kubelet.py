@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import os
-import shutil
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.local import pods as pod_states
 from kubectl_ddp.local import volumes
 from kubectl_ddp.local.container import NOT_STARTED, Command, Container, StartError, exit_of
-from kubectl_ddp.local.directory import JobDirectory
+from kubectl_ddp.local.directory import JobDirectory, read_json, write_json
 from kubectl_ddp.local.environment import Variable, expand, of_shell, resolve
 from kubectl_ddp.local.logfile import LogReader, LogWriter
 from kubectl_ddp.local.translate import translation
@@ -209,18 +208,17 @@ class PodRunner:
         return "\n".join(lines)[-FALLBACK_BYTES:]
 
     def _keep_summary(self) -> None:
-        """Copy what the run came to out of the pod, which goes, into the job's directory, which stays."""
+        """Copy what the run came to out of the pod, which goes, into the job's directory, which stays.
+
+        Every pod has a summary, and that of rank 0 knows most.
+        """
         run_directory = self._mounts.directories.get(ContractPath.RUN_DIR)
         if run_directory is None:
             return
-        summary = Path(run_directory) / File.SUMMARY
-        try:
-            json.loads(summary.read_bytes())
-            draft = self.node.directory.path / ".summary"
-            shutil.copyfile(summary, draft)
-            draft.replace(self.node.directory.summary_file)
-        except (OSError, ValueError):
-            return
+        summary, kept = read_json(Path(run_directory) / File.SUMMARY), read_json(self.node.directory.summary_file)
+        if isinstance(summary, dict) and len(summary) >= len(kept or ()):
+            with contextlib.suppress(OSError):  # disk full
+                write_json(self.node.directory.summary_file, summary)
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL after the pod's grace period."""

@@ -1,0 +1,38 @@
+"""Reading the text format."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Gauge
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+from kubectl_ddp.exposition import parse
+
+
+@given(st.text(), st.floats())
+def test_what_the_client_library_writes_is_read_back(rank: str, value: float) -> None:
+    registry = CollectorRegistry()
+    Gauge("ddp_step", 'A "help" text.', ["rank"], registry=registry).labels(rank).set(value)
+    read = parse(generate_latest(registry).decode())
+    assert read.by("rank", "ddp_step")[rank] == pytest.approx(value, nan_ok=True)
+
+
+@given(st.text())
+def test_no_text_makes_it_fail(text: str) -> None:
+    parse("ddp_step" + text)
+
+
+def test_families_of_others_are_left_out() -> None:
+    assert parse('python_info{version="3"} 1\nddp_unheard_of 2\nddp_loss 3').families.keys() == {"ddp_loss"}
+
+
+def test_sums_are_over_the_samples_that_match() -> None:
+    read = parse('ddp_steps_total{rank="0"} 1\nddp_steps_total{rank="1"} 2\n')
+    assert (read.total("ddp_steps_total"), read.total("ddp_steps_total", rank="1"), read.value("ddp_loss")) == (
+        3,
+        2,
+        None,
+    )

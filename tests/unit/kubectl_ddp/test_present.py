@@ -1,0 +1,104 @@
+"""Tables and words."""
+
+from __future__ import annotations
+
+import json
+
+from kubectl_ddp.describe import header
+from kubectl_ddp.document import job_list_document
+from kubectl_ddp.exposition import parse
+from kubectl_ddp.present import Cell, Style, Table, job_table, rank_table
+from kubectl_ddp.state import JobState, job_state
+from tests.kube_objects import CREATED_EPOCH, job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated
+
+NOW = CREATED_EPOCH + 90
+
+
+def a_state() -> JobState:
+    told = {
+        "digits-worker-0": parse(
+            pod_metrics(restarts=1)
+            + job_metrics()
+            + rank_metrics(0, last_step=NOW - 3)
+            + rank_metrics(1, last_step=NOW - 3)
+        )
+    }
+    return job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+
+
+def test_a_job_is_one_row() -> None:
+    lines = job_table([a_state()], NOW).render(Style()).splitlines()
+    assert lines[0].split() == [
+        "NAME",
+        "STATE",
+        "NODES",
+        "STEP",
+        "PROGRESS",
+        "ETA",
+        "THROUGHPUT",
+        "RESTARTS",
+        "AGE",
+        "WHERE",
+    ]
+    assert lines[1].split() == ["digits", "Running", "2/2", "(1-4)", "10", "10%", "18s", "320/s", "1", "90s", "local"]
+
+
+def test_what_nobody_told_is_a_dash() -> None:
+    row = job_table([job_state(snapshot(job()), {})], NOW).render(Style()).splitlines()[1]
+    assert row.split() == ["digits", "Pending", "0/2", "(1-4)", "-", "-", "-", "-", "0", "90s"]
+
+
+def test_ranks_and_silent_pods_are_rows() -> None:
+    rows = [line.split() for line in rank_table(a_state(), NOW).render(Style()).splitlines()[1:]]
+    assert rows[0] == [
+        "0",
+        "digits-worker-0",
+        "node-0",
+        "up",
+        "10",
+        "160",
+        "forward",
+        "50%",
+        "backward",
+        "50%",
+        "3s",
+        "ago",
+    ]
+    assert rows[2] == ["-", "digits-worker-1", "-", "silent", "-", "-", "-", "-"]
+
+
+def test_a_pipe_gets_every_letter_and_a_narrow_terminal_does_not() -> None:
+    table = Table(("NAME", "WHY"), [[Cell("a" * 50), Cell("b" * 60)]])
+    assert "b" * 60 in table.render(Style())
+    narrow = table.render(Style(width=60)).splitlines()
+    assert max(map(len, narrow)) == 60
+    assert "…" in narrow[1]
+
+
+def test_a_terminal_too_narrow_for_the_headers_still_shows_them() -> None:
+    assert Table(("NAME", "WHY"), [[Cell("a" * 50), Cell("b")]]).render(Style(width=5)).startswith("NAME")
+
+
+def test_color_is_added_and_never_the_only_signal() -> None:
+    table = job_table([a_state()], NOW)
+    colored = table.render(Style(color=True))
+    assert "\033[32mRunning\033[0m" in colored
+    plain = colored
+    for code in ("\033[32m", "\033[1m", "\033[0m"):
+        plain = plain.replace(code, "")
+    assert plain == table.render(Style())
+
+
+def test_status_shows_the_first_error_and_restarts_by_cause() -> None:
+    error = {"rank": 2, "pod": "digits-worker-1", "message": "ValueError: no", "restarts": {"failure": 3, "hang": 1}}
+    text = header(job_state(snapshot(job("Created", "Failed"), pod(1, terminated(1, error))), {}), NOW, Style())
+    assert "First error: rank 2 on digits-worker-1: ValueError: no" in text
+    assert "Restarts:    4 (failure 3, hang 1)" in text
+
+
+def test_json_has_a_version_and_all_fields() -> None:
+    document = json.loads(json.dumps(job_list_document([a_state()])))
+    assert (document["apiVersion"], document["kind"]) == ("cli.ddp/v1", "JobStateList")
+    item = document["items"][0]
+    assert (item["kind"], item["state"], item["step"], item["progress"]) == ("JobState", "Running", 10, 0.1)
+    assert item["ranks"][0]["pod"] == "digits-worker-0"
