@@ -84,7 +84,7 @@ def rate_factor(schedule: ScheduleName, step: int, warmup: int, total: int) -> f
     """Share of the peak learning rate at a global step, from 0: a linear rise, then half a cosine or a plateau.
 
     >>> [rate_factor(ScheduleName.COSINE, step, 2, 10) for step in (0, 1, 2, 6)]
-    [0.5, 1.0, 1.0, 0.5000000000000001]
+    [0.5, 1.0, 1.0, 0.5]
     """
     if step < warmup:
         return (step + 1) / warmup

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol, TextIO
+from typing import Any, ClassVar, Protocol, TextIO
 
 _LIVE_SECONDS = 0.1
 
@@ -93,6 +93,18 @@ class Evaluated:
         """In words."""
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
         return f"epoch {self.epoch} evaluated  {metrics}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run is over."""
+
+    name: ClassVar[str] = "summary"
+    summary: Mapping[str, Any]
+
+    def sentence(self) -> str:
+        """As the command prints it."""
+        return json.dumps(self.summary)
 
 
 @dataclass(frozen=True, slots=True)

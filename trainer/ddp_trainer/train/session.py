@@ -18,7 +18,7 @@ from ddp_trainer.contract import File
 from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.progress import Mode, Progress
+from ddp_trainer.train.progress import Ended, Mode, Progress
 from ddp_trainer.train.stop import StopRequest, leave_at_once
 from ddp_trainer.train.task import Task, load_task
 
@@ -139,6 +139,8 @@ def _train(task: Task, given: _Given) -> Outcome:
 
 
 def _publish(outcome: Outcome, config: Config, progress: Progress) -> None:
+    if config.log_json:
+        progress.tell(Ended(outcome.summary.to_dict()))
     if config.summary is None:
         return
     try:

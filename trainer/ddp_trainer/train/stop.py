@@ -30,7 +30,8 @@ class StopRequest:
 
     def __init__(self, *, grace_seconds: float, leave: Callable[[int, str], None]) -> None:
         """``leave`` ends the process at once with an exit code and a sentence."""
-        self._patience = max(grace_seconds - _MARGIN_SECONDS, grace_seconds / 2)
+        self.patience_seconds = max(grace_seconds - _MARGIN_SECONDS, grace_seconds / 2)
+        """How long good order may take."""
         self._leave = leave
         self._lock = threading.Lock()
         self._training = False
@@ -60,8 +61,8 @@ class StopRequest:
         elif not first and number == signal.SIGINT:
             self._leave(code, "Interrupted again: leaving without saving.")
         elif first:
-            late = f"The step did not end within {self._patience:g} s of being told to stop: leaving without saving."
-            self._deadline = threading.Timer(self._patience, self._leave, (code, late))
+            late = f"The step did not end within {self.patience_seconds:g} s of being told to stop: leaving without saving."
+            self._deadline = threading.Timer(self.patience_seconds, self._leave, (code, late))
             self._deadline.daemon = True
             self._deadline.start()
 

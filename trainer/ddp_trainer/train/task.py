@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -91,7 +92,10 @@ def load_task(name: str) -> Task:
         near = get_close_matches(name, BUILT_IN, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Give {', '.join(BUILT_IN)}, or module:factory of your own."
         raise BadTask(f"There is no task {name!r}.", hint=hint)
-    made = _factory(name, module_name, factory_name)()
+    factory = _factory(name, module_name, factory_name)
+    if not _needs_nothing(factory):
+        raise BadTask(f"{name} cannot be called without arguments.", hint="Name a factory that needs none.")
+    made = factory()
     missing = [attribute for attribute in _REQUIRED if not hasattr(made, attribute)]
     if missing:
         raise BadTask(
@@ -122,6 +126,17 @@ def _factory(name: str, module_name: str, factory_name: str) -> Callable[[], Any
         kind = type(factory).__name__
         raise BadTask(f"{module_name}:{factory_name} is of type {kind}.", hint="Name a function or a class.")
     return factory  # type: ignore[no-any-return] # that it is callable was just checked
+
+
+def _needs_nothing(factory: Callable[[], Any]) -> bool:
+    try:
+        inspect.signature(factory).bind()
+    except TypeError:
+        return False
+    except ValueError:
+        # Some built-in callables do not tell their parameters: try.
+        return True
+    return True
 
 
 _HOW: Final = "Give module:factory, and put the module's directory on PYTHONPATH or start from it."
