@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 
 from torch import Tensor
@@ -33,3 +35,21 @@ class EndlessDigits(digits.Digits):
 
     def train_samples(self) -> digits.LabelledImages:
         return _EndlessImages(self._train.images, self._train.labels)
+
+
+class _FailingImages(digits.LabelledImages):
+    fetches = 0
+
+    def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        self.fetches += 1
+        # Rank 1 of 2 owns four of eight shards: this is the second shard of its third step.
+        if os.environ["RANK"] == "1" and self.fetches == 10:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().batch(ids)
+
+
+class FailingDigits(digits.Digits):
+    """On rank 1, cannot read a sample of the third step."""
+
+    def train_samples(self) -> digits.LabelledImages:
+        return _FailingImages(self._train.images, self._train.labels)

@@ -61,7 +61,7 @@ class StopRequest:
         elif not first and number == signal.SIGINT:
             self._leave(code, "Interrupted again: leaving without saving.")
         elif first:
-            late = f"The step did not end within {self.patience_seconds:g} s of being told to stop: leaving without saving."
+            late = f"The step did not end within {self.patience_seconds:g} s of the request: leaving without saving."
             self._deadline = threading.Timer(self.patience_seconds, self._leave, (code, late))
             self._deadline.daemon = True
             self._deadline.start()
