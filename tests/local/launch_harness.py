@@ -16,7 +16,7 @@ from typing import Self
 
 LAUNCH = [sys.executable, "-m", "ddp_trainer", "launch"]
 STORE = [sys.executable, "-m", "ddp_trainer", "store"]
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 """For an event that must come; a machine under load is slow, not wrong."""
 
 LOOP = """

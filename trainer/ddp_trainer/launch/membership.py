@@ -132,7 +132,7 @@ class Membership:
             case Succeeded() if agent:
                 self._did_succeed(agent, message.generation)
             case Leave() if agent:
-                self._leaves(agent)
+                self._leaves(agent, message.giving_up)
             case _:
                 pass
         self.tick()
@@ -249,7 +249,9 @@ class Membership:
         if generation == self._number and self.roster.is_member(agent.node.token):
             self._succeeded.add(agent.node.token)
 
-    def _leaves(self, agent: Agent) -> None:
+    def _leaves(self, agent: Agent, giving_up: Failure | None) -> None:
+        if giving_up and self.over is None:
+            self._end(Over(verdict=Verdict.FAILED, exit_code=giving_up.exit_code, failure=giving_up))
         was_busy = self._is_busy(agent)
         agent.leaving = True
         if was_busy:

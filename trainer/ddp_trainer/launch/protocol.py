@@ -158,6 +158,9 @@ class Succeeded:
 class Leave:
     """I was told to stop; the connection closes when my workers are gone."""
 
+    giving_up: Failure | None = None
+    """Set by an agent that counts restarts by itself, as stock torchrun's does, and has none left: the run is over."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:

@@ -1,0 +1,114 @@
+"""The launcher and the store with torch itself: real process groups, real torchrun."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from launch_harness import stage_of
+
+ALL_REDUCE = """
+import datetime, os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+rank, attempt = dist.get_rank(), os.environ.get("DDP_GENERATION") or os.environ["TORCHELASTIC_RESTART_COUNT"]
+total = torch.tensor([float(rank)])
+dist.all_reduce(total)
+print(f"rank={rank} of={dist.get_world_size()} attempt={attempt} sum={total.item():.0f} pod={os.environ.get('DDP_POD_NAME')} "
+      f"pid={os.getpid()}", flush=True)
+while not os.path.exists(sys.argv[1]):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.02)
+dist.barrier()
+dist.destroy_process_group()
+"""
+# The loop may end on one rank a step before the other, so the file is looked at by rank 0 alone.
+ALL_REDUCE = ALL_REDUCE.replace(
+    "while not os.path.exists(sys.argv[1]):\n    dist.all_reduce(torch.ones(1))\n    time.sleep(0.02)",
+    "go_on = torch.ones(1)\nwhile go_on.item():\n    time.sleep(0.02)\n"
+    "    if rank == 0: go_on = torch.tensor([float(not os.path.exists(sys.argv[1]))])\n    dist.broadcast(go_on, 0)",
+)
+
+
+@pytest.fixture
+def stage(tmp_path):
+    yield from stage_of(tmp_path)
+
+
+def test_a_process_group_is_formed_again_after_a_kill(stage):
+    stage.store()
+    script = stage.script(ALL_REDUCE)
+    agents = [stage.agent(index, script, stage.done()) for index in (0, 1)]
+    victim = agents[0].line(r"rank=0 of=2 attempt=1 sum=1 .*pid=(\d+)")[1]
+    agents[1].line("rank=1 of=2 attempt=1 sum=1")
+    subprocess.run(["kill", "-9", victim], check=True)
+    for rank, agent in enumerate(agents):
+        agent.line(f"rank={rank} of=2 attempt=2 sum=1")
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_functions_spawned_by_torch_find_their_module(stage):
+    script = stage.script(
+        "import torch.multiprocessing as mp\n"
+        "def work(rank, word): print(word, rank, flush=True)\n"
+        "if __name__ == '__main__': mp.spawn(work, args=('hello',), nprocs=2)\n"
+    )
+    run = stage.launch(script)
+    assert run.code() == 0
+    assert {"hello 0", "hello 1"} <= set(run.lines)
+
+
+def test_record_of_torch_and_ours_agree(stage, tmp_path):
+    script = stage.script(
+        "from torch.distributed.elastic.multiprocessing.errors import record\n"
+        "@record\ndef main(): raise RuntimeError('seen by record')\nmain()"
+    )
+    run = stage.launch(script)
+    assert run.code() == 1
+    assert "RuntimeError: seen by record." in run.output
+
+
+def torchrun(stage, index: int, script: str, nnodes: str):
+    return stage.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes", nnodes, "--nproc-per-node", "1",
+            "--rdzv-backend", "ddp", "--rdzv-endpoint", f"127.0.0.1:{stage.port}", "--rdzv-id", "run",
+            "--max-restarts", "2", "--local-addr", "127.0.0.1", script, stage.done(),
+        ],
+        {"DDP_POD_NAME": f"worker-{index}", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+    )  # fmt: skip
+
+
+def test_stock_torchrun_gets_its_ranks_in_the_order_of_the_pods(stage):
+    stage.store()
+    script = stage.script(ALL_REDUCE)
+    agents = {index: torchrun(stage, index, script, "2") for index in (10, 2)}
+    agents[2].line("rank=0 of=2 attempt=0 sum=1")
+    agents[10].line("rank=1 of=2 attempt=0 sum=1")
+    stage.finish()
+    assert [agent.code() for agent in agents.values()] == [0, 0]
+
+
+def test_stock_torchrun_goes_on_after_a_lost_node_and_grows_again(stage):
+    stage.store()
+    script = stage.script(ALL_REDUCE)
+    survivor, lost = (torchrun(stage, index, script, "1:2") for index in (0, 1))
+    survivor.line("rank=0 of=2")
+    lost.line("rank=1 of=2")
+    lost.send(signal.SIGKILL)
+    survivor.line("rank=0 of=1")
+    again = torchrun(stage, 1, script, "1:2")
+    again.line("rank=1 of=2")
+    stage.finish()
+    assert (survivor.code(), again.code()) == (0, 0)
+    assert len(re.findall("rank=0 of=2", survivor.output)) == 2
+
+
+def test_stock_torchrun_that_gives_up_ends_the_run_for_all(stage):
+    stage.store("--linger-seconds", "600")
+    script = stage.script("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)")
+    agents = [torchrun(stage, index, script, "2") for index in (0, 1)]
+    assert [agent.code() for agent in agents] == [1, 1]
