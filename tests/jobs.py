@@ -42,7 +42,8 @@ def programs(draw: st.DrawFn) -> Program:
     """Each way to say what runs."""
     script = st.builds(Script, st.from_regex(r"[-._A-Za-z0-9]{1,20}\.py", fullmatch=True))
     module = st.builds(Module, st.from_regex(r"[a-z_]{1,12}(\.[a-z_]{1,12}){0,2}", fullmatch=True))
-    words = st.lists(TEXT, min_size=1, max_size=4).filter(lambda found: bool(found[0])).map(tuple)
+    program = TEXT.filter(lambda word: word != "" and not word.startswith("-"))
+    words = st.tuples(program) | st.tuples(program, TEXT, TEXT)
     return draw(script | module | st.builds(Command, words))
 
 

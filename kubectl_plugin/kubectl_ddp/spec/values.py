@@ -138,6 +138,8 @@ def words(raw: Raw) -> tuple[str, ...]:
         raise BadValue(f"'{raw}' cannot be split into words: {error}", hint="Close the quotation.") from None
     if not parts or not parts[0]:
         raise BadValue("the command is empty", hint="Name the program, as in 'python train.py'.")
+    if parts[0].startswith("-"):
+        raise BadValue(f"'{parts[0]}' is no program", hint="Name the program first, as in 'python train.py'.")
     return tuple(_clean(part) for part in parts)
 
 

@@ -160,6 +160,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"memory": "lots"}, "--memory: 'lots' is no amount of memory. Write it as '4Gi' or '512Mi'."),
         ({"image": "a b"}, "--image: 'a b' is no image."),
         ({"module": "train.py x"}, "--module: 'train.py x' is no Python module."),
+        ({"command": "-x y"}, "--command: '-x' is no program."),
         ({"command": ""}, "--command: the command is empty."),
         ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
         ({"preset": "gpu-ncl"}, "--preset: there is no preset 'gpu-ncl'. Did you mean 'gpu-nccl'?"),

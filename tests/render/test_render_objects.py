@@ -1,0 +1,429 @@
+"""What the rendered objects must contain, whatever the job."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from ddp_trainer.contract import (
+    CONTAINER,
+    NAME_LENGTH,
+    Annotation,
+    CheckpointScope,
+    Env,
+    Label,
+    Path,
+    Port,
+    PortName,
+    Role,
+)
+from ddp_trainer.launch import flags
+from kubectl_ddp.backend import Object
+from kubectl_ddp.render import Code, Site, render
+from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.spec.document import digest, from_document
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Command, Module, Script
+from kubectl_ddp.spec.quantity import Memory, Nodes
+from kubectl_ddp.spec.rules import longest_suffix
+from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
+from tests.jobs import a_job, jobs
+
+RUN = "0123456789ab"
+
+
+def by_kind(spec: JobSpec, **more: Any) -> dict[str, Object]:
+    return {item["kind"]: item for item in render(spec, RUN, **more)}
+
+
+def templates(objects: list[Object]) -> list[Object]:
+    """The pod templates of the workers and of the store."""
+    found = {item["kind"]: item for item in objects}
+    worker = found["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    return [worker, found["Job"]["spec"]["template"]]
+
+
+def worker_pod(spec: JobSpec, **more: Any) -> Object:
+    return templates(render(spec, RUN, **more))[0]["spec"]
+
+
+def container(spec: JobSpec, **more: Any) -> Object:
+    return worker_pod(spec, **more)["containers"][0]
+
+
+def environment(spec: JobSpec, **more: Any) -> dict[str, Any]:
+    return {
+        variable["name"]: variable.get("value", variable.get("valueFrom"))
+        for variable in container(spec, **more)["env"]
+    }
+
+
+def expanded(text: str) -> str:
+    """What the kubelet makes of ``$`` where no variable of that name is set."""
+    return re.sub(r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[0] == "$$" else found[0], text)
+
+
+@given(jobs())
+@settings(deadline=None, max_examples=50)
+def test_any_valid_job_renders_and_its_texts_arrive_as_they_were(spec: JobSpec) -> None:
+    objects = render(spec, RUN)
+    found = environment(spec)
+    assert {name: expanded(found[name]) for name in spec.env} == dict(spec.env)
+    arguments = [expanded(word) for word in container(spec)["args"]]
+    assert arguments[len(arguments) - len(spec.args) :] == list(spec.args)
+    if isinstance(spec.program, Command):
+        start = len(arguments) - len(spec.args) - len(spec.program.words)
+        assert arguments[start - 1 : start + len(spec.program.words)] == ["--no-python", *spec.program.words]
+    assert from_document(json.loads(objects[0]["metadata"]["annotations"][Annotation.SPEC])) == spec
+
+
+@given(jobs())
+@settings(deadline=None, max_examples=50)
+def test_any_valid_job_renders_names_that_kubernetes_takes(spec: JobSpec) -> None:
+    for item in render(spec, RUN):
+        name = item["metadata"]["name"]
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+        assert len(name) <= NAME_LENGTH
+        assert item["metadata"].get("namespace") == spec.namespace
+    assert len(spec.name) + longest_suffix(spec.nnodes.maximum) <= NAME_LENGTH
+
+
+@given(jobs())
+@settings(deadline=None, max_examples=50)
+def test_every_pod_meets_pod_security_restricted(spec: JobSpec) -> None:
+    for template in templates(render(spec, RUN)):
+        pod = template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert all(
+            set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim", "configMap"}
+            for volume in pod.get("volumes", [])
+        )
+        for each in pod["containers"]:
+            assert each["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+@given(jobs())
+@settings(deadline=None, max_examples=50)
+def test_no_list_of_named_things_has_a_name_twice(spec: JobSpec) -> None:
+    """A server-side apply refuses it, though ``create`` does not."""
+    for template in templates(render(spec, RUN)):
+        [each] = template["spec"]["containers"]
+        for key in ("env", "ports", "volumeMounts"):
+            names = [entry.get("name") for entry in each.get(key, [])]
+            assert len(names) == len(set(names))
+        volumes = [volume["name"] for volume in template["spec"].get("volumes", [])]
+        assert len(volumes) == len(set(volumes))
+        assert {mount["name"] for mount in each.get("volumeMounts", [])} == set(volumes)
+
+
+def test_the_root_comes_first_and_the_rest_follows() -> None:
+    kinds = [item["kind"] for item in render(a_job(), RUN)]
+    assert kinds == ["PyTorchJob", "Job", "Service", "NetworkPolicy", "PodMonitor"]
+
+
+def test_the_same_job_renders_to_the_same_objects() -> None:
+    assert render(a_job(), RUN) == render(a_job(), RUN)
+    assert placeholder_run_id(a_job()) == placeholder_run_id(a_job())
+    assert placeholder_run_id(a_job()) != placeholder_run_id(a_job(max_restarts=3))
+
+
+def test_every_object_and_pod_carries_our_labels_and_none_the_operators() -> None:
+    objects = render(a_job(), RUN)
+    for item in [*objects, *templates(objects)]:
+        labels = item["metadata"]["labels"]
+        assert (labels[Label.JOB], labels[Label.RUN_ID], labels[Label.MANAGED_BY]) == ("digits", RUN, "kubectl-ddp")
+        assert not any(key.startswith("training.kubeflow.org/") for key in labels)
+    assert [template["metadata"]["labels"][Label.ROLE] for template in templates(objects)] == [Role.WORKER, Role.STORE]
+
+
+def test_owner_references_are_left_to_who_creates_the_objects() -> None:
+    assert all("ownerReferences" not in item["metadata"] for item in render(a_job(), RUN))
+
+
+def test_the_root_says_which_job_it_is() -> None:
+    annotations = by_kind(a_job())["PyTorchJob"]["metadata"]["annotations"]
+    assert annotations[Annotation.DIGEST] == digest(a_job())
+    assert from_document(json.loads(annotations[Annotation.SPEC])) == a_job()
+
+
+def test_the_elastic_policy_points_at_the_store_and_names_the_run() -> None:
+    spec = by_kind(a_job(nnodes=Nodes(2, 8), max_restarts=7))["PyTorchJob"]["spec"]
+    assert spec["nprocPerNode"] == "2"
+    assert spec["elasticPolicy"] == {
+        "minReplicas": 2,
+        "maxReplicas": 8,
+        "rdzvBackend": "c10d",
+        "rdzvHost": "digits-store",
+        "rdzvPort": Port.RENDEZVOUS,
+        "rdzvId": RUN,
+        "maxRestarts": 7,
+    }
+    assert set(spec["pytorchReplicaSpecs"]) == {"Worker"}
+    worker = spec["pytorchReplicaSpecs"]["Worker"]
+    assert (worker["replicas"], worker["restartPolicy"]) == (8, "ExitCode")
+
+
+@pytest.mark.parametrize(("restarts", "limit"), [(0, 8), (1, 8), (10, 80)])
+def test_one_incident_on_every_node_does_not_use_up_the_backoff(restarts: int, limit: int) -> None:
+    policy = by_kind(a_job(nnodes=Nodes(2, 8), max_restarts=restarts))["PyTorchJob"]["spec"]["runPolicy"]
+    assert policy == {"cleanPodPolicy": "Running", "suspend": False, "backoffLimit": limit}
+
+
+def test_deadline_and_time_to_live_are_there_when_asked_for() -> None:
+    policy = by_kind(a_job(deadline_seconds=60, ttl_seconds=0))["PyTorchJob"]["spec"]["runPolicy"]
+    assert (policy["activeDeadlineSeconds"], policy["ttlSecondsAfterFinished"]) == (60, 0)
+
+
+def test_a_gang_is_the_least_number_of_nodes() -> None:
+    policy = by_kind(a_job(nnodes=Nodes(2, 8), gang=True))["PyTorchJob"]["spec"]["runPolicy"]
+    assert policy["schedulingPolicy"] == {"minAvailable": 2}
+
+
+def test_the_container_starts_the_launcher_with_everything_it_needs() -> None:
+    found = container(a_job())
+    assert (found["name"], found["command"]) == (CONTAINER, ["ddp-launch"])
+    assert found["args"] == [
+        "--nnodes=1:2",
+        "--nproc-per-node=2",
+        "--rdzv-backend=ddp",
+        "--rdzv-endpoint=digits-store:29400",
+        f"--rdzv-id={RUN}",
+        "--max-restarts=10",
+        "--tee=3",
+        "--log-line-prefix-template=[rank${rank}] ",
+        "-m",
+        "ddp_trainer",
+        "train",
+        "--task",
+        "digits",
+    ]
+
+
+@given(jobs())
+@settings(deadline=None, max_examples=50)
+def test_the_launcher_reads_from_its_arguments_what_the_job_says(spec: JobSpec) -> None:
+    arguments = flags.parse([expanded(word) for word in container(spec)["args"]], {})
+    assert (arguments.nnodes, arguments.nproc_per_node) == (
+        f"{spec.nnodes.minimum}:{spec.nnodes.maximum}",
+        str(spec.nproc),
+    )
+    assert (arguments.rdzv_id, arguments.rdzv_endpoint) == (RUN, f"{spec.name}-store:29400")
+    assert arguments.max_restarts == spec.max_restarts
+    started = [arguments.training_script, *arguments.training_script_args]
+    match spec.program:
+        case Module(name):
+            assert (arguments.module, started) == (True, [name, *spec.args])
+        case Command(words):
+            assert (arguments.no_python, started) == (True, [*words, *spec.args])
+        case Script(path):
+            assert started == [f"{Path.CODE}/{path}", *spec.args]
+
+
+@pytest.mark.parametrize(
+    ("program", "site", "words"),
+    [
+        (Module("a.b"), Site.CLUSTER, ["-m", "a.b"]),
+        (Script("/home/me/train.py"), Site.LOCAL, ["/home/me/train.py"]),
+        (Script("src/train.py"), Site.CLUSTER, [f"{Path.CODE}/train.py"]),
+        (Command(("sh", "-c", "exit 3")), Site.CLUSTER, ["--no-python", "sh", "-c", "exit 3"]),
+    ],
+)
+def test_each_program_is_started_its_own_way(program: Any, site: Site, words: list[str]) -> None:
+    arguments = container(a_job(program=program, args=()), site=site)["args"]
+    assert arguments[8:] == words
+
+
+def test_every_promised_variable_is_set_and_named_once() -> None:
+    found = environment(a_job())
+    assert found[Env.JOB] == "digits"
+    assert found[Env.RUN_ID] == RUN
+    assert found[Env.POD_NAME] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert found[Env.POD_IP] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert found[Env.NODE_NAME] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert found[Env.NAMESPACE] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    assert found[Env.RUN_DIR] == "/var/run/ddp"
+    assert found[Env.METRICS_PORT] == "9464"
+    assert found[Env.GRACE_SECONDS] == "30"
+    assert found[Env.SHARE_STORE_OFF] == "1"
+    launchers = {Env.METRICS_ADDRESS, Env.METRICS_DIR, Env.GENERATION, Env.RESTARTS}
+    assert set(Env) - set(found) == launchers
+
+
+def test_the_users_variables_win_over_those_that_are_only_a_default() -> None:
+    assert environment(a_job(env={"HOME": "/data"}))["HOME"] == "/data"
+    assert environment(a_job())["HOME"] == "/tmp"
+    assert "HOME" not in environment(a_job(), site=Site.LOCAL)
+
+
+def test_secrets_stay_where_they_are_on_a_cluster_and_are_inherited_here() -> None:
+    spec = a_job(
+        secret_env={"TOKEN": SecretKey("hub", "token")},
+        env_from=(EnvSource("secret", "s"), EnvSource("configmap", "c")),
+    )
+    assert environment(spec)["TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert container(spec)["envFrom"] == [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}}]
+    assert "TOKEN" not in environment(spec, site=Site.LOCAL)
+    assert "envFrom" not in container(spec, site=Site.LOCAL)
+
+
+def test_checkpoints_without_a_volume_belong_to_the_pod() -> None:
+    volumes = {volume["name"]: volume for volume in worker_pod(a_job())["volumes"]}
+    assert volumes["checkpoints"] == {"name": "checkpoints", "emptyDir": {}}
+    assert environment(a_job())[Env.CHECKPOINT_SCOPE] == CheckpointScope.POD
+
+
+def test_checkpoints_on_a_volume_belong_to_the_job() -> None:
+    spec = a_job(checkpoint_claim="shared")
+    volumes = {volume["name"]: volume for volume in worker_pod(spec)["volumes"]}
+    assert volumes["checkpoints"]["persistentVolumeClaim"] == {"claimName": "shared"}
+    assert environment(spec)[Env.CHECKPOINT_SCOPE] == CheckpointScope.JOB
+
+
+def test_shared_memory_is_memory_and_sized_below_the_limit() -> None:
+    spec = a_job(memory=Memory(2**31), shm=Memory(2**29))
+    volumes = {volume["name"]: volume for volume in worker_pod(spec)["volumes"]}
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "512Mi"}
+    assert container(spec)["resources"]["limits"]["memory"] == "2Gi"
+
+
+def test_gpus_are_in_the_limits_and_their_taint_is_tolerated() -> None:
+    spec = a_job(gpus=8, nproc=8)
+    resources = container(spec)["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == "8"
+    assert resources["requests"] == resources["limits"]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in worker_pod(spec)["tolerations"]
+    assert "nvidia.com/gpu" not in container(a_job())["resources"]["limits"]
+
+
+def test_a_lost_machine_is_given_up_soon_and_by_the_store_sooner() -> None:
+    patience = [
+        {toleration["key"]: toleration.get("tolerationSeconds") for toleration in template["spec"]["tolerations"]}
+        for template in templates(render(a_job(), RUN))
+    ]
+    assert [found["node.kubernetes.io/unreachable"] for found in patience] == [30, 10]
+    assert [found["node.kubernetes.io/not-ready"] for found in patience] == [30, 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("dedicated", {"key": "dedicated", "operator": "Exists"}),
+        ("dedicated=ml", {"key": "dedicated", "value": "ml", "operator": "Equal"}),
+        ("dedicated=ml:NoExecute", {"key": "dedicated", "value": "ml", "effect": "NoExecute", "operator": "Equal"}),
+        ("dedicated:NoSchedule", {"key": "dedicated", "effect": "NoSchedule", "operator": "Exists"}),
+    ],
+)
+def test_taints_that_the_job_does_not_mind_are_tolerated_by_all_its_pods(text: str, rendered: Object) -> None:
+    for template in templates(render(a_job(tolerations=(Toleration.parse(text),)), RUN)):
+        assert rendered in template["spec"]["tolerations"]
+
+
+def test_the_grace_period_is_the_promised_one() -> None:
+    assert worker_pod(a_job(grace_seconds=77))["terminationGracePeriodSeconds"] == 77
+    assert environment(a_job(grace_seconds=77))[Env.GRACE_SECONDS] == "77"
+
+
+def test_the_store_is_a_job_that_is_made_again_wherever_it_is_lost() -> None:
+    store = by_kind(a_job())["Job"]
+    assert store["metadata"]["name"] == "digits-store"
+    assert store["spec"]["backoffLimit"] == 2**31 - 1
+    assert store["spec"]["podReplacementPolicy"] == "TerminatingOrFailed"
+    assert "activeDeadlineSeconds" not in store["spec"]
+    pod = store["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "OnFailure"
+    [each] = pod["containers"]
+    assert each["command"] + each["args"] == ["python", "-m", "ddp_trainer", "store", "--port", "29400"]
+    names = {variable["name"] for variable in each["env"]}
+    assert {Env.RUN_ID, Env.JOB, Env.POD_IP} <= names
+
+
+def test_the_store_keeps_away_from_the_workers_and_from_their_machines() -> None:
+    spec = a_job(
+        node_selector={
+            "nvidia.com/gpu.product": "H100",
+            "kubernetes.io/arch": "arm64",
+            "topology.kubernetes.io/zone": "a",
+        }
+    )
+    worker, store = (template["spec"] for template in templates(render(spec, RUN)))
+    assert worker["nodeSelector"] == dict(spec.node_selector)
+    assert store["nodeSelector"] == {"kubernetes.io/arch": "arm64", "topology.kubernetes.io/zone": "a"}
+    [term] = store["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == {Label.JOB: "digits", Label.ROLE: Role.WORKER}
+
+
+def test_the_stores_service_shows_it_before_it_is_ready() -> None:
+    service = by_kind(a_job())["Service"]
+    assert service["metadata"]["name"] == "digits-store"
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {Label.JOB: "digits", Label.ROLE: Role.STORE}
+    assert service["spec"]["ports"][0]["port"] == Port.RENDEZVOUS
+
+
+def test_port_names_fit_and_those_the_operator_wants_are_there() -> None:
+    ports = {port["name"]: port["containerPort"] for port in container(a_job())["ports"]}
+    assert ports == {PortName.OPERATOR: Port.OPERATOR, PortName.METRICS: Port.METRICS}
+    assert all(len(name) <= 15 for name in PortName)
+
+
+def test_only_pods_of_the_same_job_reach_its_ports_and_everyone_its_metrics() -> None:
+    policy = by_kind(a_job())["NetworkPolicy"]["spec"]
+    mine = {"podSelector": {"matchLabels": {Label.JOB: "digits"}}}
+    assert policy["podSelector"] == mine["podSelector"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"from": [mine]}, {"ports": [{"port": Port.METRICS, "protocol": "TCP"}]}]
+    assert "egress" not in policy
+
+
+def test_closed_egress_leaves_the_job_and_dns() -> None:
+    policy = by_kind(a_job(egress=Egress.CLOSED))["NetworkPolicy"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    mine, dns = policy["egress"]
+    assert mine == {"to": [{"podSelector": {"matchLabels": {Label.JOB: "digits"}}}]}
+    assert dns == {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+
+
+def test_prometheus_is_told_of_the_workers_and_of_their_machines() -> None:
+    monitor = by_kind(a_job())["PodMonitor"]["spec"]
+    assert monitor["selector"]["matchLabels"] == {Label.JOB: "digits", Label.ROLE: Role.WORKER}
+    [endpoint] = monitor["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["interval"], endpoint["honorLabels"]) == (PortName.METRICS, "15s", False)
+    assert endpoint["relabelings"] == [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]
+
+
+def test_a_script_travels_as_a_config_map_of_its_own() -> None:
+    text = "print('$(HOME) é')\n# \x85 \u2028 end\n"
+    objects = by_kind(a_job(program=Script("src/train.py"), args=()), code=Code("train.py", text))
+    assert objects["ConfigMap"]["metadata"]["name"] == "digits-code"
+    assert objects["ConfigMap"]["immutable"] is True
+    assert objects["ConfigMap"]["data"] == {"train.py": text}
+    pod = objects["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert {"name": "code", "configMap": {"name": "digits-code"}} in pod["volumes"]
+    assert {"name": "code", "mountPath": str(Path.CODE), "readOnly": True} in pod["containers"][0]["volumeMounts"]
+
+
+def test_a_changed_script_is_another_job() -> None:
+    spec = a_job(program=Script("train.py"), args=())
+    digests = {
+        render(spec, RUN, code=Code("train.py", text))[0]["metadata"]["annotations"][Annotation.DIGEST]
+        for text in ("a", "b")
+    }
+    assert len(digests) == 2
+
+
+def test_the_kubelet_expands_nothing_that_was_not_meant() -> None:
+    assert environment(a_job(env={"A": "$(HOME) $$ $5 ${X}"}))["A"] == "$$(HOME) $$$$ $$5 $${X}"
+    assert environment(a_job(env={"A": "$5 ${X}"}))["A"] == "$5 ${X}"
