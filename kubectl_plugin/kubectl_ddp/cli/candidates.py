@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class Words:
         return any(not option.is_flag and not option.count for option in options)
 
     def _value(self, *names: str) -> str | None:
-        for word, following in zip(self.words, [*self.words[1:], ""], strict=True):
+        for word, following in itertools.pairwise([*self.words, ""]):
             head, equals, value = word.partition("=")
             if head in names:
                 return value if equals else following or None

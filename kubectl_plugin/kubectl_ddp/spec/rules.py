@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ def trainer_argument(spec: JobSpec, flag: str) -> int | None:
     if not (isinstance(spec.program, Module) and spec.program.name.partition(".")[0] == TRAINER):
         return None
     found = None
-    for word, following in zip(spec.args, [*spec.args[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*spec.args, ""]):
         value = following if word == flag else word.removeprefix(f"{flag}=")
         if value != word and re.fullmatch(r"\d{1,18}", value):
             found = int(value)

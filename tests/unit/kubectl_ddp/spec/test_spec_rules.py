@@ -66,6 +66,10 @@ def test_flags_of_another_program_are_its_own_business() -> None:
     assert a_job(program=Module("mine.train"), args=("--global-batch", "1")).largest_world == 4
 
 
+def test_the_trainer_without_arguments_is_its_own_business_too() -> None:
+    assert a_job(args=()).largest_world == 4
+
+
 def test_a_batch_as_large_as_the_world_is_enough() -> None:
     assert a_job(args=("train", "--global-batch", "4", "--shards", "4")).largest_world == 4
 

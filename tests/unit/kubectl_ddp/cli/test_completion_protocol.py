@@ -1,0 +1,193 @@
+"""The tab key: cobra's protocol, through our own executable, kubectl and a real shell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.backends import Where
+from kubectl_ddp.cli import candidates
+from kubectl_ddp.cli.complete import Answer, Directive, answer
+from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.waiting import GOALS
+
+BIN = Path(sys.executable).parent
+COMPLETE = BIN / "kubectl_complete-ddp"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with two local jobs, two contexts, and no cluster that answers."""
+    for name in ("digits", "vision"):
+        (tmp_path / "state" / "kubectl-ddp" / "jobs" / name).mkdir(parents=True)
+    config = tmp_path / "config"
+    config.write_text(
+        "contexts:\n"
+        "- {name: lab, context: {cluster: lab, user: me, namespace: team}}\n"
+        "- {name: prod, context: {cluster: prod, user: me}}\n"
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    return tmp_path
+
+
+def words(found: Answer) -> list[str]:
+    return [candidate.value for candidate in found.candidates]
+
+
+def test_commands_come_with_what_they_do() -> None:
+    found = answer([""])
+    assert words(found) == list(COMMANDS)
+    assert all(candidate.description for candidate in found.candidates)
+    assert found.directive is Directive.NO_FILES
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["su"], ["submit", "suspend"]),
+        (["submit", "--nn"], ["--nnodes"]),
+        (["submit", "--na"], ["--name", "--namespace"]),
+        (["submit", "--no-g"], ["--no-gang"]),
+        (["submit", "--dry-run", ""], ["none", "client", "server"]),
+        (["submit", "--dry-run=c"], ["--dry-run=client"]),
+        (["render", "-o", ""], ["yaml", "json"]),
+        (["render", "--preset", "gpu"], ["gpu-nccl"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["nonsense", ""], []),
+        (["version", ""], []),
+        (["ls", "--all"], ["--all-namespaces"]),
+    ],
+    ids=" ".join,
+)
+def test_words_are_completed_where_they_stand(line: list[str], expected: list[str]) -> None:
+    assert words(answer(line)) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["status", "--local", ""], ["digits", "vision"]),
+        (["logs", "--local", "di"], ["digits"]),
+        (["delete", "--local", "digits", ""], ["vision"]),
+        (["status", "digits", "--local", ""], []),
+        (["list", "--context", ""], ["lab", "prod"]),
+        (["list", "--context=l"], ["--context=lab"]),
+        (["list", "-n", ""], ["default", "team"]),
+        (["logs", "--rank", ""], ["all", "failed"]),
+    ],
+    ids=" ".join,
+)
+def test_jobs_contexts_namespaces_and_ranks_are_those_of_this_machine(
+    machine: Path, line: list[str], expected: list[str]
+) -> None:
+    assert machine.is_dir()
+    assert words(answer(line)) == expected
+
+
+def test_what_can_be_waited_for_is_what_wait_takes() -> None:
+    assert {word.rstrip("=") for word in words(answer(["wait", "--for", ""]))} == {
+        goal.removesuffix("=N") for goal in GOALS
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "directive"),
+    [
+        (["submit", "tr"], Directive.FILES),
+        (["submit", "train.py", "--", "da"], Directive.FILES),
+        (["list", "--kubeconfig", ""], Directive.FILES),
+        (["submit", "-f", ""], Directive.FILTER_EXTENSION),
+        (["status", "--local", ""], Directive.NO_FILES),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else part.name,
+)
+def test_the_shell_completes_files_where_files_stand(line: list[str], directive: Directive) -> None:
+    assert answer(line).directive is directive
+
+
+def test_a_cluster_that_does_not_answer_offers_nothing_and_says_nothing(machine: Path) -> None:
+    assert machine.is_dir()
+    assert words(answer(["status", ""])) == ["digits", "vision"]
+    done = subprocess.run([COMPLETE, "status", "--context", "lab", ""], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (":4\n", "")
+
+
+def test_what_takes_too_long_is_left_behind() -> None:
+    import threading
+
+    never = threading.Event()
+    assert candidates.within(0.01, lambda: bool(never.wait()), otherwise=False) is False
+    never.set()
+
+
+def test_ranks_are_counted_from_the_job_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Where, str]] = []
+
+    def world(where: Where, name: str) -> int:
+        asked.append((where, name))
+        return 3
+
+    monkeypatch.setattr(candidates, "_world", world)
+    assert words(answer(["logs", "--local", "digits", "--rank", ""])) == ["all", "failed", "0", "1", "2"]
+    assert asked == [(Where(local=True), "digits")]
+
+
+def test_a_broken_kubeconfig_is_no_error_of_the_shell(machine: Path) -> None:
+    (machine / "config").write_text("contexts: [")
+    done = subprocess.run([COMPLETE, "list", "--context", ""], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (":4\n", "")
+
+
+def test_the_executable_speaks_the_protocol() -> None:
+    done = subprocess.run([COMPLETE, "submit", "--nnod"], capture_output=True, text=True, check=True)
+    assert done.stdout == "--nnodes\tNodes: N, or MIN:MAX for an elastic job.\n:4\n"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kubectl_itself_asks_us() -> None:
+    environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["kubectl", "__complete", "ddp", "submit", "--nnod"], capture_output=True, text=True, check=True, env=environ
+    )
+    assert done.stdout == "--nnodes\tNodes: N, or MIN:MAX for an elastic job.\n:4\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_through_the_script_we_print(machine: Path) -> None:
+    script = subprocess.run(
+        [BIN / "kubectl-ddp", "completion", "bash"], capture_output=True, text=True, check=True
+    ).stdout
+    for line, expected in (
+        ("kubectl-ddp sus", ["suspend"]),
+        ("kubectl-ddp status --local d", ["digits"]),
+        ("kubectl-ddp submit --nnod", ["--nnodes"]),
+    ):
+        typed = line.split()
+        ask = f"""
+            {script}
+            COMP_WORDS=({line}); COMP_CWORD={len(typed) - 1}
+            _kubectl_ddp
+            printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, env=environ, cwd=machine)
+        assert done.stdout.split() == expected, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
+    script = subprocess.run(
+        [BIN / "kubectl-ddp", "completion", shell], capture_output=True, text=True, check=True
+    ).stdout
+    assert "kubectl_complete-ddp" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    file = tmp_path / "script"
+    file.write_text(script)
+    subprocess.run([shell, "-n", str(file)], check=True)
