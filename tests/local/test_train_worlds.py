@@ -8,6 +8,7 @@ import pytest
 
 from tests.local.train_group import WorkerGroup
 
+NORMALIZED = "tests.unit.ddp_trainer.train.train_builders:NormalizedLines"
 FLAGS = ("--global-batch", "32", "--max-steps", "50", "--log-steps", "1", "--warmup-steps", "5")
 
 
@@ -35,3 +36,22 @@ def test_every_loss_equals_that_of_one_rank_up_to_rounding(
     assert losses == pytest.approx(alone[0], rel=1e-4)
     assert metrics == pytest.approx(alone[1], rel=1e-3)
     assert losses[-1] < losses[0] / 2
+
+
+def test_running_statistics_and_a_nearly_empty_last_step_do_not_depend_on_the_world(tmp_path: Path) -> None:
+    flags = ["--task", NORMALIZED, "--global-batch", "16", "--shards", "4", "--epochs", "4", "--log-steps", "1"]
+    # A bias before a normalization has no gradient but rounding, which AdamW would blow up to full steps.
+    flags += ["--optimizer", "sgd"]
+    seen = []
+    for world in (1, 3):
+        with WorkerGroup(world, flags, directory=tmp_path) as group:
+            events = list(group.events())
+            assert group.finish() == [0] * world, group.stderr()
+        losses = [event["loss"] for event in events if event["event"] == "step"]
+        metrics = [event["metrics"] for event in events if event["event"] == "evaluated"]
+        seen.append((losses, metrics))
+    assert len(seen[0][0]) == 12
+    assert seen[1][0] == pytest.approx(seen[0][0], rel=1e-4)
+    for alone, together in zip(seen[0][1], seen[1][1], strict=True):
+        assert together == pytest.approx(alone, rel=1e-4, abs=1e-6)
+    assert seen[0][1][-1]["1.num_batches_tracked"] == 12

@@ -130,7 +130,9 @@ def _add_checkpoints(parser: _Parser) -> None:
         help=f"all ranks see one directory (job), or each pod its own (default: ${Env.CHECKPOINT_SCOPE}, else job)",
     )
     group.add_argument("--checkpoint-steps", type=int, metavar="N", help="save every so many steps")
-    group.add_argument("--checkpoint-seconds", type=float, metavar="S", help="save every so many seconds (default: 30)")
+    group.add_argument(
+        "--checkpoint-seconds", type=float, metavar="S", help="save every so many seconds; inf for never (default: 30)"
+    )
     group.add_argument("--keep", type=int, metavar="N", help="checkpoints that are kept (default: 3)")
 
 

@@ -8,6 +8,8 @@ No pickles cross the network: what is not a tensor travels as bytes.
 from __future__ import annotations
 
 import re
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,10 +25,18 @@ from ddp_trainer.train.errors import PeerLost
 _CHUNK_BYTES: Final = 64 << 20
 """Bytes are broadcast in pieces, so that a large checkpoint needs no second copy on the device."""
 
+_KNOCK_SECONDS: Final = 0.02
+"""Between looks whether rank 0 listens already."""
+
+_REFORM: Final = "The launcher has to form a new group."
+
 _NETWORK: Final = re.compile(
     r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|socket|timed? ?out|process group", re.IGNORECASE
 )
 """gloo reports a lost peer as a bare RuntimeError; inside a backward pass only its words tell it from a bug."""
+
+_ADVICE: Final = re.compile(r"\. This (?:is typically|may indicate|typically).*")
+"""What gloo adds to every lost connection."""
 
 _SOURCE_LINE: Final = re.compile(r"^(?:\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*)+")
 """Where in torch's source a message was written; of no use to the reader."""
@@ -56,12 +66,16 @@ class Group:
         backend = "nccl" if device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=timeout_seconds)
         where = f"{env.master_address}:{env.master_port}"
-        with _translated(f"Rank {env.rank} could not meet its {env.world_size - 1} peers at {where}"):
+        what = f"Rank {env.rank} could not meet its {env.world_size - 1} peers at {where}"
+        hosts_store = env.rank == 0 and not env.agent_hosts_store
+        if not hosts_store:
+            _wait_for_store(env.master_address, env.master_port, timeout_seconds, what)
+        with _translated(what):
             store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
                 env.master_address,
                 env.master_port,
                 env.world_size,
-                is_master=env.rank == 0 and not env.agent_hosts_store,
+                is_master=hosts_store,
                 timeout=timeout,
                 wait_for_workers=False,
             )
@@ -142,6 +156,20 @@ def is_network(err: RuntimeError) -> bool:
     return type(err) is RuntimeError and _NETWORK.search(str(err)) is not None
 
 
+def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str) -> None:
+    """Return once somebody listens there: sooner than torch, which waits longer between tries, and quietly."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=1.0).close()
+        except OSError as err:
+            if time.monotonic() >= deadline:
+                raise PeerLost(f"{what}: {err.strerror or err}.", hint=_REFORM) from None
+            time.sleep(_KNOCK_SECONDS)
+        else:
+            return
+
+
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
     try:
@@ -151,7 +179,7 @@ def _translated(what: str) -> Iterator[None]:
 
 
 def _lost(what: str, err: RuntimeError) -> PeerLost:
-    return PeerLost(f"{what}: {reason(str(err))}.", hint="The launcher has to form a new group.")
+    return PeerLost(f"{what}: {reason(str(err))}.", hint=_REFORM)
 
 
 def reason(text: str) -> str:
@@ -161,4 +189,4 @@ def reason(text: str) -> str:
     'Read error [10.0.0.7]:4242: Connection reset by peer'
     """
     first = (text.strip().splitlines() or ["no reason was given"])[0]
-    return _SOURCE_LINE.sub("", first).split(". ")[0].rstrip(".")
+    return _ADVICE.sub("", _SOURCE_LINE.sub("", first)).rstrip(". ")

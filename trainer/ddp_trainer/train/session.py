@@ -97,6 +97,8 @@ def make_progress(config: Config, env: Environment) -> Progress:
 
 def _import_torch() -> None:
     """Import torch without collecting garbage meanwhile: there is none, and looking for it costs a seventh."""
+    # Warnings of torch's sockets repeat, over many lines, what our sentence about a lost peer says in one.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -49,7 +49,8 @@ def vote(ballot: Ballot, group: Group) -> Verdict:
     # Counts and sums of 32-bit hashes stay far below 2^53, so they are exact.
     sums = torch.tensor(numbers, dtype=torch.float64, device=group.device)
     sums[2] = ballot.loss
-    samples, digest, loss, failed, stop, save = group.sum(sums).tolist()
+    with group.watched():  # NCCL reports a lost peer only when the result is read
+        samples, digest, loss, failed, stop, save = group.sum(sums).tolist()
     return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save))
 
 

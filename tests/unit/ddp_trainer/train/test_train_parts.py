@@ -302,7 +302,7 @@ def test_a_lost_peer_is_told_from_a_bug_by_its_words(text: str, network: bool) -
 
 
 def test_a_reason_is_one_clause() -> None:
-    assert reason("[/a/pair.cc:1] Connection closed by peer [10.0.0.1]:9. Long advice\nmore") == (
+    assert reason("[/a/pair.cc:1] Connection closed by peer [10.0.0.1]:9. This is typically caused by\nmore") == (
         "Connection closed by peer [10.0.0.1]:9"
     )
     assert reason("") == "no reason was given"

@@ -83,6 +83,29 @@ class Lines:
         return {"loss": self.losses(model, batch).sum()}
 
 
+class NormalizedLines(Lines):
+    """With running statistics, few test samples, and epochs whose last step leaves some ranks without samples."""
+
+    name = "normalized lines"
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+    def train_samples(self) -> Points:
+        return Points(torch.arange(35.0).unsqueeze(1) / 35, None)
+
+    def test_samples(self) -> Points:
+        return Points(self._x[:2], None)
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        # One sample has no variance to normalize by.
+        return super().losses(model, batch if len(batch) > 1 else batch.repeat(2, 1))[: len(batch)]
+
+    def metrics(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+        statistics = {name: buffer.double().sum() * len(batch) for name, buffer in model.named_buffers()}
+        return {**super().metrics(model, batch), **statistics}
+
+
 class Points:
     """Points on a line."""
 
