@@ -1,0 +1,333 @@
+"""submit and render: from the words on the command line to the job, and every mistake on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ddp_trainer.contract import Annotation
+from kubectl_ddp.cli.prepare import check_local
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.script import LARGEST_BYTES
+from kubectl_ddp.spec.fields import FIELDS, PRESET
+from kubectl_ddp.spec.values import EnvSource, SecretKey
+from tests.jobs import a_job
+
+JOB_FILE = """\
+apiVersion: ddp.dev/v1
+kind: Job
+name: digits
+module: ddp_trainer
+args: [train, --task, digits]
+nnodes: 1:2
+nproc: 2
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a script and a job file, and no cluster."""
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    (tmp_path / "job.yaml").write_text(JOB_FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBECTL_DDP_IMAGE", raising=False)
+    return tmp_path
+
+
+def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The effective job that ``render`` writes into the root object."""
+    code = run(["render", "-o", "json", *arguments])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    root = json.loads(told.out)["items"][0]
+    document: dict[str, Any] = json.loads(root["metadata"]["annotations"][Annotation.SPEC])
+    return document
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one sentence with which a call ends that exits with 2."""
+    code = run(list(arguments))
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, "")
+    assert told.err.startswith("error: ")
+    assert told.err.count("\n") == 1
+    return told.err
+
+
+@pytest.mark.usefixtures("here")
+def test_every_key_of_a_job_file_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["submit", "--help"]) == 0
+    told = capsys.readouterr().out
+    for key, field in FIELDS.items():
+        if key not in {"script", "args"}:
+            assert field.help.split(";", maxsplit=1)[0].split()[0] in told
+    assert f"--{PRESET}" in told
+
+
+@pytest.mark.usefixtures("here")
+def test_flags_become_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rendered(
+        capsys, "train.py", "--nnodes", "2:8", "--gpus", "4", "--env", "A=b=c", "--env", "B=", "--gang", "-n", "team",
+        "--toleration", "x=y:NoSchedule", "--toleration", "z", "--node-selector", "pool=a", "--secret-env", "T=s:k",
+        "--env-from", "secret/s", "--checkpoint-claim", "c", "--", "--epochs", "3", "--", "x",
+    )  # fmt: skip
+    assert found["script"] == "train.py"
+    assert found["args"] == ["--epochs", "3", "--", "x"]
+    assert (found["nnodes"], found["nproc"], found["gpus"], found["gang"]) == ("2:8", 4, 4, True)
+    assert (found["env"]["A"], found["env"]["B"]) == ("b=c", "")
+    assert found["tolerations"] == ["x=y:NoSchedule", "z"]
+    assert (found["nodeSelector"], found["secretEnv"], found["envFrom"]) == ({"pool": "a"}, {"T": "s:k"}, ["secret/s"])
+    assert (found["namespace"], found["checkpointClaim"]) == ("team", "c")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_job_file_becomes_the_job_and_flags_win(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rendered(capsys, "-f", "job.yaml", "--nnodes", "4", "--set", "nproc=1", "--set", "maxRestarts=3")
+    assert (found["name"], found["nnodes"], found["nproc"], found["maxRestarts"]) == ("digits", "4", 1, 3)
+    assert found["args"] == ["train", "--task", "digits"]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_flag_of_its_own_wins_over_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rendered(capsys, "-f", "job.yaml", "--set", "nproc=4", "--nproc", "1")["nproc"] == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_no_words_after_the_dashes_means_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "args" not in rendered(capsys, "-f", "job.yaml", "--")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_job_file_comes_from_standard_input_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(JOB_FILE.encode())))
+    assert rendered(capsys, "-f", "-")["name"] == "digits"
+
+
+@pytest.mark.parametrize(("word", "nodes", "processes"), [("4x8", "4", 8), ("2:8x8", "2:8", 8), ("1x1", "1", 1)])
+@pytest.mark.usefixtures("here")
+def test_nodes_and_processes_fit_into_one_word(
+    capsys: pytest.CaptureFixture[str], word: str, nodes: str, processes: int
+) -> None:
+    found = rendered(capsys, "train.py", "-j", word)
+    assert (found["nnodes"], found["nproc"]) == (nodes, processes)
+
+
+def test_the_image_of_the_environment_is_the_default(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECTL_DDP_IMAGE", "mine:7")
+    assert rendered(capsys, str(here / "train.py"))["image"] == "mine:7"
+    assert rendered(capsys, "train.py", "--image", "yours:8")["image"] == "yours:8"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train.py", "--nnodes", "8:2"], "--nnodes: '8:2' asks for at least 8 nodes and at most 2."),
+        (["train.py", "--nproc", "auto"], "--nproc: 'auto' would be counted on each node when it starts"),
+        (["train.py", "-j", "8"], "-j: '8' is not nodes x processes. Write it as '4x8'"),
+        (["train.py", "-j", "8:2x1"], "-j: '8:2' asks for at least 8 nodes and at most 2."),
+        (["train.py", "-j", "1x1", "--nproc", "2"], "-j and --nproc say the same thing. Leave one of them out."),
+        (["train.py", "--env", "A"], "--env: 'A' gives no value. Write it as NAME=VALUE."),
+        (["train.py", "--env", "=b"], "--env: '=b' gives no value."),
+        (["train.py", "--env", "RANK=0"], "The environment variable RANK is set by the launcher for each rank."),
+        (["train.py", "--module", "a"], "the script 'train.py' and --module exclude each other."),
+        (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
+        (["train.py", "--nnode", "2"], "has no flag '--nnode'. Did you mean '--nnodes'?"),
+        (["train.py", "--epochs", "2"], "has no flag '--epochs'. Flags of the program follow '--'"),
+        (["train.py", "extra"], "Got unexpected extra argument (extra)."),
+        (["train.py", "--name", "x" * 60], "is 9 characters too long"),
+        (["train.py", "--name", "Train"], "--name: 'Train' is no name for a job."),
+        (
+            ["--module", "ddp_trainer", "-j", "2x4", "--", "train", "--global-batch", "4"],
+            "A batch of 4 samples cannot feed 8 ranks",
+        ),
+        (["train.py", "--set", "nodes=2"], "--set nodes=2: a job has no key 'nodes'. Did you mean 'nnodes'?"),
+        (["train.py", "--preset", "fast"], "--preset: there is no preset 'fast'."),
+        (["nope.py"], "There is no script 'nope.py'."),
+        (["."], "'.' is a directory, not a script."),
+        (["-f", "bad.yaml"], "bad.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
+        ([], "Nothing says what to run."),
+    ],
+    ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else "",
+)
+def test_a_mistake_is_one_sentence_with_the_value_and_the_way_out(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    (here / "bad.yaml").write_text("apiVersion: ddp.dev/v1\nkind: Job\nnnode: 2\n")
+    for command in ("render", "submit"):
+        assert sentence in refused(capsys, command, *arguments)
+
+
+def test_a_script_that_may_not_be_read_is_refused(here: Path) -> None:
+    """As a user without root's powers, in a process of its own."""
+    (here / "train.py").chmod(0)
+    here.chmod(0o755)
+    probe = """
+import os, sys
+from kubectl_ddp.cli.run import run
+run(["render", "-q", "-f", "job.yaml"])  # imports what a lesser user may not reach
+os.getuid() or os.setuid(65534)
+sys.exit(run(["render", "train.py"]))
+"""
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False, cwd=here)
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "error: The script 'train.py' cannot be read: Permission denied. Name a file you may read.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        (
+            "large.py",
+            b"#" * (LARGEST_BYTES + 1),
+            f"has {LARGEST_BYTES + 1} bytes, and at most {LARGEST_BYTES} can travel",
+        ),
+        ("binary.py", b"\xff\x00", "is no UTF-8 text: byte 0 is wrong."),
+        ("my train.py", b"", "'my train.py' cannot travel under this name."),
+    ],
+)
+def test_a_script_that_cannot_travel_is_refused_on_a_cluster_only(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, sentence: str
+) -> None:
+    (here / name).write_bytes(content)
+    assert sentence in refused(capsys, "render", name)
+    assert run(["render", name, "--local"]) == 0
+
+
+def test_a_script_runs_where_it_lies_on_this_machine_and_travels_to_a_cluster(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["render", "train.py", "--local", "-o", "json"]) == 0
+    local = json.loads(capsys.readouterr().out)["items"]
+    assert "ConfigMap" not in {item["kind"] for item in local}
+    assert str(here / "train.py") in json.dumps(local[0]["spec"])
+    assert run(["render", "train.py", "-o", "json"]) == 0
+    remote = {item["kind"]: item for item in json.loads(capsys.readouterr().out)["items"]}
+    assert remote["ConfigMap"]["data"] == {"train.py": "print('hello')\n"}
+
+
+@pytest.mark.usefixtures("here")
+def test_nodes_of_this_machine_share_their_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rendered(capsys, "train.py", "--local")["checkpointClaim"] == "checkpoints"
+    assert rendered(capsys, "train.py", "--local", "--checkpoint-claim", "mine")["checkpointClaim"] == "mine"
+    assert "checkpointClaim" not in rendered(capsys, "train.py")
+
+
+@pytest.mark.usefixtures("here")
+def test_render_prints_yaml_and_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for _ in range(2):
+        assert run(["render", "-f", "job.yaml"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    kinds = [item["kind"] for item in yaml.safe_load_all(texts[0])]
+    assert kinds == ["PyTorchJob", "Job", "Service", "NetworkPolicy", "PodMonitor"]
+
+
+@pytest.mark.usefixtures("here")
+def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "-f", "job.yaml", "--nproc", "1", "--set", "ttl=1h", "--explain"]) == 0
+    rows = {line.split()[0]: " ".join(line.split()[2:]) for line in capsys.readouterr().out.splitlines()}
+    assert rows["nnodes"] == "job.yaml line 6"
+    assert rows["nproc"] == "--nproc"
+    assert rows["ttl"] == "--set ttl"
+    assert rows["cpu"] == "rule nproc: one core per process"
+    assert rows["env.NVIDIA_VISIBLE_DEVICES"].startswith("preset cpu-gloo: ")
+    assert rows["maxRestarts"] == "default"
+
+
+@pytest.mark.usefixtures("here")
+def test_explain_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "-f", "job.yaml", "--explain", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["apiVersion"], document["kind"]) == ("cli.ddp/v1", "Explanation")
+    assert {"field": "nproc", "value": 2, "from": "file", "place": "job.yaml line 7", "reason": ""} in document[
+        "fields"
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_warnings_are_messages_and_not_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "train.py", "--env", "HF_TOKEN=x"]) == 0
+    told = capsys.readouterr()
+    assert "warning: The value of HF_TOKEN looks like a secret" in told.err
+    assert "warning" not in told.out
+    assert run(["render", "train.py", "--env", "HF_TOKEN=x", "-q"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("form", [["--dry-run"], ["--dry-run=client"], ["--dry-run", "client"]], ids=" ".join)
+@pytest.mark.usefixtures("here")
+def test_a_bare_dry_run_means_client_and_takes_no_other_word(
+    capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    assert run(["submit", *form, "train.py", "--name", "t", "-o", "name"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "pytorchjob.kubeflow.org/t",
+        "configmap/t-code",
+        "job.batch/t-store",
+        "service/t-store",
+        "networkpolicy.networking.k8s.io/t",
+        "podmonitor.monitoring.coreos.com/t",
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_dry_run_prints_what_render_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "-f", "job.yaml"]) == 0
+    plain = capsys.readouterr().out
+    assert run(["submit", "-f", "job.yaml", "--dry-run", "-o", "yaml"]) == 0
+    assert capsys.readouterr().out == plain
+
+
+@pytest.mark.usefixtures("here")
+def test_a_dry_run_on_a_server_needs_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--dry-run=server asks a cluster" in refused(
+        capsys, "submit", "-f", "job.yaml", "--dry-run=server", "--local"
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_a_time_limit_needs_something_to_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--timeout 5 limits nothing. Add --wait or --follow." in refused(
+        capsys, "submit", "-f", "job.yaml", "--timeout", "5"
+    )
+    assert "--timeout: 'soon' is no duration." in refused(
+        capsys, "submit", "-f", "job.yaml", "--wait", "--timeout", "soon"
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_a_missing_job_file_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "-f", "nope.yaml"]) == 3
+    assert capsys.readouterr().err.startswith("error: There is no job file 'nope.yaml'.")
+
+
+def test_a_secret_must_be_exported_where_there_are_no_secrets() -> None:
+    spec = a_job(secret_env={"TOKEN": SecretKey("hub", "token")})
+    with pytest.raises(PreflightFailed, match=r"TOKEN is kept in the Secret 'hub:token'.* Export TOKEN in this shell"):
+        check_local(spec, {})
+    assert check_local(spec, {"TOKEN": "x"}) == []
+
+
+def test_what_means_nothing_on_one_machine_is_said() -> None:
+    told = check_local(a_job(gang=True, env_from=(EnvSource("secret", "s"),)), {})
+    assert len(told) == 2
+    assert "secret/s" in told[0]
+    assert "gang" in told[1]
