@@ -69,8 +69,8 @@ class Config:
 
     checkpoint_dir: Path | None = None
     """Directory of the checkpoints; none are kept when None."""
-    checkpoint_scope: CheckpointScope = CheckpointScope.JOB
-    """Whether all ranks see the same directory, or each pod has its own."""
+    checkpoint_scope: CheckpointScope | None = None
+    """Whether all ranks see the same directory, or each pod has its own; as the launcher says when None."""
     checkpoint_steps: int | None = None
     """Save when the global step is a multiple of this."""
     checkpoint_seconds: float | None = 30.0

@@ -116,8 +116,10 @@ class Run:
         return self._succeeded()
 
     def _writes(self) -> bool:
-        shared = self._config.checkpoint_scope is CheckpointScope.JOB
-        return self._config.checkpoint_dir is not None and (self._env.rank if shared else self._env.local_rank) == 0
+        one_per_pod = self._config.checkpoint_scope is CheckpointScope.POD
+        return (
+            self._config.checkpoint_dir is not None and (self._env.local_rank if one_per_pod else self._env.rank) == 0
+        )
 
     def _make_saver(self) -> Saver:
         directory = None

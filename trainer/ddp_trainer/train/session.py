@@ -73,10 +73,12 @@ def run(
 
 def with_defaults(config: Config, env: Environment) -> Config:
     """The launcher's directories, where the flags name none."""
-    summary = config.summary or (env.run_dir / File.SUMMARY if env.run_dir is not None else None)
-    if config.checkpoint_dir is not None:
-        return replace(config, summary=summary)
-    return replace(config, summary=summary, checkpoint_dir=env.checkpoint_dir, checkpoint_scope=env.checkpoint_scope)
+    return replace(
+        config,
+        summary=config.summary or (env.run_dir / File.SUMMARY if env.run_dir is not None else None),
+        checkpoint_dir=config.checkpoint_dir or env.checkpoint_dir,
+        checkpoint_scope=config.checkpoint_scope or env.checkpoint_scope,
+    )
 
 
 def make_progress(config: Config, env: Environment) -> Progress:

@@ -133,6 +133,7 @@ def test_a_flag_goes_before_the_launchers_directory() -> None:
     assert taken.summary == Path("/r/summary.json")
     given = with_defaults(Config(checkpoint_dir=Path("/flag"), summary=Path("/s")), env)
     assert (given.checkpoint_dir, given.summary) == (Path("/flag"), Path("/s"))
+    assert given.checkpoint_scope is CheckpointScope.POD
 
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
