@@ -20,10 +20,10 @@ test: $(READY) ## Run every test that this machine can run
 	@$(MAKE) --no-print-directory test-unit test-local test-cluster
 
 test-unit: $(READY) ## Tests without long-lived processes, on all cores
-	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render tests/docs
+	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render
 
-test-local: $(READY) ## Tests with real processes, one at a time
-	@$(BIN)/python -m pytest -q tests/local
+test-local: $(READY) ## Tests with real processes, one at a time, and every command of the documents
+	@$(BIN)/python -m pytest -q tests/local tests/docs
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(BIN)/python -m pytest -q tests/cluster

@@ -28,10 +28,12 @@ fixed set of values, all series are there from the start, at 0. A gauge that was
 ```python
 from ddp_trainer.metrics import attach
 
+loader = [([1.0, 2.0], [0, 1])] * 3  # your data
+
 meter = attach.meter()
 for inputs, targets in loader:
     meter.reached("data_wait")  # the time since the last mark was spent in this phase
-    loss = train_on(inputs, targets)
+    loss = sum(inputs) / len(targets)  # your step
     meter.step(samples=len(inputs))  # the rest of the step counts as "other"
     meter.recorder.progress(loss=loss, learning_rate=0.1)
 ```

@@ -1,0 +1,80 @@
+"""Every command in the documents works: blocks marked ``console`` are typed into a shell, in order, one shell each."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)\)")
+
+
+def blocks(language: str, word: str) -> list[object]:
+    """Fenced blocks of a language whose info string has exactly this second word."""
+    return [
+        pytest.param(match[3], id=f"{path.name}:{path.read_text()[: match.start()].count(chr(10)) + 1}")
+        for path in DOCUMENTS
+        for match in FENCE.finditer(path.read_text())
+        if match[1] == language and match[2].strip() == word
+    ]
+
+
+def typed(block: str) -> str:
+    commands = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+    assert commands, block
+    return "set -eu\n" + "\n".join(commands)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A directory with what the documents presume: the manifests, a train.py, the example task."""
+    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
+    [task] = [match[3] for match in FENCE.finditer((ROOT / "docs/trainer.md").read_text()) if "class Xor" in match[3]]
+    (tmp_path / "xor.py").write_text(task)
+    return tmp_path
+
+
+def environment(desk: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return os.environ | {"PATH": path, "XDG_STATE_HOME": str(desk / "state"), "OMP_NUM_THREADS": "1"}
+
+
+def run(block: str, desk: Path, **more: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", typed(block)],
+        cwd=desk,
+        env=environment(desk) | more,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    subprocess.run(
+        ["kubectl-ddp", "delete", "--local", "--all", "--yes"], env=environment(desk), check=False, capture_output=True
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("block", blocks("console", ""))
+def test_a_command_in_a_document_works_on_this_machine(block: str, desk: Path) -> None:
+    run(block, desk, KUBECONFIG=os.devnull)
+
+
+@pytest.mark.parametrize("block", blocks("python", ""))
+def test_python_in_a_document_runs(block: str, desk: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", block], cwd=desk, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_link_in_a_document_leads_somewhere(path: Path) -> None:
+    targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
+    assert [target for target in targets if not (path.parent / target).exists()] == []
