@@ -7,18 +7,20 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.fields import DERIVED, FIELDS, PRESET, Field, flag_of
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS
-from kubectl_ddp.spec.resolve import Resolved, merge, resolve, set_values
 from kubectl_ddp.version import default_image
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.derive import Surroundings
+    from kubectl_ddp.spec.resolve import Resolved
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -142,6 +144,8 @@ def _option(key: str, field: Field) -> Callable[[Any], Any]:
 
 def read_job(request: JobRequest, options: Options, *, name_suffix: str = "") -> Resolved:
     """The job that flags, file, preset and defaults come to. Raises UsageError or NotFound."""
+    from kubectl_ddp.spec.resolve import resolve, set_values  # noqa: PLC0415 - help and completion do without
+
     layers: list[Layer] = []
     if request.file is not None:
         from kubectl_ddp.spec.jobfile import read  # noqa: PLC0415 - imports yaml
@@ -166,7 +170,7 @@ def flag_layer(request: JobRequest, options: Options) -> Layer:
         raise UsageError(f"{' and '.join(programs)} exclude each other.", hint="Keep the one to run.")
     if request.words is not None:
         layer["args"] = Given(list(request.words), Origin(Kind.FLAG, "words after --"))
-    return merge([layer, _shorthand(request.shorthand, layer)])
+    return layer | _shorthand(request.shorthand, layer)
 
 
 def _given(key: str, value: Any) -> dict[str, Given]:
@@ -183,7 +187,7 @@ def _entry(key: str, word: str) -> tuple[str, Given]:
     return f"{key}.{name}", Given(value, Origin(Kind.FLAG, f"{flag_of(key)} {name}"))
 
 
-def _shorthand(word: str | None, layer: Layer) -> Layer:
+def _shorthand(word: str | None, layer: Layer) -> dict[str, Given]:
     if word is None:
         return {}
     match = re.fullmatch(r"(\d+(?::\d+)?)x(\d+)", word)
@@ -199,6 +203,8 @@ def _shorthand(word: str | None, layer: Layer) -> Layer:
 
 
 def _surroundings(name_suffix: str, environ: Mapping[str, str] = os.environ) -> Surroundings:
+    from kubectl_ddp.spec.derive import Surroundings  # noqa: PLC0415 - help and completion do without
+
     image = environ.get(IMAGE_VARIABLE)
     if image:
         return Surroundings(

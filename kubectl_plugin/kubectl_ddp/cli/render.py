@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kubectl_ddp.cli.job_options import JobRequest, ProgramCommand, job_options, warn
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.prepare import prepare
-from kubectl_ddp.document import API_VERSION
-from kubectl_ddp.spec.document import to_document
-from kubectl_ddp.spec.origin import Origin
-from kubectl_ddp.spec.resolve import Resolved
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.origin import Origin
+    from kubectl_ddp.spec.resolve import Resolved
 
 
 @click.command(cls=ProgramCommand)
@@ -27,7 +26,9 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job prints the same text;
     a submission gets one of its own.
     """
-    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415 - YAML, which help does without
+    from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.document import API_VERSION  # noqa: PLC0415
+    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
 
     prepared = prepare(options, request, shown=True)
     warn(prepared.resolved, options)
@@ -43,6 +44,8 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
 
 def explained(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
     """Each value of a job: dotted key, value, origin."""
+    from kubectl_ddp.spec.document import to_document  # noqa: PLC0415 - help and completion do without
+
     document = to_document(resolved.spec)
     for key, origin in resolved.origins.items():
         head, _, entry = key.partition(".")
