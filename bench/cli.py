@@ -2,7 +2,8 @@
 
 Every call is a process of its own, as from a shell; the calls of a round come in a random order, so that load which
 comes and goes falls on all of them. A bar is kept by the median as it is, or, on a machine that is busy or slow, by the
-ratio to the bare Python of the same round, at the pace of a quiet machine. The jobs that are listed are one that ran for real, and copies of its directory.
+ratio to the bare Python of the same round, at the pace of a quiet machine. The jobs that are listed are one that ran
+for real, and copies of its directory.
 """
 
 from __future__ import annotations

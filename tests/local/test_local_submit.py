@@ -1,0 +1,157 @@
+"""``submit --local`` as a person types it: real jobs of small scripts, their exit codes, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
+HELLO = "import os\nprint('hello from', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
+BROKEN = "raise ValueError('no such data set')\n"
+ENDLESS = "import time\nprint('running', flush=True)\nwhile True: time.sleep(0.1)\n"
+
+
+class Person:
+    """Types commands in a directory, with a state directory of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environ = {
+            **{key: value for key, value in os.environ.items() if key != "KUBECONFIG"},
+            "HOME": str(directory),
+            "XDG_STATE_HOME": str(directory / "state"),
+        }
+
+    def writes(self, name: str, text: str) -> None:
+        (self.directory / name).write_text(text)
+
+    def starts(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [EXECUTABLE, *words], cwd=self.directory, env=self.environ, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def types(self, *words: str) -> subprocess.CompletedProcess[str]:
+        process = self.starts(*words)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Iterator[Person]:
+    who = Person(tmp_path)
+    yield who
+    who.types("delete", "--all", "--yes", "--local")
+
+
+def test_a_script_runs_on_all_ranks_and_the_command_ends_with_the_job(person: Person) -> None:
+    person.writes("hello.py", HELLO)
+    done = person.types("submit", "hello.py", "--local", "--name", "hello", "-j", "2x2", "--follow")
+    assert done.returncode == 0, done.stderr
+    said = sorted(line for line in done.stdout.splitlines() if "hello from" in line)
+    assert said == [f"[rank{rank}] hello from {rank} of 4" for rank in range(4)]
+    assert "Job hello created on this machine, run " in done.stderr
+
+
+def test_with_json_the_only_thing_on_stdout_is_one_document(person: Person) -> None:
+    person.writes("hello.py", HELLO)
+    done = person.types("submit", "hello.py", "--local", "--name", "hello", "--follow", "--wait", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["apiVersion"], document["kind"], document["name"]) == ("cli.ddp/v1", "Submission", "hello")
+    assert (document["where"], document["state"]) == ("local", "Succeeded")
+    assert "[rank0] hello from 0 of 1" in done.stderr
+
+
+def test_a_script_that_raises_is_exit_code_10_with_its_error(person: Person) -> None:
+    person.writes("broken.py", BROKEN)
+    done = person.types("submit", "broken.py", "--local", "--name", "broken", "--max-restarts", "0", "--wait")
+    assert done.returncode == 10
+    assert "no such data set" in done.stderr.splitlines()[-1]
+
+
+def test_a_failed_job_still_says_in_json_how_it_ended(person: Person) -> None:
+    person.writes("broken.py", BROKEN)
+    words = ["submit", "broken.py", "--local", "--name", "broken", "--max-restarts", "0", "--wait", "-o", "json"]
+    done = person.types(*words)
+    assert done.returncode == 10
+    assert json.loads(done.stdout)["state"] == "Failed"
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert (error["code"], error["reason"]) == (10, "JobFailed")
+    assert "no such data set" in error["message"]
+
+
+def test_a_name_is_taken_once(person: Person) -> None:
+    person.writes("endless.py", ENDLESS)
+    assert (
+        person.types("submit", "endless.py", "--local", "--name", "mine", "-o", "name").stdout
+        == "pytorchjob.kubeflow.org/mine\n"
+    )
+    again = person.types("submit", "endless.py", "--local", "--name", "mine")
+    assert again.returncode == 1
+    assert again.stderr.startswith("error: ")
+    assert "mine" in again.stderr
+    assert again.stderr.count("\n") == 1
+
+
+def test_ctrl_c_leaves_the_job_alone_and_says_how_to_return(person: Person) -> None:
+    person.writes("endless.py", ENDLESS)
+    process = person.starts("submit", "endless.py", "--local", "--name", "mine", "--follow")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "running" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert told.endswith("error: Stopped watching; the job mine goes on. Return with 'kubectl-ddp logs mine -f'.\n")
+    [job] = json.loads(person.types("list", "--local", "-o", "json").stdout)["items"]
+    assert job["state"] in {"Running", "Starting"}
+
+
+@pytest.mark.parametrize("flag", ["--wait", "--follow"])
+def test_patience_ends_with_124_and_the_job_goes_on(person: Person, flag: str) -> None:
+    person.writes("endless.py", ENDLESS)
+    done = person.types("submit", "endless.py", "--local", "--name", "mine", flag, "--timeout", "2s")
+    assert done.returncode == 124, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    [job] = json.loads(person.types("list", "--local", "-o", "json").stdout)["items"]
+    assert job["state"] in {"Running", "Starting"}
+
+
+def test_texts_reach_the_script_as_they_were_typed(person: Person) -> None:
+    person.writes(
+        "echo.py", "import json, os, sys\nprint(json.dumps([os.environ['TEXT'], *sys.argv[1:]]), flush=True)\n"
+    )
+    texts = ["$(HOME) $$ ${X}", "a: [b", "é 😀", "--flag", "", "two\nlines", "1e3"]
+    words = [
+        "submit",
+        "echo.py",
+        "--local",
+        "--name",
+        "echo",
+        "--env",
+        f"TEXT={texts[0]}",
+        "--follow",
+        "--",
+        *texts[1:],
+    ]
+    done = person.types(*words)
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("[rank0] [")]
+    assert json.loads(line.removeprefix("[rank0] ")) == texts
+
+
+def test_a_command_of_another_language_is_a_job_too(person: Person) -> None:
+    done = person.types(
+        "submit", "--command", "sh -c 'echo rank $RANK; exit 3'", "--local", "--max-restarts", "0", "--follow"
+    )
+    assert done.returncode == 10
+    assert "[rank0] rank 0" in done.stdout
