@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -168,7 +168,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_until(condition, what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str) -> None:
     """For what has no event a test could wait for."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():

@@ -6,13 +6,15 @@ import json
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from launch_harness import LOOP, STORE, Running, Stage, is_alive, stage_of, wait_until
 
 
 @pytest.fixture
-def stage(tmp_path):
+def stage(tmp_path: Path) -> Iterator[Stage]:
     yield from stage_of(tmp_path)
 
 
@@ -26,16 +28,16 @@ def start(stage: Stage, *indices: int, nnodes: str = "2", **env: str) -> list[Ru
     return [stage.agent(index, script, stage.done(), nnodes=nnodes, **env) for index in indices]
 
 
-def test_ranks_follow_the_pods_and_not_who_came_first(stage):
+def test_ranks_follow_the_pods_and_not_who_came_first(stage: Stage) -> None:
     stage.store()
     (late,) = start(stage, 10)
-    late.line("1 nodes ready, waiting")
+    late.line("1 node ready, waiting")
     (early,) = start(stage, 2)
     early.line("rank=0 generation=1 world=2")
     late.line("rank=1 generation=1 world=2")
 
 
-def test_a_killed_worker_restarts_every_node_once(stage):
+def test_a_killed_worker_restarts_every_node_once(stage: Stage) -> None:
     stage.store()
     agents = start(stage, 0, 1)
     (victim,) = running(agents[0], 1, 2)
@@ -48,7 +50,7 @@ def test_a_killed_worker_restarts_every_node_once(stage):
     assert all('restarts={"failure": 1}' in agent.output for agent in agents)
 
 
-def test_a_killed_node_leaves_a_smaller_world_and_comes_back_to_it(stage):
+def test_a_killed_node_leaves_a_smaller_world_and_comes_back_to_it(stage: Stage) -> None:
     store = stage.store("--linger-seconds", "0.2")
     survivor, victim = start(stage, 0, 1, nnodes="1:2")
     (orphan,) = running(victim, 1, 2)
@@ -65,7 +67,7 @@ def test_a_killed_node_leaves_a_smaller_world_and_comes_back_to_it(stage):
     assert store.code() == 0
 
 
-def test_a_second_node_joins_a_running_world_and_workers_stop_in_good_order(stage):
+def test_a_second_node_joins_a_running_world_and_workers_stop_in_good_order(stage: Stage) -> None:
     stage.store()
     (first,) = start(stage, 0, nnodes="1:2")
     running(first, 1, 1)
@@ -75,7 +77,7 @@ def test_a_second_node_joins_a_running_world_and_workers_stop_in_good_order(stag
     assert "rank=0 generation=1 stops" in first.lines
 
 
-def test_a_node_that_is_told_to_stop_lets_everybody_finish_and_go_on_without_it(stage):
+def test_a_node_that_is_told_to_stop_lets_everybody_finish_and_go_on_without_it(stage: Stage) -> None:
     stage.store()
     first, second = start(stage, 0, 1, nnodes="1:2")
     running(first, 1, 2)
@@ -87,7 +89,7 @@ def test_a_node_that_is_told_to_stop_lets_everybody_finish_and_go_on_without_it(
     assert "rank=1 generation=1 stops" in second.lines
 
 
-def test_a_killed_store_disturbs_nobody_and_its_successor_knows_the_run(stage):
+def test_a_killed_store_disturbs_nobody_and_its_successor_knows_the_run(stage: Stage) -> None:
     store = stage.store()
     agents = start(stage, 0, 1)
     workers = [running(agent, 1, 2)[0] for agent in agents]
@@ -103,7 +105,7 @@ def test_a_killed_store_disturbs_nobody_and_its_successor_knows_the_run(stage):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(stage):
+def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(stage: Stage) -> None:
     store = stage.store()
     agents = start(stage, 0, 1)
     workers = [running(agent, 1, 2)[0] for agent in agents]
@@ -117,7 +119,7 @@ def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(
         running(agent, 2, 2)
 
 
-def test_a_run_completes_although_the_store_is_restarted_at_the_end(stage):
+def test_a_run_completes_although_the_store_is_restarted_at_the_end(stage: Stage) -> None:
     store = stage.store()
     agents = start(stage, 0, 1)
     for agent in agents:
@@ -131,7 +133,7 @@ def test_a_run_completes_although_the_store_is_restarted_at_the_end(stage):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_silent_network_is_noticed(stage):
+def test_a_silent_network_is_noticed(stage: Stage) -> None:
     """A stopped process is what a cut cable looks like from the other end: no word, and no goodbye."""
     stage.store("--heartbeat-timeout", "1")
     survivor, silent = start(stage, 0, 1, nnodes="1:2")
@@ -145,7 +147,7 @@ def test_a_silent_network_is_noticed(stage):
     assert "rank=1 generation=1 stops" in silent.lines
 
 
-def test_a_node_that_comes_after_the_end_hears_how_it_ended(stage):
+def test_a_node_that_comes_after_the_end_hears_how_it_ended(stage: Stage) -> None:
     stage.store("--linger-seconds", "600")
     agents = start(stage, 0, 1)
     stage.finish()
@@ -155,9 +157,11 @@ def test_a_node_that_comes_after_the_end_hears_how_it_ended(stage):
     assert "ddp-launch: The run was complete before this pod came." in late.lines
 
 
-def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage):
+def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage: Stage) -> None:
     stage.store("--linger-seconds", "600")
-    script = stage.script("import os\nif os.environ['RANK'] == '1': raise ValueError('the cause')\nimport time\ntime.sleep(600)")
+    script = stage.script(
+        "import os\nif os.environ['RANK'] == '1': raise ValueError('the cause')\nimport time\ntime.sleep(600)"
+    )
     agents = [stage.agent(index, script, restarts=0) for index in (0, 1)]
     assert [agent.code() for agent in agents] == [1, 1]
     for agent in agents:
@@ -167,22 +171,24 @@ def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage):
     assert "ValueError: the cause" in late.output
 
 
-def test_an_agent_of_another_run_is_refused(stage):
+def test_an_agent_of_another_run_is_refused(stage: Stage) -> None:
     stage.store("--run-id", "other")
     (agent,) = start(stage, 0)
     assert agent.code() == 170
     assert "'other'" in agent.output
 
 
-def test_a_store_that_is_not_there_is_named_when_patience_ends(stage, tmp_path):
+def test_a_store_that_is_not_there_is_named_when_patience_ends(stage: Stage, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    agent = stage.agent(0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log))
+    agent = stage.agent(
+        0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log)
+    )
     assert agent.code() == 170
     assert f"The store at 127.0.0.1:{stage.port} could not be reached for 1 s" in agent.output
     assert json.loads(log.read_text())["pod_exit_code"] == 170
 
 
-def test_too_few_nodes_are_counted_when_patience_ends(stage):
+def test_too_few_nodes_are_counted_when_patience_ends(stage: Stage) -> None:
     stage.store()
     agent = stage.agent(0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done())
     assert agent.code() == 170
@@ -190,11 +196,17 @@ def test_too_few_nodes_are_counted_when_patience_ends(stage):
     assert "1 ready" in agent.output
 
 
-def test_garbage_on_the_port_of_the_store_harms_nobody(stage):
+def test_garbage_on_the_port_of_the_store_harms_nobody(stage: Stage) -> None:
     store = stage.store()
     agents = start(stage, 0, 1)
     running(agents[0], 1, 2)
-    lines = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00" * 99, b"{}\n", b"[" * 70_000 + b"\n", b"[" * 900_000 + b"\n"]
+    lines = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00" * 99,
+        b"{}\n",
+        b"[" * 70_000 + b"\n",
+        b"[" * 900_000 + b"\n",
+    ]
     lines += [b'{"is":"hello"}\n', b'{"is":"ping"}\n', b"x" * (3 << 20), b"\n", b""]
     for line in lines:
         with socket.create_connection(("127.0.0.1", stage.port)) as connection:
@@ -210,7 +222,7 @@ def test_garbage_on_the_port_of_the_store_harms_nobody(stage):
     assert "Traceback" not in store.output
 
 
-def test_a_port_in_use_is_named(stage):
+def test_a_port_in_use_is_named(stage: Stage) -> None:
     stage.store()
     second = stage.run([*STORE, "--port", str(stage.port)])
     assert second.code() == 2
@@ -218,13 +230,13 @@ def test_a_port_in_use_is_named(stage):
     assert len([line for line in second.lines if line]) == 1
 
 
-def test_a_store_that_is_told_to_stop_stops(stage):
+def test_a_store_that_is_told_to_stop_stops(stage: Stage) -> None:
     store = stage.store()
     store.send(signal.SIGTERM)
     assert store.code() == 0
 
 
-def test_a_c10d_endpoint_on_this_host_needs_no_store_of_its_own(stage):
+def test_a_c10d_endpoint_on_this_host_needs_no_store_of_its_own(stage: Stage) -> None:
     script = stage.script(LOOP)
     flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{stage.port}", "--rdzv-id", "x"]
     agents = [stage.launch(*flags, script, stage.done(), DDP_POD_NAME=f"w-{index}") for index in (0, 1)]
@@ -234,7 +246,7 @@ def test_a_c10d_endpoint_on_this_host_needs_no_store_of_its_own(stage):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_static_launch_needs_no_store_at_all(stage):
+def test_a_static_launch_needs_no_store_at_all(stage: Stage) -> None:
     script = stage.script(LOOP + "print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'])")
     stage.finish()
     flags = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "29777"]
@@ -246,7 +258,7 @@ def test_a_static_launch_needs_no_store_at_all(stage):
         assert "127.0.0.1 29777" in agent.lines
 
 
-def test_a_static_launch_says_that_it_cannot_restart(stage):
+def test_a_static_launch_says_that_it_cannot_restart(stage: Stage) -> None:
     script = stage.script("raise SystemExit(5)")
     run = stage.launch("--nnodes", "2", "--node-rank", "1", "--master-addr", "localhost", "--max-restarts", "3", script)
     assert run.code() == 5

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,14 @@ from launch_harness import LAUNCH, LOOP, Stage, free_port, is_alive, stage_of, w
 
 
 @pytest.fixture
-def stage(tmp_path):
+def stage(tmp_path: Path) -> Iterator[Stage]:
     yield from stage_of(tmp_path)
 
 
-def test_workers_get_the_environment_of_torchrun(stage):
+def test_workers_get_the_environment_of_torchrun(stage: Stage) -> None:
     names = (
         "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE "
-        "MASTER_ADDR TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID "
+        "MASTER_ADDR TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
         "TORCHELASTIC_USE_AGENT_STORE OMP_NUM_THREADS DDP_GENERATION TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     )
     script = stage.script(f"import os\nprint('env', *(os.environ.get(n) for n in '{names}'.split()))")
@@ -29,15 +30,16 @@ def test_workers_get_the_environment_of_torchrun(stage):
     assert run.code() == 0
     told = sorted(line for line in run.lines if line.startswith("env"))
     assert told == [
-        "env 0 0 2 2 0 1 0 default 2 127.0.0.1 0 4 none False 1 1 1",
-        "env 1 1 2 2 0 1 1 default 2 127.0.0.1 0 4 none False 1 1 1",
+        "env 0 0 2 2 0 1 0 default 2 127.0.0.1 0 4 False 1 1 1",
+        "env 1 1 2 2 0 1 1 default 2 127.0.0.1 0 4 False 1 1 1",
     ]
 
 
 WHAT_A_SCRIPT_SEES = """
 import sys, os, json, pickle
 class Here: pass
-print(json.dumps({"argv": sys.argv, "path0": sys.path[0], "name": __name__, "file": __file__, "spec": __spec__ and [__spec__.name, __spec__.origin],
+print(json.dumps({"argv": sys.argv, "path0": sys.path[0], "name": __name__, "file": __file__,
+    "spec": __spec__ and [__spec__.name, __spec__.origin],
     "package": __package__, "doc": __doc__, "main": sys.modules["__main__"].__dict__ is globals(),
     "pickled": pickle.dumps(Here).hex(), "globals": sorted(globals()), "orig_argv": sys.orig_argv[1:],
     "annotations": __annotations__, "flags": str(sys.flags), "cached": __cached__}))
@@ -49,14 +51,14 @@ def seen_by(command: list[str], cwd: Path) -> dict[str, object]:
     return json.loads(told)
 
 
-def test_a_script_sees_what_python_would_show_it(tmp_path):
+def test_a_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "script.py").write_text(WHAT_A_SCRIPT_SEES)
     rest = ["folder/script.py", "--nnodes", "x"]
     assert seen_by([*LAUNCH, *rest], tmp_path) == seen_by([sys.executable, "-u", *rest], tmp_path)
 
 
-def test_a_module_sees_what_python_m_would_show_it(tmp_path):
+def test_a_module_sees_what_python_m_would_show_it(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -65,15 +67,17 @@ def test_a_module_sees_what_python_m_would_show_it(tmp_path):
     assert seen_by([*LAUNCH, *rest], tmp_path) == seen_by([sys.executable, "-u", *rest], tmp_path)
 
 
-def test_a_folder_with_a_main_runs_as_with_python(tmp_path):
+def test_a_folder_with_a_main_runs_as_with_python(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__main__.py").write_text(WHAT_A_SCRIPT_SEES)
     ours, pythons = (seen_by([*command, "app"], tmp_path) for command in (LAUNCH, [sys.executable, "-u"]))
     assert ours == pythons
 
 
-def test_any_program_runs_without_python(stage):
-    run = stage.launch("--no-python", "--nproc-per-node", "2", "sh", "-c", "echo rank=$RANK local=${local_rank}x; exit 0")
+def test_any_program_runs_without_python(stage: Stage) -> None:
+    run = stage.launch(
+        "--no-python", "--nproc-per-node", "2", "sh", "-c", "echo rank=$RANK local=${local_rank}x; exit 0"
+    )
     assert run.code() == 0
     assert {line for line in run.lines if line.startswith("rank")} == {"rank=0 local=0x", "rank=1 local=1x"}
 
@@ -94,16 +98,16 @@ def test_any_program_runs_without_python(stage):
         ("os._exit(171)", 171),
     ],
 )
-def test_the_exit_code_of_the_script_passes_through(stage, ending, code):
+def test_the_exit_code_of_the_script_passes_through(stage: Stage, ending: str, code: int) -> None:
     assert stage.launch(stage.script(f"import os, signal, sys\n{ending}")).code() == code
 
 
-def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage, tmp_path):
+def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: Stage, tmp_path: Path) -> None:
     script = stage.script("import os, time\nif os.environ['RANK'] == '1': raise KeyError('the cause')\ntime.sleep(600)")
     log = tmp_path / "termination"
     run = stage.launch(
-        "--nproc-per-node", "2", script, DDP_RUN_DIR=str(tmp_path / "run"), DDP_TERMINATION_LOG=str(log), DDP_POD_NAME="w-0",
-        DDP_METRICS_PORT="0",
+        "--nproc-per-node", "2", script, DDP_RUN_DIR=str(tmp_path / "run"), DDP_TERMINATION_LOG=str(log),
+        DDP_POD_NAME="w-0", DDP_METRICS_PORT="0",
     )  # fmt: skip
     assert run.code() == 1
     error = json.loads((tmp_path / "run" / "error.json").read_text())
@@ -119,13 +123,13 @@ def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage, tm
     assert "bootstrap.py" not in run.output
 
 
-def test_an_import_that_fails_is_named_so(stage, tmp_path):
+def test_an_import_that_fails_is_named_so(stage: Stage, tmp_path: Path) -> None:
     run = stage.launch(stage.script("import no_such_thing"), DDP_TERMINATION_LOG=str(tmp_path / "log"))
     assert run.code() == 1
     assert json.loads((tmp_path / "log").read_text())["reason"] == "import_error"
 
 
-def test_an_error_file_of_the_scripts_own_record_is_left_as_it_is(stage, tmp_path):
+def test_an_error_file_of_the_scripts_own_record_is_left_as_it_is(stage: Stage, tmp_path: Path) -> None:
     script = stage.script(
         "import json, os\n"
         "told = {'message': {'message': 'mine', 'extraInfo': {'py_callstack': 's', 'timestamp': '1'}}}\n"
@@ -136,7 +140,7 @@ def test_an_error_file_of_the_scripts_own_record_is_left_as_it_is(stage, tmp_pat
     assert json.loads((tmp_path / "log").read_text())["message"] == "mine"
 
 
-def test_a_killed_worker_is_replaced_and_the_summary_says_so(stage, tmp_path):
+def test_a_killed_worker_is_replaced_and_the_summary_says_so(stage: Stage, tmp_path: Path) -> None:
     log = tmp_path / "log"
     run = stage.launch(
         "--nproc-per-node", "2", "--max-restarts", "2", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log)
@@ -153,7 +157,7 @@ def test_a_killed_worker_is_replaced_and_the_summary_says_so(stage, tmp_path):
     assert summary["result"] == "succeeded"
 
 
-def test_the_summary_of_the_script_is_kept_and_completed(stage, tmp_path):
+def test_the_summary_of_the_script_is_kept_and_completed(stage: Stage, tmp_path: Path) -> None:
     script = stage.script(
         "import json, os\njson.dump({'accuracy': 0.98, 'result': 'succeeded'}, "
         "open(os.path.join(os.environ['DDP_RUN_DIR'], 'summary.json'), 'w'))"
@@ -167,7 +171,7 @@ def test_the_summary_of_the_script_is_kept_and_completed(stage, tmp_path):
         assert (summary["accuracy"], summary["restarts"]) == (0.98, {})
 
 
-def test_a_budget_that_is_spent_on_signals_means_do_not_restart(stage):
+def test_a_budget_that_is_spent_on_signals_means_do_not_restart(stage: Stage) -> None:
     script = stage.script("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     run = stage.launch("--max-restarts", "2", script)
     assert run.code() == 93
@@ -175,29 +179,29 @@ def test_a_budget_that_is_spent_on_signals_means_do_not_restart(stage):
     run.line("generation 3:")
 
 
-def test_a_budget_that_is_spent_on_errors_passes_the_code_on(stage):
+def test_a_budget_that_is_spent_on_errors_passes_the_code_on(stage: Stage) -> None:
     run = stage.launch("--max-restarts", "1", stage.script("import sys; sys.exit(9)"))
     assert run.code() == 9
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_reaches_the_workers_and_is_waited_for(stage, which):
+def test_a_signal_reaches_the_workers_and_is_waited_for(stage: Stage, which: signal.Signals) -> None:
     script = stage.script(
         "import os, signal, sys, time\n"
         "def stop(number, _):\n    time.sleep(0.3)\n    print('saved after', number, flush=True)\n    sys.exit(0)\n"
         "for each in (1, 2, 15): signal.signal(each, stop)\nprint('ready', flush=True)\ntime.sleep(600)"
     )
     run = stage.launch(script)
-    run.line("ready")
+    run.line("^ready")
     run.send(which)
     assert run.code() == 143
     assert f"saved after {int(which)}" in run.lines
 
 
-def test_a_worker_that_does_not_listen_is_killed_after_the_shutdown_timeout(stage):
+def test_a_worker_that_does_not_listen_is_killed_after_the_shutdown_timeout(stage: Stage) -> None:
     script = stage.script(
-        "import signal, time, os\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('pid', os.getpid(), flush=True)\n"
-        "time.sleep(600)"
+        "import signal, time, os\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('pid', os.getpid(), flush=True)\ntime.sleep(600)"
     )
     run = stage.launch("--shutdown-timeout", "1", script)
     worker = int(run.line(r"pid (\d+)")[1])
@@ -206,18 +210,19 @@ def test_a_worker_that_does_not_listen_is_killed_after_the_shutdown_timeout(stag
     assert not is_alive(worker)
 
 
-def test_a_second_signal_does_not_wait(stage):
+def test_a_second_signal_does_not_wait(stage: Stage) -> None:
     script = stage.script(
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)"
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
     )
     run = stage.launch("--shutdown-timeout", "600", script)
-    run.line("ready")
+    run.line("^ready")
     run.send(signal.SIGTERM)
     run.send(signal.SIGINT)
     assert run.code() == 143
 
 
-def test_workers_die_with_a_launcher_that_is_killed(stage):
+def test_workers_die_with_a_launcher_that_is_killed(stage: Stage) -> None:
     run = stage.launch("--nproc-per-node", "2", stage.script(LOOP), stage.done())
     workers = [int(run.line(rf"rank={rank} .*pid=(\d+)")[1]) for rank in (0, 1)]
     run.send(signal.SIGKILL)
@@ -225,7 +230,7 @@ def test_workers_die_with_a_launcher_that_is_killed(stage):
     wait_until(lambda: not any(map(is_alive, workers)), "workers outlived their launcher")
 
 
-def test_children_of_a_dead_worker_do_not_outlive_it(stage):
+def test_children_of_a_dead_worker_do_not_outlive_it(stage: Stage) -> None:
     script = stage.script(
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen(['sleep', '600'])\nprint('child', child.pid, flush=True)\nos._exit(3)"
@@ -236,7 +241,7 @@ def test_children_of_a_dead_worker_do_not_outlive_it(stage):
     wait_until(lambda: not is_alive(child), "a child of the worker still runs")
 
 
-def test_a_program_that_ends_well_may_leave_something_running(stage):
+def test_a_program_that_ends_well_may_leave_something_running(stage: Stage) -> None:
     script = stage.script("import subprocess\nprint('child', subprocess.Popen(['sleep', '600']).pid, flush=True)")
     run = stage.launch(script)
     child = int(run.line(r"child (\d+)")[1])
@@ -245,7 +250,7 @@ def test_a_program_that_ends_well_may_leave_something_running(stage):
     subprocess.run(["kill", "-9", str(child)], check=True)
 
 
-def test_one_rank_that_ends_early_waits_for_the_others(stage):
+def test_one_rank_that_ends_early_waits_for_the_others(stage: Stage) -> None:
     script = stage.script(LOOP.replace("while", "while rank == '1' and "))
     run = stage.launch("--nproc-per-node", "2", script, stage.done())
     run.line("rank=0 .*done")
@@ -254,7 +259,7 @@ def test_one_rank_that_ends_early_waits_for_the_others(stage):
     assert run.code() == 0
 
 
-def test_processes_of_multiprocessing_find_their_functions(stage):
+def test_processes_of_multiprocessing_find_their_functions(stage: Stage) -> None:
     script = stage.script(
         "import multiprocessing as mp\n"
         "def work(n): return n * n\n"
@@ -267,7 +272,7 @@ def test_processes_of_multiprocessing_find_their_functions(stage):
     assert [f"{method} [1, 4, 9]" in run.lines for method in ("spawn", "fork", "forkserver")] == [True] * 3
 
 
-def test_lines_are_whole_marked_and_kept_in_files(stage, tmp_path):
+def test_lines_are_whole_marked_and_kept_in_files(stage: Stage, tmp_path: Path) -> None:
     script = stage.script(
         "import os, sys\nfor n in range(300): print('x' * 2000, n)\n"
         "print('error line', file=sys.stderr)\nsys.stdout.write('no end')"
@@ -289,29 +294,29 @@ def test_lines_are_whole_marked_and_kept_in_files(stage, tmp_path):
     assert not [line for line in run.lines if line and not re.match(r"\[default|ddp-launch", line)]
 
 
-def test_redirected_streams_stay_off_the_console(stage, tmp_path):
+def test_redirected_streams_stay_off_the_console(stage: Stage, tmp_path: Path) -> None:
     script = stage.script("import sys\nprint('to file')\nprint('to console', file=sys.stderr)")
-    run = stage.launch("-r", "1", "--log-dir", str(tmp_path), script)
+    run = stage.launch("-r", "1", "--rdzv-id", "id", "--log-dir", str(tmp_path), script)
     assert run.code() == 0
     assert "to console" in run.lines
     assert "to file" not in run.lines
-    assert (tmp_path / "none" / "attempt_1" / "0" / "stdout.log").read_text() == "to file\n"
+    assert (tmp_path / "id" / "attempt_1" / "0" / "stdout.log").read_text() == "to file\n"
 
 
-def test_the_filter_shows_the_ranks_that_were_asked_for(stage):
+def test_the_filter_shows_the_ranks_that_were_asked_for(stage: Stage) -> None:
     script = stage.script("import os\nprint('rank', os.environ['RANK'])")
     run = stage.launch("--nproc-per-node", "3", "--local-ranks-filter", "0,2", script)
     assert run.code() == 0
     assert sorted(line for line in run.lines if line.startswith("rank")) == ["rank 0", "rank 2"]
 
 
-def test_no_temporary_folder_is_left_behind(stage, tmp_path):
+def test_no_temporary_folder_is_left_behind(stage: Stage, tmp_path: Path) -> None:
     run = stage.launch(stage.script("raise ValueError"), TMPDIR=str(tmp_path))
     assert run.code() == 1
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
-def test_metrics_that_have_no_port_do_not_stop_training(stage, tmp_path):
+def test_metrics_that_have_no_port_do_not_stop_training(stage: Stage, tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as taken:
@@ -325,12 +330,17 @@ def test_metrics_that_have_no_port_do_not_stop_training(stage, tmp_path):
     assert [line for line in run.lines if f"port {port} is in use" in line]
 
 
-def test_the_agent_and_its_workers_are_scraped(stage, tmp_path):
+def test_the_agent_and_its_workers_are_scraped(stage: Stage, tmp_path: Path) -> None:
     from urllib.request import urlopen
 
     port = free_port()
     run = stage.launch(
-        "--metrics-port", str(port), stage.script(LOOP), stage.done(), DDP_RUN_DIR=str(tmp_path / "run"), DDP_JOB="digits"
+        "--metrics-port",
+        str(port),
+        stage.script(LOOP),
+        stage.done(),
+        DDP_RUN_DIR=str(tmp_path / "run"),
+        DDP_JOB="digits",
     )
     run.line("rank=0 .*runs")
     run.line("/metrics")
@@ -356,7 +366,7 @@ def test_the_agent_and_its_workers_are_scraped(stage, tmp_path):
         ([], "No script was given"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_said_in_one_sentence(stage, arguments, sentence):
+def test_what_cannot_be_meant_is_said_in_one_sentence(stage: Stage, arguments: list[str], sentence: str) -> None:
     run = stage.launch(*arguments)
     assert run.code() == 2
     lines = [line for line in run.lines if line]

@@ -46,6 +46,9 @@ class Env(StrEnum):
     """Seconds between SIGTERM and SIGKILL that the pod was promised."""
     GENERATION = "DDP_GENERATION"
     """Number of the rendezvous that formed this worker group; set by the launcher for its workers."""
+    FENCE = "DDP_FENCE"
+    """Grows with every worker group of a run, even over a store and pods that remember nothing, where the generation
+    begins at 1 again: by it a stale writer is told. Set by the launcher for its workers."""
     RESTARTS = "DDP_RESTARTS"
     """JSON object cause → count of the run so far; set by the launcher for its workers."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"

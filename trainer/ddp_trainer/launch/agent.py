@@ -110,7 +110,7 @@ class Agent:
         """The store said something."""
         if isinstance(message, Waiting):
             full = "the group is full, waiting as a spare" if message.spare else "waiting for a group"
-            say(f"{message.nodes} nodes ready, {full}")
+            say(f"{message.nodes} {'node' if message.nodes == 1 else 'nodes'} ready, {full}")
         self._do(self._core.told(message))
 
     def _signalled(self, which: signal.Signals) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,6 +89,9 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     endpoint: Endpoint | None = None
     is_alone = policy.max_nodes == 1 and not arguments.rdzv_endpoint and arguments.master_port is None
     is_static = arguments.rdzv_backend == "static" and not is_alone and not arguments.standalone
+    if arguments.standalone or is_alone:
+        # As torchrun does it: a launch without peers is a run of its own.
+        arguments.rdzv_id = uuid.uuid4().hex if arguments.rdzv_id == "none" else arguments.rdzv_id
     if arguments.standalone:
         policy = replace(policy, min_nodes=1, max_nodes=1)
     elif is_static:
@@ -235,7 +239,13 @@ def _static_generation(plan: Plan, endpoint: Endpoint) -> Generation:
     node_rank = plan.arguments.node_rank
     nodes = [replace(plan.node, token=f"node-{rank}", index=rank) for rank in range(plan.policy.max_nodes)]
     nodes[node_rank] = plan.node
-    return Generation(number=1, nodes=tuple(nodes), master_address=endpoint.host, master_port=endpoint.port)
+    return Generation(
+        number=1,
+        fence=int(time.time() * 1000),
+        nodes=tuple(nodes),
+        master_address=endpoint.host,
+        master_port=endpoint.port,
+    )
 
 
 def _hosts_store(plan: Plan) -> bool:

@@ -6,28 +6,16 @@ import asyncio
 import contextlib
 import random
 import socket
-from dataclasses import dataclass
 from typing import Final
 
 from ddp_trainer.launch.endpoint import Endpoint
 from ddp_trainer.launch.link import Listener
 from ddp_trainer.launch.protocol import LINE_BYTES, FromAgent, Ping, ProtocolError, decode, encode
+from ddp_trainer.launch.timing import HEARTBEAT, Heartbeat
 
 _CONNECT_SECONDS: Final = 3.0
 _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 """Pauses between tries, the last one for ever; the first tries fall within the store's patience for a blip."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """How a cut network, which closes no connection, is noticed; seconds."""
-
-    interval: float = 1.0
-    timeout: float = 5.0
-    """So long the other side may be silent."""
-
-
-HEARTBEAT: Final = Heartbeat()
 
 
 class TcpLink:

@@ -55,6 +55,7 @@ def worker_environment(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": error_file,
         Env.GENERATION: str(generation.number),
+        Env.FENCE: str(generation.fence),
         Env.RESTARTS: json.dumps(generation.restarts, sort_keys=True),
     }
     defaults = {Env.SHARE_STORE_OFF: "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch import exitcodes
-from ddp_trainer.launch.membership import Membership, Patience
+from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import (
     Failed,
     FromAgent,
@@ -23,6 +23,7 @@ from ddp_trainer.launch.protocol import (
     Succeeded,
     Verdict,
 )
+from ddp_trainer.launch.timing import Patience
 
 
 class Listener(Protocol):

@@ -11,15 +11,17 @@
                                     (until every member has stopped, or is gone)
 
 There is one such machine per run, it alone makes generations, and it makes one only when no member of the last is
-known to run: so there are never two worlds. A generation number only grows, also over a store that forgot
-everything, because agents tell it the last they saw. Deadlines are the caller's to watch (:meth:`Membership.deadline`).
+known to run: so there are never two worlds. A generation's number only grows, also over a store that forgot
+everything, because agents tell it the last they saw; its fence grows even when nobody is left to tell. Deadlines are
+the caller's to watch (:meth:`Membership.deadline`).
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
@@ -49,25 +51,11 @@ from ddp_trainer.launch.protocol import (
 )
 from ddp_trainer.launch.ranks import choose
 from ddp_trainer.launch.roster import Agent, Roster
+from ddp_trainer.launch.timing import PATIENCE, Patience
 
 UNEXPLAINED_STOPS: Final = 10
 """So often in a row a group may stop itself with a free exit code and no member leaving; a script that always exits
 143 would otherwise be restarted for ever."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long the store waits for what may still come; seconds."""
-
-    reconnect: float = 0.5
-    """A closed connection may be a blip: so long its agent may come back before it counts as lost."""
-    adopt: float = 10.0
-    """After a restart of the store: for the other members of a generation that one agent told of."""
-    first: float = 3.0
-    """After a start with empty memory, before a group below ``max_nodes``: a running one may be about to reconnect."""
-
-
-PATIENCE: Final = Patience()
 
 
 class Phase(Enum):
@@ -89,6 +77,7 @@ class Membership:
         *,
         run_id: str = "",
         patience: Patience = PATIENCE,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.run_id = run_id
         """Empty until the first agent names it."""
@@ -97,9 +86,10 @@ class Membership:
         self.over: Over | None = None
         self._send = send
         self._clock = clock
+        self._wall_clock = wall_clock
         self._patience = patience
         self._policy: Policy | None = None
-        self._number = 0
+        self._highest_number = 0
         self._restarts: dict[str, int] = {}
         self._unexplained = 0
         self._may_form_at = clock() + patience.first
@@ -136,6 +126,8 @@ class Membership:
             case _:
                 pass
         self.tick()
+        if isinstance(message, Join) and agent and agent.is_ready and not self.roster.is_member(agent.node.token):
+            self._tell(agent, Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0))
 
     def lost(self, peer: int) -> None:
         """The connection of a peer ended, or it has been silent too long."""
@@ -156,6 +148,11 @@ class Membership:
             phase = self.phase
             self._forget_the_lost()
             steps.get(self.phase, lambda: None)()
+
+    @property
+    def number(self) -> int:
+        """Of the last generation; 0 before the first."""
+        return self.roster.generation.number if self.roster.generation else 0
 
     def deadline(self) -> float | None:
         """When :meth:`tick` is due next, if nothing happens before."""
@@ -183,8 +180,10 @@ class Membership:
         known = self.roster.agents.get(hello.node.token)
         agent = Agent(node=hello.node, peer=peer, leaving=bool(known and known.leaving))
         self.roster.agents[hello.node.token] = agent
-        if hello.last and hello.last.number > self._number:
-            self._learn(hello.last, hello.standing)
+        if hello.last:
+            self._highest_number = max(self._highest_number, hello.last.number)
+            if hello.last.fence > self._fence():
+                self._learn(hello.last, hello.standing)
         if hello.standing is not Standing.IDLE:
             self._resume(agent, hello)
 
@@ -214,7 +213,6 @@ class Membership:
         for agent in self.roster.members():
             if agent.port is None and agent.node.token not in tokens:
                 self._tell(agent, Stop(graceful=False))  # of a lesser group, formed while this one was out of sight
-        self._number = last.number
         causes = last.restarts.keys() | self._restarts.keys()
         self._restarts = {cause: max(last.restarts.get(cause, 0), self._restarts.get(cause, 0)) for cause in causes}
         patient_until = self._clock() + self._patience.adopt
@@ -228,7 +226,7 @@ class Membership:
     def _resume(self, agent: Agent, hello: Hello) -> None:
         """It reconnects with workers of the current generation, or of one that is over."""
         is_member = self.roster.is_member(agent.node.token)
-        is_current = is_member and hello.last is not None and hello.last.number == self._number
+        is_current = is_member and hello.last is not None and hello.last.fence == self._fence()
         if not is_current or self.phase is not Phase.RUNNING:
             self._tell(agent, Stop(graceful=is_current and self._graceful))
         elif hello.standing is Standing.SUCCEEDED:
@@ -241,12 +239,11 @@ class Membership:
         elif not self.roster.is_member(agent.node.token):
             self._last_candidate_at = self._clock()
             self._first_candidate_at = min(self._first_candidate_at, self._last_candidate_at)
-            self._tell(agent, Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0))
 
     # ------------------------------------------------------------------ a group ends
 
     def _did_succeed(self, agent: Agent, generation: int) -> None:
-        if generation == self._number and self.roster.is_member(agent.node.token):
+        if generation == self.number and self.roster.is_member(agent.node.token):
             self._succeeded.add(agent.node.token)
 
     def _leaves(self, agent: Agent, giving_up: Failure | None) -> None:
@@ -258,7 +255,7 @@ class Membership:
             self._change(graceful=True)
 
     def _failed(self, failure: Failure) -> None:
-        if failure.generation == self._number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
+        if failure.generation == self.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
             self._first = earlier(self._first, failure)
             self._stop(graceful=False)
 
@@ -366,9 +363,10 @@ class Membership:
         ready = self.roster.ready()
         veterans = {node.token for node in self.roster.generation.nodes} if self.roster.generation else set()
         nodes = tuple(choose([agent.node for agent in ready.values()], veterans, self._policy.max_nodes))
-        self._number += 1
+        self._highest_number += 1
         generation = Generation(
-            number=self._number,
+            number=self._highest_number,
+            fence=max(self._fence() + 1, int(self._wall_clock() * 1000)),
             nodes=nodes,
             master_address=nodes[0].address,
             master_port=ready[nodes[0].token].port or 0,
@@ -386,6 +384,9 @@ class Membership:
                 self._tell(agent, Waiting(nodes=len(nodes), spare=True))
 
     # ------------------------------------------------------------------ small questions
+
+    def _fence(self) -> int:
+        return self.roster.generation.fence if self.roster.generation else 0
 
     def _tell(self, agent: Agent, message: FromStore) -> None:
         if agent.peer is not None:

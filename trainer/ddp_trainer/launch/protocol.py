@@ -80,6 +80,9 @@ class Generation:
     """One worker group: the nodes in the order of their ranks, and where rank 0 listens."""
 
     number: int
+    """Counted from 1."""
+    fence: int
+    """Grows even where nobody remembers the number: milliseconds since the epoch, or one more than the last."""
     nodes: tuple[Node, ...]
     master_address: str
     master_port: int

@@ -86,7 +86,7 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
     """As JSON of at most ``limit`` bytes: the longest texts are cut in the middle, and lists left out, until it fits.
 
     >>> fit({"rank": 1, "stack": "abcdefgh" * 9}, 40)
-    '{"rank":1,"stack":"abcdef…gabcdefgh"}'
+    '{"rank":1,"stack":"abcdefgh…abcdefgh"}'
     """
     message = dict(message)
     while len((text := _compact(message)).encode()) > limit:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Env
-from ddp_trainer.launch.client import Heartbeat
 from ddp_trainer.launch.core import Limits
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.logs import LogSpec, parse_std
 from ddp_trainer.launch.protocol import Policy
+from ddp_trainer.launch.timing import Heartbeat
 from ddp_trainer.launch.workers import Program
 
 GRACE_MARGIN_SECONDS: Final = 5.0

@@ -18,9 +18,9 @@ from functools import partial
 from typing import Final, NoReturn
 
 from ddp_trainer.contract import Env, Exit, Port
-from ddp_trainer.launch.client import HEARTBEAT, Heartbeat, tune
+from ddp_trainer.launch.client import tune
 from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.membership import PATIENCE, Membership, Patience, Phase
+from ddp_trainer.launch.membership import Membership, Phase
 from ddp_trainer.launch.protocol import (
     LINE_BYTES,
     Failed,
@@ -37,6 +37,7 @@ from ddp_trainer.launch.protocol import (
     decode,
     encode,
 )
+from ddp_trainer.launch.timing import HEARTBEAT, PATIENCE, Heartbeat, Patience
 
 LINGER_SECONDS: Final = 10.0
 """How long late comers of a finished run still get an answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddp_trainer.launch.membership import Membership, Patience
+from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import (
     VERSION,
     Failed,
@@ -24,6 +24,7 @@ from ddp_trainer.launch.protocol import (
     Succeeded,
     Waiting,
 )
+from ddp_trainer.launch.timing import Patience
 
 PATIENCE = Patience(reconnect=0.5, adopt=10, first=3)
 
@@ -34,7 +35,9 @@ def a_policy(min_nodes: int = 2, max_nodes: int = 2, max_restarts: int = 3) -> P
     )
 
 
-def a_failure(generation: int, *, rank: int = 0, exit_code: int = 1, reason: str = "python_exception", at: float = 0):
+def a_failure(
+    generation: int, *, rank: int = 0, exit_code: int = 1, reason: str = "python_exception", at: float = 0
+) -> Failure:
     return Failure(
         generation=generation,
         rank=rank,
@@ -98,7 +101,7 @@ class SimulatedAgent:
         self.run.membership.receive(self.peer, Join(port=30000 + self.index))
         return self
 
-    def fail(self, **details) -> SimulatedAgent:
+    def fail(self, **details: object) -> SimulatedAgent:
         """A worker failed; the others are stopped when the test calls :meth:`join`."""
         self.run.membership.receive(self.peer, Failed(failure=a_failure(self.generation.number, **details)))
         return self
@@ -146,7 +149,9 @@ class SimulatedRun:
         """A store that remembers nothing; every agent's connection is gone."""
         for agent in self.agents.values():
             agent.connected = False
-        self.membership = Membership(self._deliver, lambda: self.now, patience=self.patience)
+        self.membership = Membership(
+            self._deliver, lambda: self.now, patience=self.patience, wall_clock=lambda: 1_000_000_000 + self.now
+        )
 
     def agent(self, index: int) -> SimulatedAgent:
         """A pod that has just been made."""

@@ -1,37 +1,37 @@
 from __future__ import annotations
 
 import pytest
-from launch_simulation import SimulatedRun, a_policy
+from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 from ddp_trainer.launch.membership import Phase
 from ddp_trainer.launch.protocol import Over, Refused, Standing, Start, Stop, Verdict, Waiting
 
 
-def stop_and_join(*agents) -> None:
+def stop_and_join(*agents: SimulatedAgent) -> None:
     for agent in agents:
         assert agent.asked_to_stop is not None
         agent.join()
 
 
-def test_a_group_forms_at_once_when_all_nodes_are_there():
+def test_a_group_forms_at_once_when_all_nodes_are_there() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(1, 0)
     assert first.runs == second.runs == 1
 
 
-def test_ranks_follow_the_index_of_the_pod_and_not_its_address():
+def test_ranks_follow_the_index_of_the_pod_and_not_its_address() -> None:
     run = SimulatedRun(a_policy(3, 3))
     run.joined(10, 2, 1)
     assert [node.index for node in run.starts[-1].nodes] == [1, 2, 10]
 
 
-def test_rank_0_says_where_the_ranks_meet():
+def test_rank_0_says_where_the_ranks_meet() -> None:
     run = SimulatedRun(a_policy(2, 2))
     run.joined(1, 0)
     assert (run.starts[0].master_address, run.starts[0].master_port) == ("10.0.0.0", 30000)
 
 
-def test_below_the_most_nodes_a_fresh_store_waits_for_a_running_group_that_may_reconnect():
+def test_below_the_most_nodes_a_fresh_store_waits_for_a_running_group_that_may_reconnect() -> None:
     run = SimulatedRun(a_policy(1, 2))
     (alone,) = run.joined(0)
     run.wait(2.9)
@@ -40,7 +40,7 @@ def test_below_the_most_nodes_a_fresh_store_waits_for_a_running_group_that_may_r
     assert alone.runs == 1
 
 
-def test_each_newcomer_renews_the_wait_until_the_last_call():
+def test_each_newcomer_renews_the_wait_until_the_last_call() -> None:
     run = SimulatedRun(a_policy(2, 20))
     run.wait(3)
     agents = run.joined(0)
@@ -51,7 +51,7 @@ def test_each_newcomer_renews_the_wait_until_the_last_call():
     assert len(run.starts[0].nodes) == 6
 
 
-def test_too_few_nodes_never_form_a_group():
+def test_too_few_nodes_never_form_a_group() -> None:
     run = SimulatedRun(a_policy(2, 3))
     (alone,) = run.joined(0)
     run.wait(1000)
@@ -59,7 +59,7 @@ def test_too_few_nodes_never_form_a_group():
     assert run.membership.deadline() is None
 
 
-def test_a_node_too_many_waits_as_a_spare_and_steps_in():
+def test_a_node_too_many_waits_as_a_spare_and_steps_in() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
     (spare,) = run.joined(2)
@@ -71,7 +71,7 @@ def test_a_node_too_many_waits_as_a_spare_and_steps_in():
     assert [node.index for node in run.starts[-1].nodes] == [0, 2]
 
 
-def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_grow():
+def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_grow() -> None:
     run = SimulatedRun(a_policy(1, 2))
     (old,) = run.joined(0)
     run.wait(3)
@@ -82,7 +82,7 @@ def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_gro
     assert run.starts[-1].restarts == {"membership": 1}
 
 
-def test_newcomers_that_come_close_together_cost_one_restart():
+def test_newcomers_that_come_close_together_cost_one_restart() -> None:
     run = SimulatedRun(a_policy(1, 8))
     (old,) = run.joined(0)
     run.wait(3)
@@ -95,7 +95,7 @@ def test_newcomers_that_come_close_together_cost_one_restart():
     assert len(run.starts[-1].nodes) == 3
 
 
-def test_a_group_that_completes_is_not_stopped_for_a_newcomer():
+def test_a_group_that_completes_is_not_stopped_for_a_newcomer() -> None:
     run = SimulatedRun(a_policy(1, 3))
     first, second = run.joined(0, 1)
     run.wait(3)
@@ -105,7 +105,7 @@ def test_a_group_that_completes_is_not_stopped_for_a_newcomer():
     assert second.asked_to_stop is None
 
 
-def test_a_failure_stops_everybody_at_once_and_is_charged():
+def test_a_failure_stops_everybody_at_once_and_is_charged() -> None:
     run = SimulatedRun(a_policy(2, 2, max_restarts=1))
     first, second = run.joined(0, 1)
     first.fail()
@@ -118,7 +118,7 @@ def test_a_failure_stops_everybody_at_once_and_is_charged():
     assert run.starts[-1].restarts_left == 0
 
 
-def test_failures_of_many_nodes_in_one_generation_cost_one_restart():
+def test_failures_of_many_nodes_in_one_generation_cost_one_restart() -> None:
     run = SimulatedRun(a_policy(3, 3, max_restarts=2))
     agents = run.joined(0, 1, 2)
     for agent in agents:
@@ -128,7 +128,7 @@ def test_failures_of_many_nodes_in_one_generation_cost_one_restart():
     assert run.starts[-1].restarts_left == 1
 
 
-def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earliest_error():
+def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earliest_error() -> None:
     run = SimulatedRun(a_policy(2, 2, max_restarts=0))
     first, second = run.joined(0, 1)
     first.fail(exit_code=3, at=20, rank=0)
@@ -140,7 +140,7 @@ def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earlies
     assert first.last == second.last
 
 
-def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another():
+def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another() -> None:
     run = SimulatedRun(a_policy(2, 2, max_restarts=0))
     first, second = run.joined(0, 1)
     first.fail(exit_code=1, at=10, reason="collective_error", rank=0)
@@ -150,7 +150,7 @@ def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another()
     assert first.last.failure.rank == 2
 
 
-def test_a_retryable_failure_of_a_run_without_restarts_lets_new_pods_go_on_with_its_numbers():
+def test_a_retryable_failure_of_a_run_without_restarts_lets_new_pods_go_on_with_its_numbers() -> None:
     run = SimulatedRun(a_policy(2, 2, max_restarts=0))
     first, second = run.joined(0, 1)
     first.fail(exit_code=137, reason="sigkill")
@@ -163,7 +163,7 @@ def test_a_retryable_failure_of_a_run_without_restarts_lets_new_pods_go_on_with_
     assert (new.runs, other.runs) == (2, 2)
 
 
-def test_signals_that_spend_a_budget_give_the_run_up():
+def test_signals_that_spend_a_budget_give_the_run_up() -> None:
     run = SimulatedRun(a_policy(1, 1, max_restarts=1))
     (agent,) = run.joined(0)
     agent.fail(exit_code=137).join().fail(exit_code=137).join()
@@ -171,7 +171,7 @@ def test_signals_that_spend_a_budget_give_the_run_up():
 
 
 @pytest.mark.parametrize("exit_code", [143, 172])
-def test_workers_that_stop_unasked_in_good_order_are_not_charged(exit_code):
+def test_workers_that_stop_unasked_in_good_order_are_not_charged(exit_code: int) -> None:
     run = SimulatedRun(a_policy(1, 1, max_restarts=0))
     (agent,) = run.joined(0)
     agent.fail(exit_code=exit_code).join()
@@ -179,7 +179,7 @@ def test_workers_that_stop_unasked_in_good_order_are_not_charged(exit_code):
     assert run.starts[-1].restarts == {"preemption": 1}
 
 
-def test_a_script_that_always_exits_143_is_given_up_in_the_end():
+def test_a_script_that_always_exits_143_is_given_up_in_the_end() -> None:
     run = SimulatedRun(a_policy(1, 1, max_restarts=0))
     (agent,) = run.joined(0)
     for _ in range(50):
@@ -189,7 +189,7 @@ def test_a_script_that_always_exits_143_is_given_up_in_the_end():
     assert agent.last.verdict is Verdict.RETRY
 
 
-def test_a_hang_is_charged_under_its_own_name():
+def test_a_hang_is_charged_under_its_own_name() -> None:
     run = SimulatedRun(a_policy(1, 1, max_restarts=1))
     (agent,) = run.joined(0)
     agent.fail(exit_code=171).join()
@@ -197,7 +197,7 @@ def test_a_hang_is_charged_under_its_own_name():
     assert run.starts[-1].restarts_left == 0
 
 
-def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first():
+def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
     run = SimulatedRun(a_policy(1, 2, max_restarts=0))
     survivor, lost = run.joined(0, 1)
     survivor.fail(reason="collective_error")
@@ -208,7 +208,7 @@ def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first():
     assert run.starts[-1].restarts == {"membership": 1}
 
 
-def test_a_lost_node_is_waited_for_until_the_settle_time_only():
+def test_a_lost_node_is_waited_for_until_the_settle_time_only() -> None:
     run = SimulatedRun(a_policy(1, 2))
     survivor, lost = run.joined(0, 1)
     lost.disconnect()
@@ -220,7 +220,7 @@ def test_a_lost_node_is_waited_for_until_the_settle_time_only():
     assert survivor.runs == 2
 
 
-def test_a_pod_that_comes_back_within_the_settle_time_is_in_the_next_group():
+def test_a_pod_that_comes_back_within_the_settle_time_is_in_the_next_group() -> None:
     run = SimulatedRun(a_policy(1, 2))
     survivor, lost = run.joined(0, 1)
     lost.disconnect()
@@ -230,7 +230,7 @@ def test_a_pod_that_comes_back_within_the_settle_time_is_in_the_next_group():
     assert (survivor.runs, again.runs) == (2, 2)
 
 
-def test_a_node_that_said_goodbye_is_not_waited_for():
+def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
     run = SimulatedRun(a_policy(1, 2))
     survivor, leaver = run.joined(0, 1)
     leaver.leave()
@@ -241,7 +241,7 @@ def test_a_node_that_said_goodbye_is_not_waited_for():
     assert survivor.runs == 2
 
 
-def test_a_connection_that_blips_disturbs_nobody():
+def test_a_connection_that_blips_disturbs_nobody() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
     first.disconnect()
@@ -251,7 +251,7 @@ def test_a_connection_that_blips_disturbs_nobody():
     assert (first.runs, second.runs, second.asked_to_stop) == (1, 1, None)
 
 
-def test_a_loss_during_a_graceful_stop_hurries_the_others():
+def test_a_loss_during_a_graceful_stop_hurries_the_others() -> None:
     run = SimulatedRun(a_policy(1, 3))
     first, second = run.joined(0, 1)
     run.wait(3)
@@ -262,7 +262,7 @@ def test_a_loss_during_a_graceful_stop_hurries_the_others():
     assert first.asked_to_stop == Stop(graceful=False)
 
 
-def test_a_run_is_complete_when_every_member_has_succeeded():
+def test_a_run_is_complete_when_every_member_has_succeeded() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
     first.succeed()
@@ -271,7 +271,7 @@ def test_a_run_is_complete_when_every_member_has_succeeded():
     assert (first.last.verdict, second.last.verdict) == (Verdict.SUCCEEDED, Verdict.SUCCEEDED)
 
 
-def test_a_member_that_is_done_takes_part_again_when_another_fails():
+def test_a_member_that_is_done_takes_part_again_when_another_fails() -> None:
     run = SimulatedRun(a_policy(2, 2))
     done, failing = run.joined(0, 1)
     done.succeed()
@@ -280,7 +280,7 @@ def test_a_member_that_is_done_takes_part_again_when_another_fails():
     assert (done.runs, failing.runs) == (2, 2)
 
 
-def test_a_member_that_is_done_may_go_before_the_others_are():
+def test_a_member_that_is_done_may_go_before_the_others_are() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
     first.succeed().disconnect()
@@ -291,7 +291,7 @@ def test_a_member_that_is_done_may_go_before_the_others_are():
 
 
 @pytest.mark.parametrize(("exit_code", "late_code"), [(0, 0), (1, 93), (137, 93)])
-def test_late_comers_hear_how_it_ended(exit_code, late_code):
+def test_late_comers_hear_how_it_ended(exit_code: int, late_code: int) -> None:
     run = SimulatedRun(a_policy(1, 1, max_restarts=1))
     (agent,) = run.joined(0)
     if exit_code:
@@ -302,7 +302,7 @@ def test_late_comers_hear_how_it_ended(exit_code, late_code):
     assert (late.last.late, late.last.exit_code) == (True, late_code)
 
 
-def test_an_agent_of_another_run_is_refused_by_name():
+def test_an_agent_of_another_run_is_refused_by_name() -> None:
     run = SimulatedRun()
     run.joined(0)
     stranger = run.agent(1).connect(run_id="other")
@@ -312,7 +312,7 @@ def test_an_agent_of_another_run_is_refused_by_name():
     assert stranger.last.exit_code == 170
 
 
-def test_a_pod_made_anew_takes_the_place_of_its_namesake():
+def test_a_pod_made_anew_takes_the_place_of_its_namesake() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, stale = run.joined(0, 1)
     (new,) = run.joined(1)
@@ -322,7 +322,7 @@ def test_a_pod_made_anew_takes_the_place_of_its_namesake():
     assert (first.runs, new.runs) == (2, 2)
 
 
-def test_a_start_that_never_arrived_is_made_up_for():
+def test_a_start_that_never_arrived_is_made_up_for() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
     second.disconnect()
@@ -334,7 +334,7 @@ def test_a_start_that_never_arrived_is_made_up_for():
 
 
 class TestAStoreThatForgotEverything:
-    def test_adopts_a_running_group_without_disturbing_it(self):
+    def test_adopts_a_running_group_without_disturbing_it(self) -> None:
         run = SimulatedRun(a_policy(2, 2))
         agents = run.joined(0, 1)
         run.restart_store()
@@ -344,7 +344,7 @@ class TestAStoreThatForgotEverything:
         assert [agent.runs for agent in agents] == [1, 1]
         assert [agent.asked_to_stop for agent in agents] == [None, None]
 
-    def test_goes_on_counting_where_the_old_one_stopped(self):
+    def test_goes_on_counting_where_the_old_one_stopped(self) -> None:
         run = SimulatedRun(a_policy(2, 2, max_restarts=2))
         agents = run.joined(0, 1)
         agents[0].fail().join()
@@ -358,7 +358,7 @@ class TestAStoreThatForgotEverything:
         assert run.starts[-1].restarts == {"failure": 2}
         assert run.starts[-1].restarts_left == 0
 
-    def test_gives_up_on_members_that_do_not_come_back(self):
+    def test_gives_up_on_members_that_do_not_come_back(self) -> None:
         run = SimulatedRun(a_policy(1, 2))
         survivor, _lost = run.joined(0, 1)
         run.restart_store()
@@ -370,7 +370,7 @@ class TestAStoreThatForgotEverything:
         run.wait(2)
         assert survivor.runs == 2
 
-    def test_does_not_start_newcomers_beside_a_group_that_reconnects(self):
+    def test_does_not_start_newcomers_beside_a_group_that_reconnects(self) -> None:
         run = SimulatedRun(a_policy(1, 2))
         old, other = run.joined(0, 1)
         run.restart_store()
@@ -381,7 +381,7 @@ class TestAStoreThatForgotEverything:
         run.wait(100)
         assert (old.runs, other.runs, new.runs) == (1, 1, None)
 
-    def test_lets_the_higher_of_two_groups_stand(self):
+    def test_lets_the_younger_of_two_groups_stand_because_the_other_is_fenced_off(self) -> None:
         run = SimulatedRun(a_policy(1, 2))
         (old,) = run.joined(0)
         run.wait(3)
@@ -391,13 +391,24 @@ class TestAStoreThatForgotEverything:
         run.wait(5)
         assert (old.runs, new.runs) == (2, 1)
         run.reconnect(old)
-        assert new.asked_to_stop == Stop(graceful=False)
-        new.join()
-        run.wait(5)
+        assert old.asked_to_stop == Stop(graceful=False)
         old.join()
+        assert new.asked_to_stop == Stop(graceful=True)
+        new.join()
         assert (old.runs, new.runs) == (3, 3)
 
-    def test_waits_for_the_workers_of_a_group_that_one_agent_saw_end(self):
+    def test_begins_at_1_when_all_who_knew_are_gone_but_its_fence_is_higher(self) -> None:
+        run = SimulatedRun(a_policy(1, 1))
+        (old,) = run.joined(0)
+        old.fail().join()
+        run.wait(1)
+        old.disconnect()
+        run.restart_store()
+        run.joined(0)
+        assert [generation.number for generation in run.starts] == [1, 2, 1]
+        assert run.starts[2].fence > run.starts[1].fence
+
+    def test_waits_for_the_workers_of_a_group_that_one_agent_saw_end(self) -> None:
         run = SimulatedRun(a_policy(1, 2))
         first, second = run.joined(0, 1)
         first.fail()
@@ -411,7 +422,7 @@ class TestAStoreThatForgotEverything:
         second.join()
         assert (first.runs, second.runs) == (2, 2)
 
-    def test_remembers_who_has_succeeded(self):
+    def test_remembers_who_has_succeeded(self) -> None:
         run = SimulatedRun(a_policy(2, 2))
         first, second = run.joined(0, 1)
         first.succeed()
@@ -420,7 +431,7 @@ class TestAStoreThatForgotEverything:
         run.reconnect(second).succeed()
         assert first.last.verdict is Verdict.SUCCEEDED
 
-    def test_stops_workers_of_a_generation_that_is_over(self):
+    def test_stops_workers_of_a_generation_that_is_over(self) -> None:
         run = SimulatedRun(a_policy(1, 2))
         survivor, cut_off = run.joined(0, 1)
         cut_off.disconnect()
@@ -432,21 +443,21 @@ class TestAStoreThatForgotEverything:
         assert cut_off.asked_to_stop == Stop(graceful=False)
 
 
-def test_strangers_are_not_heard():
+def test_strangers_are_not_heard() -> None:
     run = SimulatedRun(a_policy(1, 1))
     agent = run.agent(0)
     agent.join()
     assert agent.heard == []
 
 
-def test_a_range_that_holds_no_number_is_refused():
+def test_a_range_that_holds_no_number_is_refused() -> None:
     run = SimulatedRun(a_policy(3, 2))
     agent = run.agent(0).connect()
     assert isinstance(agent.last, Refused)
     assert "3:2" in agent.last.why
 
 
-def test_starts_carry_the_group_as_a_whole():
+def test_starts_carry_the_group_as_a_whole() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, _ = run.joined(0, 1)
     assert isinstance(first.last, Start)

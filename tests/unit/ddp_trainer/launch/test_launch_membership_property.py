@@ -15,7 +15,7 @@ class RandomRun(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.run = SimulatedRun(a_policy(2, 3, max_restarts=10_000))
-        self.dead: set[str] = set()
+        self.first_of_this_store = 0
 
     def some(self, index: int, *, running: bool = False) -> SimulatedAgent | None:
         agents = [a for a in self.run.agents.values() if a.connected and (a.runs is not None or not running)]
@@ -69,6 +69,8 @@ class RandomRun(RuleBasedStateMachine):
     @rule()
     def the_store_is_restarted_and_everybody_reconnects(self) -> None:
         self.run.restart_store()
+        if not any(agent.generation == self.run.starts[-1] for agent in self.run.agents.values() if self.run.starts):
+            self.first_of_this_store = len(self.run.starts)  # all who knew the number are dead
         # Those with workers come within a second; the store waits three before it forms a small group.
         for agent in sorted(self.run.agents.values(), key=lambda a: a.runs is None):
             joining = agent.standing is Standing.IDLE
@@ -82,9 +84,15 @@ class RandomRun(RuleBasedStateMachine):
         assert len(worlds) <= 1
 
     @invariant()
-    def numbers_only_grow(self) -> None:
-        numbers = [generation.number for generation in self.run.starts]
+    def numbers_only_grow_while_somebody_remembers(self) -> None:
+        numbers = [generation.number for generation in self.run.starts[self.first_of_this_store :]]
         assert numbers == sorted(set(numbers))
+
+    @invariant()
+    def fences_only_grow(self) -> None:
+        fences = [generation.fence for generation in self.run.starts]
+        assert fences == sorted(set(fences))
+        self.run.now += 0.001  # no two things happen at the same moment
 
     @invariant()
     def groups_are_of_the_right_size_and_in_order(self) -> None:

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from launch_simulation import a_failure, a_policy
+
+from ddp_trainer.contract import Exit, GroupState
+from ddp_trainer.launch.core import (
+    Arm,
+    Core,
+    Disarm,
+    Enter,
+    Finish,
+    Limits,
+    Rejoin,
+    Send,
+    SignalWorkers,
+    StartWorkers,
+    State,
+    Timer,
+)
+from ddp_trainer.launch.protocol import (
+    Failed,
+    Generation,
+    Hello,
+    Join,
+    Leave,
+    Node,
+    Over,
+    Refused,
+    Standing,
+    Start,
+    Stop,
+    Succeeded,
+    Verdict,
+    Waiting,
+)
+
+NODE = Node(token="me", name="w-0", index=0, local_world_size=2)
+GENERATION = Generation(number=4, fence=4, nodes=(NODE,), master_address="h", master_port=1)
+LIMITS = Limits(join=60, shutdown=30, failure=3)
+SIGTERM = SignalWorkers(signal.SIGTERM)
+SIGKILL = SignalWorkers(signal.SIGKILL)
+
+
+def joining() -> Core:
+    core = Core(node=NODE, run_id="run", policy=a_policy(), limits=LIMITS, endpoint="store:29400")
+    core.join(5000)
+    return core
+
+
+def running() -> Core:
+    core = joining()
+    core.opening("10.0.0.7")
+    core.told(Start(generation=GENERATION))
+    return core
+
+
+def stopping() -> Core:
+    core = running()
+    core.told(Stop(graceful=True))
+    return core
+
+
+def done() -> Core:
+    core = running()
+    core.exited(0, None)
+    core.exited(1, None)
+    return core
+
+
+def test_joining_says_the_port_and_waits_so_long_and_no_longer() -> None:
+    core = Core(node=NODE, run_id="run", policy=a_policy(), limits=LIMITS, endpoint="store:29400")
+    assert core.join(5000) == [Enter(GroupState.RENDEZVOUS), Arm(Timer.JOIN, 60), Send(Join(port=5000))]
+
+
+def test_a_generation_starts_the_workers() -> None:
+    actions = joining().told(Start(generation=GENERATION))
+    assert StartWorkers(GENERATION) in actions
+    assert Disarm(Timer.JOIN) in actions
+
+
+@pytest.mark.parametrize("state", [running, stopping, done])
+def test_a_generation_that_comes_late_starts_nothing(state: Callable[[], Core]) -> None:
+    assert state().told(Start(generation=GENERATION)) == []
+
+
+def test_a_failure_is_told_at_once_and_the_others_get_little_time() -> None:
+    core = running()
+    failure = a_failure(4)
+    actions = core.exited(1, failure)
+    assert actions[0] == Send(Failed(failure=failure))
+    assert SIGTERM in actions
+    assert Arm(Timer.KILL, 3) in actions
+    assert core.exited(0, a_failure(4, exit_code=143)) == [Disarm(Timer.KILL), Rejoin()]
+
+
+def test_a_single_worker_that_fails_is_followed_by_joining_again() -> None:
+    core = running()
+    core.exited(0, None)
+    actions = core.exited(1, a_failure(4))
+    assert actions[-1] == Rejoin()
+    assert SIGTERM not in actions
+
+
+def test_an_error_that_was_there_earlier_is_told_when_it_turns_up() -> None:
+    core = running()
+    core.exited(0, a_failure(4, at=10, reason="collective_error"))
+    assert core.exited(1, a_failure(4, at=11, exit_code=2))[0] == Send(Failed(failure=a_failure(4, at=11, exit_code=2)))
+
+
+def test_success_of_all_workers_is_told_once() -> None:
+    core = running()
+    assert core.exited(0, None) == []
+    assert Send(Succeeded(generation=4)) in core.exited(1, None)
+    assert core.state is State.DONE
+
+
+def test_a_graceful_stop_gives_the_workers_their_time() -> None:
+    actions = running().told(Stop(graceful=True))
+    assert SIGTERM in actions
+    assert Arm(Timer.KILL, 30) in actions
+
+
+def test_a_graceful_stop_may_become_a_hurried_one_but_not_the_reverse() -> None:
+    core = stopping()
+    assert core.told(Stop(graceful=False)) == [Arm(Timer.KILL, 3)]
+    assert core.told(Stop(graceful=True)) == []
+
+
+def test_workers_that_do_not_stop_are_killed() -> None:
+    assert stopping().fired(Timer.KILL) == [SIGKILL]
+
+
+def test_a_node_that_is_done_joins_again_when_others_need_it() -> None:
+    assert done().told(Stop(graceful=False))[-1] == Rejoin()
+
+
+def test_workers_that_end_as_they_were_asked_to_are_no_failure() -> None:
+    core = stopping()
+    assert core.exited(0, a_failure(4, exit_code=143)) == []
+    assert core.exited(1, a_failure(4, exit_code=137)) == [Disarm(Timer.KILL), Rejoin()]
+
+
+@pytest.mark.parametrize("state", [joining, done])
+def test_told_to_stop_without_workers_it_leaves_at_once(state: Callable[[], Core]) -> None:
+    actions = state().signalled(signal.SIGTERM)
+    assert actions[0] == Send(Leave())
+    assert actions[-1] == Finish(Exit.TERMINATED)
+
+
+def test_told_to_stop_it_passes_the_signal_on_and_waits() -> None:
+    core = running()
+    actions = core.signalled(signal.SIGINT)
+    assert actions[:2] == [Send(Leave()), SignalWorkers(signal.SIGINT)]
+    assert Arm(Timer.KILL, 30) in actions
+    core.exited(0, None)
+    assert core.exited(1, a_failure(4, exit_code=1))[-1] == Finish(Exit.TERMINATED)
+
+
+def test_told_to_stop_twice_it_does_not_wait() -> None:
+    core = running()
+    core.signalled(signal.SIGTERM)
+    assert core.signalled(signal.SIGTERM) == [SIGKILL]
+
+
+def test_told_to_stop_while_stopping_for_others_it_does_not_join_again() -> None:
+    core = stopping()
+    assert core.signalled(signal.SIGTERM) == [Send(Leave())]
+    core.exited(0, None)
+    assert core.exited(1, None)[-1] == Finish(Exit.TERMINATED)
+
+
+def test_the_verdict_ends_a_node_that_is_done() -> None:
+    over = Over(verdict=Verdict.SUCCEEDED, exit_code=0, restarts={"failure": 1})
+    assert done().told(over)[-1] == Finish(0, "", None, {"failure": 1})
+
+
+def test_the_verdict_ends_running_workers_first() -> None:
+    core = running()
+    assert SIGTERM in core.told(Refused(why="stale", exit_code=172))
+    core.exited(0, a_failure(4, exit_code=143))
+    assert core.exited(1, a_failure(4, exit_code=143))[-1] == Finish(172, "stale")
+
+
+def test_a_store_that_is_away_does_not_disturb_running_workers() -> None:
+    core = running()
+    assert core.link_down() == []
+    assert core.state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("state", "standing", "said"),
+    [(joining, Standing.IDLE, [Join]), (running, Standing.RUNNING, []), (done, Standing.SUCCEEDED, [])],
+)
+def test_a_new_link_hears_how_things_stand(state: Callable[[], Core], standing: Standing, said: list[type]) -> None:
+    hello, *rest = state().opening("10.0.0.7")
+    assert isinstance(hello, Hello)
+    assert hello.standing is standing
+    assert hello.node.address == "10.0.0.7"
+    assert [type(message) for message in rest] == said
+
+
+def test_a_new_link_hears_of_a_failure_that_the_old_one_may_have_lost() -> None:
+    core = running()
+    core.link_down()
+    core.exited(0, a_failure(4))
+    hello, *rest = core.opening("")
+    assert hello.standing is Standing.RUNNING
+    assert rest == [Failed(failure=a_failure(4))]
+
+
+def test_patience_ends_with_the_name_of_the_store_that_was_not_there() -> None:
+    finish = joining().fired(Timer.JOIN)[-1]
+    assert finish.code == Exit.RENDEZVOUS_LOST
+    assert "store:29400" in finish.sentence
+
+
+def test_patience_ends_with_the_count_of_nodes_that_were() -> None:
+    core = joining()
+    core.opening("")
+    core.told(Waiting(nodes=1, spare=False))
+    assert "1 ready" in core.fired(Timer.JOIN)[-1].sentence
+
+
+def test_a_spare_waits_as_long_as_the_store_is_there() -> None:
+    core = joining()
+    core.opening("")
+    assert core.told(Waiting(nodes=2, spare=True)) == [Disarm(Timer.JOIN)]
+    assert core.link_down() == [Arm(Timer.JOIN, 60)]
+
+
+@pytest.mark.parametrize("timer", list(Timer))
+def test_a_timer_that_fires_too_late_does_nothing(timer: Timer) -> None:
+    core = done()
+    assert core.fired(timer) == []

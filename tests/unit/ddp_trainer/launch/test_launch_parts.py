@@ -1,0 +1,324 @@
+"""The small pure parts: ranks, evidence, endpoints, environment, reports, settings, lines."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from launch_simulation import a_failure
+
+from ddp_trainer.contract import FailureReason
+from ddp_trainer.launch import evidence, exitcodes, settings
+from ddp_trainer.launch.endpoint import Endpoint, is_this_host, parse_endpoint
+from ddp_trainer.launch.environment import Launch, with_local_rank, worker_environment
+from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.flags import parse
+from ddp_trainer.launch.logs import LogPump, LogSpec, Std, parse_std
+from ddp_trainer.launch.ports import HeldPort
+from ddp_trainer.launch.protocol import Generation, Node
+from ddp_trainer.launch.ranks import choose, in_order, node_index
+from ddp_trainer.launch.report import Report, fit
+
+
+@pytest.mark.parametrize("name", ["ranks", "evidence", "endpoint", "exitcodes", "logs", "report"])
+def test_examples_in_docstrings_hold(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"ddp_trainer.launch.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def a_node(name: str, index: int | None = None, size: int = 2, role: str = "default") -> Node:
+    return Node(token=f"t-{name}", name=name, index=index, local_world_size=size, role=role)
+
+
+class TestRanks:
+    @pytest.mark.parametrize(
+        ("environ", "node_rank", "index"),
+        [
+            ({"DDP_POD_NAME": "job-worker-12"}, None, 12),
+            ({"DDP_POD_NAME": "job-worker-12"}, 3, 12),
+            ({"DDP_POD_NAME": "job-3-x7k2p", "JOB_COMPLETION_INDEX": "3"}, None, 3),
+            ({"DDP_POD_NAME": "laptop"}, None, None),
+            ({}, 3, 3),
+        ],
+    )
+    def test_the_index_comes_from_where_the_pod_was_made(
+        self, environ: dict[str, str], node_rank: int | None, index: int | None
+    ) -> None:
+        assert node_index(environ, node_rank) == index
+
+    def test_nodes_without_an_index_come_last_in_natural_order(self) -> None:
+        nodes = [a_node("node10"), a_node("node9"), a_node("b", 7), a_node("a", 8)]
+        assert [node.name for node in in_order(nodes)] == ["b", "a", "node9", "node10"]
+
+    def test_members_keep_their_places_when_there_are_too_many(self) -> None:
+        nodes = [a_node("a", 0), a_node("b", 1), a_node("c", 2)]
+        assert [node.name for node in choose(nodes, {"t-b", "t-c"}, 2)] == ["b", "c"]
+
+
+class TestEvidence:
+    @pytest.mark.parametrize(
+        ("code", "message", "oom_killed", "reason"),
+        [
+            (137, "", False, FailureReason.SIGKILL),
+            (137, "", True, FailureReason.HOST_OOM),
+            (139, "", False, FailureReason.SIGSEGV),
+            (134, "whatever", False, FailureReason.SIGABRT),
+            (143, "", False, FailureReason.SIGTERM),
+            (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to", False, FailureReason.GPU_OOM),
+            (1, "MemoryError: ", False, FailureReason.HOST_OOM),
+            (1, "ModuleNotFoundError: No module named 'x'", False, FailureReason.IMPORT_ERROR),
+            (
+                1,
+                "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+                False,
+                "collective_error",
+            ),
+            (1, "torch.distributed.DistBackendError: NCCL error in: x", False, FailureReason.COLLECTIVE_ERROR),
+            (1, "DistStoreError: Timed out after 61 seconds", False, FailureReason.COLLECTIVE_TIMEOUT),
+            (1, "RuntimeError: Gloo connect Timeout", False, FailureReason.COLLECTIVE_TIMEOUT),
+            (1, "ValueError: no", False, FailureReason.PYTHON_EXCEPTION),
+            (5, "", False, FailureReason.OTHER),
+            (200, "", False, FailureReason.OTHER),
+        ],
+    )
+    def test_reasons_are_read_off_codes_and_messages(
+        self, code: int, message: str, oom_killed: bool, reason: str
+    ) -> None:
+        assert evidence.reason_of(code, message, oom_killed=oom_killed) == reason
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"message": 3}', "nonsense", '{"message": {}}'])
+    def test_an_error_file_that_cannot_be_read_is_none(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "error.json"
+        path.write_text(text)
+        assert evidence.read_error_file(path) is None
+
+    def test_an_error_file_of_torch_has_the_time_it_was_written(self, tmp_path: Path) -> None:
+        path = tmp_path / "error.json"
+        note = {"message": {"message": "E: x", "extraInfo": {"py_callstack": "trace", "timestamp": "12"}}}
+        path.write_text(json.dumps(note))
+        os.utime(path, (12.5, 12.5))
+        assert evidence.read_error_file(path) == evidence.ErrorFile("E: x", "trace", 12.5)
+
+    def test_the_kernels_count_of_memory_kills_is_read(self, tmp_path: Path) -> None:
+        (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+        assert evidence.oom_kills(tmp_path) == 2
+        assert evidence.oom_kills(tmp_path / "none") == 0
+
+
+class TestEndpoints:
+    @pytest.mark.parametrize(
+        ("text", "endpoint"),
+        [
+            ("store", Endpoint("store", 29400)),
+            ("store:1", Endpoint("store", 1)),
+            ("[::1]", Endpoint("::1", 29400)),
+            ("[::1]:5", Endpoint("::1", 5)),
+        ],
+    )
+    def test_are_read_as_torchrun_does(self, text: str, endpoint: Endpoint) -> None:
+        assert parse_endpoint(text) == endpoint
+
+    @pytest.mark.parametrize("text", ["", "store:", "store:x", "store:65536", ":1", "store:-1"])
+    def test_that_cannot_be_meant_are_named(self, text: str) -> None:
+        with pytest.raises(LaunchError, match="host:port"):
+            parse_endpoint(text)
+
+    @pytest.mark.parametrize(("host", "ours"), [("localhost", True), ("127.0.0.9", True), ("192.0.2.1", False)])
+    def test_this_host_is_one_that_a_socket_can_be_bound_to(self, host: str, ours: bool) -> None:
+        assert is_this_host(host) is ours
+
+
+class TestEnvironment:
+    def launch(self, **changes: object) -> Launch:
+        settings = {"run_id": "r", "token": "t-b", "local_world_size": 2, "max_restarts": 3, **changes}
+        return Launch(**settings)
+
+    def generation(self) -> Generation:
+        nodes = (a_node("a", size=4), a_node("b", size=2), a_node("c", size=2, role="other"))
+        restarts = {"membership": 3, "failure": 1}
+        return Generation(number=5, fence=5, nodes=nodes, master_address="10.0.0.1", master_port=7, restarts=restarts)
+
+    def test_ranks_count_the_workers_of_the_nodes_before(self) -> None:
+        env = worker_environment({}, self.launch(), self.generation(), 1, "/e")
+        assert (env["RANK"], env["WORLD_SIZE"], env["GROUP_RANK"], env["LOCAL_RANK"]) == ("5", "8", "1", "1")
+        assert (env["ROLE_RANK"], env["ROLE_WORLD_SIZE"]) == ("5", "6")
+
+    def test_only_failures_count_as_restarts_of_torchrun(self) -> None:
+        env = worker_environment({}, self.launch(), self.generation(), 0, "/e")
+        assert env["TORCHELASTIC_RESTART_COUNT"] == "1"
+        assert json.loads(env["DDP_RESTARTS"]) == {"failure": 1, "membership": 3}
+
+    def test_what_the_user_has_set_is_kept_and_what_is_ours_is_not(self) -> None:
+        base = {"OMP_NUM_THREADS": "8", "RANK": "99", "HOME": "/h"}
+        env = worker_environment(base, self.launch(), self.generation(), 0, "/e")
+        assert (env["OMP_NUM_THREADS"], env["RANK"], env["HOME"]) == ("8", "4", "/h")
+
+    def test_a_single_worker_keeps_all_cores(self) -> None:
+        env = worker_environment({}, self.launch(local_world_size=1), self.generation(), 0, "/e")
+        assert "OMP_NUM_THREADS" not in env
+
+    def test_each_worker_may_see_one_gpu(self) -> None:
+        base = {"CUDA_VISIBLE_DEVICES": "4, 6"}
+        env = worker_environment(base, self.launch(virtual_local_rank=True), self.generation(), 1, "/e")
+        assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
+
+    def test_one_gpu_for_two_workers_is_an_error(self) -> None:
+        base = {"CUDA_VISIBLE_DEVICES": "4"}
+        with pytest.raises(LaunchError, match="CUDA_VISIBLE_DEVICES=4"):
+            worker_environment(base, self.launch(virtual_local_rank=True), self.generation(), 1, "/e")
+
+    def test_the_macro_of_torchrun_is_replaced(self) -> None:
+        assert with_local_rank(("--rank=${local_rank}", "$HOME"), 3) == ["--rank=3", "$HOME"]
+
+
+class TestReports:
+    def test_a_long_stack_is_cut_in_the_middle_until_it_fits(self) -> None:
+        text = fit({"rank": 1, "stack": "head " + 'é"\n' * 9000 + " tail", "message": "m"})
+        assert len(text.encode()) <= 4096
+        told = json.loads(text)
+        assert told["stack"].startswith("head")
+        assert told["stack"].endswith("tail")
+
+    def test_a_summary_of_many_fields_loses_the_largest_first(self) -> None:
+        told = json.loads(fit({"restarts": {"failure": 1}, "losses": list(range(5000))}))
+        assert told == {"restarts": {"failure": 1}}
+
+    def test_an_error_is_kept_whole_in_its_file(self, tmp_path: Path) -> None:
+        report = Report({"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(tmp_path / "log")})
+        report.failed(a_failure(3, rank=7), 93, {"failure": 2})
+        assert json.loads((tmp_path / "error.json").read_text())["rank"] == 7
+        told = json.loads((tmp_path / "log").read_text())
+        assert (told["pod_exit_code"], told["exit_code"], told["restarts"]) == (93, 1, {"failure": 2})
+
+    def test_a_summary_of_an_earlier_container_is_not_ours(self, tmp_path: Path) -> None:
+        (tmp_path / "summary.json").write_text('{"accuracy": 1}')
+        Report({"DDP_RUN_DIR": str(tmp_path)})
+        assert not (tmp_path / "summary.json").exists()
+
+    def test_a_full_disk_hides_nothing(self, tmp_path: Path) -> None:
+        report = Report({"DDP_RUN_DIR": str(tmp_path / "file" / "below"), "DDP_TERMINATION_LOG": "/proc/none"})
+        (tmp_path / "file").touch()
+        report.failed(a_failure(1), 1, {})
+
+
+class TestSettings:
+    def test_a_short_silence_needs_a_quick_heartbeat(self) -> None:
+        conf = settings.conf_of("heartbeat_timeout=1.5, join_timeout=7")
+        assert (conf.heartbeat.timeout, conf.heartbeat.interval, conf.join) == (1.5, 0.5, 7)
+
+    @pytest.mark.parametrize(
+        "text", ["x=1", "join_timeout", "join_timeout=soon", "join_timeout=-1", "join_timeout=nan"]
+    )
+    def test_conf_that_cannot_be_meant_is_named(self, text: str) -> None:
+        with pytest.raises(LaunchError):
+            settings.conf_of(text)
+
+    @pytest.mark.parametrize(
+        ("flags", "environ", "seconds"),
+        [
+            ([], {}, 30),
+            ([], {"DDP_GRACE_SECONDS": "60"}, 55),
+            ([], {"DDP_GRACE_SECONDS": "3"}, 1),
+            ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "12"}, 12),
+            (["--shutdown-timeout", "7"], {"DDP_GRACE_SECONDS": "60"}, 7),
+        ],
+    )
+    def test_the_grace_of_the_pod_decides_how_long_workers_may_take(
+        self, flags: list[str], environ: dict[str, str], seconds: float
+    ) -> None:
+        arguments = parse([*flags, "x.py"], {})
+        assert settings.limits_of(arguments, settings.conf_of(""), environ).shutdown == seconds
+
+    @pytest.mark.parametrize(
+        ("text", "environ", "count"),
+        [
+            ("3", {}, 3),
+            ("gpu", {"CUDA_VISIBLE_DEVICES": "0,1"}, 2),
+            ("auto", {"CUDA_VISIBLE_DEVICES": "0,-1,2"}, 1),
+            ("auto", {"CUDA_VISIBLE_DEVICES": ""}, len(os.sched_getaffinity(0))),
+            ("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, len(os.sched_getaffinity(0))),
+        ],
+    )
+    def test_workers_are_counted_without_torch(self, text: str, environ: dict[str, str], count: int) -> None:
+        assert settings.local_world_size_of(text, environ) == count
+
+    @pytest.mark.parametrize("text", ["0", "-1", "two", "xpu", "gpu"])
+    def test_a_count_that_cannot_be_is_named(self, text: str) -> None:
+        with pytest.raises(LaunchError, match=text):
+            settings.local_world_size_of(text, {"CUDA_VISIBLE_DEVICES": ""})
+
+    @pytest.mark.parametrize("text", ["SIGNOTHING", "SIGKILL", "SIGTERM,SIGCHLD"])
+    def test_signals_that_cannot_be_handled_are_named(self, text: str) -> None:
+        with pytest.raises(LaunchError):
+            settings.signals_of(text)
+
+
+class TestLines:
+    def test_streams_go_where_the_flags_say(self) -> None:
+        spec = LogSpec(redirects=parse_std("1", "-r"), tee=parse_std("0:2", "-t"), shown=frozenset({0}))
+        assert spec.of(0, Std.OUT) == (True, False)
+        assert spec.of(0, Std.ERR) == (True, True)
+        assert spec.of(1, Std.ERR) == (False, False)
+
+    @pytest.mark.parametrize("text", ["4", "x", "0:4", "0:1,", "", "1:"])
+    def test_a_number_that_is_none_of_the_streams_is_named(self, text: str) -> None:
+        with pytest.raises(LaunchError, match="--tee"):
+            parse_std(text, "--tee")
+
+    def test_lines_are_cut_at_every_kind_of_end_and_carried_whole(self, tmp_path: Path) -> None:
+        read, write = os.pipe()
+        pump = LogPump()
+        sink = pump.add(console=write, prefix="> ", file=tmp_path / "log", filters=("b",), filtered=tmp_path / "some")
+        for part in (b"a", b"b\r", b"\nc\rd\n\nlast"):
+            os.write(sink, part)
+        os.close(sink)
+        pump.close()
+        os.close(write)
+        with os.fdopen(read, "rb") as console:
+            assert console.read() == b"> ab\n> c\n> d\n> \n> last\n"
+        assert (tmp_path / "log").read_bytes() == b"ab\r\nc\rd\n\nlast"
+        assert (tmp_path / "some").read_bytes() == b"> ab\n"
+
+    def test_a_line_without_an_end_is_broken_before_it_fills_the_memory(self, tmp_path: Path) -> None:
+        out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+        pump = LogPump()
+        sink = pump.add(console=out, prefix="", file=None)
+        os.write(sink, b"x" * 60_000)
+        os.write(sink, b"x" * 60_000)
+        os.close(sink)
+        pump.close()
+        os.close(out)
+        assert [len(line) for line in (tmp_path / "out").read_bytes().split()] == [65536, 54464]
+
+
+class TestPorts:
+    def test_a_held_port_can_be_listened_on_by_a_socket_that_reuses_addresses(self) -> None:
+        with HeldPort() as held, socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("0.0.0.0", held.number))
+            server.listen()
+            with socket.create_connection(("127.0.0.1", held.number)):
+                pass
+
+    def test_a_held_port_can_be_listened_on_by_the_store_of_torch(self) -> None:
+        from torch.distributed import TCPStore
+
+        with HeldPort() as held:
+            store = TCPStore("127.0.0.1", held.number, is_master=True, wait_for_workers=False)
+            store.set("key", "value")
+            assert store.get("key") == b"value"
+
+    def test_nobody_is_given_a_held_port(self) -> None:
+        with HeldPort() as held, socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("0.0.0.0", held.number))
+
+
+def test_every_code_below_128_is_final_and_every_other_is_not() -> None:
+    assert exitcodes.of_given_up_run(127, 3) == 127
+    assert exitcodes.of_given_up_run(128, 3) == 93
