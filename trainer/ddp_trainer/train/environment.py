@@ -25,8 +25,6 @@ class Environment:
     local_world_size: int = 1
     master_address: str = "127.0.0.1"
     master_port: int = 0
-    launched: bool = False
-    """A launcher gave a rank; without one, no process group is needed."""
     agent_hosts_store: bool = False
     """The launcher, and not rank 0, listens on the master port (stock torchrun)."""
     generation: int = 0
@@ -63,7 +61,6 @@ class Environment:
             local_world_size=local_world,
             master_address=environ.get("MASTER_ADDR", "127.0.0.1"),
             master_port=_integer(environ, "MASTER_PORT", 0),
-            launched="RANK" in environ,
             agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             generation=_integer(environ, Env.GENERATION, _integer(environ, "TORCHELASTIC_RESTART_COUNT", 0)),
             run_id=environ.get(Env.RUN_ID, ""),

@@ -73,7 +73,7 @@ def test_a_variable_that_cannot_be_meant_is_refused_with_its_value(environ: dict
 
 def test_without_a_launcher_a_process_is_a_group_of_its_own() -> None:
     env = Environment.from_environ({})
-    assert (env.rank, env.world_size, env.launched) == (0, 1, False)
+    assert (env.rank, env.world_size, env.generation) == (0, 1, 0)
     assert env.most_ranks is None
 
 
@@ -98,7 +98,7 @@ def test_a_launchers_variables_are_understood() -> None:
     )
     assert (env.rank, env.local_rank, env.world_size, env.local_world_size) == (3, 1, 4, 2)
     assert (env.master_address, env.master_port) == ("10.0.0.1", 29500)
-    assert (env.agent_hosts_store, env.generation, env.launched, env.threads_chosen) == (True, 2, True, True)
+    assert (env.agent_hosts_store, env.generation, env.threads_chosen) == (True, 2, True)
     assert env.restarts == {"failure": 1}
     assert (env.checkpoint_dir, env.checkpoint_scope) == (Path("/c"), CheckpointScope.POD)
 
