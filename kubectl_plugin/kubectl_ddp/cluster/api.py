@@ -71,9 +71,9 @@ class Api:
                 return found, str(about.get("resourceVersion", ""))
             token = {"continue": about["continue"]}
 
-    def text(self, path: str, **query: str) -> str:
-        """An answer that is not JSON."""
-        return self._send("GET", path, query).data.decode(errors="replace")
+    def text(self, path: str, *, seconds: float) -> str:
+        """An answer that is not JSON, asked for once and waited for no longer than ``seconds``."""
+        return self._send("GET", path, {}, timeout=Timeout(total=seconds), tries=1).data.decode(errors="replace")
 
     def create(self, path: str, body: Object, **query: str) -> Object:
         """Create an object in a collection. Raises NameTaken when there is one of that name."""
@@ -122,13 +122,14 @@ class Api:
         content: str = JSON,
         timeout: Timeout = TIMEOUT,
         streams: bool = False,
+        tries: int = TRIES,
     ) -> BaseHTTPResponse:
-        """Send until there is an answer that is not *later*, at most :data:`TRIES` times."""
+        """Send until there is an answer that is not *later*, at most so many times."""
         to = self.connection
         asked = call(method, path, server=to.server, context=to.where, watches="watch" in query)
         url = f"{to.server}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": JSON, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}"}
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(tries)):
             try:
                 answer = to.pool.request(
                     method,
@@ -148,7 +149,7 @@ class Api:
             if answer.status < HTTPStatus.MULTIPLE_CHOICES:
                 return answer
             refusal = _refusal(answer, asked)
-            pause = _pause(answer, method, tried=TRIES - left)
+            pause = _pause(answer, method, tried=tries - left)
             if pause is None or not left:
                 raise refusal
             self._sleep(pause)

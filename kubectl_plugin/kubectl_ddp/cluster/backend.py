@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from urllib3.exceptions import HTTPError
-
 from ddp_trainer.contract import Label, Port, PortName
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.cluster.api import Api
@@ -95,7 +93,7 @@ class ClusterBackend:
             events.read()
             reflectors.append(events)
         for reflector in reflectors:
-            threading.Thread(target=_run, args=(reflector, changes), daemon=True).start()
+            threading.Thread(target=_run, args=(reflector, changes), name=f"watch {name}", daemon=True).start()
         try:
             while True:
                 found = [job for job in jobs.objects() if job["metadata"]["uid"] == first["metadata"]["uid"]]
@@ -109,18 +107,13 @@ class ClusterBackend:
 
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""
-        about = pod["metadata"]
-        path = f"{_pod_path(pod)}:{_metrics_port(pod)}/proxy/metrics"
         try:
-            response = self._api.stream(path, silence_seconds=METRICS_SECONDS)
-            try:
-                return response.data.decode(errors="replace")
-            finally:
-                response.close()
+            return self._api.text(f"{_pod_path(pod)}:{_metrics_port(pod)}/proxy/metrics", seconds=METRICS_SECONDS)
         except Forbidden:
             raise
-        except (DdpError, HTTPError) as error:
-            raise Unreachable(f"Pod '{about['name']}' does not answer with its metrics: {error}") from error
+        except DdpError as error:
+            name = pod["metadata"]["name"]
+            raise Unreachable(f"Pod '{name}' does not answer with its metrics: {error.message}") from error
 
     def logs(
         self,

@@ -146,7 +146,7 @@ class Reflector:
 def lines(response: BaseHTTPResponse) -> Iterator[bytes]:
     """The lines of an answer as they arrive, without their ends; what follows the last end comes last."""
     rest = b""
-    for chunk in response.stream(amt=1 << 16, decode_content=True):
+    while chunk := response.read1(1 << 16):
         *whole, rest = (rest + chunk).split(b"\n")
         yield from whole
     if rest:

@@ -121,6 +121,9 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
 """Status code → what it means. Codes of 500 and above mean :data:`BROKEN`, others :data:`UNEXPECTED`."""
 
 TAKEN: Final = Refusal(NameTaken, "{thing}{place} exists already.")
+NO_NAMESPACE: Final = Refusal(
+    NotFound, "There is no namespace '{namespace}' in the cluster of context '{context}'.", "Choose another with -n."
+)
 NOT_SERVED: Final = Refusal(NotServed, "The cluster of context '{context}' does not serve {resource}.")
 BROKEN: Final = Refusal(
     Unreachable, "{server} failed to {verb} {thing}{place}: {said}.", "Try again; if it stays so, tell who runs it."
@@ -128,19 +131,25 @@ BROKEN: Final = Refusal(
 UNEXPECTED: Final = Refusal(DdpError, "{server} answered a request to {verb} {thing}{place} with {said}.")
 
 
+_FIELDS: Final = ("server", "context", "verb", "resource", "namespace", "thing", "place")
+
+
 def refused(code: int, body: bytes, asked: Call) -> DdpError:
     """The error that an answer with status ``code`` is."""
     status = _status(body)
     said = _said(status, code, body)
     row = _row(code, status)
-    words = {name: getattr(asked, name) for name in ("server", "context", "verb", "resource", "thing", "place")}
+    words = {name: getattr(asked, name) for name in _FIELDS}
     sentence = row.sentence.format(**words, said=said.rstrip("."))
     return row.error(sentence[:1].upper() + sentence[1:], hint=row.hint)
 
 
 def _row(code: int, status: Mapping[str, Any]) -> Refusal:
-    if code == HTTPStatus.NOT_FOUND and not (status.get("details") or {}).get("name"):
+    details = status.get("details") or {}
+    if code == HTTPStatus.NOT_FOUND and not details.get("name"):
         return NOT_SERVED  # a missing object is answered with its name, a missing kind without
+    if code == HTTPStatus.NOT_FOUND and details.get("kind") == "namespaces":
+        return NO_NAMESPACE
     if code == HTTPStatus.CONFLICT and status.get("reason") == "AlreadyExists":
         return TAKEN
     if code >= HTTPStatus.INTERNAL_SERVER_ERROR:

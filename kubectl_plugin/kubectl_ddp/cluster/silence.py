@@ -9,6 +9,7 @@ from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
     NameResolutionError,
+    NewConnectionError,
     ProxyError,
     ReadTimeoutError,
     SSLError,
@@ -21,9 +22,14 @@ REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
     (ProxyError, "the proxy on the way to it fails ({cause})", "Check HTTPS_PROXY and NO_PROXY."),
     (SSLError, "its certificate is not trusted ({cause})", "Check certificate-authority in the kubeconfig."),
     (NameResolutionError, "the name '{host}' is not known", "Check the address in the kubeconfig, and the VPN."),
+    (
+        NewConnectionError,
+        "{cause}",
+        "Check that the cluster is up, or choose another with --context; --local needs none.",
+    ),
     (ConnectTimeoutError, "it does not answer", "Check the network, the VPN and the firewall."),
     (ReadTimeoutError, "it took the request and does not answer", "Try again; the API server may be overloaded."),
-    (HTTPError, "{cause}", "Check that the cluster is up, or choose another with --context; --local needs none."),
+    (HTTPError, "{cause}", "Try again; if it stays so, a proxy or firewall may be in the way."),
 )
 """Kind of failure → what it is, what to do; the first row that fits counts."""
 

@@ -34,6 +34,8 @@ OPTIONAL: Final[Mapping[str, str]] = {"PodMonitor": "Prometheus will not find th
 TRIES: Final = 20
 """How often a name is asked for that only a deleted job's remains still have; the cluster collects them in a moment."""
 
+PAUSE_SECONDS: Final = 0.25
+
 
 class Submission:
     """One job on its way into a cluster."""
@@ -106,7 +108,8 @@ class Submission:
         root = deepcopy(self._root)
         root["metadata"].setdefault("annotations", {})[INCOMPLETE] = "true"
         root["spec"].setdefault("runPolicy", {})["suspend"] = True
-        for _ in range(TRIES):
+        for tried in range(TRIES):
+            self._sleep(PAUSE_SECONDS if tried > 1 else 0)
             with contextlib.suppress(NameTaken):
                 return self._api.create(self._collection(root), root)
             with contextlib.suppress(NotFound):  # deleted between our two questions
@@ -114,7 +117,6 @@ class Submission:
                 if self._is_complete(existing):
                     return None
                 self._withdraw(existing)
-            self._sleep(0.25)
         raise self._taken(self._root)
 
     def _existing(self) -> Object:
@@ -140,7 +142,8 @@ class Submission:
         ]
         if owned["kind"] == "Job":
             owned["spec"]["suspend"] = True
-        for _ in range(TRIES):
+        for tried in range(TRIES):
+            self._sleep(PAUSE_SECONDS if tried > 1 else 0)
             with contextlib.suppress(NameTaken):
                 self._api.create(self._collection(item), owned)
                 return
@@ -152,7 +155,6 @@ class Submission:
                     self._api.apply(self._path(item), owned)  # created, and the answer was lost
                     return
                 self._api.delete(self._path(item), uid=existing["metadata"]["uid"])
-            self._sleep(0.25)
         raise self._taken(item)
 
     def _let_go(self, root: Object) -> None:

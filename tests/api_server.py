@@ -1,0 +1,316 @@
+"""An API server in memory, spoken to over real HTTP.
+
+It keeps objects by their path, counts resource versions, pages, watches, merges and deletes as the real one does. What
+it does not do: admission, ownership, field management (an apply is a merge), access rules. Those are tested on a real
+cluster. A test may queue answers of its own for the next requests, cut every watch, and forget the past.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+Json = dict[str, Any]
+
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "/api/v1": {"Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "Event": "events"},
+    "/apis/batch/v1": {"Job": "jobs"},
+    "/apis/networking.k8s.io/v1": {"NetworkPolicy": "networkpolicies"},
+    "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},
+    "/apis/monitoring.coreos.com/v1": {"PodMonitor": "podmonitors"},
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a test wants to be answered."""
+
+    status: int
+    body: Json | str = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut: bool = False
+    """Close the connection in the middle of the body."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: Any
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def status(code: int, reason: str, message: str, **details: Any) -> Json:
+    """A refusal as the API server words it."""
+    return {"kind": "Status", "code": code, "reason": reason, "message": message, "details": details}
+
+
+class ApiServer:
+    """The objects, and what was asked for them."""
+
+    def __init__(self, groups: Mapping[str, Mapping[str, str]] = GROUPS) -> None:
+        self.groups = groups
+        self.objects: dict[str, Json] = {}
+        self.requests: list[Request] = []
+        self.answers: dict[str, deque[Answer]] = {}
+        """``METHOD path`` → answers for the next such requests, before the objects are asked."""
+        self.page = 500
+        self.url = ""
+        self._version = 100
+        self._forgotten = 0
+        self._events: list[tuple[int, str, Json]] = []
+        self._changed = threading.Condition()
+        self._epoch = 0
+        self._is_closed = False
+
+    # -- what a test does ----------------------------------------------------------------------------------------------
+
+    def put(self, path: str, item: Json) -> Json:
+        """Create or replace an object."""
+        with self._changed:
+            kind = "MODIFIED" if path in self.objects else "ADDED"
+            before = self.objects.get(path, {"metadata": {"uid": str(uuid.uuid4())}})["metadata"]
+            namespace = path.partition("/namespaces/")[2].partition("/")[0]
+            about = {"name": path.rpartition("/")[2], "uid": before["uid"], "namespace": namespace}
+            self._version += 1
+            stored = {**item, "metadata": {**about, **item.get("metadata", {}), "resourceVersion": str(self._version)}}
+            self.objects[path] = stored
+            self._tell(kind, path, stored)
+            return stored
+
+    def drop(self, path: str) -> None:
+        """Delete an object."""
+        with self._changed:
+            self._version += 1
+            gone = self.objects.pop(path)
+            gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self._version)}}
+            self._tell("DELETED", path, gone)
+
+    def next(self, request: str, *answers: Answer) -> None:
+        """Answer the next requests of this kind so."""
+        self.answers.setdefault(request, deque()).extend(answers)
+
+    def cut_watches(self) -> None:
+        """End every watch, as a load balancer does."""
+        with self._changed:
+            self._epoch += 1
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Remember no resource version before the present one."""
+        with self._changed:
+            self._forgotten = self._version
+
+    def asked(self, method: str) -> list[str]:
+        """Paths of all requests of one method, in order."""
+        return [request.path for request in self.requests if request.method == method]
+
+    # -- what the server does ------------------------------------------------------------------------------------------
+
+    def _tell(self, kind: str, path: str, item: Json) -> None:
+        self._events.append((self._version, kind, {**item, "_path": path}))
+        self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def answer(self, request: Request) -> Answer:
+        """What the objects say to a request that is no watch."""
+        queued = self.answers.get(str(request))
+        if queued:
+            return queued.popleft()
+        if request.path in self.groups:
+            kinds = [{"kind": kind, "name": plural} for kind, plural in self.groups[request.path].items()]
+            return Answer(200, {"kind": "APIResourceList", "resources": kinds})
+        if not any(f"/{plural}" in request.path for kinds in self.groups.values() for plural in kinds.values()):
+            return Answer(404, "404 page not found\n")
+        return getattr(self, f"_{request.method.lower()}")(request)
+
+    def _get(self, request: Request) -> Answer:
+        if request.path in self.objects:
+            return Answer(200, self.objects[request.path])
+        if request.path.rpartition("/")[2] not in {
+            plural for kinds in self.groups.values() for plural in kinds.values()
+        }:
+            return self._missing(request.path)
+        found = [item for path, item in sorted(self.objects.items()) if self._selects(request, path, item)]
+        start = int(request.query.get("continue", 0))
+        end = start + min(self.page, int(request.query.get("limit", self.page)))
+        about: Json = {"resourceVersion": str(self._version)}
+        if end < len(found):
+            about["continue"] = str(end)
+        bare = [{name: value for name, value in item.items() if name not in {"kind", "apiVersion"}} for item in found]
+        return Answer(200, {"kind": "List", "metadata": about, "items": bare[start:end]})
+
+    def _post(self, request: Request) -> Answer:
+        name = request.body["metadata"]["name"]
+        path = f"{request.path}/{name}"
+        if path in self.objects:
+            return Answer(409, status(409, "AlreadyExists", f'"{name}" already exists', name=name))
+        if request.query.get("dryRun"):
+            return Answer(201, {**request.body, "dry": True})
+        return Answer(201, self.put(path, request.body))
+
+    def _patch(self, request: Request) -> Answer:
+        if request.path not in self.objects:
+            return self._missing(request.path)
+        uid = request.body.get("metadata", {}).get("uid")
+        if uid not in {None, self.objects[request.path]["metadata"]["uid"]}:
+            return Answer(409, status(409, "Conflict", "the UID in the precondition does not match", name="x"))
+        return Answer(200, self.put(request.path, _merged(self.objects[request.path], request.body)))
+
+    def _delete(self, request: Request) -> Answer:
+        if request.path not in self.objects:
+            return self._missing(request.path)
+        if request.body["preconditions"]["uid"] != self.objects[request.path]["metadata"]["uid"]:
+            return Answer(409, status(409, "Conflict", "the UID in the precondition does not match", name="x"))
+        self.drop(request.path)
+        return Answer(200, {"kind": "Status", "status": "Success"})
+
+    def _missing(self, path: str) -> Answer:
+        name = path.rpartition("/")[2]
+        return Answer(404, status(404, "NotFound", f'"{name}" not found', name=name))
+
+    def _selects(self, request: Request, path: str, item: Json) -> bool:
+        folder = path.rpartition("/")[0]
+        if "/namespaces/" not in request.path:
+            version, _, plural = request.path.rpartition("/")
+            if not (folder.startswith(f"{version}/namespaces/") and folder.endswith(f"/{plural}")):
+                return False
+        elif folder != request.path:
+            return False
+        label, _, value = request.query.get("labelSelector", "").partition("=")
+        labels = item["metadata"].get("labels") or {}
+        if label and (label not in labels or value not in {"", labels[label]}):
+            return False
+        name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        return name in {"", item["metadata"]["name"]}
+
+    def watch(self, request: Request) -> Iterator[Json]:
+        """Events from the asked version on, until the watches are cut or the server closes."""
+        seen, epoch = int(request.query["resourceVersion"]), self._epoch
+        if seen < self._forgotten:
+            yield {"type": "ERROR", "object": status(410, "Expired", "too old resource version")}
+            return
+        while True:
+            with self._changed:
+                news = [event for event in self._events if event[0] > seen]
+                while not news:
+                    if self._epoch != epoch or self._is_closed:
+                        return
+                    self._changed.wait(timeout=0.5)
+                    news = [event for event in self._events if event[0] > seen]
+            for version, kind, item in news:
+                seen = version
+                if self._selects(request, item["_path"], item):
+                    yield {"type": kind, "object": {key: value for key, value in item.items() if key != "_path"}}
+
+
+def _merged(old: Any, change: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(change, dict):
+        return change
+    base = old if isinstance(old, dict) else {}
+    kept = {name: value for name, value in base.items() if name not in change}
+    return kept | {name: _merged(base.get(name), value) for name, value in change.items() if value is not None}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    api: ApiServer
+
+    def _serve(self) -> None:
+        split = urlsplit(self.path)
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        request = Request(self.command, split.path, dict(parse_qsl(split.query)), dict(self.headers), body)
+        self.api.requests.append(request)
+        try:
+            if "watch" in request.query and not self.api.answers.get(str(request)):
+                self._stream(json.dumps(event) + "\n" for event in self.api.watch(request))
+            else:
+                self._say(self.api.answer(request))
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _say(self, answer: Answer) -> None:
+        text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
+        body = text.encode()
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body) + (1 if answer.cut else 0)))
+        self.end_headers()
+        self.wfile.write(body)
+        if answer.cut:
+            self.close_connection = True
+
+    def _stream(self, chunks: Iterator[str]) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for chunk in chunks:
+            data = chunk.encode()
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server's names
+
+    def log_message(self, *_: object) -> None:
+        """Tests read :attr:`ApiServer.requests` instead."""
+
+
+@contextmanager
+def serving(api: ApiServer) -> Iterator[ApiServer]:
+    """The server on a port of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": api}))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    api.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield api
+    finally:
+        api.close()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def kubeconfig(
+    folder: Path, server: str, *, namespace: str | None = "team", user: Json | None = None, name: str = "test"
+) -> Path:
+    """A kubeconfig of one context."""
+    context: Json = {"cluster": name, "user": name} | ({"namespace": namespace} if namespace else {})
+    path = folder / "kubeconfig"
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": name,
+                "clusters": [{"name": name, "cluster": {"server": server}}],
+                "users": [{"name": name, "user": user or {"token": "letmein"}}],
+                "contexts": [{"name": name, "context": context}],
+            }
+        )
+    )
+    return path

@@ -1,0 +1,227 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_trainer.contract import Label
+from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.cluster.submission import INCOMPLETE
+from kubectl_ddp.errors import Forbidden, NameTaken, PreflightFailed, UsageError
+from kubectl_ddp.render import render
+from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.jobs import a_job
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+STORES = "/apis/batch/v1/namespaces/team/jobs"
+SERVICES = "/api/v1/namespaces/team/services"
+POLICIES = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies"
+MONITORS = "/apis/monitoring.coreos.com/v1/namespaces/team/podmonitors"
+ROOT, STORE, SERVICE = f"{JOBS}/digits", f"{STORES}/digits-store", f"{SERVICES}/digits-store"
+ALL = {ROOT, STORE, SERVICE, f"{POLICIES}/digits", f"{MONITORS}/digits"}
+
+
+def digits(run_id: str = "run1", **changes: Any) -> list[Object]:
+    return render(a_job(**changes), run_id)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with serving(ApiServer()) as api:
+        yield api
+
+
+@pytest.fixture
+def notices() -> list[str]:
+    return []
+
+
+def backend_of(server: ApiServer, folder: Path, notices: list[str]) -> ClusterBackend:
+    connection = connect(kubeconfig=str(kubeconfig(folder, server.url)))
+    return ClusterBackend(connection=connection, notice=notices.append)
+
+
+@pytest.fixture
+def backend(server: ApiServer, tmp_path: Path, notices: list[str]) -> ClusterBackend:
+    return backend_of(server, tmp_path, notices)
+
+
+def changes(server: ApiServer) -> list[str]:
+    return [str(request) for request in server.requests if request.method != "GET"]
+
+
+def test_the_root_comes_first_and_suspended_then_what_it_owns_and_it_is_let_go_last(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    backend.submit(digits())
+    assert set(server.objects) == ALL
+    made = changes(server)
+    assert made[0] == f"POST {JOBS}"
+    assert made[-2:] == [f"PATCH {STORE}", f"PATCH {ROOT}"]
+    created = next(request.body for request in server.requests if str(request) == f"POST {JOBS}")
+    assert created["spec"]["runPolicy"]["suspend"] is True
+    assert INCOMPLETE in created["metadata"]["annotations"]
+    root = server.objects[ROOT]
+    assert root["spec"]["runPolicy"]["suspend"] is False
+    assert INCOMPLETE not in root["metadata"]["annotations"]
+    for path in ALL - {ROOT}:
+        (owner,) = server.objects[path]["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("PyTorchJob", root["metadata"]["uid"])
+
+
+def test_the_store_does_not_run_before_the_root_is_let_go(server: ApiServer, backend: ClusterBackend) -> None:
+    backend.submit(digits())
+    created = next(request.body for request in server.requests if str(request) == f"POST {STORES}")
+    assert created["spec"]["suspend"] is True
+    assert server.objects[STORE]["spec"]["suspend"] is False
+
+
+def test_a_job_that_is_submitted_suspended_stays_so(server: ApiServer, backend: ClusterBackend) -> None:
+    objects = digits()
+    objects[0]["spec"]["runPolicy"]["suspend"] = True
+    backend.submit(objects)
+    assert server.objects[ROOT]["spec"]["runPolicy"]["suspend"] is True
+    assert INCOMPLETE not in server.objects[ROOT]["metadata"]["annotations"]
+
+
+def test_the_identical_job_again_changes_nothing(server: ApiServer, backend: ClusterBackend) -> None:
+    backend.submit(digits("run1"))
+    before = dict(server.objects)
+    backend.submit(digits("run2"))
+    assert server.objects == before
+
+
+def test_another_job_of_the_name_is_refused_and_the_first_left_alone(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    backend.submit(digits())
+    before = dict(server.objects)
+    with pytest.raises(NameTaken, match=r"PyTorchJob 'digits' in namespace 'team' of context 'test' already.*--name"):
+        backend.submit(digits(nproc=1))
+    assert server.objects == before
+
+
+@pytest.mark.parametrize("died_after", range(1, 7))
+def test_a_submission_that_died_anywhere_runs_nothing_and_is_made_whole_by_the_next(
+    server: ApiServer, tmp_path: Path, notices: list[str], died_after: int
+) -> None:
+    """As after SIGKILL: no step of the first submission follows, its cleaning up included."""
+    backend = backend_of(server, tmp_path, notices)
+    order = [f"POST {path}" for path in (STORES, SERVICES, POLICIES, MONITORS)] + [f"PATCH {STORE}", f"PATCH {ROOT}"]
+    server.next(order[died_after - 1], Answer(403, status(403, "Forbidden", "dead")))
+    server.next(f"DELETE {ROOT}", Answer(403, status(403, "Forbidden", "dead")))
+    with pytest.raises(Forbidden):
+        backend.submit(digits("run1"))
+    assert server.objects[ROOT]["spec"]["runPolicy"]["suspend"] is True
+    backend.submit(digits("run2"))
+    assert set(server.objects) == ALL
+    assert {server.objects[path]["metadata"]["labels"][Label.RUN_ID] for path in ALL} == {"run2"}
+    owners = {server.objects[path]["metadata"]["ownerReferences"][0]["uid"] for path in ALL - {ROOT}}
+    assert owners == {server.objects[ROOT]["metadata"]["uid"]}
+    assert server.objects[ROOT]["spec"]["runPolicy"]["suspend"] is False
+
+
+def test_a_companion_that_is_refused_takes_the_root_back(server: ApiServer, backend: ClusterBackend) -> None:
+    server.next(f"POST {POLICIES}", Answer(403, status(403, "Forbidden", "no networkpolicies for you")))
+    with pytest.raises(Forbidden, match=r"create networkpolicies\.networking\.k8s\.io"):
+        backend.submit(digits())
+    assert ROOT not in server.objects
+
+
+def test_a_companions_name_that_somebody_else_has_is_said_and_theirs_is_left_alone(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    theirs = server.put(SERVICE, {"spec": {"ports": []}})
+    with pytest.raises(NameTaken, match=r"another Service 'digits-store'"):
+        backend.submit(digits())
+    assert server.objects == {SERVICE: theirs} | {
+        path: item for path, item in server.objects.items() if path not in {SERVICE, ROOT}
+    }
+    assert ROOT not in server.objects
+
+
+def test_what_a_deleted_job_of_the_name_left_behind_is_replaced(server: ApiServer, backend: ClusterBackend) -> None:
+    backend.submit(digits("run1"))
+    server.drop(ROOT)
+    backend.submit(digits("run2", nproc=1))
+    assert {server.objects[path]["metadata"]["labels"][Label.RUN_ID] for path in ALL} == {"run2"}
+
+
+def test_a_lost_answer_is_no_taken_name(server: ApiServer, backend: ClusterBackend) -> None:
+    """The first POST arrives and its answer does not; the server says busy, and by then the object is there."""
+    objects = digits()
+    real = server.answer
+
+    def create_then_say_later(request: Any) -> Answer:
+        if str(request) == f"POST {SERVICES}" and SERVICE not in server.objects:
+            real(request)
+            return Answer(429, status(429, "TooManyRequests", "busy"), {"Retry-After": "0"})
+        return real(request)
+
+    server.answer = create_then_say_later  # type: ignore[method-assign]
+    backend.submit(objects)
+    assert set(server.objects) == ALL
+
+
+def test_a_job_that_is_being_deleted_still_has_its_name(server: ApiServer, backend: ClusterBackend) -> None:
+    backend.submit(digits())
+    about = server.objects[ROOT]["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    server.put(ROOT, server.objects[ROOT] | {"metadata": about})
+    with pytest.raises(NameTaken, match="being deleted; try again"):
+        backend.submit(digits())
+
+
+def without(kind: str) -> ApiServer:
+    return ApiServer({group: kinds for group, kinds in GROUPS.items() if kind not in kinds})
+
+
+def test_a_pod_monitor_is_left_out_with_a_word_where_no_one_would_read_it(tmp_path: Path, notices: list[str]) -> None:
+    with serving(without("PodMonitor")) as server:
+        backend_of(server, tmp_path, notices).submit(digits())
+        assert set(server.objects) == ALL - {f"{MONITORS}/digits"}
+    (notice,) = notices
+    assert notice.startswith("PodMonitor is left out")
+
+
+def test_without_the_operator_nothing_is_created_and_one_sentence_says_what_is_missing(
+    tmp_path: Path, notices: list[str]
+) -> None:
+    with serving(without("PyTorchJob")) as server:
+        backend = backend_of(server, tmp_path, notices)
+        with pytest.raises(PreflightFailed, match=r"'test' does not know PyTorchJob.*training operator") as caught:
+            backend.submit(digits())
+        assert caught.value.exit_code == 4
+        assert not changes(server)
+        with pytest.raises(PreflightFailed, match="does not know PyTorchJob"):
+            backend.jobs()
+
+
+def test_a_dry_run_asks_for_every_object_and_creates_none(server: ApiServer, backend: ClusterBackend) -> None:
+    answered = backend.dry_run(digits())
+    assert [item["dry"] for item in answered] == [True] * 5
+    assert {request.query["dryRun"] for request in server.requests if request.method == "POST"} == {"All"}
+    assert not server.objects
+    assert not any("ownerReferences" in request.body["metadata"] for request in server.requests if request.body)
+
+
+def test_a_dry_run_of_a_job_that_is_there_answers_as_submitting_it_would(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    backend.submit(digits())
+    there = backend.dry_run(digits("run2"))
+    assert {item["metadata"]["labels"][Label.RUN_ID] for item in there} == {"run1"}
+    with pytest.raises(NameTaken):
+        backend.dry_run(digits(nproc=1))
+    del server
+
+
+def test_a_job_file_may_name_the_namespace(server: ApiServer, backend: ClusterBackend) -> None:
+    backend.submit(digits(namespace="other"))
+    assert set(server.objects) == {path.replace("/team/", "/other/") for path in ALL}
+
+
+def test_objects_without_a_root_are_no_job(backend: ClusterBackend) -> None:
+    with pytest.raises(UsageError, match="here are 0"):
+        backend.submit(digits()[1:])
