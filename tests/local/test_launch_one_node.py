@@ -26,7 +26,8 @@ def test_workers_get_the_environment_of_torchrun(stage: Stage) -> None:
         "TORCHELASTIC_USE_AGENT_STORE OMP_NUM_THREADS DDP_GENERATION TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     )
     script = stage.script(f"import os\nprint('env', *(os.environ.get(n) for n in '{names}'.split()))")
-    run = stage.launch("--nproc-per-node", "2", "--max-restarts", "4", script)
+    whole_lines = ["--tee", "1", "--log-line-prefix-template", ""]
+    run = stage.launch("--nproc-per-node", "2", "--max-restarts", "4", *whole_lines, script)
     assert run.code() == 0
     told = sorted(line for line in run.lines if line.startswith("env"))
     assert told == [
@@ -304,10 +305,10 @@ def test_redirected_streams_stay_off_the_console(stage: Stage, tmp_path: Path) -
 
 
 def test_the_filter_shows_the_ranks_that_were_asked_for(stage: Stage) -> None:
-    script = stage.script("import os\nprint('rank', os.environ['RANK'])")
-    run = stage.launch("--nproc-per-node", "3", "--local-ranks-filter", "0,2", script)
+    script = stage.script("import os\nprint('rank ' + os.environ['RANK'])")
+    run = stage.launch("--nproc-per-node", "3", "--local-ranks-filter", "0,2", "--tee", "1", script)
     assert run.code() == 0
-    assert sorted(line for line in run.lines if line.startswith("rank")) == ["rank 0", "rank 2"]
+    assert sorted(line for line in run.lines if "rank" in line) == ["[default0]:rank 0", "[default2]:rank 2"]
 
 
 def test_no_temporary_folder_is_left_behind(stage: Stage, tmp_path: Path) -> None:

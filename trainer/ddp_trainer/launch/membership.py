@@ -27,9 +27,9 @@ from typing import Final
 
 from ddp_trainer.contract import Exit, RestartCause
 from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch.admission import objection
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.protocol import (
-    VERSION,
     Failed,
     Failure,
     FromAgent,
@@ -167,7 +167,7 @@ class Membership:
     # ------------------------------------------------------------------ arrivals
 
     def _hello(self, peer: int, hello: Hello) -> None:
-        if why := self._objection(hello):
+        if why := objection(hello, self.run_id):
             self._send(peer, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             return
         if self.over:
@@ -186,18 +186,6 @@ class Membership:
                 self._learn(hello.last, hello.standing)
         if hello.standing is not Standing.IDLE:
             self._resume(agent, hello)
-
-    def _objection(self, hello: Hello) -> str:
-        if hello.version != VERSION:
-            return f"The store speaks version {VERSION} of the protocol, this launcher {hello.version}; use one image."
-        if self.run_id and hello.run_id != self.run_id:
-            return (
-                f"The store serves run {self.run_id!r}, not {hello.run_id!r}: a newer submission has replaced this one."
-            )
-        policy = hello.policy
-        if not 1 <= policy.min_nodes <= policy.max_nodes or hello.node.local_world_size < 1:
-            return f"No group of {policy.min_nodes}:{policy.max_nodes} nodes can be formed."
-        return ""
 
     def _supersede(self, hello: Hello) -> None:
         """A pod that was made anew replaces the one whose name it bears, though that may not know it is gone."""

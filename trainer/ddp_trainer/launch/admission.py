@@ -1,0 +1,17 @@
+"""Which agents the store has anything to say to."""
+
+from __future__ import annotations
+
+from ddp_trainer.launch.protocol import VERSION, Hello
+
+
+def objection(hello: Hello, run_id: str) -> str:
+    """Why an agent cannot take part in the run, as a sentence; empty when it can. ``run_id`` is empty before the first."""
+    if hello.version != VERSION:
+        return f"The store speaks version {VERSION} of the protocol, this launcher {hello.version}; use one image."
+    if run_id and hello.run_id != run_id:
+        return f"The store serves run {run_id!r}, not {hello.run_id!r}: a newer submission has replaced this one."
+    policy = hello.policy
+    if not 1 <= policy.min_nodes <= policy.max_nodes or hello.node.local_world_size < 1:
+        return f"No group of {policy.min_nodes}:{policy.max_nodes} nodes can be formed."
+    return ""
