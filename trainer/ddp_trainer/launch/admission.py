@@ -6,7 +6,7 @@ from ddp_trainer.launch.protocol import VERSION, Hello
 
 
 def objection(hello: Hello, run_id: str) -> str:
-    """Why an agent cannot take part in the run, as a sentence; empty when it can. ``run_id`` is empty before the first."""
+    """Why an agent cannot take part in the run, as a sentence; empty when it can. No run id yet: any will do."""
     if hello.version != VERSION:
         return f"The store speaks version {VERSION} of the protocol, this launcher {hello.version}; use one image."
     if run_id and hello.run_id != run_id:

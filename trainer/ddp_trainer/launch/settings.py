@@ -182,13 +182,14 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
         if not re.fullmatch(r"\d+(,\d+)*", arguments.local_ranks_filter.replace(" ", "")):
             raise LaunchError(f"--local-ranks-filter {arguments.local_ranks_filter!r} is no list of ranks such as 0,1.")
         shown = frozenset(int(rank) for rank in arguments.local_ranks_filter.split(","))
-    template = arguments.log_line_prefix_template or environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
-    default = LogSpec()
+    template = arguments.log_line_prefix_template
+    if template is None:
+        template = environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", LogSpec().prefix)
     return LogSpec(
         redirects=parse_std(arguments.redirects, "--redirects"),
         tee=parse_std(arguments.tee, "--tee"),
         shown=shown,
-        prefix=default.prefix if template is None else template,
+        prefix=template,
         stdout_filters=_words(arguments.duplicate_stdout_filters),
         stderr_filters=_words(arguments.duplicate_stderr_filters),
     )
