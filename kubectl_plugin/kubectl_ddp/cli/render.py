@@ -29,6 +29,7 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.document import API_VERSION  # noqa: PLC0415
     from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
+    from kubectl_ddp.spec.rules import notes  # noqa: PLC0415
 
     prepared = prepare(options, request, shown=True)
     warn(prepared.resolved, options)
@@ -37,9 +38,10 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
         click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
     elif options.output == "json":
         fields = [_as_json(key, value, origin) for key, value, origin in explained(prepared.resolved)]
-        click.echo(json.dumps({"apiVersion": API_VERSION, "kind": "Explanation", "fields": fields}, indent=2))
+        document = {"apiVersion": API_VERSION, "kind": "Explanation", "fields": fields, "notes": notes(prepared.spec)}
+        click.echo(json.dumps(document, indent=2))
     else:
-        click.echo(_table(prepared.resolved))
+        click.echo("\n".join([_table(prepared.resolved), *(f"\n{note}" for note in notes(prepared.spec))]))
 
 
 def explained(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:

@@ -55,6 +55,22 @@ def warnings(spec: JobSpec) -> list[Doubt]:
     return [found for doubt in DOUBTS for found in doubt(spec)]
 
 
+def notes(spec: JobSpec) -> list[str]:
+    """What is meant so, and surprises those who know other launchers."""
+    found = []
+    if spec.nnodes.is_elastic and 2 * spec.nnodes.minimum <= spec.nnodes.maximum:
+        found.append(
+            f"nnodes {spec.nnodes} is no majority, and need not be: one store decides who is in the run, so a cut "
+            "network makes no second world."
+        )
+    if spec.checkpoint_claim is None:
+        found.append(
+            "Without a checkpointClaim each node keeps its own copy of the checkpoints: any one node that stays is "
+            "enough to go on from, and when all of them go at once, by suspend too, the run begins anew."
+        )
+    return found
+
+
 def longest_suffix(maximum_nodes: int) -> int:
     """Characters that names made of the job's name add to it, at most."""
     return max(len(STORE_POD_SUFFIX), len(f"-worker-{maximum_nodes - 1}"))

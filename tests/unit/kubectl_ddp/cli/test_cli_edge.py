@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,6 +156,15 @@ def test_usage_is_shown_as_kubectls_when_kubectl_called() -> None:
             [EXECUTABLE, "version", "-h"], env={**os.environ, "_": caller}, capture_output=True, text=True, check=True
         )
         assert done.stdout.startswith(f"Usage: {usage} version ")
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kubectl_runs_us_under_its_own_name_and_passes_our_exit_code_on() -> None:
+    environ = {**os.environ, "PATH": f"{EXECUTABLE.parent}:{os.environ['PATH']}"}
+    called = ["bash", "-c", "kubectl ddp version --help; kubectl ddp verison"]
+    done = subprocess.run(called, env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("Usage: kubectl ddp version ")
+    assert (done.returncode, done.stderr) == (2, "error: There is no command 'verison'. Did you mean 'version'?\n")
 
 
 def test_ctrl_c_while_a_command_works_leaves_no_traceback(tmp_path: Path) -> None:

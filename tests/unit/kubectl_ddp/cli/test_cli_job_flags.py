@@ -243,13 +243,16 @@ def test_render_prints_yaml_and_the_same_each_time(capsys: pytest.CaptureFixture
 @pytest.mark.usefixtures("here")
 def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "-f", "job.yaml", "--nproc", "1", "--set", "ttl=1h", "--explain"]) == 0
-    rows = {line.split()[0]: " ".join(line.split()[2:]) for line in capsys.readouterr().out.splitlines()}
+    told = capsys.readouterr().out
+    table = told.partition("\n\n")[0]
+    rows = {line.split()[0]: " ".join(line.split()[2:]) for line in table.splitlines()}
     assert rows["nnodes"] == "job.yaml line 6"
     assert rows["nproc"] == "--nproc"
     assert rows["ttl"] == "--set ttl"
     assert rows["cpu"] == "rule nproc: one core per process"
     assert rows["env.NVIDIA_VISIBLE_DEVICES"].startswith("preset cpu-gloo: ")
     assert rows["maxRestarts"] == "default"
+    assert "nnodes 1:2 is no majority, and need not be" in told
 
 
 @pytest.mark.usefixtures("here")

@@ -10,7 +10,7 @@ from ddp_trainer.contract import Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Memory, Nodes
-from kubectl_ddp.spec.rules import warnings
+from kubectl_ddp.spec.rules import notes, warnings
 from kubectl_ddp.spec.values import SecretKey
 from tests.jobs import a_job
 
@@ -104,3 +104,14 @@ def test_what_is_probably_not_meant_is_said(changes: dict[str, Any], words: str)
 )
 def test_what_is_plain_raises_no_doubt(changes: dict[str, Any]) -> None:
     assert warnings(a_job(**changes)) == []
+
+
+def test_a_minority_of_nodes_is_explained_and_a_majority_needs_no_words() -> None:
+    assert "no majority" in notes(a_job(nnodes=Nodes(2, 4), checkpoint_claim="c"))[0]
+    assert notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c")) == []
+    assert notes(a_job(nnodes=Nodes(1, 1), checkpoint_claim="c")) == []
+
+
+def test_what_becomes_of_checkpoints_without_a_volume_is_explained() -> None:
+    [note] = notes(a_job(nnodes=Nodes(2, 2)))
+    assert "when all of them go at once, by suspend too, the run begins anew" in note
