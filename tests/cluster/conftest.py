@@ -1,0 +1,45 @@
+"""Tests on the cluster that KUBECONFIG names, with the image that DDP_TEST_IMAGE names; skipped without them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.errors import DdpError
+from tests.cluster.live_cluster import Namespace, namespace
+
+IMAGE = "DDP_TEST_IMAGE"
+"""Image that the cluster's nodes can start. Where it is set, a cluster is meant to be there, and nothing is skipped."""
+
+
+@pytest.fixture(scope="session")
+def api() -> Api:
+    """The cluster's API server."""
+    try:
+        api = Api(connect())
+        api.get("/version")
+    except DdpError as error:
+        if IMAGE in os.environ:
+            pytest.fail(f"{IMAGE} is set, and there is no cluster: {error}")
+        pytest.skip(f"These tests need a cluster: {error}")
+    return api
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """The trainer image."""
+    if IMAGE not in os.environ:
+        pytest.skip(f"Set {IMAGE} to a trainer image that the cluster can start; 'make image' builds one.")
+    return os.environ[IMAGE]
+
+
+@pytest.fixture
+def space(api: Api, image: str, tmp_path: Path) -> Iterator[Namespace]:
+    """A namespace of the test's own."""
+    with namespace(api, image, tmp_path) as made:
+        yield made

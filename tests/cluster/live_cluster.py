@@ -1,0 +1,155 @@
+"""The cluster that KUBECONFIG names, as tests see it: its API, namespaces of their own, and the real command line."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ddp_trainer.contract import Label
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.errors import NotFound
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+KINDS = (
+    ("kubeflow.org/v1", "pytorchjobs"),
+    ("batch/v1", "jobs"),
+    ("v1", "pods"),
+    ("v1", "services"),
+    ("v1", "configmaps"),
+    ("networking.k8s.io/v1", "networkpolicies"),
+)
+"""What a job may leave behind; PodMonitors besides, where they are served."""
+
+RESTRICTED: Json = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one call of the command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def ok(self) -> Result:
+        assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
+        return self
+
+
+@dataclass
+class Namespace:
+    """A namespace that enforces Pod Security ``restricted``, and the command line in it."""
+
+    name: str
+    api: Api
+    image: str
+    home: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def ddp(self, *words: str, seconds: float = 240, environ: Mapping[str, str] | None = None) -> Result:
+        """Run ``python -m kubectl_ddp WORDS`` as a person would, in this namespace."""
+        command, *rest = words
+        done = subprocess.run(
+            [sys.executable, "-m", "kubectl_ddp", command, "-n", self.name, *rest],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=seconds,
+            env={**os.environ, "HOME": str(self.home), **self.environ, **(environ or {})},
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def path(self, version: str, plural: str, name: str = "") -> str:
+        """Path of an object of this namespace, or of a collection."""
+        return collection(version, plural, self.name) + (f"/{name}" if name else "")
+
+    def pods(self, role: str = "worker") -> list[Json]:
+        """The pods of jobs, by name."""
+        found, _ = self.api.items(self.path("v1", "pods"), labelSelector=f"{Label.ROLE}={role}")
+        return sorted(found, key=lambda pod: pod["metadata"]["name"])
+
+    def left(self) -> list[str]:
+        """Every object of ours that is there."""
+        kinds = [*KINDS, ("monitoring.coreos.com/v1", "podmonitors")]
+        found = []
+        for version, plural in kinds:
+            with contextlib.suppress(Exception if plural == "podmonitors" else NotFound):
+                items, _ = self.api.items(self.path(version, plural), labelSelector=Label.JOB)
+                found += [f"{plural}/{item['metadata']['name']}" for item in items]
+        return found
+
+    def kubeconfig_of_nobody(self) -> Path:
+        """A kubeconfig for a service account without any right."""
+        self.api.create(self.path("v1", "serviceaccounts"), {"metadata": {"name": "nobody"}})
+        asked = self.api.create(
+            self.path("v1", "serviceaccounts", "nobody/token"),
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}},
+        )
+        cluster = {"server": self.api.connection.server, "certificate-authority-data": _authority()}
+        path = self.home / "nobody.kubeconfig"
+        path.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "nobody",
+                    "clusters": [{"name": "c", "cluster": cluster}],
+                    "users": [{"name": "u", "user": {"token": asked["status"]["token"]}}],
+                    "contexts": [{"name": "nobody", "context": {"cluster": "c", "user": "u"}}],
+                }
+            )
+        )
+        return path
+
+
+def _authority() -> str:
+    """The cluster's certificate authority, from wherever the kubeconfig keeps it."""
+    pool = connect().pool.connection_pool_kw
+    return base64.b64encode(Path(pool["ca_certs"]).read_bytes()).decode()
+
+
+def until(what: str, check: Callable[[], T], *, seconds: float = 120) -> T:
+    """Wait until ``check`` answers with something, and return that."""
+    end = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < end, f"{what} did not happen within {seconds:g} s"
+        time.sleep(0.2)
+    return found
+
+
+@contextlib.contextmanager
+def namespace(api: Api, image: str, home: Path) -> Iterator[Namespace]:
+    """A namespace for one test, deleted after it."""
+    name = f"ddp-test-{secrets.token_hex(4)}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    made = api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    try:
+        yield Namespace(name, api, image, home)
+    finally:
+        api.delete(f"/api/v1/namespaces/{name}", uid=made["metadata"]["uid"])
