@@ -110,6 +110,8 @@ class Path(StrEnum):
     """Paths inside a container."""
 
     RUN_DIR = "/var/run/ddp"
+    METRICS_DIR = "/var/run/ddp/metrics"
+    """``File.METRICS`` in the run directory: a memory volume, since a store into a page that a disk writes back waits."""
     CHECKPOINT_DIR = "/checkpoints"
     CODE = "/var/run/ddp-code"
     """Where a script that travels with its job is mounted, read-only."""
