@@ -66,7 +66,8 @@ def run(
         given = _Given(config, env, recorder or SilentRankRecorder(), progress, stop, began)
         _import_torch()
         outcome = _train(task or load_task(config.task), given)
-    if env.rank == 0:
+    # In every pod: a controller that sees the first pod succeed may delete the others, rank 0's among them.
+    if env.local_rank == 0:
         _publish(outcome, config, progress)
     return outcome
 
