@@ -1,0 +1,130 @@
+"""Real training on a real cluster, through the real command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.contract import Label, Role
+from tests.cluster.live_cluster import RESTRICTED, Namespace, until
+
+DIGITS = ("--module", "ddp_trainer", "--", "train", "--task", "digits", "--global-batch", "64", "--seed", "0")
+SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm", "256Mi")
+
+
+@pytest.mark.timeout(600)
+def test_digits_survives_the_loss_of_a_pod_and_loses_no_sample(space: Namespace) -> None:
+    """The main job: two workers of two processes, in a namespace that enforces Pod Security ``restricted``."""
+    submitted = space.ddp(
+        "submit", "--name", "digits", "--image", space.image, *SIZE, "-o", "json", *DIGITS, "--epochs", "60"
+    ).ok()
+    run_id = submitted.json["runId"]
+    space.ddp("wait", "digits", "--for=step=100", "--timeout", "4m").ok()
+
+    (listed,) = space.ddp("list", "-o", "json").ok().json["items"]
+    assert (listed["name"], listed["state"], listed["world_size"]) == ("digits", "Running", 4)
+    ranks = space.ddp("status", "digits", "--ranks", "-o", "json").ok().json["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
+    assert [rank["pod"] for rank in ranks] == ["digits-worker-0"] * 2 + ["digits-worker-1"] * 2
+    assert {rank["state"] for rank in ranks} == {"up"}
+    assert all(rank["step"] >= 100 for rank in ranks)
+
+    victim = space.pods()[1]
+    assert victim["metadata"]["name"] == "digits-worker-1"
+    space.api.delete(space.path("v1", "pods", "digits-worker-1"), uid=victim["metadata"]["uid"])
+
+    def has_successor() -> bool:
+        uids = [pod["metadata"]["uid"] for pod in space.pods() if pod["status"]["phase"] == "Running"]
+        return len(uids) == 2 and victim["metadata"]["uid"] not in uids
+
+    until("a new pod in the place of the deleted one", has_successor)
+    done = space.ddp("wait", "digits", "--for=complete", "--timeout", "8m", seconds=500)
+    assert done.code == 0, done.err + space.ddp("status", "digits").out + space.ddp("logs", "digits").out
+
+    state = space.ddp("status", "digits", "-o", "json").ok().json
+    summary = state["summary"]
+    assert (state["state"], summary["result"]) == ("Succeeded", "succeeded")
+    assert summary["accuracy"] >= 0.97
+    assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
+    assert (summary["steps"], summary["epochs"], summary["world_size"]) == (60 * 23, 60, 4)
+    assert sum(summary["restarts"].values()) >= 1
+
+    lines = space.ddp("logs", "digits", "--rank", "all").ok().out.splitlines()
+    assert all(pod["metadata"]["labels"][Label.RUN_ID] == run_id for pod in space.pods())
+    assert lines, "the pod that is left keeps its lines"
+    space.ddp("delete", "digits").ok()
+    until("nothing left", lambda: not space.left())
+
+
+def test_following_a_submission_prints_every_line_once_and_ends_with_the_job(space: Namespace, tmp_path: Path) -> None:
+    script = tmp_path / "count.py"
+    script.write_text(
+        "import time\nfor number in range(40):\n    print('line', number, flush=True)\n    time.sleep(0.1)\n"
+    )
+    flags = ("--nnodes", "1", "--nproc", "2", "--cpu", "500m", "--memory", "512Mi", "--shm", "32Mi")
+    done = space.ddp("submit", str(script), "--name", "count", "--image", space.image, "--follow", *flags).ok()
+    for rank in range(2):
+        written = [line for line in done.out.splitlines() if line.startswith(f"[rank{rank}] ")]
+        assert written == [f"[rank{rank}] line {number}" for number in range(40)]
+    tail = space.ddp("logs", "count", "--rank", "1", "--tail", "3").ok().out.splitlines()
+    assert tail == [f"[rank1] line {number}" for number in (37, 38, 39)]
+
+
+def test_a_script_that_fails_exits_10_with_its_error(space: Namespace, tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("raise ValueError('the 7th layer has no name')\n")
+    flags = ("--nnodes", "1", "--nproc", "1", "--cpu", "500m", "--memory", "512Mi", "--shm", "32Mi")
+    done = space.ddp(
+        "submit", str(script), "--name", "broken", "--image", space.image, "--wait", "--max-restarts", "0", *flags
+    )
+    assert done.code == 10
+    assert "the 7th layer has no name" in done.err
+    waited = space.ddp("wait", "broken", "--for=complete")
+    assert waited.code == 10
+    assert "the 7th layer has no name" in waited.err
+    error = space.ddp("logs", "broken", "--first-error").ok().out
+    assert "ValueError: the 7th layer has no name" in error
+    state = space.ddp("status", "broken", "-o", "json").ok().json
+    assert (state["state"], state["first_error"]["rank"]) == ("Failed", 0)
+
+
+def test_nobody_outside_of_the_job_reaches_its_store(space: Namespace) -> None:
+    """Where the cluster enforces network policies; the metrics port stays open, and proves that there is a way."""
+    space.ddp(
+        *("submit", "--name", "nap", "--image", space.image, "--nnodes", "1", "--nproc", "1", "--cpu", "100m"),
+        *("--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 3600"),
+    ).ok()
+
+    def addresses() -> list[str]:
+        pods = [*space.pods(Role.STORE), *space.pods(Role.WORKER)]
+        return [pod["status"].get("podIP", "") for pod in pods if pod["status"]["phase"] == "Running"]
+
+    until("store and worker running", lambda: len(addresses()) == 2 and all(addresses()))
+    store, worker = addresses()
+    program = (
+        "import socket, sys, time\n"
+        "def answers(host, port):\n"
+        "    try:\n"
+        "        socket.create_connection((host, port), 2).close()\n"
+        "    except OSError:\n"
+        "        return False\n"
+        "    return True\n"
+        f"while not answers({worker!r}, 9464):\n"
+        "    time.sleep(0.2)\n"
+        f"print('open' if answers({store!r}, 29400) else 'closed')\n"
+    )
+    container = {
+        "name": "stranger",
+        "image": space.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", program],
+        "securityContext": RESTRICTED,
+    }
+    space.api.create(
+        space.path("v1", "pods"),
+        {"metadata": {"name": "stranger"}, "spec": {"restartPolicy": "Never", "containers": [container]}},
+    )
+    path = space.path("v1", "pods", "stranger")
+    until("an answer", lambda: space.api.get(path)["status"]["phase"] in {"Succeeded", "Failed"})
+    assert space.api.text(f"{path}/log", seconds=10).strip() == "closed"
