@@ -1,0 +1,124 @@
+"""A place for local jobs that tests own: jobs of a few shell lines, and nothing left of them at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.local.backend import LocalBackend
+from kubectl_ddp.local.conditions import is_true
+from kubectl_ddp.local.directory import JobDirectory
+from kubectl_ddp.local.liveness import engine_of, wait_until_gone
+from kubectl_ddp.local.process import marked
+from kubectl_ddp.render.pod import literal
+from tests.kube_objects import a_template, job
+
+Until = Callable[[Snapshot], object]
+
+
+class Place(LocalBackend):
+    """The local engine below a directory of the test."""
+
+    def __init__(self, path: Path, **environ: str) -> None:
+        self.state = path
+        self.environ = {**os.environ, "XDG_STATE_HOME": str(path), **environ}
+        super().__init__(environ=self.environ, directory=path.parent)
+
+    def files(self, name: str = "digits") -> JobDirectory:
+        """The files of a job."""
+        return JobDirectory(self.state / "kubectl-ddp" / "jobs" / name)
+
+    def run(self, script: str, *, name: str = "digits", store: str | None = None, **wanted: Any) -> Object:
+        """Submit a job whose workers run a shell script; ``wanted`` is for :func:`tests.kube_objects.job`."""
+        template = a_template(["sh", "-c", literal(script)], **wanted.pop("container", {}))
+        template["spec"] |= {"terminationGracePeriodSeconds": 20, **wanted.pop("pod", {})}
+        root = job(template=template, metadata={"name": name, "labels": {"ddp.dev/job": name}}, **wanted)
+        del root["status"]
+        template["metadata"]["labels"]["ddp.dev/job"] = name
+        self.submit([root, *([] if store is None else store_of(name, store))])
+        return self.job(name).job
+
+    def until(self, reached: Until, name: str = "digits") -> Snapshot:
+        """The job as soon as it is so."""
+        for snapshot in self.watch(name):
+            if reached(snapshot):
+                return snapshot
+        raise AssertionError("the job was deleted first")
+
+    def ended(self, name: str = "digits") -> Snapshot:
+        """The job once its engine has ended."""
+        engine = engine_of(self.files(name))
+        assert engine is not None
+        wait_until_gone(engine.identity)
+        return self.job(name)
+
+    def lines(self, index: int = 0, name: str = "digits") -> list[str]:
+        """What a worker wrote."""
+        pod = next(pod for pod in self.job(name).pods if pod["metadata"]["name"] == f"{name}-worker-{index}")
+        return list(self.logs(pod))
+
+
+@contextmanager
+def a_place(path: Path, **environ: str) -> Iterator[Place]:
+    """A place whose jobs are deleted at the end, and which then has no process left."""
+    place = Place(path, **environ)
+    uids = []
+    try:
+        yield place
+    finally:
+        for snapshot in place.jobs():
+            uids.append(snapshot.job["metadata"]["uid"])
+            place.delete(snapshot.job["metadata"]["name"])
+        assert [marked(f"{uid}/") for uid in uids] == [[] for _ in uids]
+
+
+def store_of(name: str, script: str) -> list[Object]:
+    """A batch Job that stands for the rendezvous store, and its Service."""
+    template = a_template(["sh", "-c", script])
+    template["metadata"]["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "store"}
+    template["spec"] |= {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 20}
+    store = {"name": f"{name}-store"}
+    return [
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": dict(store), "spec": {"template": template}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": dict(store), "spec": {"clusterIP": "None"}},
+    ]
+
+
+def condition(name: str) -> Until:
+    """Whether the job has a condition."""
+    return lambda snapshot: is_true(snapshot.job["status"], name)
+
+
+def workers(snapshot: Snapshot) -> list[Object]:
+    """Worker pods that are not on their way out, by name."""
+    found = [pod for pod in snapshot.pods if pod["metadata"]["labels"]["ddp.dev/role"] == "worker"]
+    return sorted(
+        (pod for pod in found if "deletionTimestamp" not in pod["metadata"]),
+        key=lambda pod: str(pod["metadata"]["name"]),
+    )
+
+
+def container(pod: Object) -> dict[str, Any]:
+    """Status of a pod's container."""
+    status: dict[str, Any] = pod["status"]["containerStatuses"][0]
+    return status
+
+
+def all_run(count: int) -> Until:
+    """Whether so many workers run, and no others are there."""
+    return lambda snapshot: ["running" in container(pod)["state"] for pod in workers(snapshot)] == [True] * count
+
+
+def seen_in_log(place: Place, text: str, index: int = 0) -> Sequence[str]:
+    """A worker's lines, followed until one holds a text."""
+    pod = workers(place.until(lambda snapshot: len(workers(snapshot)) > index))[index]
+    lines = []
+    for line in place.logs(pod, follow=True):
+        lines.append(line)
+        if text in line:
+            return lines
+    raise AssertionError(f"'{text}' was never written; there was {lines}")
