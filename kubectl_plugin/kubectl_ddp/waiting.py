@@ -66,6 +66,8 @@ class Goal:
                 return state.state in {State.FAILED, State.LOST}
             case State.SUSPENDED:  # and its pods have ended, which is what one waits for
                 return state.state is State.SUSPENDED and state.nodes.ready == 0
+            case State.RUNNING:  # a short job may be through before we look
+                return state.state in {State.RUNNING, State.SUCCEEDED}
         return state.state is self.state
 
 
@@ -141,7 +143,7 @@ def _raise_if_hopeless(state: JobState, goal: Goal) -> None:
         raise failure(state)
     if state.state is State.SUCCEEDED:
         raise DdpError(f"Job '{state.name}' succeeded before it was {goal.text}.")
-    if state.state is State.SUSPENDED and goal.state is not State.RUNNING:
+    if state.state is State.SUSPENDED and goal.state not in {State.RUNNING, State.SUSPENDED}:
         raise Cancelled(
             f"Job '{state.name}' was suspended before it was {goal.text}.",
             hint=f"'kubectl ddp resume {state.name}' lets it go on.",

@@ -1,0 +1,104 @@
+"""A place whose one job goes through scripted moments: what a cluster might show, without one.
+
+It simplifies: time does not pass by itself. The next moment comes when the last one was looked at, so nothing is
+missed, and a watch that has no next moment waits for ever, unless the job is deleted in the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.errors import NotFound, Unreachable
+
+
+class ScriptedBackend:
+    """Implements :class:`kubectl_ddp.backend.Backend` for one job."""
+
+    where = "scripted"
+
+    def __init__(
+        self,
+        moments: Sequence[Snapshot],
+        *,
+        metrics: Sequence[Mapping[str, str]] = (),
+        logs: Mapping[str, Sequence[str]] | None = None,
+        is_deleted_at_the_end: bool = False,
+    ) -> None:
+        """A job.
+
+        Args:
+            moments: what a watch shows, one after the other.
+            metrics: pod → text, for each time that metrics are asked for; the last one stays.
+            logs: uid of a pod → its lines, with their times.
+            is_deleted_at_the_end: whether the job is gone after the last moment.
+        """
+        self._moments = moments
+        self._metrics = list(metrics)
+        self._logs = logs or {}
+        self._ends = is_deleted_at_the_end
+
+    def job(self, name: str) -> Snapshot:
+        """The first moment."""
+        if not self._moments:
+            raise NotFound(f"There is no job '{name}'.")
+        return self._moments[0]
+
+    def watch(self, name: str) -> Iterator[Snapshot]:
+        """All moments."""
+        self.job(name)
+        yield from self._moments
+        if not self._ends:
+            threading.Event().wait()
+
+    def metrics(self, pod: Object) -> str:
+        """The pod's part of the present metrics; asking for the first pod again turns the page."""
+        page = self._metrics[0] if self._metrics else {}
+        text = page.get(pod["metadata"]["name"])
+        if len(self._metrics) > 1:
+            del self._metrics[0]
+        if text is None:
+            raise Unreachable("It does not answer.")
+        return text
+
+    def logs(
+        self,
+        pod: Object,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        timestamps: bool = False,
+        since: str | None = None,
+    ) -> Iterator[str]:
+        """Lines of the container; ``since`` is to the second, as an API server's."""
+        del follow, tail
+        for line in self._logs.get(f"{pod['metadata']['uid']}/{_restarts(pod)}", ()):
+            if since is None or line[:19] >= since[:19]:
+                yield line if timestamps else line.partition(" ")[2]
+
+    def submit(self, objects: Sequence[Object]) -> None:
+        """Not scripted."""
+        raise NotImplementedError
+
+    def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
+        """The job."""
+        del all_namespaces
+        return [self._moments[0]] if self._moments else []
+
+    def scale(self, name: str, nodes: int) -> None:
+        """Not scripted."""
+        raise NotImplementedError
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        """Not scripted."""
+        raise NotImplementedError
+
+    def delete(self, name: str) -> None:
+        """Not scripted."""
+        raise NotImplementedError
+
+
+def _restarts(pod: Object) -> int:
+    count: int = pod["status"]["containerStatuses"][0]["restartCount"]
+    return count
