@@ -1,0 +1,213 @@
+"""The commands on local jobs, as a person types them: what is on stdout, what on stderr, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.local.engine_place import Place, a_place, all_run, condition, workers
+
+POLITE = "trap 'echo [rank0] bye; exit 143' TERM; echo [rank0] ready; echo [rank1] also; while :; do sleep 0.05; done"
+
+
+class Typed:
+    """A shell in which ``kubectl-ddp`` finds the jobs of a place."""
+
+    def __init__(self, place: Place) -> None:
+        home = place.state.parent / "home"
+        home.mkdir()
+        unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
+        self.environ = {name: value for name, value in place.environ.items() if name not in unset}
+        self.environ |= {"HOME": str(home), "COLUMNS": "300"}
+
+    def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words), env=self.environ, input=stdin, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def command(self, *words: str) -> list[str]:
+        return [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
+
+    def open(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*words), env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with a_place(tmp_path / "state") as found:
+        yield found
+
+
+@pytest.fixture
+def typed(place: Place) -> Typed:
+    return Typed(place)
+
+
+def test_list_shows_every_job_in_one_row(place: Place, typed: Typed) -> None:
+    place.run(POLITE, name="digits")
+    place.until(all_run(2))
+    told = typed("list")
+    assert (told.returncode, told.stderr) == (0, "")
+    header, row = told.stdout.splitlines()
+    assert header.split()[:3] == ["NAME", "STATE", "NODES"]
+    assert row.split()[:4] == ["digits", "Running", "2/2", "(1-4)"]
+    assert typed("list", "-o", "name").stdout == "pytorchjob.kubeflow.org/digits\n"
+    (item,) = json.loads(typed("list", "-o", "json").stdout)["items"]
+    assert (item["name"], item["state"], item["where"], item["nodes"]["ready"]) == ("digits", "Running", "local", 2)
+
+
+def test_a_machine_without_jobs_says_how_to_make_one(typed: Typed) -> None:
+    told = typed("list")
+    assert (told.returncode, told.stdout) == (0, "")
+    assert "submit SCRIPT --local" in told.stderr
+    assert typed("status").returncode == 3
+
+
+def test_the_newest_job_is_meant_when_none_is_named_and_that_is_said(place: Place, typed: Typed) -> None:
+    place.run("exit 0", replicas=1)
+    place.ended()
+    told = typed("status")
+    assert told.stderr == "Job digits (local), the newest.\n"
+    assert "State:      Succeeded" in told.stdout
+    assert typed("status", "-q").stderr == ""
+    assert typed("status", "pytorchjob/digits").returncode == 0
+    assert typed("status", "deployment/digits").returncode == 2
+
+
+def test_status_and_top_tell_what_failed(place: Place, typed: Typed) -> None:
+    error = json.dumps(
+        {"rank": 3, "pod": "digits-worker-0", "message": "ValueError: no", "stack": "Trace\nValueError: no"}
+    )
+    place.run(f"printf %s '{error}' > \"$DDP_TERMINATION_LOG\"; exit 1", replicas=1)
+    place.ended()
+    assert "First error: rank 3 on digits-worker-0: ValueError: no" in typed("status", "digits").stdout
+    assert typed("logs", "digits", "--first-error").stdout == "[rank3] on digits-worker-0:\nTrace\nValueError: no\n"
+    assert typed("top", "digits", "--once").stdout.startswith("digits  Failed")
+    waited = typed("wait", "digits")
+    assert waited.returncode == 10
+    assert waited.stderr.startswith("error: Job 'digits' failed: rank 3 on digits-worker-0: ValueError: no.")
+
+
+def test_logs_chooses_ranks(place: Place, typed: Typed) -> None:
+    place.run("echo [rank0] a; echo [rank1] b; echo [rank1] ERROR c; echo plain", replicas=1)
+    place.ended()
+    assert typed("logs", "digits").stdout == "[rank0] a\n[rank1] ERROR c\nplain\n"
+    assert typed("logs", "digits", "--rank", "1").stdout == "[rank1] b\n[rank1] ERROR c\n"
+    assert typed("logs", "digits", "--rank", "all", "--tail", "1").stdout == "plain\n"
+    assert typed("logs", "digits", "--rank", "x").returncode == 2
+    assert typed("logs", "digits", "--rank", "failed").returncode == 3
+    stamped = typed("logs", "digits", "--timestamps", "--rank", "0").stdout
+    assert stamped[10] == "T"
+    assert stamped.endswith("Z [rank0] a\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 5", 10), ("exit 93", 11)],
+)
+def test_wait_exits_with_how_the_job_ended(place: Place, typed: Typed, script: str, code: int) -> None:
+    place.run(script, replicas=1)
+    told = typed("wait", "digits", "--timeout", "30s")
+    assert (told.returncode, told.stdout) == (code, "")
+
+
+def test_a_wait_has_a_limit(place: Place, typed: Typed) -> None:
+    place.run(POLITE, replicas=1)
+    told = typed("wait", "digits", "--for=step=5", "--timeout", "1s")
+    assert told.returncode == 124
+    assert "was not step=5 within 1 s" in told.stderr
+    assert typed("wait", "digits", "--for=nothing").returncode == 2
+    assert typed("wait", "digits", "--timeout", "soon").returncode == 2
+    assert typed("wait", "no-such-job").returncode == 3
+
+
+def test_suspend_resume_scale_and_delete_say_what_they_did(place: Place, typed: Typed) -> None:
+    place.run(POLITE)
+    place.until(all_run(2))
+    assert typed("suspend", "digits", "--wait").stdout == "job digits suspended\n"
+    assert place.job("digits").pods == () or not workers(place.job("digits"))
+    assert typed("wait", "digits").returncode == 12
+    assert typed("resume", "digits", "--wait").stdout == "job digits resumed\n"
+    assert typed("scale", "digits", "--nnodes", "1").stdout == "job digits scaled to 1 nodes\n"
+    place.until(all_run(1))
+    refused = typed("scale", "digits", "--nnodes", "9")
+    assert refused.returncode == 2
+    assert "between 1 and 4 nodes" in refused.stderr
+    assert typed("delete", "digits", "no-such-job").stdout == "job digits deleted\n"
+    assert typed("wait", "digits", "--for=deleted").returncode == 0
+
+
+def test_delete_wants_names_or_all(place: Place, typed: Typed) -> None:
+    for name in ("one", "two"):
+        place.run("exit 0", name=name, replicas=1)
+    assert typed("delete").returncode == 2
+    assert typed("delete", "one", "--all").returncode == 2
+    assert sorted(typed("delete", "--all").stdout.splitlines()) == ["job one deleted", "job two deleted"]
+    assert typed("delete", "--all").returncode == 0
+
+
+@pytest.mark.parametrize("words", [("logs", "-f"), ("wait",)])
+def test_ctrl_c_leaves_the_job_alone_and_says_so(place: Place, typed: Typed, words: tuple[str, ...]) -> None:
+    place.run(POLITE, replicas=1)
+    pod = workers(place.until(all_run(1)))[0]
+    assert next(place.logs(pod, follow=True)) == "[rank0] ready"
+    command = typed.open(words[0], "digits", *words[1:], *(("--for=step=9",) if words == ("wait",) else ()))
+    if words[0] == "logs":
+        assert command.stdout is not None
+        assert command.stdout.readline() == "[rank0] ready\n"
+    else:
+        _until_it_has_children_or_threads(command.pid)
+    command.send_signal(signal.SIGINT)
+    _, said = command.communicate(timeout=30)
+    assert command.returncode == 130
+    assert "the job digits goes on" in said
+    assert not condition("Failed")(place.job("digits"))
+    assert workers(place.job("digits"))[0]["metadata"]["uid"] == pod["metadata"]["uid"]
+
+
+def _until_it_has_children_or_threads(pid: int) -> None:
+    """It waits: the thread that watches the job is there."""
+    while len([*Path(f"/proc/{pid}/task").iterdir()]) < 2:
+        pass
+
+
+def test_a_reader_that_goes_away_is_no_error(place: Place, typed: Typed) -> None:
+    place.run("seq -f '[rank0] %g' 100000", replicas=1)
+    place.ended()
+    pipeline = f"{' '.join(typed.command('logs', 'digits'))} | head -1"
+    told = subprocess.run(["sh", "-c", pipeline], env=typed.environ, capture_output=True, text=True, check=False)
+    assert (told.stdout, told.stderr) == ("[rank0] 1\n", "")
+
+
+def test_the_terminals_end_does_not_end_the_job(place: Place) -> None:
+    place.run(POLITE, replicas=1)
+    uid = workers(place.until(all_run(1)))[0]["metadata"]["uid"]
+    for engine in [json.loads(place.files().engine_file.read_bytes())["pid"]]:
+        assert os.getsid(engine) == engine
+        os.kill(engine, signal.SIGHUP)
+    place.scale("digits", 2)
+    assert workers(place.until(all_run(2)))[0]["metadata"]["uid"] == uid
+
+
+@pytest.mark.parametrize("words", [("list",), ("status", "digits"), ("logs", "digits"), ("top", "digits", "--once")])
+def test_looking_at_local_jobs_imports_nothing_heavy(place: Place, typed: Typed, words: tuple[str, ...]) -> None:
+    place.run("exit 0", replicas=1)
+    place.ended()
+    check = (
+        "import sys; from kubectl_ddp.cli.run import run; code = run(sys.argv[1:]);"
+        "heavy = {'kubernetes', 'jinja2', 'yaml', 'prometheus_client', 'torch', 'asyncio'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy or code else 0)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", check, *words], env=typed.environ, capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stderr) == (0, "")

@@ -1,0 +1,73 @@
+"""The whole slice on one machine: submit digits, lose a worker, be watched meanwhile, end with a verified result."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.local.liveness import engine_of
+from kubectl_ddp.local.process import descendants
+from kubectl_ddp.scrape import observe
+from kubectl_ddp.waiting import parse_goal, wait_for
+from tests.local.engine_place import Place, a_place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with a_place(tmp_path / "state", HOME=str(tmp_path)) as found:
+        found.environ.pop("KUBECONFIG", None)
+        yield found
+
+
+def submit(place: Place, *words: str) -> dict[str, Any]:
+    program = str(Path(sys.executable).with_name("kubectl-ddp"))
+    told = subprocess.run(
+        [program, "submit", "--local", "--module", "ddp_trainer", "--name", "digits", "-o", "json", *words],
+        env=place.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert told.returncode == 0, told.stderr
+    document: dict[str, Any] = json.loads(told.stdout)
+    return document
+
+
+def worker_of_rank(place: Place, rank: int) -> int:
+    engine = engine_of(place.files())
+    assert engine is not None
+    for pid in descendants(engine.identity.pid):
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"RANK=%d" % rank in environ:
+            return pid
+    raise AssertionError(f"no process is rank {rank}")
+
+
+@pytest.mark.timeout(240)
+def test_digits_on_two_nodes_survives_a_killed_worker_and_loses_no_sample(place: Place) -> None:
+    training = ["train", "--task", "digits", "--epochs", "30", "--global-batch", "64", "--seed", "0"]
+    submit(place, "--nnodes", "2", "--nproc", "2", "--", *training)
+    state = wait_for(place, "digits", parse_goal("step=50"), timeout=120)
+    assert state.world_size == 4
+    assert [rank.rank for rank in observe(place, place.job("digits")).ranks] == [0, 1, 2, 3]
+    os.kill(worker_of_rank(place, 3), signal.SIGKILL)
+    done = wait_for(place, "digits", parse_goal("complete"), timeout=180)
+    assert done.summary is not None
+    assert done.restarts == {"failure": 1}
+    assert (done.summary["samples_lost"], done.summary["samples_repeated"]) == (0, 0)
+    assert done.summary["accuracy"] >= 0.97
+    place.ended()
+    assert json.loads(place.files().summary_file.read_text())["samples_lost"] == 0
+    assert any(line.startswith("[rank0] ") for line in [*place.lines(0), *place.lines(1)])
