@@ -7,16 +7,19 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import fields
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
 
 from ddp_trainer.contract import CheckpointScope, Env, Exit
 from ddp_trainer.recorder import RankRecorder
-from ddp_trainer.train.config import Config, DeviceName, OptimizerName, ScheduleName
+from ddp_trainer.train.config import Config, DeviceName, OptimizerName, ScheduleName, flag
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig, TrainError
 from ddp_trainer.train.failure import write_error_file
+from ddp_trainer.train.options import Options
 from ddp_trainer.train.session import run
 
 
@@ -89,6 +92,7 @@ def _parser() -> _Parser:
     )
     _add_run(parser)
     _add_optimization(parser)
+    _add_options(parser)
     _add_checkpoints(parser)
     _add_output(parser)
     return parser
@@ -118,6 +122,24 @@ def _add_optimization(parser: _Parser) -> None:
     group.add_argument("--schedule", type=ScheduleName, choices=list(ScheduleName), help="(default: cosine)")
     group.add_argument("--warmup-steps", type=int, metavar="N", help="steps of linear rise (default: 50)")
     group.add_argument("--clip-norm", type=float, metavar="X", help="largest norm of the gradient (default: none)")
+
+
+def _add_options(parser: _Parser) -> None:
+    """The flags of the table in :mod:`ddp_trainer.train.options`."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for each in fields(Options):
+        meta = each.metadata
+        group = groups.setdefault(meta["group"], parser.add_argument_group(meta["group"]))
+        parse = meta["parse"]
+        if parse is None:
+            action = argparse.BooleanOptionalAction if each.default else "store_true"
+            group.add_argument(flag(each.name), action=action, help=meta["help"])
+        else:
+            choices = list(parse) if isinstance(parse, type) and issubclass(parse, StrEnum) else None
+            note = "" if each.default is None else f" (default: {each.default})"
+            group.add_argument(
+                flag(each.name), type=parse, choices=choices, metavar=meta["metavar"], help=meta["help"] + note
+            )
 
 
 def _add_checkpoints(parser: _Parser) -> None:

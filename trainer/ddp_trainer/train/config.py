@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddp_trainer.contract import CheckpointScope
 from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.options import Options
 
 LARGEST_BATCH = 1 << 20
 """Sums of this many 32-bit sample hashes are exact in float64, in which the ranks vote."""
@@ -36,7 +37,7 @@ class DeviceName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Options):
     """One run. Nothing in it depends on how many workers there are."""
 
     task: str = "digits"

@@ -30,10 +30,10 @@ from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import Plan, choose_shards, shares
 from ddp_trainer.train.progress import Evaluated, Progress, Started
 from ddp_trainer.train.randomness import KeyedRandom, Stream
-from ddp_trainer.train.replica import Replica
 from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.step import Stepper
 from ddp_trainer.train.stop import StopRequest
+from ddp_trainer.train.strategies import Parts, build
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.task import Task
 
@@ -190,12 +190,13 @@ class Run:
         )
         self._model.to(group.device)
         self._ledger = Ledger(self._plan.samples)
+        parts = Parts(model=self._model, losses=self._task.losses, group=group, plan=self._plan, config=config)
+        strategy = build(parts)
         self._optimization = Optimization.build(self._task, self._model, config, self._plan.total_steps)
-        replica = Replica(self._model, self._task.losses, group)
         self._stepper = Stepper(
             plan=self._plan,
             group=group,
-            replica=replica,
+            strategy=strategy,
             optimization=self._optimization,
             fetch=reader(self._samples),
             ledger=self._ledger,

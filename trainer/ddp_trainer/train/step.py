@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import Plan, cut, digest, owned
 from ddp_trainer.train.randomness import KeyedRandom, Stream
-from ddp_trainer.train.replica import Replica
+from ddp_trainer.train.strategies import Strategy
 from ddp_trainer.train.task import Batch
 from ddp_trainer.train.vote import Ballot, Verdict, check, vote
 
@@ -47,7 +48,7 @@ class Stepper:
         *,
         plan: Plan,
         group: Group,
-        replica: Replica,
+        strategy: Strategy,
         optimization: Optimization,
         fetch: Callable[[Tensor], Batch],
         ledger: Ledger,
@@ -55,14 +56,14 @@ class Stepper:
     ) -> None:
         self._plan = plan
         self._group = group
-        self._replica = replica
+        self._strategy = strategy
         self._optimization = optimization
         self._fetch = fetch
         self._ledger = ledger
         self._phases = phases
         self._shards = owned(plan.shards, group.world_size, group.rank)
         self._random = KeyedRandom(plan.seed, group.device)
-        self._buffers = SharedBuffers(replica.model, group)
+        self._buffers = SharedBuffers(strategy.model, group)
         self.samples = 0
         """This rank's samples of the last step."""
 
@@ -97,28 +98,24 @@ class Stepper:
     def _compute(self, step: int, batch: Tensor) -> Share:
         """Forward and backward of the shards that this rank owns and that are not empty."""
         self._optimization.forget()
+        self._strategy.begin(step)
         share = Share(torch.zeros((), dtype=torch.float64, device=self._group.device), [])
         cuts = [(shard, batch[cut(len(batch), self._plan.shards, shard)]) for shard in self._shards]
         work = [(shard, ids) for shard, ids in cuts if len(ids)]
-        synced = False
         for position, (shard, ids) in enumerate(work, start=1):
             try:
                 samples = self._fetched(step, shard, ids)
             except Exception as err:  # noqa: BLE001 - the user's dataset may raise anything; raised again after the vote
                 share.error = err
                 break
-            synced = position == len(work)
             self._random.enter(Stream.MODEL, step, shard)
-            if synced:
+            with nullcontext() if position == len(work) else self._strategy.alone():
                 share.loss += self._pass(samples, len(batch))
-            else:
-                with self._replica.alone():
-                    share.loss += self._pass(samples, len(batch))
+            self._strategy.shard_done(shard)
             self._buffers.shard_done()
             share.ids.append(ids)
-        if not synced:
-            # The other ranks wait for this one's gradients, also where it has none to give.
-            self._pass(None, len(batch))
+        # The other ranks wait for this one's gradients, also where it has none to give.
+        self._strategy.reduce(len(batch))
         return share
 
     def _fetched(self, step: int, shard: int, ids: Tensor) -> Batch:
@@ -129,16 +126,17 @@ class Stepper:
         self._phases.lap(Phase.HOST_TO_DEVICE)
         return samples
 
-    def _pass(self, samples: Batch | None, count: int) -> Tensor:
-        loss = self._replica.forward(samples)
+    def _pass(self, samples: Batch, count: int) -> Tensor:
+        loss = self._strategy.forward(samples)
         self._phases.lap(Phase.FORWARD)
-        self._replica.backward(loss, count)
+        self._strategy.backward(loss, count)
         self._phases.lap(Phase.BACKWARD)
         return loss.detach()
 
     def _commit(self, step: int, batch: Tensor) -> None:
         self._buffers.commit()
         self._optimization.step(step)
+        self._strategy.moved(step, self._optimization.optimizer)
         self._phases.lap(Phase.OPTIMIZER)
         self._ledger.commit(batch)
         if self._plan.ends_epoch(step):

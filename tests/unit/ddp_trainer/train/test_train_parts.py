@@ -322,22 +322,29 @@ import torch, torch.distributed as dist
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.optimization import Optimization
-from ddp_trainer.train.replica import Replica
+from ddp_trainer.train.plan import Plan
+from ddp_trainer.train.strategies import Parts, build
+from ddp_trainer.train.strategies.ddp import Ddp
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 group = Group(0, 2, "gloo", torch.device("cpu"))  # says two, so that the real DDP is built
 model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
 optimization = Optimization.build(object(), model, Config(clip_norm=1.0), 10)
-replica = Replica(model, lambda model, batch: model(batch).sum(1), group)
+plan = Plan(samples=6, global_batch=6, shards=2, seed=0, epochs=3)
+losses = lambda model, batch: model(batch).sum(1)
+strategy = build(Parts(model=model, losses=losses, group=group, plan=plan, config=Config()))
 for step in range(3):
     optimization.forget()
-    with replica.alone():
-        replica.backward(replica.forward(torch.ones(3, 2)), 6)
-    replica.backward(replica.forward(None if step else torch.ones(3, 2)), 6)
+    strategy.begin(step)
+    with strategy.alone():
+        strategy.backward(strategy.forward(torch.ones(3, 2)), 6)
+    if step:
+        strategy.backward(strategy.forward(torch.ones(3, 2)), 6)
+    strategy.reduce(6)
     optimization.step(step)
 optimization.load_state_dict(optimization.state_dict())
 dist.destroy_process_group()
-assert replica._ddp is not None
+assert isinstance(strategy, Ddp)
 assert "torch._dynamo" not in sys.modules and "sympy" not in sys.modules, "the compiler was imported"
 compiled = torch.compile(model, backend="eager")
 assert compiled(torch.ones(1, 2)).shape == (1, 2)

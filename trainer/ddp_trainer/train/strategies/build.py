@@ -1,0 +1,31 @@
+"""From the name of a strategy to the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ddp_trainer.train.options import StrategyName
+from ddp_trainer.train.strategies.ddp import Ddp
+from ddp_trainer.train.strategies.single import Single
+from ddp_trainer.train.strategies.strategy import Parts, Strategy
+
+_BY_NAME: Final[Mapping[StrategyName, Callable[[Parts], Strategy]]] = {
+    StrategyName.DDP: Ddp,
+    StrategyName.SINGLE: Single,
+}
+
+_NEED_PEERS: Final = frozenset({StrategyName.DDP})
+"""With one rank there is nobody to exchange anything with, and no process group either."""
+
+
+def build(parts: Parts) -> Strategy:
+    """The strategy that the flags name.
+
+    Raises:
+        BadConfig: it does not go with this group, device or plan.
+    """
+    name = parts.config.strategy
+    if parts.group.world_size == 1 and name in _NEED_PEERS:
+        return Strategy(parts)
+    return _BY_NAME[name](parts)

@@ -1,0 +1,94 @@
+"""The protocol of a strategy, in the order in which a step calls it.
+
+For each step, on every rank::
+
+    begin(step)
+    for each logical shard of this rank that has samples:
+        for each pass over the shard (one, or several with --micro-batch):
+            with nullcontext() if it is the very last pass of the step else alone():
+                loss = forward(batch)
+                backward(loss, samples of the whole global step)
+        shard_done(shard)
+    reduce(samples of the whole global step)
+    ... the vote; if the step is committed and its weights move:
+    optimizer.step()
+    moved(step, optimizer)
+
+When ``reduce`` returns, ``weight.grad`` must hold what the optimizer is to step by. A rank that has no samples in a
+step, or could not fetch them, calls ``reduce`` as well, and without any pass before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.plan import Plan
+from ddp_trainer.train.strategies.shard_loss import ShardLoss
+from ddp_trainer.train.task import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a strategy is made from."""
+
+    model: nn.Module
+    """On its device; the same weights on every rank, or rank 0's are sent to all."""
+    losses: Callable[[nn.Module, Batch], Tensor]
+    """:meth:`ddp_trainer.train.task.Task.losses`."""
+    group: Group
+    plan: Plan
+    config: Config
+
+    def shard_loss(self) -> ShardLoss:
+        """The module that a strategy calls or wraps."""
+        return ShardLoss(self.model, self.losses)
+
+
+class Strategy:
+    """Base of all strategies, and by itself the one for a single rank: nothing is exchanged."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.model = parts.model
+        """Whose weights are optimized, evaluated and saved."""
+        self._group = parts.group
+        self._loss = parts.shard_loss()
+
+    def begin(self, step: int) -> None:
+        """A step begins; gradients were forgotten."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Around every pass of a step but the last one: keep gradients on this rank."""
+        return nullcontext()
+
+    def forward(self, batch: Batch | None) -> Tensor:
+        """Sum of the losses of the samples, a scalar."""
+        return self._loss(batch)  # type: ignore[no-any-return] # a Module's call is untyped
+
+    def backward(self, loss: Tensor, samples: int) -> None:
+        """Add the gradients of ``loss / samples``, where ``samples`` are those of the whole global step."""
+        torch.autograd.backward(loss / samples)
+
+    def shard_done(self, shard: int) -> None:
+        """All passes over a logical shard are done; ``weight.grad`` holds it and, unless taken out, those before."""
+
+    def reduce(self, samples: int) -> None:
+        """Make ``weight.grad`` what the optimizer steps by; every rank calls it in every step."""
+
+    def moved(self, step: int, optimizer: Optimizer) -> None:
+        """The optimizer moved the weights in this step; every rank calls it after the same steps."""
+
+    def is_synchronised(self, steps: int) -> bool:  # noqa: ARG002 - for those that are not always
+        """Whether all ranks hold the same state after so many committed steps.
+
+        Only then may the run save, evaluate or stop. A function of the number of steps alone, so that all ranks, and
+        a run that was restarted, answer the same. True after the last step of an epoch, and of the run.
+        """
+        return True
