@@ -84,9 +84,7 @@ def test_the_newest_job_is_meant_when_none_is_named_and_that_is_said(place: Plac
 
 
 def test_status_and_top_tell_what_failed(place: Place, typed: Typed) -> None:
-    error = json.dumps(
-        {"rank": 3, "pod": "digits-worker-0", "message": "ValueError: no", "stack": "Trace\nValueError: no"}
-    )
+    error = json.dumps({"rank": 3, "message": "ValueError: no", "stack": "Trace\nValueError: no"})
     place.run(f"printf %s '{error}' > \"$DDP_TERMINATION_LOG\"; exit 1", replicas=1)
     place.ended()
     assert "First error: rank 3 on digits-worker-0: ValueError: no" in typed("status", "digits").stdout

@@ -13,7 +13,7 @@ from kubectl_ddp.errors import InfrastructureFailed
 from kubectl_ddp.local.liveness import engine_of
 from kubectl_ddp.local.process import descendants, marked
 from kubectl_ddp.state import State, failure, job_state
-from tests.local.engine_place import Place, a_place, all_run, condition, container, workers
+from tests.local.engine_place import Place, a_place, all_run, condition, container, seen_in_log, workers
 
 
 @pytest.fixture
@@ -122,6 +122,21 @@ def test_a_lost_job_can_be_deleted_with_what_its_pods_left(place: Place) -> None
     place.delete("digits")
     assert marked(f"{uid}/") == []
     assert place.jobs() == []
+
+
+def test_a_lost_job_leaves_no_directory_outside_of_its_own(place: Place) -> None:
+    mounts = [{"name": "scratch", "mountPath": "/tmp"}, {"name": "boards", "mountPath": "/boards"}]
+    volumes = [{"name": "scratch", "emptyDir": {}}, {"name": "boards", "emptyDir": {"medium": "Memory"}}]
+    boards = [{"name": "BOARDS", "value": "/boards"}]
+    script = "echo $TMPDIR; echo $BOARDS; touch $TMPDIR/a $BOARDS/b; echo made; exec sleep 100"
+    place.run(script, replicas=1, container={"volumeMounts": mounts, "env": boards}, pod={"volumes": volumes})
+    scratch, in_memory, _ = (Path(line) for line in seen_in_log(place, "made"))
+    assert (scratch / "a").exists()
+    assert (in_memory / "b").exists()
+    kill_engine(place)
+    place.delete("digits")
+    assert not scratch.exists()
+    assert not in_memory.exists()
 
 
 def test_a_lost_job_can_be_resumed(place: Place) -> None:

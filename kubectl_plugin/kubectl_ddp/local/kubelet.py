@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -27,8 +28,8 @@ FALLBACK_LINES: Final = 80
 FALLBACK_BYTES: Final = 2048
 """What the kubelet takes of the log for ``FallbackToLogsOnError``."""
 
-SCRATCH: Final = "ddp.dev/scratch"
-"""Annotation of a pod: the directory that stands for its /tmp, so that it can be removed after the engine's death."""
+TEMPORARY: Final = "ddp.dev/temporary"
+"""Annotation of a pod: a JSON list of its directories outside of the job's, to be removed after the engine's death."""
 
 JOB_UID: Final = "ddp.dev/job-uid"
 """Label of every local pod: uid of the job, with which the marks of its processes begin."""
@@ -108,8 +109,8 @@ class PodRunner:
         directory.mkdir(parents=True, exist_ok=True)
         self._log = LogWriter(self.node.directory.log(self.name))
         self._mounts = volumes.mount(self.pod, self.node.directory.volumes, self.node.config_maps)
-        if self._mounts.scratch:
-            self.pod["metadata"].setdefault("annotations", {})[SCRATCH] = self._mounts.scratch
+        if self._mounts.temporary:
+            self.pod["metadata"].setdefault("annotations", {})[TEMPORARY] = json.dumps(self._mounts.temporary)
         self._later(delay, self._run)
 
     def _later(self, delay: float, action: Callable[[], None]) -> None:
@@ -241,7 +242,7 @@ class PodRunner:
         if self._log is not None:
             self._log.close()
             self._log = None
-        volumes.drop_scratch(self._mounts)
+        volumes.drop_temporary(self._mounts)
 
     def remove(self) -> None:
         """The pod object goes, and with it the volumes that were its own."""

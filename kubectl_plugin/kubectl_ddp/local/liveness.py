@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import select
 import shutil
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.local.conditions import is_finished, set_condition
@@ -104,9 +105,8 @@ def sweep(directory: JobDirectory) -> None:
             if identity is not None:
                 wait_until_gone(identity)
     for pod in directory.status().get("pods") or ():
-        scratch: Any = (pod["metadata"].get("annotations") or {}).get("ddp.dev/scratch")
-        if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
+        for temporary in json.loads((pod["metadata"].get("annotations") or {}).get("ddp.dev/temporary", "[]")):
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _identity(pid: int) -> Identity | None:

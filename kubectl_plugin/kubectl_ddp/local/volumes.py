@@ -1,22 +1,26 @@
 """Volumes as directories: what a pod mounts, and what becomes of it.
 
-An emptyDir belongs to one pod and goes with it. A claim belongs to the job: every pod that mounts it sees the same
-directory. /dev/shm stays the machine's own. A pod's /tmp becomes its ``TMPDIR``: scripts and data of this machine may
-well lie below /tmp, so that path itself is left alone, and the replacement is short, since sockets are made in it.
+An emptyDir belongs to one pod and goes with it; one of medium Memory lies in memory here too. A claim belongs to the
+job: every pod that mounts it sees the same directory. A mount below another mount is a link in it. /dev/shm stays the
+machine's own. A pod's /tmp becomes its ``TMPDIR``: scripts and data of this machine may well lie below /tmp, so that
+path itself is left alone, and the replacement is short, since sockets are made in it.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ddp_trainer.contract import Path as ContractPath
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import PreflightFailed
+
+_PREFIX: Final = "ddp-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Mounts:
     """Mount path → directory of this machine."""
     scratch: str | None = None
     """Directory that stands for /tmp, when the pod has one of its own."""
+    temporary: list[str] = field(default_factory=list)
+    """Directories outside of the job's own, to be removed when the pod is over; the scratch directory too."""
 
 
 ConfigMaps = Mapping[str, Mapping[str, str]]
@@ -40,23 +46,42 @@ def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
         PreflightFailed: a kind of volume that this machine cannot have.
     """
     kinds = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
-    directories: dict[str, str] = {}
-    scratch: str | None = None
-    for entry in pod["spec"]["containers"][0].get("volumeMounts") or ():
-        path = entry["mountPath"].rstrip("/")
+    mounts = Mounts()
+    # A mount below another comes after it, to be linked into it.
+    for entry in sorted(pod["spec"]["containers"][0].get("volumeMounts") or (), key=lambda one: str(one["mountPath"])):
+        path, volume = entry["mountPath"].rstrip("/"), kinds[entry["name"]]
         if path == ContractPath.SHARED_MEMORY:
             continue
         if path == ContractPath.SCRATCH:
-            scratch = tempfile.mkdtemp(prefix="ddp-")
+            mounts.temporary.append(tempfile.mkdtemp(prefix=_PREFIX))
+            mounts = replace(mounts, scratch=mounts.temporary[-1])
             continue
-        directory = _directory(kinds[entry["name"]], pod, volumes, config_maps)
-        sub_path = entry.get("subPath")
-        directory = directory / sub_path if sub_path else directory
+        directory = _in_memory(volume, mounts) or _directory(volume, pod, volumes, config_maps)
+        directory /= entry.get("subPath") or ""
         directory.mkdir(parents=True, exist_ok=True)
-        directories[path] = str(directory)
-        for key, text in config_maps.get(_config_map(kinds[entry["name"]]), {}).items():
+        for key, text in config_maps.get(_config_map(volume), {}).items():
             (directory / key).write_text(text, encoding="utf-8")
-    return Mounts(directories, scratch)
+        _link(path, directory, mounts.directories)
+        mounts.directories[path] = str(directory)
+    return mounts
+
+
+def _in_memory(volume: Mapping[str, Any], mounts: Mounts) -> Path | None:
+    """A directory in memory for an emptyDir that asks for it, on a machine that has one."""
+    if (volume.get("emptyDir") or {}).get("medium") != "Memory" or not os.access(ContractPath.SHARED_MEMORY, os.W_OK):
+        return None
+    mounts.temporary.append(tempfile.mkdtemp(prefix=_PREFIX, dir=ContractPath.SHARED_MEMORY))
+    return Path(mounts.temporary[-1])
+
+
+def _link(path: str, directory: Path, mounted: Mapping[str, str]) -> None:
+    """Let a mount be found below the mount that its path is in."""
+    above = max((other for other in mounted if path.startswith(f"{other}/")), key=len, default=None)
+    if above is not None:
+        link = Path(mounted[above]) / path.removeprefix(f"{above}/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(directory)
 
 
 def _config_map(volume: Mapping[str, Any]) -> str:
@@ -101,10 +126,10 @@ def pod_directory(pod: Object, volumes: Path) -> Path:
 def unmount(pod: Object, mounts: Mounts, volumes: Path) -> None:
     """Remove what belonged to the pod alone."""
     shutil.rmtree(pod_directory(pod, volumes), ignore_errors=True)
-    drop_scratch(mounts)
+    drop_temporary(mounts)
 
 
-def drop_scratch(mounts: Mounts) -> None:
-    """Remove the pod's /tmp; its processes are gone."""
-    if mounts.scratch is not None:
-        shutil.rmtree(mounts.scratch, ignore_errors=True)
+def drop_temporary(mounts: Mounts) -> None:
+    """Remove what lies outside of the job's directory; the pod's processes are gone."""
+    for directory in mounts.temporary:
+        shutil.rmtree(directory, ignore_errors=True)

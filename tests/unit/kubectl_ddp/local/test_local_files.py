@@ -94,8 +94,22 @@ def test_shared_memory_stays_the_machines_and_tmp_becomes_a_short_scratch(tmp_pa
     found = mounted(tmp_path, {"/dev/shm": "shm", "/tmp": "scratch"}, kinds)
     assert found.directories == {}
     assert found.scratch is not None
-    volumes.drop_scratch(found)
+    volumes.drop_temporary(found)
     assert not Path(found.scratch).exists()
+
+
+def test_a_volume_in_memory_is_in_memory_and_found_below_the_mount_it_is_in(tmp_path: Path) -> None:
+    kinds: list[dict[str, object]] = [
+        {"name": "boards", "emptyDir": {"medium": "Memory"}},
+        {"name": "run", "emptyDir": {}},
+    ]
+    found = mounted(tmp_path, {"/var/run/ddp/metrics": "boards", "/var/run/ddp": "run"}, kinds)
+    board = Path(found.directories["/var/run/ddp/metrics"]) / "board"
+    board.touch()
+    assert board.parent.parent == Path("/dev/shm")
+    assert (Path(found.directories["/var/run/ddp"]) / "metrics" / "board").exists()
+    volumes.drop_temporary(found)
+    assert not board.parent.exists()
 
 
 def test_a_config_map_of_the_job_is_written_out(tmp_path: Path) -> None:
