@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -20,23 +24,45 @@ def scrape(backend: Backend, snapshot: Snapshot) -> dict[str, Samples]:
     return scrape_all(backend, [snapshot])[0]
 
 
-def scrape_all(backend: Backend, snapshots: Sequence[Snapshot]) -> list[dict[str, Samples]]:
-    """The same for many jobs, in one go."""
+def scrape_all(
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None
+) -> list[dict[str, Samples]]:
+    """The same for many jobs, in one go.
+
+    Args:
+        backend: where they run.
+        snapshots: the jobs.
+        patience: seconds after which pods that have not answered yet are left out; a pod's own time when None.
+    """
     asked = [
         (index, pod) for index, snapshot in enumerate(snapshots) for pod in workers(snapshot.pods) if _is_running(pod)
     ]
-    if len(asked) <= 1:  # most lists of a laptop: no threads
-        answers = [_ask(backend, pod) for _, pod in asked]
-    else:
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - 10 ms to import
-
-        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(asked))) as threads:
-            answers = list(threads.map(lambda one: _ask(backend, one[1]), asked))
+    waiting: queue.SimpleQueue[tuple[int, Object]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
+    for each in asked:
+        waiting.put(each)
+    for _ in range(min(_AT_ONCE, len(asked))):
+        # Daemons: a pod that does not answer must not hold up the end of the command.
+        threading.Thread(target=_ask_all, args=(backend, waiting, answers), daemon=True).start()
     told: list[dict[str, Samples]] = [{} for _ in snapshots]
-    for (index, pod), answer in zip(asked, answers, strict=True):
-        if answer is not None:
-            told[index][str(pod["metadata"]["name"])] = answer
+    limit = time.monotonic() + patience if patience is not None else None
+    with contextlib.suppress(queue.Empty):
+        for _ in asked:
+            index, name, samples = answers.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
+            if samples is not None:
+                told[index][name] = samples
     return told
+
+
+def _ask_all(
+    backend: Backend,
+    waiting: queue.SimpleQueue[tuple[int, Object]],
+    answers: queue.SimpleQueue[tuple[int, str, Samples | None]],
+) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            index, pod = waiting.get_nowait()
+            answers.put((index, str(pod["metadata"]["name"]), _ask(backend, pod)))
 
 
 def _is_running(pod: Object) -> bool:
@@ -56,7 +82,7 @@ def observe(backend: Backend, snapshot: Snapshot, before: Mapping[str, Samples] 
     return job_state(snapshot, scrape(backend, snapshot), where=backend.where, before=before)
 
 
-def observe_all(backend: Backend, snapshots: Sequence[Snapshot]) -> list[JobState]:
-    """The same for many jobs, in one go."""
-    told = scrape_all(backend, snapshots)
+def observe_all(backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None) -> list[JobState]:
+    """The same for many jobs, in one go; ``patience`` as in :func:`scrape_all`."""
+    told = scrape_all(backend, snapshots, patience=patience)
     return [job_state(one, samples, where=backend.where) for one, samples in zip(snapshots, told, strict=True)]
