@@ -86,14 +86,14 @@ def _check_template(template: Object, config_maps: volumes.ConfigMaps) -> None:
 def _check_python(machine: Machine, templates: Iterable[Object]) -> None:
     python = machine.python
     if shutil.which(python) is None:
-        raise PreflightFailed(f"There is no Python at '{python}'.", hint="Name one with --python.")
+        raise PreflightFailed(f"There is no Python at '{python}'.", hint="Set KUBECTL_DDP_PYTHON to one that is there.")
     if not any(_is_ours(template) for template in templates):
         return
     missing = _missing(python)
     if missing:
         raise PreflightFailed(
             f"'{python}' cannot import {' and '.join(missing)}, which every local job needs.",
-            hint="Run 'pip install \"kubectl-ddp[trainer]\"' for it, or name another interpreter with --python.",
+            hint="Run 'pip install \"kubectl-ddp[trainer]\"' for it, or set KUBECTL_DDP_PYTHON to another interpreter.",
         )
 
 
@@ -114,7 +114,7 @@ def _missing(python: str) -> list[str]:
         said = (probe.stderr.strip() or "no answer").splitlines()[-1]
         raise PreflightFailed(
             f"'{python}' does not work as a Python of 3.11 or later: {said}",
-            hint="Name another interpreter with --python.",
+            hint="Set KUBECTL_DDP_PYTHON to another interpreter.",
         )
     return probe.stdout.split()
 
