@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import signal
 import sys
@@ -152,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"ddp-store: {error}", file=sys.stderr)
         return error.exit_code
     if over:
-        print(f"ddp-store: the run {over.verdict}, restarts by cause: {over.restarts or 'none'}", file=sys.stderr)
+        print(f"ddp-store: the run {over.verdict}, restarts by cause: {json.dumps(over.restarts)}", file=sys.stderr)
     return Exit.SUCCESS
 
 
@@ -182,7 +183,9 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m ddp_trainer store", description=__doc__)
     seconds = partial(parser.add_argument, type=_seconds, metavar="SECONDS")
-    parser.add_argument("--host", default="", help="address to listen on; all when empty")
+    # Two jobs on one machine share its ports, and are told apart by the addresses of their pods alone.
+    address = os.environ.get(Env.POD_IP, "")
+    parser.add_argument("--host", default=address, help=f"address to listen on: ${Env.POD_IP}, or all when empty")
     parser.add_argument("--port", type=_port, default=int(Port.RENDEZVOUS))
     parser.add_argument("--if-free", action="store_true", help="end well when another store has the port already")
     run_id = os.environ.get(Env.RUN_ID, "")

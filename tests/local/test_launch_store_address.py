@@ -1,0 +1,32 @@
+"""Where a store listens."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+from ddp_trainer.contract import Env
+
+
+def start(address: str, port: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ddp_trainer", "store", "--port", str(port)],
+        env=os.environ | {Env.POD_IP: address},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_stores_of_two_pods_on_one_machine_share_a_port_number() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    stores = [start(address, port) for address in ("127.0.0.2", "127.0.0.3")]
+    try:
+        lines = [store.stderr.readline() for store in stores if store.stderr]
+        assert lines == [f"ddp-store: listening on 127.0.0.{last}:{port}\n" for last in (2, 3)]
+    finally:
+        for store in stores:
+            store.send_signal(signal.SIGTERM)
+            store.communicate(timeout=30)
