@@ -1,10 +1,9 @@
 """Checkpoints on a disk: written whole or not at all, proven by digests, loaded without running code.
 
 A checkpoint is a directory ``step-00000420`` of a payload and a manifest. It comes into being under a temporary
-name, is synced, manifest last, and is renamed; only then are older ones removed. Saving has two halves, ``pack``
-that needs the weights to stand still and ``write`` that does not, so that the second may move off the training
-thread. Loading never trusts a payload whose digest the manifest does not confirm, and unpickles nothing but tensors
-and plain values (``weights_only``).
+name, is synced, manifest last, and is renamed; only then are older ones removed. ``write`` streams an archive to the
+disk and may run beside the training, on a snapshot. Loading never trusts a payload whose digest the manifest does not
+confirm, and unpickles nothing but tensors and plain values (``weights_only``).
 """
 
 from __future__ import annotations
@@ -13,17 +12,19 @@ import hashlib
 import io
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.claim import Claim
-from ddp_trainer.train.durable import sync_directory, write_synced
+from ddp_trainer.train.durable import SyncedStream, sync_directory, write_synced
 from ddp_trainer.train.errors import CheckpointMismatch
-from ddp_trainer.train.manifest import Manifest
+from ddp_trainer.train.goal import Goal
+from ddp_trainer.train.manifest import FORMAT, Manifest
 
 PAYLOAD: Final = "state.pt"
 MANIFEST: Final = "manifest.json"
@@ -46,10 +47,12 @@ class Damaged(Exception):
 class CheckpointDirectory:
     """The checkpoints of one run, as one writer sees them."""
 
-    def __init__(self, path: Path, *, keep: int, claim: Claim) -> None:
+    def __init__(self, path: Path, *, keep: int, claim: Claim, best: Goal | None = None) -> None:
+        """Keeps the newest ``keep``, and the best by a metric where one is named."""
         self.path = path
         self._keep = keep
         self._claim = claim
+        self._best = best
 
     def open(self) -> None:
         """Become the writer, and sweep up what writers before left unfinished.
@@ -65,7 +68,7 @@ class CheckpointDirectory:
 
     def newest(self, skipped: Callable[[str], None]) -> Checkpoint | None:
         """The newest whole checkpoint; each damaged one on the way is reported in a sentence."""
-        for directory in self._directories():
+        for directory in directories(self.path):
             try:
                 return read(directory)
             except (Damaged, OSError) as err:
@@ -73,18 +76,20 @@ class CheckpointDirectory:
                 skipped(f"Skipped the checkpoint {directory}: {reason}. Going on from the one before.")
         return None
 
-    def write(self, manifest: Manifest, payload: bytes) -> None:
-        """Make a checkpoint durable and remove the ones that are no longer kept.
+    def write(self, draft: Manifest, archive: Archive) -> Manifest:
+        """Make a checkpoint durable, remove the ones that are no longer kept; its manifest, with digest and size.
 
         Raises:
             StaleGeneration: another writer has claimed the directory; nothing was replaced.
             OSError: the disk is full or fails; nothing was replaced.
         """
-        target = self.path / f"step-{manifest.step:08d}"
+        target = self.path / f"step-{draft.step:08d}"
         temporary = self.path / f"{_TEMPORARY}{target.name}-{self._claim.token}"
         try:
             temporary.mkdir(parents=True)
-            write_synced(temporary / PAYLOAD, payload)
+            with SyncedStream(temporary / PAYLOAD) as stream:
+                archive.write_to(stream)
+            manifest = replace(draft, sha256=stream.sha256, size_bytes=stream.size_bytes)
             write_synced(temporary / MANIFEST, manifest.to_json().encode())
             sync_directory(temporary)
             self._claim.check()
@@ -97,33 +102,46 @@ class CheckpointDirectory:
             shutil.rmtree(temporary, ignore_errors=True)
         sync_directory(self.path)
         self._prune(manifest.step)
+        return manifest
 
     def _prune(self, newest: int) -> None:
-        """Keep the newest ``keep`` whole ones up to the one just written; what stands after it is not ours to judge."""
-        kept = 0
-        for directory in self._directories():
-            step, old = _parse(directory)
-            if step > newest:
-                continue
-            if not old and kept < self._keep and _looks_whole(directory):
-                kept += 1
-            else:
+        """Keep the newest ``keep`` whole ones up to the one just written, and the best of all up to there.
+
+        What stands after it is not ours to judge.
+        """
+        past = [directory for directory in directories(self.path) if parse_name(directory)[0] <= newest]
+        whole = {
+            directory: manifest
+            for directory in past
+            if not parse_name(directory)[1] and (manifest := looks_whole(directory)) is not None
+        }
+        kept = list(whole)[: self._keep]
+        if self._best is not None and (best := best_of(whole, self._best)) is not None:
+            kept.append(best)
+        for directory in past:
+            if directory not in kept:
                 shutil.rmtree(directory, ignore_errors=True)
 
-    def _directories(self) -> Iterator[Path]:
-        """Newest first; of the same step, the one that was replaced comes second."""
-        try:
-            found = [entry for entry in self.path.iterdir() if _NAME.fullmatch(entry.name)]
-        except FileNotFoundError:
-            return iter(())
-        return iter(sorted(found, key=lambda entry: (_parse(entry)[0], not _parse(entry)[1]), reverse=True))
+
+def directories(path: Path) -> Iterator[Path]:
+    """All that are named as checkpoints, newest first; of the same step, the one that was replaced comes second."""
+    try:
+        found = [entry for entry in path.iterdir() if _NAME.fullmatch(entry.name)]
+    except FileNotFoundError:
+        return iter(())
+    return iter(sorted(found, key=lambda entry: (parse_name(entry)[0], not parse_name(entry)[1]), reverse=True))
 
 
-def pack(state: dict[str, Any]) -> bytes:
-    """The state as a payload; tensors and plain values only."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
+def best_of(manifests: Mapping[Path, Manifest], goal: Goal) -> Path | None:
+    """The checkpoint whose evaluation was best, the earliest of equals; None where none was evaluated."""
+    evaluated = [(path, each) for path, each in manifests.items() if goal.metric in (each.metrics or {})]
+    evaluated.sort(key=lambda pair: pair[1].step)
+    best: tuple[Path, float] | None = None
+    for path, manifest in evaluated:
+        value = (manifest.metrics or {})[goal.metric]
+        if goal.is_better(value, None if best is None else best[1]):
+            best = path, value
+    return None if best is None else best[0]
 
 
 def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -157,6 +175,9 @@ def read(directory: Path) -> Checkpoint:
     """
     try:
         manifest = Manifest.from_json((directory / MANIFEST).read_text())
+        if manifest.format > FORMAT:
+            # Of a later version: nothing of it is believed, and whoever wants to go on from it is told so.
+            return Checkpoint(manifest, b"")
         payload = (directory / PAYLOAD).read_bytes()
     except FileNotFoundError as err:
         raise Damaged(f"{Path(err.filename).name} is missing") from None
@@ -169,13 +190,13 @@ def read(directory: Path) -> Checkpoint:
     return Checkpoint(manifest, payload)
 
 
-def _looks_whole(directory: Path) -> bool:
-    """Cheap version of :func:`read` for pruning: sizes, not digests."""
+def looks_whole(directory: Path) -> Manifest | None:
+    """Cheap version of :func:`read` for pruning: sizes, not digests; the manifest, or None of one that is torn."""
     try:
         manifest = Manifest.from_json((directory / MANIFEST).read_text())
-        return (directory / PAYLOAD).stat().st_size == manifest.size_bytes
+        return manifest if (directory / PAYLOAD).stat().st_size == manifest.size_bytes else None
     except (OSError, ValueError):
-        return False
+        return None
 
 
 def _install(temporary: Path, target: Path) -> None:
@@ -187,7 +208,8 @@ def _install(temporary: Path, target: Path) -> None:
     temporary.rename(target)
 
 
-def _parse(directory: Path) -> tuple[int, bool]:
+def parse_name(directory: Path) -> tuple[int, bool]:
+    """Step of a checkpoint's directory, and whether it is one that was replaced."""
     match = _NAME.fullmatch(directory.name)
     if match is None:
         raise ValueError(f"{directory.name} is not the name of a checkpoint")

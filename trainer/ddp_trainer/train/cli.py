@@ -19,7 +19,7 @@ from ddp_trainer.train.config import Config, DeviceName, OptimizerName, Schedule
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig, TrainError
 from ddp_trainer.train.failure import write_error_file
-from ddp_trainer.train.options import Options
+from ddp_trainer.train.keeping import Keeping
 from ddp_trainer.train.session import run
 
 
@@ -125,9 +125,9 @@ def _add_optimization(parser: _Parser) -> None:
 
 
 def _add_options(parser: _Parser) -> None:
-    """The flags of the table in :mod:`ddp_trainer.train.options`."""
+    """The flags of the table in :mod:`ddp_trainer.train.options` and :mod:`ddp_trainer.train.keeping`."""
     groups: dict[str, argparse._ArgumentGroup] = {}
-    for each in fields(Options):
+    for each in fields(Keeping):
         meta = each.metadata
         group = groups.setdefault(meta["group"], parser.add_argument_group(meta["group"]))
         parse = meta["parse"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddp_trainer.contract import CheckpointScope
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import Options
+from ddp_trainer.train.keeping import Keeping
 
 LARGEST_BATCH = 1 << 20
 """Sums of this many 32-bit sample hashes are exact in float64, in which the ranks vote."""
@@ -37,7 +37,7 @@ class DeviceName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(Options):
+class Config(Keeping):
     """One run. Nothing in it depends on how many workers there are."""
 
     task: str = "digits"
@@ -129,6 +129,8 @@ _LEAST: dict[str, float] = {
     "checkpoint_steps": 1,
     "checkpoint_seconds": 0,
     "keep": 1,
+    "mtbf": 1,
+    "profile_rank": 0,
     "log_seconds": 0,
     "log_steps": 1,
 }

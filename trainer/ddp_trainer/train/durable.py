@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
+from typing import Self
 
 
 def write_durably(file: Path, content: bytes) -> None:
@@ -41,3 +43,42 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class SyncedStream:
+    """A new file that is written as a stream, with the digest and the size of what went into it.
+
+    Closing it waits until all of it is on the disk, unless writing failed.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._sha = hashlib.sha256()
+        self.size_bytes = 0
+
+    @property
+    def sha256(self) -> str:
+        """Digest of what was written so far, in hexadecimal."""
+        return self._sha.hexdigest()
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """Append the whole piece.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self._sha.update(piece)
+        self.size_bytes += len(piece)
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                os.fsync(self._descriptor)
+        finally:
+            os.close(self._descriptor)

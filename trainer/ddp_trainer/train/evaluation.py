@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ddp_trainer.train.batches import reader, to_device
 from ddp_trainer.train.errors import BadTask, WrongSamples
 from ddp_trainer.train.group import Group
+from ddp_trainer.train.keeping import EvaluateOn
 from ddp_trainer.train.plan import cut
 from ddp_trainer.train.task import Batch, Task
 
@@ -20,11 +21,13 @@ _BATCH = 256
 class Evaluation:
     """Means of the task's metrics over the test samples."""
 
-    def __init__(self, task: Task, group: Group) -> None:
+    def __init__(self, task: Task, group: Group, *, on: EvaluateOn = EvaluateOn.ALL) -> None:
+        """``on`` rank 0 alone, the others wait for it, and learn the result."""
         samples = task.test_samples()
         self._metrics: Callable[[nn.Module, Batch], Mapping[str, Tensor]] = task.metrics
         self._samples = samples
         self._group = group
+        self._shared = on is EvaluateOn.ALL
 
     def run(self, model: nn.Module) -> dict[str, float]:
         """Mean of each metric; empty where there are no test samples. Every rank must call it.
@@ -45,7 +48,10 @@ class Evaluation:
         return self._means(sums, count)
 
     def _own_sums(self, model: nn.Module) -> tuple[dict[str, Tensor], int]:
-        own = range(len(self._samples))[cut(len(self._samples), self._group.world_size, self._group.rank)]
+        parts = self._group.world_size if self._shared else 1
+        own = range(len(self._samples))[
+            cut(len(self._samples), parts, self._group.rank) if self._group.rank < parts else slice(0)
+        ]
         fetch = reader(self._samples)
         sums: dict[str, Tensor] = {}
         for start in range(own.start, own.stop, _BATCH):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Final
 
 from torch import nn
 
@@ -55,6 +56,8 @@ class Manifest:
     torch: str
     """Version of torch that wrote it."""
     format: int = FORMAT
+    metrics: Mapping[str, float] | None = None
+    """Of the evaluation after this step; None where there was none."""
 
     def to_json(self) -> str:
         """For people to read, too."""
@@ -69,11 +72,32 @@ class Manifest:
         """
         raw = json.loads(text)
         try:
-            own = {each.name: raw[each.name] for each in fields(cls)}
+            if raw.get("format", FORMAT) > FORMAT:
+                return cls.later(raw)
+            own = {each.name: raw[each.name] for each in fields(cls) if each.default is MISSING or each.name in raw}
             own["identity"] = Identity(**{each.name: raw["identity"][each.name] for each in fields(Identity)})
-        except (KeyError, TypeError) as err:
+        except (AttributeError, KeyError, TypeError) as err:
             raise ValueError(f"a manifest without {err}") from None
         return cls(**own)
+
+    @classmethod
+    def later(cls, raw: dict[str, Any]) -> Manifest:
+        """What can be said of a manifest whose format is not known yet: its format and, most likely, its step."""
+        unknown = Identity(task="", model="", data="", samples=0, seed=0, global_batch=0, order="")
+        return cls(
+            identity=unknown,
+            step=int(raw.get("step", 0)),
+            epoch=0,
+            shards=0,
+            generation=0,
+            run_id="",
+            world_size=0,
+            sha256="",
+            size_bytes=0,
+            written_at=float(raw.get("written_at", 0.0)),
+            torch=str(raw.get("torch", "")),
+            format=int(raw["format"]),
+        )
 
 
 def signature(model: nn.Module) -> str:

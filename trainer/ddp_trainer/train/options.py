@@ -22,6 +22,9 @@ class OptionGroup(StrEnum):
     """Headings in ``--help``."""
 
     STRATEGY = "strategy"
+    KEEPING = "what is kept"
+    EVALUATION = "evaluation"
+    REPORTS = "reports"
 
 
 def flagged(

@@ -13,7 +13,7 @@ import torch
 from ddp_trainer.contract import CheckpointScope, Exit, Phase
 from ddp_trainer.recorder import RankRecorder
 from ddp_trainer.train.batches import data_digest, reader
-from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory, digest, unpack
+from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory, unpack
 from ddp_trainer.train.claim import Claim
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
@@ -28,14 +28,18 @@ from ddp_trainer.train.odometer import Odometer, Reading
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import Plan, choose_shards, shares
+from ddp_trainer.train.profiling import Profile
 from ddp_trainer.train.progress import Evaluated, Progress, Started
 from ddp_trainer.train.randomness import KeyedRandom, Stream
+from ddp_trainer.train.reports import open_reports
 from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.snapshot import state_bytes
 from ddp_trainer.train.step import Stepper
 from ddp_trainer.train.stop import StopRequest
 from ddp_trainer.train.strategies import Parts, build
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.task import Task
+from ddp_trainer.train.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +91,12 @@ class Run:
             order=ALGORITHM,
         )
         self._phases = Phases(time.perf_counter)
+        self._watch = Watch(config)
         self._saver = self._make_saver()
         self._odometer = self._make_odometer()
-        self._evaluation = Evaluation(task, self._group)
+        self._evaluation = Evaluation(task, self._group, on=config.evaluate_on)
+        self._reports = open_reports(config, self._env)
+        self._profile = Profile(config, self._env)
         self._reading = Reading()
         self._step = 0
         self._loss: float | None = None
@@ -107,13 +114,17 @@ class Run:
         if finished is not None:
             self._progress.note(f"The run was finished at step {self._step} already.")
             return Outcome(finished, Exit.SUCCESS)
+        self._saver.reserve(state_bytes(self._model, self._plan.samples))
         self._announce()
         self._stop.training_begins()
         self._phases.restart()
-        while self._step < self._plan.total_steps:
-            if self._take_step():
-                return self._stopped()
-        return self._succeeded()
+        with self._saver, self._reports, self._profile:
+            if self._owes_evaluation() and self._evaluate_for_keeping():
+                self._save(None)
+            while self._step < self._plan.total_steps and not self._watch.has_waited_enough:
+                if self._take_step():
+                    return self._stopped()
+            return self._succeeded()
 
     def _writes(self) -> bool:
         one_per_pod = self._config.checkpoint_scope is CheckpointScope.POD
@@ -127,14 +138,15 @@ class Run:
         if path is not None and self._writes():
             token = secrets.token_hex(8)
             claim = Claim(path, generation=self._env.generation, run_id=self._env.run_id, token=token)
-            directory = CheckpointDirectory(path, keep=self._config.keep, claim=claim)
+            directory = CheckpointDirectory(path, keep=self._config.keep, claim=claim, best=self._watch.best)
         return Saver(
             self._config,
             directory,
             keeps_time=self._group.rank == 0,
             recorder=self._recorder,
             alarm=self._progress.alarm,
-            clock=time.monotonic,
+            note=self._progress.note,
+            device=self._group.device,
         )
 
     def _make_odometer(self) -> Odometer | None:
@@ -210,12 +222,14 @@ class Run:
         self._model.load_state_dict(state["model"])
         self._optimization.load_state_dict(state["optimizer"])
         self._ledger.load_state_dict(state["ledger"])
+        if "watch" in state:
+            self._watch.load_state_dict(state["watch"])
         self._stepper.restart()
         self._step = self._saver.saved_step = state["cursor"]["step"]
         self._productive_before = state["time"]["productive"]
         self._reading.first_start = min(self._reading.first_start, state["time"]["first_start"])
         summary = state["summary"]
-        if summary is None or self._step < self._plan.total_steps:
+        if summary is None or not (self._step >= self._plan.total_steps or self._watch.has_waited_enough):
             return None
         return Summary.from_dict(summary)
 
@@ -223,6 +237,7 @@ class Run:
         plan, group = self._plan, self._group
         sizes = shares(plan.global_batch, plan.shards, group.world_size)
         self._progress.begin(self._step)
+        self._reports.begin(self._step)
         self._progress.tell(
             Started(
                 task=self._task.name,
@@ -242,6 +257,8 @@ class Run:
     def _take_step(self) -> bool:
         """One step, with the saving and evaluating that is due after it; whether the ranks agreed to stop."""
         step, plan = self._step, self._plan
+        self._saver.poll()
+        self._profile.step(step)
         verdict = self._stepper.take(step, stop=self._stop.requested, save=self._saver.wants_save())
         self._step += 1
         self._drive_odometer()
@@ -257,14 +274,26 @@ class Run:
             loss=self._loss,
             learning_rate=rate,
         )
+        self._reports.step(self._step, plan.epoch_of(step), {"loss": self._loss, "learning_rate": rate})
         if verdict.stop:
             return True
         if self._step < plan.total_steps:
-            if self._saver.is_due(self._step, asked=bool(verdict.save)):
+            # Evaluated before it is saved, so that a restart from here needs no second evaluation.
+            best = self._owes_evaluation() and self._evaluate_for_keeping()
+            if self._saver.is_due(self._step, asked=bool(verdict.save)) or best:
                 self._save(None)
-            if plan.ends_epoch(step) and (plan.epoch_of(step) + 1) % self._config.evaluate_every == 0:
-                self._evaluate()
         return False
+
+    def _owes_evaluation(self) -> bool:
+        """Whether the step just done, perhaps by an earlier process, still has to be followed by an evaluation."""
+        step, plan = self._step - 1, self._plan
+        if step < 0 or self._step >= plan.total_steps or not plan.ends_epoch(step):
+            return False
+        return (plan.epoch_of(step) + 1) % self._config.evaluate_every == 0 and not self._watch.has_seen(self._step)
+
+    def _evaluate_for_keeping(self) -> bool:
+        """Evaluate; whether this state is the best so far, and to be kept as such."""
+        return self._watch.evaluated(self._step, self._evaluate())
 
     def _evaluate(self) -> dict[str, float]:
         metrics = self._evaluation.run(self._model)
@@ -273,6 +302,7 @@ class Run:
             self._recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
             epoch = self._plan.epoch_of(self._step - 1) + 1
             self._progress.tell(Evaluated(epoch=epoch, step=self._step, metrics=metrics))
+            self._reports.evaluated(self._step, epoch - 1, metrics)
         return metrics
 
     def _save(self, summary: Summary | None) -> None:
@@ -291,6 +321,7 @@ class Run:
             "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "shard"]},
             "cursor": {"seed": self._config.seed, "epoch": epoch, "step": self._step},
             "ledger": self._ledger.state_dict(),
+            "watch": self._watch.state_dict(),
             "time": {
                 "productive": self._productive_before + self._phases.productive,
                 "first_start": self._reading.first_start,
@@ -298,7 +329,8 @@ class Run:
             "summary": None if summary is None else summary.to_dict(),
         }
 
-    def _manifest(self, payload: bytes) -> Manifest:
+    def _manifest(self) -> Manifest:
+        """What will stand beside the payload, but for the digest and size of that."""
         return Manifest(
             identity=self._identity,
             step=self._step,
@@ -307,27 +339,38 @@ class Run:
             generation=self._env.generation,
             run_id=self._env.run_id,
             world_size=self._group.world_size,
-            sha256=digest(payload),
-            size_bytes=len(payload),
+            sha256="",
+            size_bytes=0,
             written_at=time.time(),
             torch=torch.__version__,
+            metrics=self._watch.metrics_after(self._step),
         )
 
     def _stopped(self) -> Outcome:
         if self._saver.saved_step != self._step:
             self._save(None)
+        self._settle()
         saved = "saved" if self._config.checkpoint_dir is not None and self._saver.failure is None else "nothing saved"
         self._progress.note(f"Told to stop: left after step {self._step} of {self._plan.total_steps}, {saved}.")
         code = self._stop.exit_code if self._stop.exit_code is not None else Exit.TERMINATED
         return Outcome(self._summary(Result.STOPPED, {}), code)
 
     def _succeeded(self) -> Outcome:
-        summary = self._summary(Result.SUCCEEDED, self._evaluate())
+        metrics = self._watch.metrics_after(self._step)
+        if metrics is None:
+            metrics = self._evaluate()
+            self._watch.evaluated(self._step, metrics)
+        summary = self._summary(Result.SUCCEEDED, metrics)
         self._save(summary)
+        self._settle()
         # With a volume per pod, one copy is enough. Ranks also wait here for each other's saves.
         copies = sum(self._group.gather(self._saver.holds(self._step)))
         error = None if copies else self._saver.not_written(self._step)
         return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
+
+    def _settle(self) -> None:
+        self._saver.settle()
+        self._phases.lap(Phase.CHECKPOINT)
 
     def _summary(self, result: Result, metrics: dict[str, float]) -> Summary:
         seconds = max(time.time() - self._reading.first_start, 1e-9)
@@ -340,6 +383,8 @@ class Run:
             accuracy=metrics.get("accuracy"),
             loss=metrics.get("loss", self._loss),
             metrics=metrics,
+            best=self._watch.best_of_run(),
+            stopped_early=self._watch.has_waited_enough and self._step < self._plan.total_steps,
             samples_lost=self._ledger.lost,
             samples_repeated=self._ledger.repeated,
             lost_steps=self._reading.lost_steps,

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import errno
+import statistics
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, Self
+
+import torch
 
 from ddp_trainer.recorder import RankRecorder
-from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory, pack
+from ddp_trainer.train.archive import pack
+from ddp_trainer.train.cadence import suggestion
+from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, CheckpointNotWritten
+from ddp_trainer.train.keeping import CheckpointMode
 from ddp_trainer.train.manifest import Manifest
+from ddp_trainer.train.snapshot import Snapshot
+from ddp_trainer.train.writing import Writing
+
+_LAST_WORDS_SECONDS: Final = 1.0
+"""How long a run that fails waits for a save under way: less than it would take to do the lost steps again."""
+_SAVES_MEASURED: Final = 3
+"""After so many saves their cost is known well enough to give advice; the first one may find cold caches."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -26,9 +40,16 @@ class Saver:
         keeps_time: bool,
         recorder: RankRecorder,
         alarm: Callable[[str], None],
-        clock: Callable[[], float],
+        note: Callable[[str], None],
+        device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``directory`` is None where this rank does not write; ``keeps_time`` is true of rank 0 alone."""
+        self._snapshot = Snapshot(device) if config.checkpoint_mode is CheckpointMode.ASYNC else None
+        self._writing: Writing | None = None
+        self._mtbf = config.mtbf
+        self._costs: list[float] = []
+        self._note = note
         self._every_steps = config.checkpoint_steps
         self._every_seconds = config.checkpoint_seconds
         self._enabled = config.checkpoint_dir is not None
@@ -40,6 +61,8 @@ class Saver:
         self._last = clock()
         self.saved_step: int | None = None
         """Step of the last save that was tried; all ranks agree on it."""
+        self.durable_step: int | None = None
+        """Step of the last save that is on this rank's disk."""
         self.failure: OSError | None = None
         """Why the last save failed, if it did."""
 
@@ -67,9 +90,14 @@ class Saver:
         """The newest whole checkpoint that this rank sees."""
         return None if self._directory is None else self._directory.newest(self._alarm)
 
+    def reserve(self, size_bytes: int) -> None:
+        """Take memory for snapshots of a state of this size now, so that the first save need not."""
+        if self._snapshot is not None and self._directory is not None:
+            self._snapshot.reserve(size_bytes)
+
     def wants_save(self) -> bool:
-        """Rank 0's vote to save after the step under way."""
-        if not (self._enabled and self._keeps_time) or self._every_seconds is None:
+        """Rank 0's vote to save after the step under way: it is time, and the last one is written."""
+        if not (self._enabled and self._keeps_time) or self._every_seconds is None or self._writing is not None:
             return False
         return self._clock() - self._last >= self._every_seconds
 
@@ -79,8 +107,10 @@ class Saver:
             return False
         return asked or (self._every_steps is not None and step % self._every_steps == 0)
 
-    def save(self, step: int, state: Callable[[], dict[str, Any]], manifest: Callable[[bytes], Manifest]) -> None:
-        """Save, or say why it could not be done.
+    def save(self, step: int, state: Callable[[], dict[str, Any]], draft: Callable[[], Manifest]) -> None:
+        """Begin to save, and return as soon as the state may change; :meth:`poll` hears how it ended.
+
+        While the save before is still being written this waits for it: there is memory for one.
 
         Raises:
             StaleGeneration: a newer worker group has the directory.
@@ -89,20 +119,66 @@ class Saver:
         self.saved_step = step
         if self._directory is None:
             return
-        payload = pack(state())
-        try:
-            self._directory.write(manifest(payload), payload)
-        except OSError as err:
-            self._failed(err)
-            return
-        self.failure = None
+        self.settle()
+        archive = pack(state())
+        if self._snapshot is None:
+            self._writing = Writing(self._directory, draft(), archive, began)
+            self._writing.run()
+        else:
+            self._writing = Writing(self._directory, draft(), self._snapshot.take(archive), began)
+            self._writing.start()
         self._last = self._clock()
-        seconds = self._last - began
-        self._recorder.checkpoint_saved(step, seconds, seconds, len(payload))
+        self._writing.blocking_seconds = self._last - began
+        self.poll()
+
+    def poll(self) -> None:
+        """Report the save under way if it is over; called after every step.
+
+        Raises:
+            StaleGeneration: a newer worker group has the directory.
+        """
+        writing = self._writing
+        if writing is None or not writing.is_over:
+            return
+        self._writing = None
+        if isinstance(writing.error, OSError):
+            self._failed(writing.error)
+        elif writing.error is not None:
+            raise writing.error
+        else:
+            self.failure = None
+            self.durable_step = writing.step
+            self._recorder.checkpoint_saved(writing.step, writing.seconds, writing.blocking_seconds, writing.size_bytes)
+            self._advise(writing.blocking_seconds)
+
+    def settle(self) -> None:
+        """Wait for the save under way, and report it.
+
+        Raises:
+            StaleGeneration: a newer worker group has the directory.
+        """
+        if self._writing is not None:
+            began = self._clock()
+            self._writing.wait()
+            self._writing.blocking_seconds += self._clock() - began
+            self.poll()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Where the run fails, give a save under way a moment; it has nobody left to report to."""
+        if self._writing is not None:
+            self._writing.wait(_LAST_WORDS_SECONDS)
 
     def holds(self, step: int) -> bool:
         """Whether this rank's directory has the state of this step."""
-        return self._directory is not None and self.failure is None and self.saved_step == step
+        return self.durable_step == step
+
+    def _advise(self, cost_seconds: float) -> None:
+        self._costs.append(cost_seconds)
+        if len(self._costs) == _SAVES_MEASURED and self._keeps_time:
+            self._note(suggestion(statistics.median(self._costs), self._mtbf))
 
     def not_written(self, step: int) -> CheckpointNotWritten | None:
         """Why the last state is not on this rank's disk; None where this rank writes none."""

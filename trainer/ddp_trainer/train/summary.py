@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_trainer.train.durable import write_durably
+from ddp_trainer.train.watch import Best
 
 
 class Result(StrEnum):
@@ -37,10 +38,16 @@ class Summary:
     """On the test samples, else of the last step."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All metrics on the test samples."""
+    best: Best | None = None
+    """Metric, value and step of the best evaluation; None where nothing was evaluated."""
+    stopped_early: bool = False
+    """The run ended before its planned steps, since evaluations no longer became better."""
     samples_lost: int
     """Samples that a finished epoch never saw."""
     samples_repeated: int
     """Samples that an epoch saw more than once."""
+    samples_skipped: int = 0
+    """Samples that could not be read, and counted with weight 0; once per epoch."""
     lost_steps: int
     """Steps that were done, lost with a crash, and done again."""
     restarts: Mapping[str, int] = field(default_factory=dict)

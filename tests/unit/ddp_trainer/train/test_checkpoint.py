@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import pytest
 import torch
 
 from ddp_trainer.contract import Exit
-from ddp_trainer.train.checkpoint import MANIFEST, PAYLOAD, Checkpoint, pack, unpack
+from ddp_trainer.train.archive import pack
+from ddp_trainer.train.checkpoint import MANIFEST, PAYLOAD, unpack
 from ddp_trainer.train.errors import CheckpointMismatch, StaleGeneration
-from tests.unit.ddp_trainer.train.train_builders import a_directory, a_manifest, write
+from ddp_trainer.train.manifest import demand_same
+from tests.unit.ddp_trainer.train.train_builders import IDENTITY, a_directory, a_manifest, write
 
 
 def names(path: Path) -> list[str]:
@@ -106,8 +109,7 @@ def test_what_a_crashed_writer_left_is_swept_up(tmp_path: Path) -> None:
 def test_a_step_that_is_saved_again_replaces_the_first(tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     write(directory, 5)
-    payload = pack({"step": 5, "again": True})
-    directory.write(a_manifest(5, payload), payload)
+    directory.write(a_manifest(5), pack({"step": 5, "again": True}))
     assert names(tmp_path) == ["step-00000005"]
     newest = directory.newest(pytest.fail)
     assert newest is not None
@@ -153,10 +155,36 @@ class Code:
     """Not a tensor or a plain value."""
 
 
-def test_a_payload_with_anything_but_tensors_and_values_is_not_loaded() -> None:
-    payload = pack({"weights": torch.zeros(1), "code": Code()})
+def test_a_payload_with_anything_but_tensors_and_values_is_not_loaded(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    directory.write(a_manifest(1), pack({"weights": torch.zeros(1), "code": Code()}))
+    checkpoint = directory.newest(pytest.fail)
+    assert checkpoint is not None
     with pytest.raises(CheckpointMismatch, match="not loaded for safety"):
-        unpack(Checkpoint(a_manifest(1, payload), payload))
+        unpack(checkpoint)
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path, keep=2, best="accuracy")
+    for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.9), (4, None), (5, 0.7), (6, float("nan"))):
+        write(directory, step, metrics=None if accuracy is None else {"accuracy": accuracy})
+    assert names(tmp_path) == ["step-00000002", "step-00000005", "step-00000006"]
+    write(directory, 7, metrics={"accuracy": 0.95})
+    write(directory, 8)
+    write(directory, 9)
+    assert names(tmp_path) == ["step-00000007", "step-00000008", "step-00000009"]
+
+
+def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    write(directory, 1)
+    later = {"format": 2, "step": 2, "hashes": {"state.pt": "..."}}
+    (tmp_path / "step-00000002").mkdir()
+    (tmp_path / "step-00000002" / MANIFEST).write_text(json.dumps(later))
+    newest = directory.newest(pytest.fail)
+    assert newest is not None
+    with pytest.raises(CheckpointMismatch, match=r"has format 2, and this version reads format 1\. Go on with"):
+        demand_same(newest.manifest, IDENTITY, where="here", shards=None)
 
 
 FULL_DISK = """
@@ -164,14 +192,13 @@ import sys
 from pathlib import Path
 import resource, torch
 from tests.unit.ddp_trainer.train.train_builders import a_directory, a_manifest, write
-from ddp_trainer.train.checkpoint import pack
+from ddp_trainer.train.archive import pack
 path = Path(sys.argv[1])
 directory = a_directory(path)
 write(directory, 1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-payload = pack({"weights": torch.zeros(100_000)})
 try:
-    directory.write(a_manifest(2, payload), payload)
+    directory.write(a_manifest(2), pack({"weights": torch.zeros(100_000)}))
 except OSError as err:
     print(type(err).__name__, err.strerror)
 write(directory, 3)

@@ -11,7 +11,7 @@ from ddp_trainer.train.errors import CheckpointMismatch
 from ddp_trainer.train.manifest import Manifest, demand_same, signature
 from tests.unit.ddp_trainer.train.train_builders import IDENTITY, a_manifest
 
-MANIFEST = a_manifest(5, b"payload")
+MANIFEST = a_manifest(5)
 
 
 def test_a_manifest_survives_being_written() -> None:

@@ -78,7 +78,7 @@ def test_saving_follows_the_steps_and_the_end_is_always_saved(tmp_path: Path) ->
 
 def test_saving_follows_the_clock(tmp_path: Path) -> None:
     journal = Journal()
-    run(a_config(tmp_path, checkpoint_seconds=0), Lines(), journal, env=HERE)
+    run(a_config(tmp_path, checkpoint_seconds=0, checkpoint_mode="sync"), Lines(), journal, env=HERE)
     assert journal.saved == list(range(1, 13))
 
 

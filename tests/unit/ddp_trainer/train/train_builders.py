@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.checkpoint import CheckpointDirectory, digest, pack
+from ddp_trainer.train.archive import Archive, pack
+from ddp_trainer.train.checkpoint import CheckpointDirectory
 from ddp_trainer.train.claim import Claim
 from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.goal import Goal
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.manifest import Identity, Manifest
 
@@ -28,7 +30,7 @@ IDENTITY = Identity(
 )
 
 
-def a_manifest(step: int, payload: bytes, **changes: object) -> Manifest:
+def a_manifest(step: int, **changes: object) -> Manifest:
     values: dict[str, object] = {
         "identity": IDENTITY,
         "step": step,
@@ -37,25 +39,29 @@ def a_manifest(step: int, payload: bytes, **changes: object) -> Manifest:
         "generation": 0,
         "run_id": "run",
         "world_size": 2,
-        "sha256": digest(payload),
-        "size_bytes": len(payload),
+        "sha256": "",
+        "size_bytes": 0,
         "written_at": 0.0,
         "torch": "2.13.0",
     }
     return Manifest(**{**values, **changes})  # type: ignore[arg-type] # a builder
 
 
-def a_directory(path: Path, *, keep: int = 3, generation: int = 0, token: str = "a") -> CheckpointDirectory:
+def a_directory(
+    path: Path, *, keep: int = 3, generation: int = 0, token: str = "a", best: str | None = None
+) -> CheckpointDirectory:
     claim = Claim(path, generation=generation, run_id="run", token=token)
-    directory = CheckpointDirectory(path, keep=keep, claim=claim)
+    directory = CheckpointDirectory(path, keep=keep, claim=claim, best=None if best is None else Goal(best))
     directory.open()
     return directory
 
 
-def write(directory: CheckpointDirectory, step: int) -> bytes:
-    payload = pack({"step": step, "weights": torch.arange(10.0)})
-    directory.write(a_manifest(step, payload), payload)
-    return payload
+def a_state(step: int) -> Archive:
+    return pack({"step": step, "weights": torch.arange(10.0)})
+
+
+def write(directory: CheckpointDirectory, step: int, **changes: object) -> Manifest:
+    return directory.write(a_manifest(step, **changes), a_state(step))
 
 
 class Lines:

@@ -1,0 +1,202 @@
+"""A state as the file that ``torch.load`` reads, written as a stream, from buffers that nobody copies.
+
+``torch.save`` holds the GIL while it sums and copies, and into memory it holds everything twice. Here a state is
+first split into a small pickle and its storages, as in torch's own format: a ZIP archive of ``data.pkl`` and one
+stored entry per storage. Then the archive is written piece by piece with calls that let other threads run, so that it
+may happen beside the training. ``torch.load(..., weights_only=True)``, and any program that reads ZIP files, opens it.
+
+All sizes stand in ZIP64 fields, so that large files take no other path than small ones. Data begin at multiples of 64
+bytes, as torch aligns them, so that a file can also be mapped into memory.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import sys
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+PIECE_BYTES: Final = 4 << 20
+"""Summed and written at a time: it stays in the cache, and a thread that waits for the GIL waits seldom."""
+
+_PROTOCOL: Final = 2
+"""The only pickle protocol that ``weights_only`` loads."""
+_ALIGNMENT: Final = 64
+_PADDING_ID: Final = 0x4246
+_IN_ZIP64: Final = 0xFFFFFFFF
+_LOCAL: Final = struct.Struct("<IHHHHHIIIHHHHQQ")
+_CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHIIHHQQQ")
+_END64: Final = struct.Struct("<IQHHIIQQQQ")
+_LOCATOR: Final = struct.Struct("<IIQI")
+_END: Final = struct.Struct("<IHHHHIIH")
+_VERSION: Final = 45
+"""Of the ZIP format: the one with ZIP64."""
+_NEW_YEAR_1980: Final = (1 << 5) | 1
+"""The oldest date that ZIP knows, so that equal states make equal files."""
+
+_STORAGE_TYPES: Final = {
+    torch.float64: "DoubleStorage",
+    torch.float32: "FloatStorage",
+    torch.float16: "HalfStorage",
+    torch.bfloat16: "BFloat16Storage",
+    torch.int64: "LongStorage",
+    torch.int32: "IntStorage",
+    torch.int16: "ShortStorage",
+    torch.int8: "CharStorage",
+    torch.uint8: "ByteStorage",
+    torch.bool: "BoolStorage",
+    torch.complex64: "ComplexFloatStorage",
+    torch.complex128: "ComplexDoubleStorage",
+}
+"""Types of elements that the format names by their storage; all others name themselves beside untyped bytes."""
+
+
+class Sink(Protocol):
+    """Where an archive goes."""
+
+    def write(self, piece: bytes | memoryview, /) -> object:
+        """Take the piece whole, or raise OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A state, ready to be written."""
+
+    pickled: bytes
+    """Everything but the bytes of the tensors."""
+    storages: list[Tensor]
+    """Their bytes, uint8 of one dimension each; entry ``data/<position>``. Those of shared tensors stand here once."""
+
+    @property
+    def storage_bytes(self) -> int:
+        """What all storages hold together."""
+        return sum(storage.numel() for storage in self.storages)
+
+    def write_to(self, sink: Sink) -> None:
+        """Write the whole archive; tensors on a device come to the CPU one at a time.
+
+        Raises:
+            OSError: the sink refused a piece.
+        """
+        archive = _Zip(sink)
+        archive.add("data.pkl", memoryview(self.pickled))
+        archive.add("byteorder", memoryview(sys.byteorder.encode()))
+        for position, storage in enumerate(self.storages):
+            archive.add(f"data/{position}", memoryview(storage.cpu().numpy().data))
+        archive.add("version", memoryview(b"3\n"))
+        archive.end()
+
+
+def pack(state: dict[str, Any]) -> Archive:
+    """Split a state of tensors and plain values; the tensors are not copied, so they must stand still until written."""
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    pickler.dump(state)
+    return Archive(buffer.getvalue(), pickler.storages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Stands in a pickle where the format has a storage."""
+
+    name: str
+    key: str
+    elements: int
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors as torch's format has them.
+
+    The two functions of ``torch._utils`` that it names are called by every file that torch ever saved, so they stay.
+    """
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, _PROTOCOL)
+        self.storages: list[Tensor] = []
+        self._keys: dict[tuple[torch.device, int], str] = {}
+
+    def persistent_id(self, obj: object) -> tuple[str, object, str, str, int] | None:
+        """What ``torch.load`` is to put in place of a storage."""
+        if not isinstance(obj, _Stored):
+            return None
+        return "storage", getattr(torch, obj.name), obj.key, "cpu", obj.elements
+
+    def reducer_override(self, obj: object) -> Any:
+        """How ``torch.load`` is to rebuild a tensor; anything else is pickled as ever."""
+        if not isinstance(obj, Tensor):
+            return NotImplemented
+        storage = obj.untyped_storage()
+        key = self._key(obj)
+        hooks: OrderedDict[str, object] = OrderedDict()
+        view = (obj.storage_offset(), tuple(obj.size()), obj.stride(), False, hooks)
+        name = _STORAGE_TYPES.get(obj.dtype)
+        if name is None:
+            whole = _Stored("UntypedStorage", key, storage.nbytes())
+            return torch._utils._rebuild_tensor_v3, (whole, *view, obj.dtype)  # noqa: SLF001 - see the class
+        whole = _Stored(name, key, storage.nbytes() // obj.element_size())
+        return torch._utils._rebuild_tensor_v2, (whole, *view)  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
+
+    def _key(self, tensor: Tensor) -> str:
+        storage = tensor.untyped_storage()
+        # Empty storages have no address of their own.
+        address = storage.data_ptr() or -1 - len(self.storages)
+        key = self._keys.setdefault((tensor.device, address), str(len(self.storages)))
+        if int(key) == len(self.storages):
+            self.storages.append(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage))
+        return key
+
+
+class _Zip:
+    """Writes stored entries below ``archive/``, without ever going back."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._position = 0
+        self._central: list[bytes] = []
+
+    def add(self, name: str, content: memoryview) -> None:
+        """One entry; its data begin at a multiple of 64 bytes."""
+        path = f"archive/{name}".encode()
+        start, size = self._position, content.nbytes
+        crc = 0
+        for piece in _pieces(content):
+            crc = zlib.crc32(piece, crc)
+        padding = -(start + _LOCAL.size + len(path) + 4) % _ALIGNMENT
+        extra = struct.pack("<HH", _PADDING_ID, padding) + b"Z" * padding
+        head = (0, 0, 0, _NEW_YEAR_1980, crc, _IN_ZIP64, _IN_ZIP64, len(path))
+        # The name stands before the extra fields, of which the first is that of ZIP64.
+        local = _LOCAL.pack(0x04034B50, _VERSION, *head, 20 + len(extra), 1, 16, size, size)
+        self._write(local[:30] + path + local[30:] + extra)
+        for piece in _pieces(content):
+            self._write(piece)
+        central = _CENTRAL.pack(
+            0x02014B50, _VERSION, _VERSION, *head, 28, 0, 0, 0, 0, _IN_ZIP64, 1, 24, size, size, start
+        )
+        self._central.append(central[:46] + path + central[46:])
+
+    def end(self) -> None:
+        """The directory of entries."""
+        start, count = self._position, len(self._central)
+        for entry in self._central:
+            self._write(entry)
+        size, end = self._position - start, self._position
+        self._write(_END64.pack(0x06064B50, 44, _VERSION, _VERSION, 0, 0, count, count, size, start))
+        self._write(_LOCATOR.pack(0x07064B50, 0, end, 1))
+        self._write(_END.pack(0x06054B50, 0, 0, 0xFFFF, 0xFFFF, _IN_ZIP64, _IN_ZIP64, 0))
+
+    def _write(self, piece: bytes | memoryview) -> None:
+        self._sink.write(piece)
+        self._position += len(piece)
+
+
+def _pieces(content: memoryview) -> Iterator[memoryview]:
+    for start in range(0, content.nbytes, PIECE_BYTES):
+        yield content[start : start + PIECE_BYTES]

@@ -1,0 +1,34 @@
+"""How often to save: the interval at which saving and losing work cost least together.
+
+With failures ``M`` seconds apart on average and ``C`` seconds of training lost to each save, that is about
+``sqrt(2 C M)``: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 1974; J. T. Daly,
+"A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 2006, whose ``- C`` is used too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+_HOUR: Final = 3600.0
+_TABLE: Final = {"hour": _HOUR, "6 hours": 6 * _HOUR, "day": 24 * _HOUR, "week": 168 * _HOUR}
+
+
+def best_interval(cost_seconds: float, mtbf_seconds: float) -> float:
+    """Seconds between saves that lose least.
+
+    >>> round(best_interval(0.05, 3600))
+    19
+    """
+    if cost_seconds >= mtbf_seconds / 2:
+        return mtbf_seconds
+    return math.sqrt(2 * cost_seconds * mtbf_seconds) - cost_seconds
+
+
+def suggestion(cost_seconds: float, mtbf_seconds: float | None) -> str:
+    """What to give as ``--checkpoint-seconds``, in a sentence; for several rates of failure where none is known."""
+    costs = f"A save costs {cost_seconds * 1000:.3g} ms of training. Least is lost"
+    if mtbf_seconds is not None:
+        return f"{costs} with --checkpoint-seconds {best_interval(cost_seconds, mtbf_seconds):.3g} (Young, Daly)."
+    table = ", ".join(f"{best_interval(cost_seconds, mtbf):.3g} for one a {name}" for name, mtbf in _TABLE.items())
+    return f"{costs} with --checkpoint-seconds, by how often something fails: {table} (Young, Daly)."

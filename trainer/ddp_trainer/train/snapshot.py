@@ -1,0 +1,82 @@
+"""The state as it was between two steps, in memory that was made ready before it was needed.
+
+A save has to stop the training only while the tensors are copied. The memory for that is taken when the run starts:
+the kernel hands pages out when they are first written to, and a first copy into new ones takes ten times as long as
+any later one. There is one such memory, so a second save begins when the first is written.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.archive import Archive
+
+_SLACK_BYTES: Final = 1 << 16
+
+
+class Snapshot:
+    """Holds one copy of a state at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        # Pages that the kernel may not move are copied to at the speed of the bus, and without waiting for each.
+        self._pinned = device.type == "cuda"
+        self._arena = torch.empty(0, dtype=torch.uint8)
+        self._growing: threading.Thread | None = None
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What fits without taking new memory."""
+        self._grown()
+        return self._arena.numel()
+
+    def reserve(self, size_bytes: int) -> None:
+        """Begin to take memory for this much, beside what else happens; :meth:`take` waits for it."""
+        self._grown()
+        if size_bytes > self._arena.numel():
+            self._growing = threading.Thread(target=self._grow, args=(size_bytes,), name="ddp-reserve", daemon=True)
+            self._growing.start()
+
+    def take(self, archive: Archive) -> Archive:
+        """The same archive, with its storages copied: the originals may change from here on."""
+        needed = archive.storage_bytes
+        if needed > self.capacity_bytes:
+            self._grow(needed)
+        copies: list[Tensor] = []
+        start = 0
+        devices = set()
+        for storage in archive.storages:
+            copy = self._arena[start : start + storage.numel()]
+            copy.copy_(storage, non_blocking=self._pinned)
+            copies.append(copy)
+            devices.add(storage.device)
+            start += storage.numel()
+        for device in devices:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        return Archive(archive.pickled, copies)
+
+    def _grow(self, size_bytes: int) -> None:
+        # The old memory goes before the new one comes.
+        self._arena = torch.empty(0, dtype=torch.uint8)
+        self._arena = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=self._pinned)
+        self._arena.zero_()
+
+    def _grown(self) -> None:
+        if self._growing is not None:
+            self._growing.join()
+            self._growing = None
+
+
+def state_bytes(model: nn.Module, samples: int) -> int:
+    """What the state of a run will hold at most, before its optimizer has taken a step.
+
+    Two values per weight are those of Adam; SGD has one. The rest are counters and the ledger's bit per sample.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    own = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    moments = sum(2 * weight.numel() * weight.element_size() + 64 for weight in weights)
+    return int(own) + moments + samples // 8 + _SLACK_BYTES
