@@ -49,6 +49,13 @@ class SharedBuffers:
             moved.zero_()
         self._shards = 0
 
+    def discard(self) -> None:
+        """Forget what the shards of this step did to the buffers: the step moves nothing."""
+        for buffer, start, moved in zip(self._buffers, self._start, self._moved, strict=True):
+            buffer.detach().copy_(start)
+            moved.zero_()
+        self._shards = 0
+
     def restart(self) -> None:
         """The buffers were loaded from elsewhere: start from what they are now."""
         for buffer, start in zip(self._buffers, self._start, strict=True):
@@ -64,3 +71,21 @@ def _move(start: Tensor, step: Tensor) -> None:
     else:
         # Counters such as num_batches_tracked move by the same whole number in every shard.
         start.copy_((start.double() + step.round()).to(start.dtype))
+
+
+class FirstRanksBuffers(SharedBuffers):
+    """DDP's ``broadcast_buffers``: rank 0's buffers after its own shards, one after the other."""
+
+    def shard_done(self) -> None:
+        """The next shard goes on from the buffers as this one left them."""
+
+    def commit(self) -> None:
+        """Rank 0's become everybody's; the sum of what rank 0 has and the zeros of the others."""
+        if not self._buffers:
+            return
+        flat = torch.cat([buffer.detach().double().flatten() for buffer in self._buffers])
+        taken = self._group.sum(flat if self._group.rank == 0 else torch.zeros_like(flat))
+        sizes = [buffer.numel() for buffer in self._buffers]
+        for buffer, start, value in zip(self._buffers, self._start, torch.split(taken, sizes), strict=True):
+            start.copy_(value.view_as(start).to(start.dtype))
+            buffer.detach().copy_(start)

@@ -30,6 +30,8 @@ class _StandIn(ModuleType):
     def __init__(self) -> None:
         super().__init__(_NAME)
         self.utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
+        # Activation checkpointing asks; it matters to graphs alone.
+        self.config = SimpleNamespace(error_on_nested_fx_trace=True)
 
     @staticmethod
     def disable(function: _F, *_args: object, **_options: object) -> _F:

@@ -3,66 +3,105 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddp_trainer.train.config import Config, OptimizerName, ScheduleName
+from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.finiteness import flaw, total_norm
 from ddp_trainer.train.lazy_dynamo import uncompiled
+from ddp_trainer.train.loss_scale import LossScale
+from ddp_trainer.train.options import KernelName, LrScaling
 from ddp_trainer.train.task import ChoosesOptimizer, Task
 
 _PEAK: Final = "peak_lr"
+
+_KERNEL: Final[Mapping[KernelName, dict[str, bool]]] = {
+    KernelName.AUTO: {},
+    KernelName.LOOP: {"foreach": False},
+    KernelName.FOREACH: {"foreach": True},
+    KernelName.FUSED: {"fused": True},
+}
 
 
 class Optimization:
     """An optimizer whose learning rate follows the global step."""
 
-    def __init__(self, optimizer: Optimizer, config: Config, total_steps: int) -> None:
+    def __init__(
+        self, optimizer: Optimizer, config: Config, total_steps: int, loss_scale: LossScale | None = None
+    ) -> None:
+        """``loss_scale`` is fp16's, and None in every other precision."""
         self.optimizer = optimizer
         self._schedule = config.schedule
         self._warmup = config.warmup_steps
         self._total = total_steps
         self._clip = config.clip_norm
+        self._loss_scale = loss_scale
+        self._norm: Tensor | None = None
+        self._weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.learning_rate = 0.0
         """Rate of the first parameter group in the last step."""
+        scale = lr_scale(config)
         for group in optimizer.param_groups:
-            group[_PEAK] = group["lr"]
+            group[_PEAK] = group["lr"] * scale
 
     @classmethod
-    def build(cls, task: Task, model: nn.Module, config: Config, total_steps: int) -> Optimization:
-        """The task's own optimizer, or the one that the flags name."""
+    def build(
+        cls, task: Task, model: nn.Module, config: Config, total_steps: int, loss_scale: LossScale | None = None
+    ) -> Optimization:
+        """The task's own optimizer, or the one that the flags name.
+
+        Raises:
+            BadConfig: the optimizer has no kernel of the kind that was asked for.
+        """
         with uncompiled():
             if isinstance(task, ChoosesOptimizer):
                 optimizer = task.optimizer(model.parameters())
-            elif config.optimizer is OptimizerName.ADAMW:
-                optimizer = torch.optim.AdamW(
-                    model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
-                )
             else:
-                optimizer = torch.optim.SGD(
-                    model.parameters(),
-                    lr=config.learning_rate,
-                    momentum=config.momentum,
-                    weight_decay=config.weight_decay,
-                )
-        return cls(optimizer, config, total_steps)
+                optimizer = _optimizer(model, config)
+        return cls(optimizer, config, total_steps, loss_scale)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss to differentiate: with fp16 scaled up, against gradients that vanish."""
+        return loss if self._loss_scale is None else self._loss_scale.up(loss)
+
+    @property
+    def loss_scale(self) -> float:
+        """By how much; 1 in every other precision."""
+        return 1.0 if self._loss_scale is None else self._loss_scale.value
+
+    def examine(self) -> Tensor:
+        """Look at the gradients of a step before it is voted on; see :func:`ddp_trainer.train.finiteness.flaw`."""
+        if self._loss_scale is not None:
+            self._loss_scale.down(self.optimizer)
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        self._norm = total_norm(gradients) if self._clip is not None or self._loss_scale is not None else None
+        return flaw(gradients, self._norm)
 
     def step(self, step: int) -> None:
-        """Move the weights by the gradients of this global step, and forget them."""
+        """Move the weights by the gradients of this global step, which were examined."""
         factor = rate_factor(self._schedule, step, self._warmup, self._total)
         for group in self.optimizer.param_groups:
             group["lr"] = group[_PEAK] * factor
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
-        if self._clip is not None:
-            weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-            nn.utils.clip_grad_norm_(weights, self._clip)
+        if self._clip is not None and self._norm is not None:
+            nn.utils.clip_grads_with_norm_(self._weights, self._clip, self._norm)
         with uncompiled():
             self.optimizer.step()
+        if self._loss_scale is not None:
+            self._loss_scale.stepped()
+
+    def back_off(self) -> bool:
+        """The gradients of a step overflowed: lower the loss scale; False where that is not the cause."""
+        return self._loss_scale is not None and self._loss_scale.back_off()
 
     def forget(self) -> None:
         """Drop gradients, those of a step that was not committed included."""
+        self._norm = None
         with uncompiled():
             self.optimizer.zero_grad()
 
@@ -79,16 +118,70 @@ class Optimization:
         for group, peak in zip(self.optimizer.param_groups, peaks, strict=True):
             group[_PEAK] = peak
 
+    def loss_scale_state(self) -> dict[str, Any] | None:
+        """State of the loss scale; None without fp16."""
+        return None if self._loss_scale is None else self._loss_scale.state_dict()
+
+    def load_loss_scale(self, state: dict[str, Any] | None) -> None:
+        """Go on from a stored loss scale; a run that had none before begins anew."""
+        if self._loss_scale is not None:
+            self._loss_scale.forget()
+            if state:
+                self._loss_scale.load_state_dict(state)
+
+
+def _optimizer(model: nn.Module, config: Config) -> Optimizer:
+    kernel = _KERNEL[config.optimizer_kernel]
+    try:
+        if config.optimizer is OptimizerName.ADAMW:
+            return torch.optim.AdamW(
+                model.parameters(),
+                lr=config.learning_rate,
+                weight_decay=config.weight_decay,
+                foreach=kernel.get("foreach"),
+                fused=kernel.get("fused"),
+            )
+        return torch.optim.SGD(
+            model.parameters(),
+            lr=config.learning_rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            foreach=kernel.get("foreach"),
+            fused=kernel.get("fused"),
+        )
+    except RuntimeError as err:
+        if not kernel:
+            raise
+        raise BadConfig(
+            f"--optimizer-kernel is {config.optimizer_kernel}, but {config.optimizer} cannot: {str(err).rstrip('.')}.",
+            hint="Give --optimizer-kernel auto.",
+        ) from None
+
+
+def lr_scale(config: Config) -> float:
+    """Factor on the learning rate for the size of the global batch; 1 unless a rule was asked for.
+
+    Linear: P. Goyal et al., "Accurate, Large Minibatch SGD", 2017. Square root: A. Krizhevsky, "One weird trick",
+    2014; for adaptive optimizers S. Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient
+    Algorithms", NeurIPS 2022.
+    """
+    if config.lr_scaling is LrScaling.NONE or config.lr_reference_batch is None:
+        return 1.0
+    ratio = config.global_batch / config.lr_reference_batch
+    return ratio if config.lr_scaling is LrScaling.LINEAR else math.sqrt(ratio)
+
 
 def rate_factor(schedule: ScheduleName, step: int, warmup: int, total: int) -> float:
-    """Share of the peak learning rate at a global step, from 0: a linear rise, then half a cosine or a plateau.
+    """Share of the peak learning rate at a global step, from 0: a linear rise, then a fall or a plateau.
 
     >>> [rate_factor(ScheduleName.COSINE, step, 2, 10) for step in (0, 1, 2, 6)]
     [0.5, 1.0, 1.0, 0.5]
+    >>> [rate_factor(ScheduleName.LINEAR, step, 2, 10) for step in (0, 1, 2, 4, 6)]
+    [0.5, 1.0, 1.0, 0.75, 0.5]
     """
     if step < warmup:
         return (step + 1) / warmup
     if schedule is ScheduleName.CONSTANT:
         return 1.0
-    done = (step - warmup) / max(total - warmup, 1)
-    return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    done = min((step - warmup) / max(total - warmup, 1), 1.0)
+    return 1 - done if schedule is ScheduleName.LINEAR else 0.5 * (1 + math.cos(math.pi * done))

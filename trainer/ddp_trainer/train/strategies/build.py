@@ -6,16 +6,22 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ddp_trainer.train.options import StrategyName
+from ddp_trainer.train.strategies.data_parallel import DataParallel
 from ddp_trainer.train.strategies.ddp import Ddp
+from ddp_trainer.train.strategies.local_sgd import LocalSgd
+from ddp_trainer.train.strategies.manual import Manual
 from ddp_trainer.train.strategies.single import Single
 from ddp_trainer.train.strategies.strategy import Parts, Strategy
 
 _BY_NAME: Final[Mapping[StrategyName, Callable[[Parts], Strategy]]] = {
     StrategyName.DDP: Ddp,
     StrategyName.SINGLE: Single,
+    StrategyName.DATA_PARALLEL: DataParallel,
+    StrategyName.MANUAL: Manual,
+    StrategyName.LOCAL_SGD: LocalSgd,
 }
 
-_NEED_PEERS: Final = frozenset({StrategyName.DDP})
+_NEED_PEERS: Final = frozenset({StrategyName.DDP, StrategyName.MANUAL, StrategyName.LOCAL_SGD})
 """With one rank there is nobody to exchange anything with, and no process group either."""
 
 

@@ -23,8 +23,12 @@ class Ddp(Strategy):
             self._ddp = DistributedDataParallel(
                 self._loss,
                 device_ids=[self._group.device] if self._group.device.type == "cuda" else None,
+                # The step shares buffers itself, also where rank 0's are wanted: see ddp_trainer.train.buffers.
                 forward_sync_buffers=False,
-                gradient_as_bucket_view=True,
+                bucket_cap_mb=parts.config.bucket_mb,
+                find_unused_parameters=parts.config.find_unused_parameters,
+                static_graph=parts.config.static_graph,
+                gradient_as_bucket_view=parts.config.gradient_as_bucket_view,
             )
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all

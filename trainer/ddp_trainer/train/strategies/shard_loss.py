@@ -27,3 +27,16 @@ class ShardLoss(nn.Module):
             zeros = [(weight * 0).sum() for weight in self.model.parameters() if weight.requires_grad]
             return torch.stack(zeros).sum()
         return self._losses(self.model, batch).sum()
+
+
+class SampleLosses(nn.Module):
+    """Losses of some samples, one each: what can be gathered from several devices."""
+
+    def __init__(self, model: nn.Module, losses: Callable[[nn.Module, Batch], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self._losses = losses
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Shape ``(n,)``."""
+        return self._losses(self.model, batch)

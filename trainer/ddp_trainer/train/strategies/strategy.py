@@ -10,9 +10,9 @@ For each step, on every rank::
                 backward(loss, samples of the whole global step)
         shard_done(shard)
     reduce(samples of the whole global step)
-    ... the vote; if the step is committed and its weights move:
-    optimizer.step()
-    moved(step, optimizer)
+    ... the vote, after which all ranks commit the step or none does:
+    optimizer.step(), unless a guard skips the step
+    committed(step, optimizer)
 
 When ``reduce`` returns, ``weight.grad`` must hold what the optimizer is to step by. A rank that has no samples in a
 step, or could not fetch them, calls ``reduce`` as well, and without any pass before it.
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,9 @@ class Parts:
 class Strategy:
     """Base of all strategies, and by itself the one for a single rank: nothing is exchanged."""
 
+    remark: ClassVar[str] = ""
+    """What a person who chose it should know."""
+
     def __init__(self, parts: Parts) -> None:
         self.model = parts.model
         """Whose weights are optimized, evaluated and saved."""
@@ -82,8 +86,8 @@ class Strategy:
     def reduce(self, samples: int) -> None:
         """Make ``weight.grad`` what the optimizer steps by; every rank calls it in every step."""
 
-    def moved(self, step: int, optimizer: Optimizer) -> None:
-        """The optimizer moved the weights in this step; every rank calls it after the same steps."""
+    def committed(self, step: int, optimizer: Optimizer) -> None:
+        """All ranks committed the step, and the optimizer moved the weights unless a guard skipped it."""
 
     def is_synchronised(self, steps: int) -> bool:  # noqa: ARG002 - for those that are not always
         """Whether all ranks hold the same state after so many committed steps.

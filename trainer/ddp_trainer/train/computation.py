@@ -1,0 +1,102 @@
+"""Make a model and its losses compute as the options say: numbers, memory layout, compiler, memory for computing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.precision import around, demand
+from ddp_trainer.train.task import Batch
+
+Losses = Callable[[nn.Module, Batch], Tensor]
+
+
+def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alarm: Callable[[str], None]) -> Losses:
+    """Change the model in place, already on its device; losses of samples that compute as told.
+
+    Raises:
+        BadConfig: the device or the model cannot do what was asked for.
+    """
+    demand(config.precision, group.device)
+    if config.deterministic:
+        from ddp_trainer.train.determinism import be_deterministic  # noqa: PLC0415 - a process-wide change
+
+        be_deterministic()
+    if config.sync_batchnorm:
+        synchronise_batchnorm(model, config, group)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks this form
+        losses = _with_channels_last(losses)
+    if config.activation_checkpointing:
+        from ddp_trainer.train.activation_checkpointing import checkpoint_activations  # noqa: PLC0415 - on request
+
+        checkpoint_activations(model)
+    if config.compile:
+        from ddp_trainer.train.compilation import CompiledLosses  # noqa: PLC0415 - imports the compiler
+
+        fallback = alarm if config.compile_fallback else None
+        losses = CompiledLosses(model, losses, backend=config.compile_backend, alarm=fallback)
+    return _within(around(config.precision, group.device), losses)
+
+
+def _within(context: Callable[[], Any], losses: Losses) -> Losses:
+    def compute(model: nn.Module, batch: Batch) -> Tensor:
+        with context():
+            return losses(model, batch)
+
+    return compute
+
+
+def _with_channels_last(losses: Losses) -> Losses:
+    return lambda model, batch: losses(model, channels_last(batch))
+
+
+def channels_last(batch: Batch) -> Batch:
+    """The batch with every tensor of four dimensions laid out as NHWC; shapes stay."""
+    if isinstance(batch, Tensor):
+        return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
+    if isinstance(batch, Mapping):
+        return {key: channels_last(value) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(channels_last(value) for value in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(channels_last(value) for value in batch)
+    return batch
+
+
+def synchronise_batchnorm(model: nn.Module, config: Config, group: Group) -> None:
+    """Let BatchNorm normalize over all ranks' passes, with torch's SyncBatchNorm; nothing to do for one rank.
+
+    :mod:`ddp_trainer.train.buffers` makes *running* statistics independent of the ranks, and each logical shard is
+    normalized by itself, which no rank needs another for. This one changes what a sample is normalized by, to the
+    samples that happen to be computed at the same time; so its result depends on the number of ranks, and every rank
+    must make the same number of passes.
+
+    Raises:
+        BadConfig: on the CPU, which torch's does not support, or where ranks make different numbers of passes.
+    """
+    if group.device.type != "cuda":
+        raise BadConfig(
+            "--sync-batchnorm needs a GPU per rank: torch's SyncBatchNorm does not run on the CPU.",
+            hint="Leave it out: each logical shard is normalized by itself, and running statistics are shared.",
+        )
+    if config.shards is None or config.shards % group.world_size or config.global_batch % config.shards:
+        raise BadConfig(
+            f"--sync-batchnorm needs ranks that make the same passes, and --shards is {config.shards} for "
+            f"{group.world_size} ranks and a global batch of {config.global_batch}.",
+            hint=f"Give --shards a multiple of {group.world_size} that divides --global-batch.",
+        )
+    if group.world_size > 1:
+        _convert(model)
+
+
+def _convert(module: nn.Module) -> None:
+    for name, child in module.named_children():
+        converted = nn.SyncBatchNorm.convert_sync_batchnorm(child)  # type: ignore[no-untyped-call] # torch's
+        setattr(module, name, converted)

@@ -1,0 +1,19 @@
+"""``--deterministic``: the same bits on every run on the same kind of machine, or an error that names the operation."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+
+def be_deterministic() -> None:
+    """Allow only algorithms that give the same bits every time; before the first work on a GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    try:
+        # The public function also tells the compiler, and imports it for that: 6 s.
+        torch._C._set_deterministic_algorithms(True)  # noqa: SLF001 - the rest of the public function
+    except (AttributeError, TypeError):
+        torch.use_deterministic_algorithms(mode=True)

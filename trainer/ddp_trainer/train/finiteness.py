@@ -1,0 +1,38 @@
+"""Whether gradients are finite, asked on the device: the answer rides in the vote, so nothing waits for it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+def total_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Norm of all gradients together, a scalar on the device."""
+    return nn.utils.get_total_norm(list(gradients))
+
+
+def flaw(gradients: Sequence[Tensor], norm: Tensor | None = None) -> Tensor:
+    """A scalar on the device: 0 when every gradient is finite, else 1 or not a number.
+
+    Ranks add theirs up, and the sum is 0 only where all are.
+    """
+    if norm is None and gradients and all(_is_plain(each) for each in gradients):
+        try:
+            return _found(gradients)
+        except (AttributeError, RuntimeError):
+            # GradScaler's own kernel: the fastest way, 3 us where a norm takes 20, but no public name.
+            norm = total_norm(gradients)
+    norm = total_norm(gradients) if norm is None else norm
+    return norm - norm
+
+
+def _is_plain(gradient: Tensor) -> bool:
+    return gradient.dtype is torch.float32 and not gradient.is_sparse
+
+
+def _found(gradients: Sequence[Tensor]) -> Tensor:
+    found, one = torch.zeros((), device=gradients[0].device), torch.ones((), device=gradients[0].device)
+    torch._amp_foreach_non_finite_check_and_unscale_(list(gradients), found, one)
+    return found

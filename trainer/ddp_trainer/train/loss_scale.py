@@ -1,0 +1,61 @@
+"""The loss scale of fp16: gradients below 6e-8 would vanish, so the loss is scaled up, and gradients down again.
+
+torch's GradScaler keeps the scale; the decision to skip a step is taken by the vote, so that all ranks take it. Its
+state is part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+
+class LossScale:
+    """Grows while gradients stay finite, and is halved when they do not."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._scaler = GradScaler(device.type)
+
+    @property
+    def value(self) -> float:
+        """The factor by which the loss is scaled up; on a GPU, reading it waits for the device."""
+        return self._scaler.get_scale()
+
+    def up(self, loss: Tensor) -> Tensor:
+        """The loss to differentiate."""
+        scaled: Tensor = self._scaler.scale(loss)
+        return scaled
+
+    def down(self, optimizer: Optimizer) -> None:
+        """Gradients as they would be without a scale."""
+        self._scaler.unscale_(optimizer)
+
+    def stepped(self) -> None:
+        """The step counted; after many, the scale doubles."""
+        self._scaler.update()
+
+    def back_off(self) -> bool:
+        """The step does not count: halve the scale; False where it is too small already to be the cause."""
+        before = self._scaler.get_scale()
+        if before <= 1:
+            return False
+        state = self._scaler.state_dict()
+        self._scaler.update(before * self._scaler.get_backoff_factor())
+        self._scaler.load_state_dict({**state, "scale": self._scaler.get_scale(), "_growth_tracker": 0})
+        return True
+
+    def forget(self) -> None:
+        """The step is to be taken anew: what was found in its gradients is void."""
+        self._scaler.update(self._scaler.get_scale())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers only."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a stored scale."""
+        self._scaler.load_state_dict(state)

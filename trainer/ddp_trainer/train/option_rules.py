@@ -1,0 +1,98 @@
+"""Which options of :mod:`ddp_trainer.train.options` do not go together: a chain of small rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.options import LrScaling, OnNonFinite, Options, PrecisionName, StrategyName
+
+_ONLY_DDP: Final = ("find_unused_parameters", "static_graph", "sync_batchnorm")
+
+
+def check(options: Options) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        BadConfig: two options contradict each other, or one lacks the other.
+    """
+    for rule in _RULES:
+        for error in rule(options):
+            raise error
+
+
+def _ranges(options: Options) -> Iterator[BadConfig]:
+    for name in ("sync_steps", "micro_batch", "gc_steps", "nonfinite_limit", "lr_reference_batch"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            yield BadConfig(f"--{name.replace('_', '-')} is {value}.", hint="Give 1 or more.")
+    if options.bucket_mb is not None and not 0 < options.bucket_mb < float("inf"):
+        yield BadConfig(f"--bucket-mb is {options.bucket_mb}.", hint="Give a finite number above 0.")
+
+
+def _of_ddp(options: Options) -> Iterator[BadConfig]:
+    if options.strategy is not StrategyName.DDP:
+        for name in _ONLY_DDP:
+            if getattr(options, name):
+                yield BadConfig(
+                    f"--{name.replace('_', '-')} is an option of DDP, and --strategy is {options.strategy}.",
+                    hint="Leave one of them out.",
+                )
+
+
+def _static_graph(options: Options) -> Iterator[BadConfig]:
+    if options.static_graph and options.find_unused_parameters:
+        yield BadConfig(
+            "--static-graph and --find-unused-parameters were both given.",
+            hint="A static graph finds unused weights by itself: leave --find-unused-parameters out.",
+        )
+
+
+def _local_sgd(options: Options) -> Iterator[BadConfig]:
+    if options.strategy is StrategyName.LOCAL_SGD and options.precision is PrecisionName.FP16:
+        yield BadConfig(
+            "--precision fp16 scales the loss by what all ranks' gradients allow, and with --strategy local-sgd each "
+            "rank has gradients of its own.",
+            hint="Give --precision bf16.",
+        )
+
+
+def _compile(options: Options) -> Iterator[BadConfig]:
+    if options.compile_fallback and not options.compile:
+        yield BadConfig("--compile-fallback was given without --compile.", hint="Add --compile.")
+
+
+def _scaling(options: Options) -> Iterator[BadConfig]:
+    if (options.lr_scaling is LrScaling.NONE) != (options.lr_reference_batch is None):
+        yield BadConfig(
+            f"--lr-scaling is {options.lr_scaling} and --lr-reference-batch is {options.lr_reference_batch}.",
+            hint="Give both: the rule, and the global batch at which --learning-rate was found.",
+        )
+
+
+_RULES: Final[tuple[Callable[[Options], Iterator[BadConfig]], ...]] = (
+    _ranges,
+    _of_ddp,
+    _static_graph,
+    _local_sgd,
+    _compile,
+    _scaling,
+)
+
+
+def check_rollback(options: Options, *, keeps_checkpoints: bool, sequential: bool) -> None:
+    """Refuse to promise a way back that does not exist.
+
+    Raises:
+        BadConfig: rollbacks were asked for, and there are no checkpoints, or the samples cannot be read again.
+    """
+    if options.on_nonfinite is not OnNonFinite.ROLLBACK:
+        return
+    if not keeps_checkpoints:
+        raise BadConfig("--on-nonfinite is rollback, but no checkpoints are kept.", hint="Give a --checkpoint-dir.")
+    if sequential:
+        raise BadConfig(
+            "--on-nonfinite is rollback, but the samples are a stream, which cannot be read backwards.",
+            hint="Give --on-nonfinite skip or stop.",
+        )
