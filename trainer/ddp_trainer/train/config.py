@@ -9,6 +9,7 @@ from pathlib import Path
 from ddp_trainer.contract import CheckpointScope
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.keeping import Keeping
+from ddp_trainer.train.option_rules import check as check_options
 
 LARGEST_BATCH = 1 << 20
 """Sums of this many 32-bit sample hashes are exact in float64, in which the ranks vote."""
@@ -25,6 +26,7 @@ class ScheduleName(StrEnum):
     """Shapes of the learning rate over the run."""
 
     COSINE = "cosine"
+    LINEAR = "linear"
     CONSTANT = "constant"
 
 
@@ -97,6 +99,7 @@ class Config(Keeping):
         Raises:
             BadConfig: a value is out of its range, or two do not go together.
         """
+        check_options(self)
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -129,6 +132,10 @@ _LEAST: dict[str, float] = {
     "checkpoint_steps": 1,
     "checkpoint_seconds": 0,
     "keep": 1,
+    "window": 1,
+    "image_size": 1,
+    "workers": 0,
+    "prefetch": 1,
     "mtbf": 1,
     "profile_rank": 0,
     "log_seconds": 0,

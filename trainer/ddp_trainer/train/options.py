@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 
@@ -16,12 +17,68 @@ class StrategyName(StrEnum):
 
     DDP = "ddp"
     SINGLE = "single"
+    DATA_PARALLEL = "data-parallel"
+    MANUAL = "manual"
+    LOCAL_SGD = "local-sgd"
+
+
+class PrecisionName(StrEnum):
+    """Numbers that forward and backward compute with; weights and optimizer stay in 32 bits."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class OnNonFinite(StrEnum):
+    """What a loss or gradient means that is infinite or not a number."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    ROLLBACK = "rollback"
+
+
+class LrScaling(StrEnum):
+    """How the learning rate follows the global batch."""
+
+    NONE = "none"
+    LINEAR = "linear"
+    SQRT = "sqrt"
+
+
+class KernelName(StrEnum):
+    """How an optimizer goes over the weights."""
+
+    AUTO = "auto"
+    LOOP = "loop"
+    FOREACH = "foreach"
+    FUSED = "fused"
+
+
+class OnBadSample(StrEnum):
+    """What a sample that cannot be read means."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class BalanceName(StrEnum):
+    """How many logical shards each rank owns."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
 
 
 class OptionGroup(StrEnum):
     """Headings in ``--help``."""
 
+    TASK = "task"
+    DATA = "data"
     STRATEGY = "strategy"
+    SPEED = "speed and memory"
+    GUARDS = "guards"
+    RATE = "learning rate"
     KEEPING = "what is kept"
     EVALUATION = "evaluation"
     REPORTS = "reports"
@@ -42,7 +99,144 @@ def flagged(
 class Options:
     """The table. :class:`ddp_trainer.train.config.Config` has all of it."""
 
+    model: str | None = field(
+        default=None,
+        metadata=flagged(
+            OptionGroup.TASK,
+            "mlp, cnn, resnet18, resnet50 or gpt, with options as in gpt:layers=4,width=128 (default: the task's own)",
+            parse=str,
+            metavar="NAME",
+        ),
+    )
+    data: Path | None = field(
+        default=None, metadata=flagged(OptionGroup.TASK, "folder of the samples", parse=Path, metavar="DIR")
+    )
+    window: int | None = field(
+        default=None,
+        metadata=flagged(OptionGroup.TASK, "bytes in a sample of text (default: 128)", parse=int, metavar="N"),
+    )
+    image_size: int | None = field(
+        default=None,
+        metadata=flagged(OptionGroup.TASK, "side of the images, in pixels (default: 64)", parse=int, metavar="N"),
+    )
+
+    workers: int = field(
+        default=0,
+        metadata=flagged(OptionGroup.DATA, "processes per rank that read samples ahead", parse=int, metavar="N"),
+    )
+    prefetch: int = field(
+        default=2, metadata=flagged(OptionGroup.DATA, "shards that each of them reads ahead", parse=int, metavar="N")
+    )
+    on_bad_sample: OnBadSample = field(
+        default=OnBadSample.FAIL,
+        metadata=flagged(OptionGroup.DATA, "what a sample means that cannot be read", parse=OnBadSample),
+    )
+    balance: BalanceName = field(
+        default=BalanceName.STATIC,
+        metadata=flagged(OptionGroup.DATA, "dynamic gives a slow rank fewer shards", parse=BalanceName),
+    )
+
     strategy: StrategyName = field(
         default=StrategyName.DDP,
         metadata=flagged(OptionGroup.STRATEGY, "how the ranks' copies stay one model", parse=StrategyName),
+    )
+    sync_steps: int = field(
+        default=8,
+        metadata=flagged(
+            OptionGroup.STRATEGY, "of local-sgd: steps from one synchronisation to the next", parse=int, metavar="N"
+        ),
+    )
+    find_unused_parameters: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.STRATEGY, "some weights take no part in some steps (as DDP's own)"),
+    )
+    static_graph: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.STRATEGY, "every pass uses the same weights in the same order (as DDP's own)"),
+    )
+    broadcast_buffers: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.STRATEGY, "running statistics are rank 0's, not the mean over all shards"),
+    )
+    bucket_mb: float | None = field(
+        default=None,
+        metadata=flagged(
+            OptionGroup.STRATEGY, "gradients are sent in pieces of this many MiB", parse=float, metavar="X"
+        ),
+    )
+    gradient_as_bucket_view: bool = field(
+        default=True,
+        metadata=flagged(OptionGroup.STRATEGY, "gradients live in the buffers that are sent: one copy less"),
+    )
+    sync_batchnorm: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.STRATEGY, "BatchNorm normalizes over the samples of all ranks; on GPUs"),
+    )
+
+    precision: PrecisionName = field(
+        default=PrecisionName.FP32,
+        metadata=flagged(OptionGroup.SPEED, "numbers to compute with", parse=PrecisionName),
+    )
+    micro_batch: int | None = field(
+        default=None,
+        metadata=flagged(
+            OptionGroup.SPEED, "most samples in one pass: larger shards are cut, to save memory", parse=int, metavar="N"
+        ),
+    )
+    activation_checkpointing: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.SPEED, "compute activations again in the backward pass, to save memory"),
+    )
+    compile: bool = field(default=False, metadata=flagged(OptionGroup.SPEED, "compile the model with torch.compile"))
+    compile_backend: str = field(
+        default="inductor",
+        metadata=flagged(OptionGroup.SPEED, "of torch.compile", parse=str, metavar="NAME"),
+    )
+    compile_fallback: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.SPEED, "train uncompiled where compiling fails"),
+    )
+    channels_last: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.SPEED, "keep images as NHWC in memory, which convolutions on GPUs prefer"),
+    )
+    optimizer_kernel: KernelName = field(
+        default=KernelName.AUTO,
+        metadata=flagged(OptionGroup.SPEED, "how the optimizer goes over the weights", parse=KernelName),
+    )
+    gc_steps: int | None = field(
+        default=None,
+        metadata=flagged(
+            OptionGroup.SPEED,
+            "collect garbage on all ranks after every N steps, and at no other time",
+            parse=int,
+            metavar="N",
+        ),
+    )
+    deterministic: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.SPEED, "only algorithms that give the same bits on every run"),
+    )
+
+    on_nonfinite: OnNonFinite = field(
+        default=OnNonFinite.STOP,
+        metadata=flagged(OptionGroup.GUARDS, "when a loss or gradient is infinite or not a number", parse=OnNonFinite),
+    )
+    nonfinite_limit: int = field(
+        default=10,
+        metadata=flagged(
+            OptionGroup.GUARDS,
+            "steps skipped in a row, or times rolled back, before the run stops",
+            parse=int,
+            metavar="N",
+        ),
+    )
+
+    lr_scaling: LrScaling = field(
+        default=LrScaling.NONE,
+        metadata=flagged(OptionGroup.RATE, "scale the rate with the global batch", parse=LrScaling),
+    )
+    lr_reference_batch: int | None = field(
+        default=None,
+        metadata=flagged(OptionGroup.RATE, "global batch at which the rate is as given", parse=int, metavar="N"),
     )

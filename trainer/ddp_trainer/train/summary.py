@@ -49,7 +49,11 @@ class Summary:
     samples_skipped: int = 0
     """Samples that could not be read, and counted with weight 0; once per epoch."""
     lost_steps: int
-    """Steps that were done, lost with a crash, and done again."""
+    """Steps that were done, lost with a crash or a rollback, and done again."""
+    skipped_steps: int = 0
+    """Steps that consumed their samples without moving the weights: their loss or gradient was not finite."""
+    rollbacks: int = 0
+    """Times that a guard sent the run back to its last checkpoint."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """By cause, as the launcher counted them."""
     goodput: float
