@@ -8,7 +8,7 @@ import threading
 
 from torch import Tensor
 
-from ddp_trainer.train import digits
+from ddp_trainer.train.tasks import digits
 
 
 def say_ready() -> None:

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import IterableDataset, default_collate
 
 from ddp_trainer.train.task import Batch, DigestsData, Samples, Task
 
 _FINGERPRINT_SAMPLES = 8
 
 
-def reader(samples: Samples) -> Callable[[Tensor], Batch]:
-    """The fastest way the samples offer to fetch many at once: from int64 ids to a collated batch."""
+def is_stream(samples: Samples | Iterable[Any]) -> bool:
+    """Whether samples can only be read one after the other."""
+    return isinstance(samples, IterableDataset) or not hasattr(samples, "__getitem__")
+
+
+def many_reader(samples: Samples) -> Callable[[Tensor], Batch] | None:
+    """The fastest way the samples offer to fetch many at once, from int64 ids to a collated batch; None without any."""
     whole = getattr(samples, "batch", None)
     if callable(whole):
         return whole  # type: ignore[no-any-return] # the protocol is checked by using it
     many = getattr(samples, "__getitems__", None)
     if callable(many):
         return lambda ids: default_collate(many(ids.tolist()))
-    return lambda ids: default_collate([samples[index] for index in ids.tolist()])
+    return None
+
+
+def reader(samples: Samples) -> Callable[[Tensor], Batch]:
+    """From int64 ids to a collated batch."""
+    return many_reader(samples) or (lambda ids: default_collate([samples[index] for index in ids.tolist()]))
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -41,10 +51,14 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return batch
 
 
-def data_digest(task: Task, samples: Samples) -> str:
+def data_digest(task: Task, samples: Samples | Iterable[Any]) -> str:
     """What tells these training samples from others: the task's own digest, or one of a few samples."""
     if isinstance(task, DigestsData):
         return task.data_digest()
+    if is_stream(samples):
+        # A stream cannot be looked into without reading it.
+        return f"stream {type(samples).__qualname__}"
+    samples = cast("Samples", samples)
     count = len(samples)
     sha = hashlib.sha256(str(count).encode())
     for index in sorted({count * part // _FINGERPRINT_SAMPLES for part in range(_FINGERPRINT_SAMPLES)}):

@@ -6,6 +6,8 @@
     ├─ BadConfig                2   a flag, a variable or a combination of them that cannot be meant
     ├─ BadTask                  2   the task cannot be found, or is not one
     ├─ BadData                  2   the samples are missing or cannot be read
+    │  └─ BadSample             2   one sample cannot be read; may be skipped
+    ├─ DataWorkerLost           1   a process that reads samples died
     ├─ CheckpointMismatch       2   the checkpoint belongs to another run
     ├─ WrongSamples             1   the ranks processed other samples than the step demands
     ├─ NotFinite                1   the loss is no longer a number
@@ -55,6 +57,14 @@ class BadData(TrainError):
     """The samples are missing, or cannot be read."""
 
     exit_code = Exit.USAGE
+
+
+class BadSample(BadData):
+    """One sample cannot be read; a data set raises it, and ``--on-bad-sample`` says what it means."""
+
+
+class DataWorkerLost(TrainError):
+    """A process that reads samples for this rank died."""
 
 
 class CheckpointMismatch(TrainError):

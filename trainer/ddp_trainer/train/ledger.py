@@ -23,6 +23,7 @@ class LedgerState(TypedDict):
     committed: int
     repeated: int
     lost: int
+    skipped: int
 
 
 class Ledger:
@@ -36,9 +37,12 @@ class Ledger:
         """Samples that an epoch had seen before."""
         self.lost = 0
         """Samples that a finished epoch never saw."""
+        self.skipped = 0
+        """Committed samples that could not be read, and counted with weight 0."""
 
-    def commit(self, ids: Tensor) -> None:
-        """A step consumed these samples."""
+    def commit(self, ids: Tensor, skipped: int = 0) -> None:
+        """A step consumed these samples, and could not read so many of them."""
+        self.skipped += skipped
         self.committed += len(ids)
         before = int(self._seen.sum())
         self._seen[ids] = True
@@ -57,14 +61,19 @@ class Ledger:
             "committed": self.committed,
             "repeated": self.repeated,
             "lost": self.lost,
+            "skipped": self.skipped,
         }
 
     def load_state_dict(self, state: LedgerState) -> None:
         """Go on from a stored account."""
-        self._seen = unpack(state["seen"], state["samples"])
+        seen = unpack(state["seen"], state["samples"])
+        # A stream without end is as long as the run, which may have been made longer.
+        self._seen = torch.zeros(max(len(seen), len(self._seen)), dtype=torch.bool)
+        self._seen[: len(seen)] = seen
         self.committed = state["committed"]
         self.repeated = state["repeated"]
         self.lost = state["lost"]
+        self.skipped = state.get("skipped", 0)
 
 
 def pack(flags: Tensor) -> Tensor:

@@ -24,6 +24,10 @@ class Phases:
         self._seconds[phase] += now - self._last
         self._last = now
 
+    def spent(self, *phases: Phase) -> float:
+        """Seconds of these phases in the step under way, up to the last lap."""
+        return sum(self._seconds[phase] for phase in phases)
+
     def restart(self) -> None:
         """Training begins now: what was before belongs to no step."""
         self._last = self._clock()

@@ -36,6 +36,8 @@ class Plan:
     seed: int
     epochs: int
     max_steps: int | None = None
+    sequential: bool = False
+    """Samples are numbered in the order in which they come, as those of a stream are; none is shuffled."""
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -64,6 +66,8 @@ class Plan:
         """Sample ids, int64, that the global step must consume, in order."""
         epoch, index = divmod(step, self.steps_per_epoch)
         start = index * self.global_batch
+        if self.sequential:
+            return torch.arange(start, min(start + self.global_batch, self.samples))
         return order(self.samples, self.seed, epoch)[start : start + self.global_batch]
 
     def shard(self, step: int, shard: int) -> Tensor:

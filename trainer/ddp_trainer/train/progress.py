@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TextIO
@@ -47,13 +47,18 @@ class Started:
     steps_per_epoch: int
     steps: int
     resumed_step: int
+    weights: int = 0
+    flops_per_sample: int | None = None
+    """Forward and backward, of a model that knows."""
 
     def sentence(self) -> str:
         """In words."""
         ranks = f"{self.world_size} ranks ({self.backend})" if self.world_size > 1 else "1 rank"
         start = f"resumed after step {self.resumed_step}" if self.resumed_step else "from the start"
+        flops = "" if self.flops_per_sample is None else f" ({self.flops_per_sample / 1e9:,.3g} GFLOP a sample)"
         return (
-            f"{self.task} on {ranks}, {self.device}: {self.samples} samples, {self.steps_per_epoch} steps per epoch, "
+            f"{self.task}, {self.weights:,} weights{flops}, on {ranks}, {self.device}: "
+            f"{self.samples} samples, {self.steps_per_epoch} steps per epoch, "
             f"{self.steps} steps; global batch {self.global_batch} in {self.shards} shards, "
             f"{self.per_rank} samples per rank; {start}."
         )
@@ -93,6 +98,19 @@ class Evaluated:
         """In words."""
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
         return f"epoch {self.epoch} evaluated  {metrics}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balanced:
+    """Logical shards were given to other ranks, because some are slower."""
+
+    name: ClassVar[str] = "balanced"
+    shards: Sequence[int]
+    """Of each rank, from the next step on."""
+
+    def sentence(self) -> str:
+        """In words."""
+        return f"Balanced: the ranks now own {', '.join(map(str, self.shards))} shards."
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,11 @@ class Stream(IntEnum):
     """Augmentation while samples are fetched."""
     MODEL = 3
     """Dropout and the like, forward and backward."""
+    SAMPLE = 4
+    """Augmentation of one sample; keyed by epoch and sample in place of step and shard."""
+
+
+_OF_DATA = frozenset({Stream.FETCH, Stream.SAMPLE})
 
 
 class KeyedRandom:
@@ -39,5 +44,5 @@ class KeyedRandom:
         torch.default_generator.manual_seed(key)
         if self._cuda:
             torch.cuda.manual_seed(key)
-        if stream is Stream.FETCH:
+        if stream in _OF_DATA:
             random.seed(key)

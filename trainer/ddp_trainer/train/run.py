@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,24 +13,33 @@ import torch
 
 from ddp_trainer.contract import CheckpointScope, Exit, Phase
 from ddp_trainer.recorder import RankRecorder
-from ddp_trainer.train.batches import data_digest, reader
+from ddp_trainer.train.balance import Balance
+from ddp_trainer.train.batches import data_digest, is_stream
 from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory, unpack
 from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
+from ddp_trainer.train.computation import prepare
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import CheckpointNotWritten
+from ddp_trainer.train.errors import CheckpointNotWritten, NotFinite
 from ddp_trainer.train.evaluation import Evaluation
-from ddp_trainer.train.exchange import agreed, newest_of_all
+from ddp_trainer.train.exchange import Found, agreed, newest_of_all
+from ddp_trainer.train.feeds import Skips, known_count, make_feed, sample_count
 from ddp_trainer.train.group import Group
+from ddp_trainer.train.guards import Guard, RollBack
 from ddp_trainer.train.ledger import Ledger
+from ddp_trainer.train.loss_scale import LossScale
 from ddp_trainer.train.manifest import Identity, Manifest, demand_same, signature
 from ddp_trainer.train.mixing import ALGORITHM
+from ddp_trainer.train.models import flops
 from ddp_trainer.train.odometer import Odometer, Reading
 from ddp_trainer.train.optimization import Optimization
+from ddp_trainer.train.option_rules import check_rollback
+from ddp_trainer.train.options import BalanceName, OnNonFinite, PrecisionName
 from ddp_trainer.train.phases import Phases
-from ddp_trainer.train.plan import Plan, choose_shards, shares
+from ddp_trainer.train.plan import Plan, choose_shards, owned, shares
 from ddp_trainer.train.profiling import Profile
-from ddp_trainer.train.progress import Evaluated, Progress, Started
+from ddp_trainer.train.progress import Balanced, Evaluated, Progress, Started
 from ddp_trainer.train.randomness import KeyedRandom, Stream
 from ddp_trainer.train.reports import open_reports
 from ddp_trainer.train.saver import Saver
@@ -85,7 +95,7 @@ class Run:
             task=task.name,
             model=signature(self._model),
             data=data_digest(task, self._samples),
-            samples=len(self._samples),
+            samples=known_count(self._samples),
             seed=config.seed,
             global_batch=config.global_batch,
             order=ALGORITHM,
@@ -98,6 +108,8 @@ class Run:
         self._reports = open_reports(config, self._env)
         self._profile = Profile(config, self._env)
         self._reading = Reading()
+        self._guard = Guard(config, self._progress.note)
+        self._to_stop = self._to_save = False
         self._step = 0
         self._loss: float | None = None
         self._productive_before = 0.0
@@ -118,8 +130,10 @@ class Run:
         self._announce()
         self._stop.training_begins()
         self._phases.restart()
-        with self._saver, self._reports, self._profile:
+        with collecting_by_hand(self._config.gc_steps), closing(self._feed), self._saver, self._reports, self._profile:
             if self._owes_evaluation() and self._evaluate_for_keeping():
+                self._save(None)
+            if checkpoint is None and self._config.on_nonfinite is OnNonFinite.ROLLBACK:
                 self._save(None)
             while self._step < self._plan.total_steps and not self._watch.has_waited_enough:
                 if self._take_step():
@@ -159,12 +173,7 @@ class Run:
         """The newest checkpoint of any rank, checked to be of this run, and the account of lost steps."""
         began = time.perf_counter()
         self._saver.open()
-        where = f"in {self._config.checkpoint_dir}"
-        found = newest_of_all(
-            self._saver.newest(),
-            self._group,
-            lambda manifest: demand_same(manifest, self._identity, where=where, shards=self._config.shards),
-        )
+        found = self._newest()
         own = Reading() if self._odometer is None else self._odometer.read()
         self._reading = agreed(own, self._group, self._began)
         resumed = 0 if found is None else found.checkpoint.manifest.step
@@ -177,6 +186,28 @@ class Run:
             return None
         self._recorder.checkpoint_loaded(time.perf_counter() - began)
         return found.checkpoint
+
+    def _newest(self) -> Found | None:
+        where = f"in {self._config.checkpoint_dir}"
+        return newest_of_all(
+            self._saver.newest(),
+            self._group,
+            lambda manifest: demand_same(manifest, self._identity, where=where, shards=self._config.shards),
+        )
+
+    def _roll_back(self, why: str) -> None:
+        """Go on from the newest checkpoint, in this process; the steps since count as lost."""
+        self._saver.settle()
+        found = self._newest()
+        if found is None:
+            raise NotFinite(why, hint="There is no checkpoint to go back to: see why none could be saved.")
+        reached = self._step
+        self._load(found.checkpoint)
+        lost = reached - self._step
+        self._recorder.lost_steps(lost)
+        self._reading = Reading(self._step, self._reading.lost_steps + lost, self._reading.first_start)
+        self._drive_odometer()
+        self._progress.note(f"{why} Rolled back to step {self._step}: {lost} steps will be done again.")
 
     def _drive_odometer(self) -> None:
         self._reading.highest_step = max(self._reading.highest_step, self._step)
@@ -193,40 +224,61 @@ class Run:
             global_batch=config.global_batch,
         )
         self._plan = Plan(
-            samples=len(self._samples),
+            samples=sample_count(self._samples, config),
             global_batch=config.global_batch,
             shards=shards,
             seed=config.seed,
             epochs=config.epochs,
             max_steps=config.max_steps,
+            sequential=is_stream(self._samples),
         )
+        check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=self._plan.sequential)
         self._model.to(group.device)
         self._ledger = Ledger(self._plan.samples)
-        parts = Parts(model=self._model, losses=self._task.losses, group=group, plan=self._plan, config=config)
-        strategy = build(parts)
-        self._optimization = Optimization.build(self._task, self._model, config, self._plan.total_steps)
+        losses = prepare(self._model, self._task.losses, config, group, self._progress.alarm)
+        self._strategy = build(Parts(model=self._model, losses=losses, group=group, plan=self._plan, config=config))
+        if self._strategy.remark:
+            self._progress.note(self._strategy.remark)
+        loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
+        self._optimization = Optimization.build(self._task, self._model, config, self._plan.total_steps, loss_scale)
+        own = owned(shards, group.world_size, group.rank)
+        self._feed = make_feed(self._samples, self._plan, own, config, group.device)
         self._stepper = Stepper(
             plan=self._plan,
             group=group,
-            strategy=strategy,
+            strategy=self._strategy,
             optimization=self._optimization,
-            fetch=reader(self._samples),
+            feed=self._feed,
             ledger=self._ledger,
             phases=self._phases,
+            guard=self._guard,
+            config=config,
+            balance=self._make_balance(),
+            told=Skips(self._progress.alarm),
         )
         self._recorder.planned(self._plan.total_steps)
+
+    def _make_balance(self) -> Balance | None:
+        if self._config.balance is BalanceName.STATIC:
+            return None
+        return Balance(
+            self._plan.shards, self._group, self._phases, lambda shards: self._progress.tell(Balanced(shards=shards))
+        )
 
     def _load(self, checkpoint: Checkpoint) -> Summary | None:
         """Go on from a checkpoint; the summary, if it is that of a finished run."""
         state = unpack(checkpoint)
         self._model.load_state_dict(state["model"])
         self._optimization.load_state_dict(state["optimizer"])
+        self._optimization.load_loss_scale(state.get("loss_scale"))
+        self._guard.load_state_dict(state.get("guard"))
         self._ledger.load_state_dict(state["ledger"])
+        self._feed.load_state_dict(state.get("data"))
         if "watch" in state:
             self._watch.load_state_dict(state["watch"])
         self._stepper.restart()
         self._step = self._saver.saved_step = state["cursor"]["step"]
-        self._productive_before = state["time"]["productive"]
+        self._productive_before, self._phases.productive = state["time"]["productive"], 0.0
         self._reading.first_start = min(self._reading.first_start, state["time"]["first_start"])
         summary = state["summary"]
         if summary is None or not (self._step >= self._plan.total_steps or self._watch.has_waited_enough):
@@ -251,18 +303,26 @@ class Run:
                 steps_per_epoch=plan.steps_per_epoch,
                 steps=plan.total_steps,
                 resumed_step=self._step,
+                weights=sum(weight.numel() for weight in self._model.parameters()),
+                flops_per_sample=flops(self._model),
             ),
         )
 
     def _take_step(self) -> bool:
         """One step, with the saving and evaluating that is due after it; whether the ranks agreed to stop."""
         step, plan = self._step, self._plan
+        collect_if_due(step, self._config.gc_steps)
         self._saver.poll()
         self._profile.step(step)
-        verdict = self._stepper.take(step, stop=self._stop.requested, save=self._saver.wants_save())
+        try:
+            verdict = self._stepper.take(step, stop=self._stop.requested, save=self._saver.wants_save())
+        except RollBack as err:
+            self._roll_back(str(err))
+            return False
         self._step += 1
         self._drive_odometer()
-        self._loss = verdict.loss / verdict.samples
+        if verdict.is_finite or self._loss is None:
+            self._loss = verdict.loss / verdict.samples
         rate = self._optimization.learning_rate
         self._phases.report(self._recorder, step=self._step, epoch=plan.epoch_of(step), samples=self._stepper.samples)
         self._recorder.progress(self._loss, rate)
@@ -275,12 +335,16 @@ class Run:
             learning_rate=rate,
         )
         self._reports.step(self._step, plan.epoch_of(step), {"loss": self._loss, "learning_rate": rate})
-        if verdict.stop:
+        self._to_stop |= verdict.stop > 0
+        self._to_save |= self._saver.is_due(self._step, asked=bool(verdict.save))
+        if not self._strategy.is_synchronised(self._step):
+            return False
+        if self._to_stop:
             return True
         if self._step < plan.total_steps:
             # Evaluated before it is saved, so that a restart from here needs no second evaluation.
             best = self._owes_evaluation() and self._evaluate_for_keeping()
-            if self._saver.is_due(self._step, asked=bool(verdict.save)) or best:
+            if self._to_save or best:
                 self._save(None)
         return False
 
@@ -306,6 +370,7 @@ class Run:
         return metrics
 
     def _save(self, summary: Summary | None) -> None:
+        self._to_save = False
         self._phases.lap(Phase.OTHER)
         self._saver.save(self._step, lambda: self._state(summary), self._manifest)
         self._phases.lap(Phase.CHECKPOINT)
@@ -316,11 +381,14 @@ class Run:
         return {
             "model": self._model.state_dict(),
             "optimizer": self._optimization.state_dict(),
+            "loss_scale": self._optimization.loss_scale_state(),
+            "guard": self._guard.state_dict(),
             # The learning rate is a function of the step, and random streams are keyed: these are for the reader.
             "schedule": {"name": str(self._config.schedule), "peak": self._config.learning_rate},
             "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "shard"]},
             "cursor": {"seed": self._config.seed, "epoch": epoch, "step": self._step},
             "ledger": self._ledger.state_dict(),
+            "data": self._feed.state_dict(),
             "watch": self._watch.state_dict(),
             "time": {
                 "productive": self._productive_before + self._phases.productive,
@@ -387,7 +455,10 @@ class Run:
             stopped_early=self._watch.has_waited_enough and self._step < self._plan.total_steps,
             samples_lost=self._ledger.lost,
             samples_repeated=self._ledger.repeated,
+            samples_skipped=self._ledger.skipped,
             lost_steps=self._reading.lost_steps,
+            skipped_steps=self._guard.skipped,
+            rollbacks=self._guard.rollbacks,
             restarts=dict(self._env.restarts),
             goodput=round(min(productive / seconds, 1.0), 4),
             seconds=round(seconds, 3),

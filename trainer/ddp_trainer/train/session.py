@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddp_trainer.contract import File
 from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
@@ -20,7 +20,7 @@ from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.progress import Ended, Mode, Progress
 from ddp_trainer.train.stop import StopRequest, leave_at_once
-from ddp_trainer.train.task import Task, load_task
+from ddp_trainer.train.task import TASK_FLAGS, Task, load_task
 
 if TYPE_CHECKING:
     from ddp_trainer.train.run import Outcome
@@ -65,11 +65,17 @@ def run(
     with stop.listening(), closing(progress):
         given = _Given(config, env, recorder or SilentRankRecorder(), progress, stop, began)
         _import_torch()
-        outcome = _train(task or load_task(config.task), given)
+        outcome = _train(task or load_task(config.task, task_flags(config)), given)
     # In every pod: a controller that sees the first pod succeed may delete the others, rank 0's among them.
     if env.local_rank == 0:
         _publish(outcome, config, progress)
     return outcome
+
+
+def task_flags(config: Config) -> dict[str, Any]:
+    """The flags of the task that were given."""
+    given = {name: getattr(config, name) for name in TASK_FLAGS}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def with_defaults(config: Config, env: Environment) -> Config:

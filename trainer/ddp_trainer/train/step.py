@@ -10,10 +10,15 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.contract import Phase
+from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import to_device
-from ddp_trainer.train.buffers import SharedBuffers
+from ddp_trainer.train.buffers import FirstRanksBuffers, SharedBuffers
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.feeds import Feed, Fetched, Request
 from ddp_trainer.train.group import Group
+from ddp_trainer.train.guards import Guard
 from ddp_trainer.train.ledger import Ledger
+from ddp_trainer.train.micro_batches import micro_batches
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import Plan, cut, digest, owned
@@ -33,6 +38,8 @@ class Share:
     """Sample ids that went through a backward pass, shard by shard."""
     error: Exception | None = None
     """Why its samples could not be fetched."""
+    skipped: int = 0
+    """Samples that could not be read; they have weight 0."""
 
     @property
     def samples(self) -> int:
@@ -50,20 +57,30 @@ class Stepper:
         group: Group,
         strategy: Strategy,
         optimization: Optimization,
-        fetch: Callable[[Tensor], Batch],
+        feed: Feed,
         ledger: Ledger,
         phases: Phases,
+        guard: Guard,
+        config: Config,
+        balance: Balance | None = None,
+        told: Callable[[str], None],
     ) -> None:
+        """``told`` gets the sentence of each sample that is skipped."""
         self._plan = plan
         self._group = group
         self._strategy = strategy
         self._optimization = optimization
-        self._fetch = fetch
+        self._feed = feed
+        self._guard = guard
+        self._micro_batch = config.micro_batch
+        self._balance = balance
+        self._told = told
         self._ledger = ledger
         self._phases = phases
         self._shards = owned(plan.shards, group.world_size, group.rank)
         self._random = KeyedRandom(plan.seed, group.device)
-        self._buffers = SharedBuffers(strategy.model, group)
+        kind = FirstRanksBuffers if config.broadcast_buffers else SharedBuffers
+        self._buffers = kind(strategy.model, group)
         self.samples = 0
         """This rank's samples of the last step."""
 
@@ -73,7 +90,8 @@ class Stepper:
         Raises:
             PeerLost: a peer went away or could not do its part; nothing was committed.
             WrongSamples: the ranks disagree about the step; nothing was committed.
-            NotFinite: the loss is not a number; nothing was committed.
+            NotFinite: the loss or a gradient is not finite, and the run is to stop; nothing was committed.
+            RollBack: as above, and the run is to go back to its last checkpoint.
         """
         self._group.activity = f"in step {step}"
         batch = self._plan.batch(step)
@@ -85,13 +103,17 @@ class Stepper:
             failed=share.error is not None,
             stop=stop,
             save=save,
+            skipped=share.skipped,
+            flaw=self._optimization.examine(),
+            busy=() if self._balance is None else self._balance.ballot(share.samples),
         )
         verdict = vote(ballot, self._group)
         self._phases.lap(Phase.COMM_EXPOSED)
         if share.error is not None:
             raise share.error
         check(verdict, step=step, samples=len(batch), digest=digest(batch))
-        self._commit(step, batch)
+        self._move(step, verdict)
+        self._commit(step, batch, verdict)
         self.samples = share.samples
         return verdict
 
@@ -104,44 +126,67 @@ class Stepper:
         work = [(shard, ids) for shard, ids in cuts if len(ids)]
         for position, (shard, ids) in enumerate(work, start=1):
             try:
-                samples = self._fetched(step, shard, ids)
+                fetched = self._fetched(step, shard, ids)
             except Exception as err:  # noqa: BLE001 - the user's dataset may raise anything; raised again after the vote
                 share.error = err
                 break
-            self._random.enter(Stream.MODEL, step, shard)
-            with nullcontext() if position == len(work) else self._strategy.alone():
-                share.loss += self._pass(samples, len(batch))
-            self._strategy.shard_done(shard)
-            self._buffers.shard_done()
             share.ids.append(ids)
+            share.skipped += len(fetched.skipped)
+            if fetched.batch is None:
+                continue
+            self._random.enter(Stream.MODEL, step, shard)
+            samples = len(ids) - len(fetched.skipped)
+            pieces = list(micro_batches(fetched.batch, samples, self._micro_batch))
+            for number, piece in enumerate(pieces, start=1):
+                is_last = (position, number) == (len(work), len(pieces))
+                with nullcontext() if is_last else self._strategy.alone():
+                    share.loss += self._pass(piece, len(batch))
+                self._buffers.shard_done()
+            self._strategy.shard_done(shard)
         # The other ranks wait for this one's gradients, also where it has none to give.
         self._strategy.reduce(len(batch))
         return share
 
-    def _fetched(self, step: int, shard: int, ids: Tensor) -> Batch:
-        self._random.enter(Stream.FETCH, step, shard)
-        samples = self._fetch(ids)
+    def _fetched(self, step: int, shard: int, ids: Tensor) -> Fetched:
+        fetched = self._feed.fetch(Request(step, self._plan.epoch_of(step), shard, ids))
+        for sentence in fetched.skipped:
+            self._told(sentence)
         self._phases.lap(Phase.DATA_WAIT)
-        samples = to_device(samples, self._group.device)
+        fetched = Fetched(to_device(fetched.batch, self._group.device), fetched.skipped)
         self._phases.lap(Phase.HOST_TO_DEVICE)
-        return samples
+        return fetched
 
     def _pass(self, samples: Batch, count: int) -> Tensor:
-        loss = self._strategy.forward(samples)
+        with nullcontext() if self._balance is None else self._balance.forward():
+            loss = self._strategy.forward(samples)
         self._phases.lap(Phase.FORWARD)
-        self._strategy.backward(loss, count)
+        self._strategy.backward(self._optimization.scaled(loss), count)
         self._phases.lap(Phase.BACKWARD)
         return loss.detach()
 
-    def _commit(self, step: int, batch: Tensor) -> None:
-        self._buffers.commit()
-        self._optimization.step(step)
-        self._strategy.moved(step, self._optimization.optimizer)
+    def _move(self, step: int, verdict: Verdict) -> None:
+        """Weights and buffers take the step, unless a guard decides that they do not."""
+        if verdict.is_finite:
+            self._buffers.commit()
+            self._optimization.step(step)
+            self._guard.passed()
+        else:
+            self._buffers.discard()
+            self._guard.refuse(step, verdict, self._optimization)
+
+    def _commit(self, step: int, batch: Tensor, verdict: Verdict) -> None:
+        self._strategy.committed(step, self._optimization.optimizer)
         self._phases.lap(Phase.OPTIMIZER)
-        self._ledger.commit(batch)
+        self._ledger.commit(batch, verdict.skipped)
         if self._plan.ends_epoch(step):
             self._ledger.close_epoch()
+        shards = None if self._balance is None else self._balance.settle(verdict.busy)
+        if shards is not None:
+            self._shards = shards
+            self._feed.reassign(shards)
 
     def restart(self) -> None:
         """Weights and buffers were loaded from elsewhere."""
         self._buffers.restart()
+        # What was read ahead belongs to steps after the one to go on with.
+        self._feed.reassign(self._shards)

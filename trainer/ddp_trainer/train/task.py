@@ -15,7 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from ddp_trainer.train.errors import BadTask
+from ddp_trainer.train.config import flag
+from ddp_trainer.train.errors import BadConfig, BadTask
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -46,8 +47,8 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """A new model, on the CPU; drawn from torch's default generator, which is seeded before."""
 
-    def train_samples(self) -> Samples:
-        """What is learnt from; seen exactly once per epoch."""
+    def train_samples(self) -> Samples | Iterable[Any]:
+        """What is learnt from; seen exactly once per epoch. A stream is an iterable; one with an end has ``len()``."""
 
     def test_samples(self) -> Samples:
         """What is evaluated on; may be empty."""
@@ -75,17 +76,29 @@ class DigestsData(Protocol):
         """Changes when the training samples change."""
 
 
-BUILT_IN: Final[Mapping[str, str]] = {"digits": "ddp_trainer.train.digits:Digits"}
+BUILT_IN: Final[Mapping[str, str]] = {
+    "digits": "ddp_trainer.train.tasks.digits:Digits",
+    "text": "ddp_trainer.train.tasks.text:Text",
+    "image-folder": "ddp_trainer.train.tasks.image_folder:ImageFolder",
+}
 """Name → ``module:factory``."""
+
+TASK_FLAGS: Final[Sequence[str]] = ("model", "data", "window", "image_size")
+"""Flags that are the task's: a factory gets those that it has a parameter for, by name."""
 
 _REQUIRED: Final[Sequence[str]] = ("name", "model", "train_samples", "test_samples", "losses", "metrics")
 
 
-def load_task(name: str) -> Task:
+def load_task(name: str, flags: Mapping[str, Any] | None = None) -> Task:
     """The built-in task of this name, or what ``module:factory`` makes.
+
+    Args:
+        name: a name or ``module:factory``.
+        flags: of :data:`TASK_FLAGS`, those that were given.
 
     Raises:
         BadTask: there is no such task, module or factory, or it makes something else.
+        BadConfig: a flag is given that the task does not take, or one is missing that it needs.
     """
     module_name, colon, factory_name = BUILT_IN.get(name, name).partition(":")
     if not colon or not module_name or not factory_name:
@@ -93,9 +106,7 @@ def load_task(name: str) -> Task:
         hint = f"Did you mean {near[0]}?" if near else f"Give {', '.join(BUILT_IN)}, or module:factory of your own."
         raise BadTask(f"There is no task {name!r}.", hint=hint)
     factory = _factory(name, module_name, factory_name)
-    if not _needs_nothing(factory):
-        raise BadTask(f"{name} cannot be called without arguments.", hint="Name a factory that needs none.")
-    made = factory()
+    made = factory(**_arguments(name, factory, flags or {}))
     missing = [attribute for attribute in _REQUIRED if not hasattr(made, attribute)]
     if missing:
         raise BadTask(
@@ -128,15 +139,26 @@ def _factory(name: str, module_name: str, factory_name: str) -> Callable[[], Any
     return factory  # type: ignore[no-any-return] # that it is callable was just checked
 
 
-def _needs_nothing(factory: Callable[[], Any]) -> bool:
+def _arguments(name: str, factory: Callable[..., Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that the factory has a parameter for."""
     try:
-        inspect.signature(factory).bind()
-    except TypeError:
-        return False
+        parameters = inspect.signature(factory).parameters
     except ValueError:
         # Some built-in callables do not tell their parameters: try.
-        return True
-    return True
+        return {}
+    for given in flags:
+        if given not in parameters:
+            raise BadConfig(f"The task {name!r} does not take {flag(given)}.", hint="Leave it out.")
+    for each in parameters.values():
+        required = each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+        if required and each.name in TASK_FLAGS and each.name not in flags:
+            raise BadConfig(f"The task {name!r} needs {flag(each.name)}.", hint="Give it.")
+        if required and each.name not in TASK_FLAGS:
+            raise BadTask(
+                f"{name} cannot be called without its argument {each.name!r}.",
+                hint=f"Name a factory that needs none but {', '.join(TASK_FLAGS)}.",
+            )
+    return dict(flags)
 
 
 _HOW: Final = "Give module:factory, and put the module's directory on PYTHONPATH or start from it."

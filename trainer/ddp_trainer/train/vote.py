@@ -8,12 +8,13 @@ the vote leaves every rank at the step before, so the step is computed again, ne
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ddp_trainer.train.errors import NotFinite, PeerFailed, WrongSamples
+from ddp_trainer.train.errors import PeerFailed, WrongSamples
 from ddp_trainer.train.group import Group
 
 
@@ -29,6 +30,12 @@ class Ballot:
     failed: bool = False
     stop: bool = False
     save: bool = False
+    skipped: int = 0
+    """Samples among them that could not be read."""
+    flaw: Tensor | None = None
+    """:meth:`ddp_trainer.train.optimization.Optimization.examine` of its gradients, a scalar on the device."""
+    busy: Sequence[float] = ()
+    """With dynamic balance :meth:`ddp_trainer.train.balance.Balance.ballot`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +48,28 @@ class Verdict:
     failed: int
     stop: int
     save: int
+    skipped: int
+    flaw: float
+    busy: Sequence[float]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the loss and all gradients are, on all ranks."""
+        return math.isfinite(self.loss) and self.flaw == 0
 
 
 def vote(ballot: Ballot, group: Group) -> Verdict:
     """Exchange ballots: the one place of a step where the device is waited for."""
-    numbers = [ballot.samples, ballot.digest, 0, ballot.failed, ballot.stop, ballot.save]
+    flags = [ballot.failed, ballot.stop, ballot.save]
+    numbers = [ballot.samples, ballot.digest, 0, *flags, ballot.skipped, 0, *ballot.busy]
     # Counts and sums of 32-bit hashes stay far below 2^53, so they are exact.
     sums = torch.tensor(numbers, dtype=torch.float64, device=group.device)
     sums[2] = ballot.loss
+    if ballot.flaw is not None:
+        sums[7] = ballot.flaw
     with group.watched():  # NCCL reports a lost peer only when the result is read
-        samples, digest, loss, failed, stop, save = group.sum(sums).tolist()
-    return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save))
+        samples, digest, loss, failed, stop, save, skipped, flaw, *busy = group.sum(sums).tolist()
+    return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy)
 
 
 def check(verdict: Verdict, *, step: int, samples: int, digest: int) -> None:
@@ -60,7 +78,6 @@ def check(verdict: Verdict, *, step: int, samples: int, digest: int) -> None:
     Raises:
         PeerFailed: a rank could not do its part.
         WrongSamples: together the ranks processed other samples than the step demands.
-        NotFinite: the loss is infinite or not a number.
     """
     if verdict.failed:
         raise PeerFailed(f"{verdict.failed} of the other ranks failed in step {step}.", hint="They say why.")
@@ -73,9 +90,4 @@ def check(verdict: Verdict, *, step: int, samples: int, digest: int) -> None:
         raise WrongSamples(
             f"The ranks processed {samples} samples in step {step}, but not the ones that belong to it.",
             hint="Check that all ranks run the same code with the same flags.",
-        )
-    if not math.isfinite(verdict.loss):
-        raise NotFinite(
-            f"The loss of step {step} is {verdict.loss}.",
-            hint="Lower --learning-rate, raise --warmup-steps or set --clip-norm, and start from the last checkpoint.",
         )

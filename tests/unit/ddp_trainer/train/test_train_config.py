@@ -161,7 +161,7 @@ def test_the_users_own_error_shows_its_traceback_and_exits_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "faulty_task.py").write_text(
-        "from ddp_trainer.train.digits import Digits\n"
+        "from ddp_trainer.train.tasks.digits import Digits\n"
         "class Faulty(Digits):\n"
         "    def losses(self, model, batch):\n"
         "        raise ZeroDivisionError('by hand')\n"

@@ -92,6 +92,7 @@ def test_a_restored_optimizer_steps_as_the_first_would(name: OptimizerName) -> N
     def step(model: nn.Module, optimization: Optimization, number: int) -> None:
         optimization.forget()
         torch.autograd.backward(model(torch.ones(1, 1)).sum())
+        assert optimization.examine() == 0
         optimization.step(number)
 
     step(models[0], first, 0)
@@ -341,6 +342,7 @@ for step in range(3):
     if step:
         strategy.backward(strategy.forward(torch.ones(3, 2)), 6)
     strategy.reduce(6)
+    assert optimization.examine() == 0
     optimization.step(step)
 optimization.load_state_dict(optimization.state_dict())
 dist.destroy_process_group()

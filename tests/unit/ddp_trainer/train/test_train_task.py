@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ddp_trainer.train.batches import data_digest
-from ddp_trainer.train.digits import Digits, locate
-from ddp_trainer.train.errors import BadData, BadTask
+from ddp_trainer.train.errors import BadConfig, BadData, BadTask
 from ddp_trainer.train.task import Task, load_task
+from ddp_trainer.train.tasks.digits import Digits, locate
 from tests.unit.ddp_trainer.train.train_builders import Lines
 
 HERE = "tests.unit.ddp_trainer.train.train_builders"
@@ -27,7 +27,7 @@ def test_a_factory_of_the_users_own_is_a_task() -> None:
     ("name", "sentence"),
     [
         ("digit", "There is no task 'digit'. Did you mean digits?"),
-        ("zzz", "There is no task 'zzz'. Give digits, or module:factory of your own."),
+        ("zzz", "There is no task 'zzz'. Give digits, text, image-folder, or module:factory of your own."),
         (":f", "There is no task ':f'."),
         ("m:", "There is no task 'm:'."),
         ("no_such_module:f", "names the module 'no_such_module', which is not on the path."),
@@ -46,8 +46,30 @@ def test_what_is_not_a_task_is_refused_with_the_way_out(name: str, sentence: str
 
 
 def test_a_factory_that_needs_arguments_is_refused() -> None:
-    with pytest.raises(BadTask, match=r"builtins:divmod.*cannot be called without arguments"):
+    with pytest.raises(BadTask, match=r"builtins:divmod cannot be called without its argument 'x'"):
         load_task("builtins:divmod")
+
+
+def test_a_factory_gets_the_flags_that_it_has_parameters_for(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("to be or not to be " * 100)
+    task = load_task("text", {"data": tmp_path, "window": 7, "model": "gpt:layers=1"})
+    assert task.name == "text/7"
+    assert len(task.model().blocks) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "sentence"),
+    [
+        ("text", {}, "The task 'text' needs --data. Give it."),
+        ("digits", {"data": Path("d")}, "The task 'digits' does not take --data. Leave it out."),
+        (f"{HERE}:Lines", {"model": "cnn"}, f"The task '{HERE}:Lines' does not take --model."),
+        ("text", {"image_size": 4}, "The task 'text' does not take --image-size."),
+    ],
+)
+def test_a_flag_that_a_task_lacks_or_does_not_take_is_told(name: str, flags: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadConfig) as info:
+        load_task(name, flags)
+    assert sentence in str(info.value)
 
 
 def test_the_digits_are_split_once_and_for_all() -> None:
@@ -62,7 +84,9 @@ def test_the_digits_are_split_once_and_for_all() -> None:
 
 
 def test_the_digits_come_without_importing_scikit_learn() -> None:
-    program = "import sys; from ddp_trainer.train.digits import Digits; Digits(); assert 'sklearn' not in sys.modules"
+    program = (
+        "import sys; from ddp_trainer.train.tasks.digits import Digits; Digits(); assert 'sklearn' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 

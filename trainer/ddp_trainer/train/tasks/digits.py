@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import zlib
 from array import array
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.errors import BadData
+from ddp_trainer.train.models import build
 from ddp_trainer.train.plan import order
+from ddp_trainer.train.tasks.classification import Classification
 
 SIDE: Final = 8
 CLASSES: Final = 10
@@ -48,13 +49,14 @@ class LabelledImages:
         return self.images[ids], self.labels[ids]
 
 
-class Digits:
-    """Classify handwritten digits with a perceptron of two hidden layers."""
+class Digits(Classification):
+    """Classify handwritten digits, by default with a perceptron of two hidden layers."""
 
     name = "digits/1"
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None, *, model: str = "mlp") -> None:
         """Take scikit-learn's file, or another of the same format."""
+        self._model = model
         raw = _read(file or locate())
         self._digest = hashlib.sha256(raw).hexdigest()
         self._train, self._test = split(*parse(raw))
@@ -64,16 +66,8 @@ class Digits:
         return self._digest
 
     def model(self) -> nn.Module:
-        """26,122 weights; with dropout, so that restarts must reproduce random streams."""
-        return nn.Sequential(
-            nn.Linear(_PIXELS, 128),
-            nn.ReLU(),
-            nn.Dropout(0.2),
-            nn.Linear(128, 128),
-            nn.ReLU(),
-            nn.Dropout(0.2),
-            nn.Linear(128, CLASSES),
-        )
+        """Of the perceptron 26,122 weights; with dropout, so that restarts must reproduce random streams."""
+        return build(self._model, channels=1, side=SIDE, classes=CLASSES)
 
     def train_samples(self) -> LabelledImages:
         """1,437 images."""
@@ -82,20 +76,6 @@ class Digits:
     def test_samples(self) -> LabelledImages:
         """360 images."""
         return self._test
-
-    def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Cross entropy of each image."""
-        images, labels = batch
-        return nn.functional.cross_entropy(model(images), labels, reduction="none")
-
-    def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Mapping[str, Tensor]:
-        """Summed loss, and the number of images that were recognised."""
-        images, labels = batch
-        logits = model(images)
-        return {
-            "loss": nn.functional.cross_entropy(logits, labels, reduction="sum"),
-            "accuracy": (logits.argmax(1) == labels).sum(),
-        }
 
 
 def locate() -> Path:

@@ -1,0 +1,119 @@
+"""Models by name: what they are, what they count, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.models import MODELS, build, flops
+from ddp_trainer.train.models.gpt import Gpt
+
+IMAGES = {"channels": 3, "side": 64, "classes": 10}
+TEXT = {"vocabulary": 256, "window": 16}
+
+
+def weights(model: nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "published"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
+def test_a_resnet_has_as_many_weights_as_was_published(name: str, published: int) -> None:
+    assert weights(build(name, channels=3, side=224, classes=1000)) == published
+
+
+def test_a_resnets_weights_have_the_names_that_other_peoples_checkpoints_use() -> None:
+    names = build("resnet50", **IMAGES).state_dict().keys()
+    assert {"conv1.weight", "layer1.0.downsample.1.running_mean", "layer4.2.conv3.weight", "fc.bias"} <= set(names)
+    assert not any("downsample" in name for name in build("resnet18", **IMAGES).state_dict() if "layer1" in name)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet18"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_model_of_images_takes_them_flat_or_not(name: str, flat: bool) -> None:
+    images = torch.zeros(2, 3, 64, 64)
+    assert build(name, **IMAGES)(images.flatten(1) if flat else images).shape == (2, 10)
+
+
+def test_every_model_learns_from_one_sample_alone() -> None:
+    for name in MODELS:
+        facts = TEXT if name == "gpt" else IMAGES
+        model = build(name, **facts)
+        one = torch.zeros(1, 16, dtype=torch.int64) if name == "gpt" else torch.rand(1, 3, 64, 64)
+        model(one).sum().backward()
+        assert all(weight.grad is not None for weight in model.parameters()), name
+
+
+def test_the_perceptron_of_the_digits_has_the_size_it_always_had() -> None:
+    model = build("mlp", channels=1, side=8, classes=10)
+    assert weights(model) == 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
+    assert set(model.state_dict()) == {f"{place}.{kind}" for place in (0, 3, 6) for kind in ("weight", "bias")}
+
+
+def test_options_change_the_shape() -> None:
+    gpt = build("gpt:layers=2,heads=2,width=32,dropout=0.5", **TEXT)
+    assert isinstance(gpt, Gpt)
+    assert (len(gpt.blocks), gpt.tokens.weight.shape, gpt.dropout.p) == (2, (256, 32), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("choice", "facts", "sentence"),
+    [
+        ("resnet19", IMAGES, "There is no model 'resnet19'. Did you mean resnet18?"),
+        ("zzz", IMAGES, "There is no model 'zzz'. Give one of mlp, cnn, resnet18, resnet50, gpt."),
+        ("gpt", IMAGES, "needs vocabulary and window, and the samples of this task have none. Give one of mlp, cnn"),
+        ("cnn", TEXT, "needs channels and side and classes, and the samples of this task have none. Give one of gpt."),
+        ("gpt:layer=2", TEXT, "--model is gpt:layer=2, and the model has no option 'layer'. Did you mean layers?"),
+        ("gpt:window=2", TEXT, "has no option 'window'. It has layers, heads, width, dropout."),
+        ("resnet18:zzz=1", IMAGES, "It has no options."),
+        ("gpt:layers=two", TEXT, "--model is gpt:layers=two, with 'layers=two'. Give layers= a whole number from 0."),
+        ("gpt:layers", TEXT, "with 'layers'."),
+        ("gpt:layers=-1", TEXT, "with 'layers=-1'."),
+        ("gpt:dropout=nan", TEXT, "Give dropout= a number from 0."),
+        ("gpt:layers=0", TEXT, "The model's layers is 0. Give 1 or more."),
+        ("gpt:dropout=1", TEXT, "The model's dropout is 1. Give a number from 0 to less than 1."),
+        ("gpt:width=130", TEXT, "The model's width 130 cannot be divided among 4 heads."),
+        ("resnet18", {**IMAGES, "side": 32}, "The model's side is 32. Give 33 or more."),
+    ],
+)
+def test_a_model_that_cannot_be_meant_is_refused_with_the_way_out(
+    choice: str, facts: dict[str, int], sentence: str
+) -> None:
+    with pytest.raises(BadConfig) as info:
+        build(choice, **facts)
+    assert sentence in str(info.value)
+
+
+def test_a_gpt_counts_its_weights_and_its_operations() -> None:
+    gpt = Gpt(vocabulary=256, window=16, layers=3, heads=4, width=64)
+    layer = 2 * 64 + 64 * 3 * 64 + 64 * 64 + 64 * 4 * 64 + 4 * 64 * 64
+    count = 256 * 64 + 16 * 64 + 3 * layer + 64
+    assert gpt.parameter_count() == weights(gpt) == count
+    assert gpt.flops_per_sample() == flops(gpt) == 16 * (6 * (count - 16 * 64) + 12 * 3 * 64 * 16)
+    assert flops(nn.Linear(1, 1)) is None
+
+
+def test_a_gpt_of_gpt_2s_size_has_the_weights_of_gpt_2_without_biases() -> None:
+    with torch.device("meta"):
+        gpt = Gpt(vocabulary=50257, window=1024, layers=12, heads=12, width=768)
+    biases = 12 * (2 * 768 + 3 * 768 + 768 + 4 * 768 + 768) + 768
+    assert gpt.parameter_count() + biases == 124_439_808
+
+
+def test_a_gpt_never_looks_ahead() -> None:
+    gpt = Gpt(vocabulary=256, window=16, layers=2, heads=2, width=32).eval()
+    tokens = torch.arange(16).unsqueeze(0)
+    changed = tokens.clone()
+    changed[0, 9] = 200
+    before, after = gpt(tokens), gpt(changed)
+    assert torch.equal(before[0, :9], after[0, :9])
+    assert not torch.equal(before[0, 9:], after[0, 9:])
+
+
+def test_a_new_gpt_finds_every_byte_about_equally_likely() -> None:
+    torch.manual_seed(0)
+    gpt = Gpt(vocabulary=256, window=16)
+    logits = gpt(torch.randint(0, 256, (4, 16)))
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(0, 256, (64,)))
+    assert loss.item() == pytest.approx(torch.tensor(256.0).log().item(), abs=0.2)

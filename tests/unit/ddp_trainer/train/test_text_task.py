@@ -1,0 +1,108 @@
+"""The task ``text``: what of a folder is learnt from, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.errors import BadData
+from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, read
+
+
+def a_folder(path: Path, files: int = 30, length: int = 100) -> Path:
+    for number in range(files):
+        (path / f"{number:02}.txt").write_bytes(bytes([number]) * 0 + f"{number:02} ".encode() * length)
+    return path
+
+
+def test_windows_lie_side_by_side_and_know_the_next_byte() -> None:
+    windows = Windows(torch.arange(11, dtype=torch.uint8), 5)
+    assert len(windows) == 2
+    inputs, targets = windows.batch(torch.tensor([0, 1]))
+    assert inputs.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert targets.tolist() == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    assert [each.tolist() for each in windows[1]] == [inputs[1].tolist(), targets[1].tolist()]
+
+
+def test_fewer_windows_than_there_are_come_from_everywhere() -> None:
+    windows = Windows(torch.arange(101, dtype=torch.uint8), 10, most=5)
+    assert windows.batch(torch.arange(5))[0][:, 0].tolist() == [0, 20, 40, 60, 80]
+    assert len(Windows(torch.zeros(1_000_000, dtype=torch.uint8), 10, most=MOST_TEST_WINDOWS)) == MOST_TEST_WINDOWS
+
+
+def test_some_files_are_for_the_test_and_the_same_ones_each_time(tmp_path: Path) -> None:
+    first, second = (read(a_folder(tmp_path), least=10) for _ in range(2))
+    assert torch.equal(first.train, second.train)
+    assert torch.equal(first.test, second.test)
+    assert len(first.train) + len(first.test) == 30 * 300
+    assert len(first.test) % 300 == 0
+    assert 0 < len(first.test) < len(first.train) / 2
+    words = [set(bytes(side.tolist()).split()) for side in (first.train, first.test)]
+    assert not words[0] & words[1]
+
+
+def test_of_a_single_file_the_last_tenth_is_for_the_test(tmp_path: Path) -> None:
+    (tmp_path / "only.txt").write_bytes(bytes(range(100)).replace(b"\0", b"!"))
+    corpus = read(tmp_path, least=5)
+    assert corpus.test.tolist() == list(range(90, 100))
+    assert len(corpus.train) == 90
+
+
+def test_what_nobody_wrote_as_text_is_left_out(tmp_path: Path) -> None:
+    plain = read(a_folder(tmp_path), least=10)
+    (tmp_path / "binary").write_bytes(b"text\0text")
+    (tmp_path / ".hidden").write_text("hidden")
+    for name in ("__pycache__", ".git", "site-packages"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("not ours")
+    assert read(tmp_path, least=10).sha256 == plain.sha256
+
+
+def test_a_changed_byte_and_a_new_name_are_other_data(tmp_path: Path) -> None:
+    digests = {read(a_folder(tmp_path), least=10).sha256}
+    (tmp_path / "00.txt").write_bytes(b"other " * 50)
+    digests.add(read(tmp_path, least=10).sha256)
+    (tmp_path / "00.txt").rename(tmp_path / "zz.txt")
+    digests.add(read(tmp_path, least=10).sha256)
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: path / "missing", "missing does not exist. Give --data a folder with text files."),
+        (lambda path: (path / "file").write_text("") or path / "file", "file is a file."),
+        (lambda path: path, "has 0 bytes of text, and two windows need 258. Give --data a folder with more text"),
+        (lambda path: (path / "f").write_text("short") and path, "has 5 bytes of text"),
+        (lambda path: (path / "f").write_bytes(b"\0" * 1000) and path, "has 0 bytes of text"),
+    ],
+    ids=["missing", "a file", "empty", "short", "binary"],
+)
+def test_a_folder_without_text_is_refused(make: object, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(BadData) as info:
+        Text(data=make(tmp_path))  # type: ignore[operator]
+    assert sentence in str(info.value)
+    assert info.value.exit_code == 2
+
+
+def test_the_loss_of_certainty_is_nothing_and_that_of_no_idea_is_eight_bits(tmp_path: Path) -> None:
+    class Knows(nn.Module):
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.scale = scale
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return nn.functional.one_hot(inputs + 1, 256) * self.scale
+
+    task = Text(data=a_folder(tmp_path), window=4)
+    batch = torch.tensor([[1, 2, 3, 4], [7, 8, 9, 10]]), torch.tensor([[2, 3, 4, 5], [8, 9, 10, 11]])
+    assert task.losses(Knows(100.0), batch).tolist() == pytest.approx([0, 0])
+    assert task.losses(Knows(0.0), batch).tolist() == pytest.approx([math.log(256)] * 2)
+    metrics = task.metrics(Knows(0.0), batch)
+    assert float(metrics["bits_per_byte"]) == pytest.approx(16)
+    assert float(task.metrics(Knows(1.0), batch)["accuracy"]) == 2
+    assert task.model()(batch[0]).shape == (2, 4, 256)

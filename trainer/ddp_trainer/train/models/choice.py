@@ -1,0 +1,91 @@
+"""From ``gpt:layers=6,width=256`` to a model."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from ddp_trainer.train.errors import BadConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MODELS: Final[Mapping[str, str]] = {
+    "mlp": "ddp_trainer.train.models.mlp:Mlp",
+    "cnn": "ddp_trainer.train.models.cnn:Cnn",
+    "resnet18": "ddp_trainer.train.models.resnet:resnet18",
+    "resnet50": "ddp_trainer.train.models.resnet:resnet50",
+    "gpt": "ddp_trainer.train.models.gpt:Gpt",
+}
+"""Name → ``module:factory``. Only the module of the model that is chosen is imported."""
+
+
+def build(choice: str, **facts: int) -> nn.Module:
+    """The model that ``choice`` names, for data of these facts.
+
+    Args:
+        choice: ``name`` or ``name:option=value,option=value``.
+        facts: what the data determine; a factory takes those that it names.
+
+    Raises:
+        BadConfig: there is no such model or option, a value cannot be meant, or the model is not for such data.
+    """
+    name, _, text = choice.partition(":")
+    factory = _factory(name)
+    parameters = inspect.signature(factory).parameters
+    taken = {fact: value for fact, value in facts.items() if fact in parameters}
+    needed = [each.name for each in parameters.values() if each.default is each.empty and each.name not in taken]
+    if needed:
+        raise BadConfig(
+            f"--model is {choice}, which needs {' and '.join(needed)}, and the samples of this task have none.",
+            hint=f"Give one of {', '.join(_fitting(facts))}.",
+        )
+    defaults = {each.name: each.default for each in parameters.values() if each.name not in facts}
+    return factory(**taken, **_options(choice, text, defaults))
+
+
+def _factory(name: str) -> Callable[..., nn.Module]:
+    if name not in MODELS:
+        near = get_close_matches(name, MODELS, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Give one of {', '.join(MODELS)}."
+        raise BadConfig(f"There is no model {name!r}.", hint=hint)
+    module, _, factory = MODELS[name].partition(":")
+    return getattr(importlib.import_module(module), factory)  # type: ignore[no-any-return] # of the table above
+
+
+def _fitting(facts: Mapping[str, int]) -> list[str]:
+    """Models that need nothing but these facts."""
+    parameters = {name: inspect.signature(_factory(name)).parameters.values() for name in MODELS}
+    return [
+        name
+        for name, each in parameters.items()
+        if all(one.default is not one.empty or one.name in facts for one in each)
+    ]
+
+
+def _options(choice: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if key not in defaults:
+            near = get_close_matches(key, defaults, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(defaults) or 'no options'}."
+            raise BadConfig(f"--model is {choice}, and the model has no option {key!r}.", hint=hint)
+        kind = type(defaults[key])
+        try:
+            options[key] = kind(value)
+        except ValueError:
+            equals = ""
+        if not equals or not 0 <= options[key] < float("inf"):
+            wanted = "a whole number" if kind is int else "a number"
+            raise BadConfig(f"--model is {choice}, with {part!r}.", hint=f"Give {key}= {wanted} from 0.")
+    return options
+
+
+def flops(model: nn.Module) -> int | None:
+    """Floating-point operations to learn from one sample, forward and backward; None where the model does not say."""
+    count = getattr(model, "flops_per_sample", None)
+    return int(count()) if callable(count) else None

@@ -1,0 +1,27 @@
+"""What the shapes of models have in common: ranges of their options."""
+
+from __future__ import annotations
+
+from ddp_trainer.train.errors import BadConfig
+
+
+def at_least(least: int, **options: int) -> None:
+    """Refuse a size that is too small.
+
+    Raises:
+        BadConfig: one of the options is below ``least``.
+    """
+    for name, value in options.items():
+        if value < least:
+            raise BadConfig(f"The model's {name} is {value}.", hint=f"Give {least} or more.")
+
+
+def share(**options: float) -> None:
+    """Refuse a probability that is none.
+
+    Raises:
+        BadConfig: one of the options is not in 0 ≤ p < 1.
+    """
+    for name, value in options.items():
+        if not 0 <= value < 1:
+            raise BadConfig(f"The model's {name} is {value:g}.", hint="Give a number from 0 to less than 1.")

@@ -1,0 +1,123 @@
+"""ResNet-18 and ResNet-50, as "Deep Residual Learning for Image Recognition" (He et al., 2015) defines them.
+
+Names of weights, their initial distribution and the stride in the 3x3 convolution of a bottleneck ("v1.5") are those
+of torchvision, so a checkpoint of its models fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from torch import Tensor, nn
+
+from ddp_trainer.train.models.demand import at_least
+
+_SHRINKS: Final = 32
+"""The last feature map has 1/32 of the image's side. One of 1x1 leaves BatchNorm no variance in a single sample."""
+
+
+def resnet18(*, channels: int, side: int, classes: int) -> nn.Module:
+    """11,689,512 weights at 1,000 classes."""
+    return ResNet(Basic, (2, 2, 2, 2), channels=channels, side=side, classes=classes)
+
+
+def resnet50(*, channels: int, side: int, classes: int) -> nn.Module:
+    """25,557,032 weights at 1,000 classes."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), channels=channels, side=side, classes=classes)
+
+
+class Basic(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(inputs, width, stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Feature maps, at ``1/stride`` of the size."""
+        out = self.relu(self.bn1(self.conv1(inputs)))
+        out = self.bn2(self.conv2(out))
+        return self.relu(out + self.downsample(inputs))  # type: ignore[no-any-return] # a Module's call
+
+
+class Bottleneck(nn.Module):
+    """A 3x3 convolution between two of 1x1 that reduce and restore the width, beside a shortcut."""
+
+    expansion: ClassVar[int] = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = _conv(inputs, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = _conv(width, outputs, 1)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(inputs, outputs, stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Feature maps, at ``1/stride`` of the size."""
+        out = self.relu(self.bn1(self.conv1(inputs)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        return self.relu(out + self.downsample(inputs))  # type: ignore[no-any-return] # a Module's call
+
+
+class ResNet(nn.Module):
+    """A stem, four stages of residual blocks, a mean over the pixels and a linear layer.
+
+    Images ``(n, channels, side, side)``, or flat, in; logits ``(n, classes)`` out.
+    """
+
+    def __init__(
+        self, block: type[Basic | Bottleneck], depths: Sequence[int], *, channels: int, side: int, classes: int
+    ) -> None:
+        super().__init__()
+        at_least(_SHRINKS + 1, side=side)
+        self._shape = (channels, side, side)
+        self.conv1 = _conv(channels, 64, 7, 2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        stages = [_stage(block, 64, 64, depths[0], 1)]
+        for number, depth in enumerate(depths[1:], start=1):
+            width = 64 << number
+            stages.append(_stage(block, width // 2 * block.expansion, width, depth, 2))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512 * block.expansion, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        out = self.maxpool(self.relu(self.bn1(self.conv1(images.view(-1, *self._shape)))))
+        out = self.layer4(self.layer3(self.layer2(self.layer1(out))))
+        return self.fc(self.avgpool(out).flatten(1))  # type: ignore[no-any-return] # a Module's call
+
+
+def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """Without a bias: the normalization after it has one."""
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+def _stage(block: type[Basic | Bottleneck], inputs: int, width: int, depth: int, stride: int) -> nn.Sequential:
+    first = block(inputs, width, stride)
+    return nn.Sequential(first, *(block(width * block.expansion, width, 1) for _ in range(depth - 1)))

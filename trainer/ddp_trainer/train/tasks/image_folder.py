@@ -1,0 +1,209 @@
+"""The task ``image-folder``: a directory per class, as ``FOLDER/class/image.jpg``.
+
+With ``FOLDER/train`` and ``FOLDER/test`` (or ``val``) those are the two sides; without, a tenth of each class, chosen
+by a fixed order, is for the test. Images are decoded by Pillow, which is an optional dependency, when they are needed.
+In training a random part is cut out and half of them are mirrored; the draws belong to (seed, epoch, sample), so an
+image looks the same whoever reads it, and different in the next epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import random
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.errors import BadData, BadSample
+from ddp_trainer.train.models import build
+from ddp_trainer.train.plan import order
+from ddp_trainer.train.tasks.classification import Classification
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SIZE: Final = 64
+SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+_CHANNELS: Final = 3
+_TEST_SHARE: Final = 10
+_SPLIT_SEED: Final = 1000
+_LEAST_AREA: Final = 0.25
+"""Of an image, that a random cut keeps; its sides are at most 4:3."""
+_MARGIN: Final = 8 / 7
+"""A test image's shorter side is made so much longer than what is cut from its middle."""
+
+Labelled = tuple[Path, int]
+
+
+class Images:
+    """Decoded images, float32 ``(3, size, size)`` in -1..1, with labels, int64."""
+
+    def __init__(self, files: Sequence[Labelled], size: int, *, augment: bool) -> None:
+        self._files = files
+        self._size = size
+        self._augment = augment
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        file, label = self._files[index]
+        return self._decoded(file), torch.tensor(label)
+
+    def _decoded(self, file: Path) -> Tensor:
+        from PIL import Image  # noqa: PLC0415 - optional, and slow to import
+
+        try:
+            with Image.open(file) as image:
+                # A hint to the JPEG decoder, which then need not produce pixels that are thrown away.
+                image.draft("RGB", (2 * self._size, 2 * self._size))
+                cut = random_cut(*image.size) if self._augment else middle(*image.size)
+                pixels = image.convert("RGB").resize((self._size, self._size), Image.Resampling.BILINEAR, box=cut)
+        except (  # whatever Pillow's decoders raise
+            OSError,
+            ValueError,
+            SyntaxError,
+            struct.error,
+            Image.DecompressionBombError,
+        ) as err:
+            why = err.strerror if isinstance(err, OSError) and err.strerror else "it is no image, or a damaged one"
+            raise BadSample(f"The image {file} cannot be read: {why}.", hint=_SKIP) from None
+        # Torch's generator would do as well; both are keyed before each sample.
+        return _tensor(pixels, mirrored=self._augment and random.random() < 0.5)  # noqa: S311 - no secret
+
+
+class ImageFolder(Classification):
+    """Classify images, by default with a small convolutional network."""
+
+    def __init__(self, *, data: Path, image_size: int = SIZE, model: str = "cnn") -> None:
+        """List the folder; nothing is decoded yet.
+
+        Raises:
+            BadData: Pillow is not installed, the folder is missing, or a class has no images on one side.
+        """
+        if importlib.util.find_spec("PIL") is None:
+            raise BadData("The task 'image-folder' needs Pillow, which is not installed.", hint=_INSTALL)
+        self.name = f"image-folder/{image_size}"
+        self._size = image_size
+        self._model = model
+        self.classes, self._train, self._test = sides(data)
+        self._digest = _digest(data, [*self._train, *self._test])
+
+    def data_digest(self) -> str:
+        """SHA-256 of the names and sizes of all files; reading all images would take too long at each start."""
+        return self._digest
+
+    def model(self) -> nn.Module:
+        """The model for that many classes."""
+        return build(self._model, channels=_CHANNELS, side=self._size, classes=len(self.classes))
+
+    def train_samples(self) -> Images:
+        """Cut and mirrored at random."""
+        return Images(self._train, self._size, augment=True)
+
+    def test_samples(self) -> Images:
+        """The middle of each image."""
+        return Images(self._test, self._size, augment=False)
+
+
+def sides(folder: Path) -> tuple[list[str], list[Labelled], list[Labelled]]:
+    """Names of the classes, and the files to learn from and to test with.
+
+    Raises:
+        BadData: there is no such folder, or a class is missing or empty.
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise BadData(f"The folder of images {folder} {what}.", hint="Give --data a folder with one folder per class.")
+    other = next((folder / name for name in ("test", "val") if (folder / name).is_dir()), None)
+    if other is None or not (folder / "train").is_dir():
+        classes, files = listed(folder)
+        return classes, *_split(files, len(classes))
+    own, theirs = class_names(folder / "train"), class_names(other)
+    for name in sorted(set(own) ^ set(theirs)):
+        lacks = other if name in own else folder / "train"
+        raise BadData(f"The class {name!r} is missing in {lacks}.", hint="Let both folders have the same classes.")
+    classes, train = listed(folder / "train")
+    return classes, train, listed(other)[1]
+
+
+def class_names(folder: Path) -> list[str]:
+    """Folders in a folder, in order."""
+    return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
+def listed(folder: Path) -> tuple[list[str], list[Labelled]]:
+    """Names of the classes in order, and each image with its class's number.
+
+    Raises:
+        BadData: there are fewer than two classes, or one without images.
+    """
+    classes = class_names(folder)
+    if len(classes) < 2:
+        found = f"one class only, {classes[0]!r}" if classes else "no classes"
+        raise BadData(f"The folder of images {folder} has {found}.", hint="Give it one folder per class, two or more.")
+    files: list[Labelled] = []
+    for label, name in enumerate(classes):
+        of_class = sorted(file for file in (folder / name).rglob("*") if file.suffix.lower() in SUFFIXES)
+        if not of_class:
+            raise BadData(
+                f"The class {name!r} in {folder} has no images.",
+                hint=f"Put some there ({', '.join(sorted(SUFFIXES))}), or remove the folder.",
+            )
+        files += [(file, label) for file in of_class]
+    return classes, files
+
+
+def _split(files: list[Labelled], classes: int) -> tuple[list[Labelled], list[Labelled]]:
+    """A tenth of each class is for the test, in a class of few images at least one, of a single image none."""
+    test: set[int] = set()
+    for label in range(classes):
+        of_class = [index for index, (_, other) in enumerate(files) if other == label]
+        count = max(len(of_class) // _TEST_SHARE, min(1, len(of_class) - 1))
+        test.update(of_class[place] for place in order(len(of_class), _SPLIT_SEED, label)[:count].tolist())
+    train_files = [each for index, each in enumerate(files) if index not in test]
+    return train_files, [each for index, each in enumerate(files) if index in test]
+
+
+def random_cut(width: int, height: int) -> tuple[float, float, float, float]:
+    """A part of the image at random, at least a quarter of it: left, top, right, bottom."""
+    area = width * height * random.uniform(_LEAST_AREA, 1.0)  # noqa: S311 - no secret
+    ratio = math.exp(random.uniform(-math.log(4 / 3), math.log(4 / 3)))  # noqa: S311 - no secret
+    across, down = min(width, math.sqrt(area * ratio)), min(height, math.sqrt(area / ratio))
+    left, top = random.uniform(0, width - across), random.uniform(0, height - down)  # noqa: S311 - no secret
+    return left, top, left + across, top + down
+
+
+def middle(width: int, height: int) -> tuple[float, float, float, float]:
+    """The square in the middle of the image, an eighth smaller than would fit.
+
+    >>> middle(80, 160)
+    (5.0, 45.0, 75.0, 115.0)
+    """
+    side = min(width, height) / _MARGIN
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _tensor(image: Image, *, mirrored: bool) -> Tensor:
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(image.height, image.width, _CHANNELS)
+    channels = pixels.permute(2, 0, 1).float() / 127.5 - 1
+    return channels.flip(2) if mirrored else channels.contiguous()
+
+
+def _digest(folder: Path, files: Sequence[Labelled]) -> str:
+    sha = hashlib.sha256()
+    for file, label in files:
+        sha.update(f"{file.relative_to(folder).as_posix()} {label} {file.stat().st_size}\n".encode())
+    return sha.hexdigest()
+
+
+_SKIP: Final = "Repair or remove it, or give --on-bad-sample skip."
+_INSTALL: Final = "Install kubectl-ddp[images]."

@@ -1,0 +1,172 @@
+"""The task ``text``: learn to continue any folder of text, byte by byte.
+
+All files below the folder that look like text are one after the other in memory, in the order of their names. A
+sample is a window of bytes and the byte after it, so windows lie side by side, and every byte is learnt from once per
+epoch. Every tenth file, by a hash of its name, is for the test; of a single file it is the last tenth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.errors import BadData
+from ddp_trainer.train.models import build
+
+VOCABULARY: Final = 256
+WINDOW: Final = 128
+MOST_TEST_WINDOWS: Final = 2048
+"""An evaluation takes its windows evenly from all test bytes; more would make it no more telling, only longer."""
+
+_TEST_SHARE: Final = 10
+_LOOK_BYTES: Final = 8192
+_SKIPPED: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
+"""What tools put into folders; nobody wrote it there."""
+
+
+class Windows:
+    """Windows of text, side by side or evenly spaced; inputs and targets, int64 ``(n, window)`` each."""
+
+    def __init__(self, text: Tensor, window: int, *, most: int | None = None) -> None:
+        """``text``: uint8, at least one byte longer than a window; ``most``: take at most so many."""
+        self._text = text
+        self._offsets = torch.arange(window + 1)
+        count = (len(text) - 1) // window
+        taken = count if most is None else min(count, most)
+        self._starts = torch.arange(taken) * count // max(taken, 1) * window
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.batch(torch.tensor([index]))
+        return inputs[0], targets[0]
+
+    def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Many windows at once."""
+        taken = self._text[self._starts[ids].unsqueeze(1) + self._offsets].long()
+        return taken[:, :-1], taken[:, 1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What was read from a folder."""
+
+    train: Tensor
+    """uint8."""
+    test: Tensor
+    """uint8."""
+    sha256: str
+    """Of names and contents."""
+
+
+class Text:
+    """Predict the next byte."""
+
+    def __init__(self, *, data: Path, window: int = WINDOW, model: str = "gpt") -> None:
+        """Read the folder.
+
+        Raises:
+            BadData: it is missing, has no text, or too little for one window on either side.
+        """
+        self.name = f"text/{window}"
+        self._window = window
+        self._model = model
+        self._corpus = read(data, least=window + 1)
+
+    def data_digest(self) -> str:
+        """SHA-256 of the names and contents of all files."""
+        return self._corpus.sha256
+
+    def model(self) -> nn.Module:
+        """By default a GPT of four layers, 0.8 million weights."""
+        return build(self._model, vocabulary=VOCABULARY, window=self._window)
+
+    def train_samples(self) -> Windows:
+        """All windows of the training bytes."""
+        return Windows(self._corpus.train, self._window)
+
+    def test_samples(self) -> Windows:
+        """Windows of the test bytes, at most :data:`MOST_TEST_WINDOWS`."""
+        return Windows(self._corpus.test, self._window, most=MOST_TEST_WINDOWS)
+
+    def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Cross entropy of each window, in nats per byte."""
+        inputs, targets = batch
+        logits = model(inputs)
+        return nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
+
+    def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Mapping[str, Tensor]:
+        """Loss in nats per byte, the same in bits, and the share of bytes that were foretold."""
+        inputs, targets = batch
+        logits = model(inputs).transpose(1, 2)
+        loss = nn.functional.cross_entropy(logits, targets, reduction="none").mean(1).sum()
+        foretold = (logits.argmax(1) == targets).double().mean(1).sum()
+        return {"loss": loss, "bits_per_byte": loss / math.log(2), "accuracy": foretold}
+
+
+def read(folder: Path, *, least: int) -> Corpus:
+    """All text below a folder.
+
+    Raises:
+        BadData: the folder is missing, a file cannot be read, or there are fewer bytes than ``least`` to learn from.
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise BadData(f"The folder of text {folder} {what}.", hint="Give --data a folder with text files.")
+    sha = hashlib.sha256()
+    sides = bytearray(), bytearray()
+    for name, content in _files(folder):
+        sha.update(f"{name} {len(content)}\n".encode())
+        sha.update(content)
+        sides[_is_for_test(name)].extend(content)
+    train, test = sides
+    if min(len(train), len(test)) < least:
+        everything = train + test
+        whole = len(everything) - max(len(everything) // _TEST_SHARE, least)
+        train, test = everything[: max(whole, 0)], everything[max(whole, 0) :]
+    if len(train) < least or len(test) < least:
+        found = len(train) + len(test)
+        raise BadData(
+            f"The folder {folder} has {found} bytes of text, and two windows need {2 * least}.",
+            hint="Give --data a folder with more text, or a smaller --window.",
+        )
+    return Corpus(_tensor(train), _tensor(test), sha.hexdigest())
+
+
+def _tensor(content: bytearray) -> Tensor:
+    return torch.frombuffer(content, dtype=torch.uint8)
+
+
+def _is_for_test(name: str) -> bool:
+    return hashlib.sha256(name.encode()).digest()[0] % _TEST_SHARE == 0
+
+
+def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each text file, by name. Hidden files and those with a zero byte near the start are none."""
+    for directory, below, names in os.walk(folder):
+        below[:] = sorted(each for each in below if not each.startswith(".") and each not in _SKIPPED)
+        for name in sorted(names):
+            file = Path(directory, name)
+            if name.startswith(".") or not file.is_file():
+                continue
+            try:
+                with file.open("rb") as stream:
+                    start = stream.read(_LOOK_BYTES)
+                    if b"\0" in start:
+                        continue
+                    content = start + stream.read()
+            except OSError as err:
+                raise BadData(f"The text {file} cannot be read: {err.strerror}.", hint=_READABLE) from None
+            yield file.relative_to(folder).as_posix(), content
+
+
+_READABLE: Final = "Make it readable, or take it out of the folder."
