@@ -39,6 +39,8 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     cut: bool = False
     """Close the connection in the middle of the body."""
+    silence: float = 0.0
+    """Seconds without a word before that."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class ApiServer:
         self._forgotten = 0
         self._events: list[tuple[int, str, Json]] = []
         self._changed = threading.Condition()
-        self._epoch = 0
+        self.epoch = 0
         self._is_closed = False
 
     # -- what a test does ----------------------------------------------------------------------------------------------
@@ -105,10 +107,15 @@ class ApiServer:
         """Answer the next requests of this kind so."""
         self.answers.setdefault(request, deque()).extend(answers)
 
+    def wait_until_answered(self, request: str) -> None:
+        """Return when every answer that was queued for it was given."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self.answers.get(request), timeout=20)
+
     def cut_watches(self) -> None:
         """End every watch, as a load balancer does."""
         with self._changed:
-            self._epoch += 1
+            self.epoch += 1
             self._changed.notify_all()
 
     def forget(self) -> None:
@@ -126,6 +133,11 @@ class ApiServer:
         self._events.append((self._version, kind, {**item, "_path": path}))
         self._changed.notify_all()
 
+    def pause(self, seconds: float) -> None:
+        """Do nothing for so long, or until the server closes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, timeout=seconds)
+
     def close(self) -> None:
         with self._changed:
             self._is_closed = True
@@ -133,9 +145,10 @@ class ApiServer:
 
     def answer(self, request: Request) -> Answer:
         """What the objects say to a request that is no watch."""
-        queued = self.answers.get(str(request))
-        if queued:
-            return queued.popleft()
+        with self._changed:
+            if queued := self.answers.get(str(request)):
+                self._changed.notify_all()
+                return queued.popleft()
         if request.path in self.groups:
             kinds = [{"kind": kind, "name": plural} for kind, plural in self.groups[request.path].items()]
             return Answer(200, {"kind": "APIResourceList", "resources": kinds})
@@ -203,9 +216,9 @@ class ApiServer:
         name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
         return name in {"", item["metadata"]["name"]}
 
-    def watch(self, request: Request) -> Iterator[Json]:
-        """Events from the asked version on, until the watches are cut or the server closes."""
-        seen, epoch = int(request.query["resourceVersion"]), self._epoch
+    def watch(self, request: Request, epoch: int) -> Iterator[Json]:
+        """Events from the asked version on, until the watches of this epoch are cut or the server closes."""
+        seen = int(request.query["resourceVersion"])
         if seen < self._forgotten:
             yield {"type": "ERROR", "object": status(410, "Expired", "too old resource version")}
             return
@@ -213,7 +226,7 @@ class ApiServer:
             with self._changed:
                 news = [event for event in self._events if event[0] > seen]
                 while not news:
-                    if self._epoch != epoch or self._is_closed:
+                    if self.epoch != epoch or self._is_closed:
                         return
                     self._changed.wait(timeout=0.5)
                     news = [event for event in self._events if event[0] > seen]
@@ -242,9 +255,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length)) if length else None
         request = Request(self.command, split.path, dict(parse_qsl(split.query)), dict(self.headers), body)
         self.api.requests.append(request)
+        epoch = self.api.epoch  # before the look at the answers: what is queued and then cut off must be met
         try:
             if "watch" in request.query and not self.api.answers.get(str(request)):
-                self._stream(json.dumps(event) + "\n" for event in self.api.watch(request))
+                self._stream(json.dumps(event) + "\n" for event in self.api.watch(request, epoch))
             else:
                 self._say(self.api.answer(request))
         except (BrokenPipeError, ConnectionResetError):
@@ -260,6 +274,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
         if answer.cut:
+            self.wfile.flush()
+            self.api.pause(answer.silence)
             self.close_connection = True
 
     def _stream(self, chunks: Iterator[str]) -> None:

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from ddp_trainer.contract import Label
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
-from kubectl_ddp.errors import NotFound
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Namespace:
         kinds = [*KINDS, ("monitoring.coreos.com/v1", "podmonitors")]
         found = []
         for version, plural in kinds:
-            with contextlib.suppress(Exception if plural == "podmonitors" else NotFound):
+            with contextlib.suppress(NotServed):
                 items, _ = self.api.items(self.path(version, plural), labelSelector=Label.JOB)
                 found += [f"{plural}/{item['metadata']['name']}" for item in items]
         return found

@@ -24,6 +24,9 @@ from kubectl_ddp.program import program
 METRICS_SECONDS: Final = 5.0
 """How long a pod may take to answer through the API server's proxy."""
 
+JOIN_SECONDS: Final = 2.0
+"""How long a watch that was left may take to end; one that is just connecting ends later, and by itself."""
+
 
 def on_stderr(text: str) -> None:
     """Tell the person something that is not data."""
@@ -85,15 +88,19 @@ class ClusterBackend:
         jobs = Reflector(self._api, _jobs(space), fieldSelector=f"metadata.name={name}")
         pods = Reflector(self._api, collection("v1", "pods", space), labelSelector=f"{Label.JOB}={name}")
         events = Reflector(self._api, collection("v1", "events", space), keep=lambda event: _is_about(event, name))
-        changes: queue.SimpleQueue[DdpError | None] = queue.SimpleQueue()
+        changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         reflectors = [jobs, pods]
         for reflector in (jobs, pods):
             reflector.read()
         with contextlib.suppress(Forbidden):
             events.read()
             reflectors.append(events)
-        for reflector in reflectors:
-            threading.Thread(target=_run, args=(reflector, changes), name=f"watch {name}", daemon=True).start()
+        threads = [
+            threading.Thread(target=_run, args=(reflector, changes), name=f"watch {name}", daemon=True)
+            for reflector in reflectors
+        ]
+        for thread in threads:
+            thread.start()
         try:
             while True:
                 found = [job for job in jobs.objects() if job["metadata"]["uid"] == first["metadata"]["uid"]]
@@ -104,6 +111,8 @@ class ClusterBackend:
         finally:
             for reflector in reflectors:
                 reflector.stop()
+            for thread in threads:  # one that is still there when Python ends may complain on stderr
+                thread.join(timeout=JOIN_SECONDS)
 
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""
@@ -260,15 +269,15 @@ def _metrics_port(pod: Object) -> int:
     return next((int(port["containerPort"]) for port in ports if port.get("name") == PortName.METRICS), Port.METRICS)
 
 
-def _run(reflector: Reflector, changes: queue.SimpleQueue[DdpError | None]) -> None:
+def _run(reflector: Reflector, changes: queue.SimpleQueue[Exception | None]) -> None:
     """Body of a watching thread: every change is a word into the queue, and so is what ends the watch."""
     try:
         reflector.run(lambda: changes.put(None))
-    except DdpError as error:
+    except Exception as error:  # noqa: BLE001 - raised again where snapshots are read
         changes.put(error)
 
 
-def _wait(changes: queue.SimpleQueue[DdpError | None]) -> None:
+def _wait(changes: queue.SimpleQueue[Exception | None]) -> None:
     """Wait for a change, and take all that have come meanwhile as one. Raises what ended a watch."""
     news = [changes.get()]
     with contextlib.suppress(queue.Empty):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from ddp_trainer.contract import CONTAINER
 from kubectl_ddp.backend import Object
@@ -24,7 +24,7 @@ SILENCE_SECONDS: Final = 240.0
 PATIENCE_SECONDS: Final = 300.0
 """How long the API server or the node may be away before a follower gives up."""
 
-PAUSE_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 0.5
 """Between two looks at a container that has not started, and before a connection is made anew."""
 
 
@@ -67,11 +67,14 @@ class PodLogs:
                     yield line
             except NotFound:
                 return
+            except ReadTimeoutError:  # nothing to say is no failure
+                is_over, failing_since = False, None
             except (Unreachable, HTTPError) as error:
                 is_over = False
                 failing_since = failing_since or time.monotonic()
                 if time.monotonic() - failing_since > PATIENCE_SECONDS:
                     raise self._lost(error) from error
+            if not is_over:
                 self._sleep(PAUSE_SECONDS)
 
     def _stream(self, *, tail: int | None, since: str | None, follow: bool = False) -> Iterator[str]:

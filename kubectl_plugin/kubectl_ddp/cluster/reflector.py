@@ -29,6 +29,9 @@ WATCH_SECONDS: Final = 240
 PATIENCE_SECONDS: Final = 300.0
 """How long an API server may be away before a watch is given up: longer than an upgrade of it takes."""
 
+PAUSE_SECONDS: Final = 0.25
+"""Between two watches; longer and longer while the server is away."""
+
 LONGEST_PAUSE_SECONDS: Final = 10.0
 
 
@@ -74,12 +77,13 @@ class Reflector:
             Forbidden: we may not watch any more.
         """
         failing_since: float | None = None
-        pause = 0.1
+        pause = PAUSE_SECONDS
         while not self._stopped.is_set():
             try:
-                for _ in self._events():
-                    failing_since, pause = None, 0.1
-                    changed()
+                for is_change in self._events():
+                    failing_since, pause = None, PAUSE_SECONDS
+                    if is_change:
+                        changed()
             except Expired:
                 self._version = ""
             except (Unreachable, HTTPError) as error:
@@ -88,7 +92,7 @@ class Reflector:
                 if now - failing_since > PATIENCE_SECONDS and isinstance(error, Unreachable):
                     raise
             self._stopped.wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if failing_since else 0.1
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if failing_since else PAUSE_SECONDS
 
     def stop(self) -> None:
         """End :meth:`run`, also where it waits for the server's next word."""
@@ -99,11 +103,11 @@ class Reflector:
             with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has just ended by itself
                 response.shutdown()
 
-    def _events(self) -> Iterator[None]:
-        """One watch; yields after every change that was taken in."""
+    def _events(self) -> Iterator[bool]:
+        """One watch; yields when the server answered, and whether there is a change to tell of."""
         if not self._version:
             self.read()
-            yield
+            yield True
         query = {**self._query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         response = self._api.stream(
             self._path, silence_seconds=WATCH_SECONDS + 30, resourceVersion=self._version, **query
@@ -113,9 +117,9 @@ class Reflector:
         try:
             if self._stopped.is_set():
                 return
+            yield False
             for line in lines(response):
-                if self._take(json.loads(line)):
-                    yield
+                yield self._take(json.loads(line))
         finally:
             with self._lock:
                 self._response = None

@@ -99,7 +99,7 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
     HTTPStatus.BAD_REQUEST: Refusal(DdpError, "The API server cannot {verb} {thing}{place}: {said}."),
     HTTPStatus.UNAUTHORIZED: Refusal(
         Forbidden,
-        "{server} does not accept the credentials of context '{context}': {said}.",
+        "The API server {server} does not accept the credentials of context '{context}': {said}.",
         "Log in again, or choose another context with --context.",
     ),
     HTTPStatus.FORBIDDEN: Refusal(
@@ -115,7 +115,7 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: Refusal(UsageError, "{thing} is too large for the API server: {said}."),
     HTTPStatus.UNPROCESSABLE_ENTITY: Refusal(UsageError, "The API server refuses {thing}{place}: {said}."),
     HTTPStatus.TOO_MANY_REQUESTS: Refusal(
-        Unreachable, "{server} has too much to do to {verb} {thing}: {said}.", "Try again in a minute."
+        Unreachable, "The API server {server} has too much to do to {verb} {thing}: {said}.", "Try again in a minute."
     ),
 }
 """Status code → what it means. Codes of 500 and above mean :data:`BROKEN`, others :data:`UNEXPECTED`."""
@@ -126,9 +126,13 @@ NO_NAMESPACE: Final = Refusal(
 )
 NOT_SERVED: Final = Refusal(NotServed, "The cluster of context '{context}' does not serve {resource}.")
 BROKEN: Final = Refusal(
-    Unreachable, "{server} failed to {verb} {thing}{place}: {said}.", "Try again; if it stays so, tell who runs it."
+    Unreachable,
+    "The API server {server} failed to {verb} {thing}{place}: {said}.",
+    "Try again; if it stays so, tell who runs it.",
 )
-UNEXPECTED: Final = Refusal(DdpError, "{server} answered a request to {verb} {thing}{place} with {said}.")
+UNEXPECTED: Final = Refusal(
+    DdpError, "The API server {server} answered a request to {verb} {thing}{place} with {said}."
+)
 
 
 _FIELDS: Final = ("server", "context", "verb", "resource", "namespace", "thing", "place")

@@ -8,7 +8,7 @@ import pytest
 
 from ddp_trainer.contract import Label
 from kubectl_ddp.backend import Snapshot
-from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster import ClusterBackend, reflector
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from tests import kube_objects
@@ -288,6 +288,33 @@ def test_a_watch_ends_when_the_job_was_deleted_and_made_anew_while_nobody_looked
     server.drop(DIGITS)
     put_job(server, run_id="run2")
     assert watcher.end() is None
+
+
+def test_a_watch_outlives_failures_that_lie_far_apart(
+    server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "PATIENCE_SECONDS", 0.0)
+    put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda _: True)
+    for index in range(2):
+        server.next(f"GET {PODS}", Answer(500, status(500, "InternalError", "etcd has no leader")))
+        server.cut_watches()
+        server.wait_until_answered(f"GET {PODS}")
+        put_pod(server, index)
+        watcher.until(lambda one, count=index + 1: len(one.pods) == count)
+
+
+def test_a_watch_gives_up_a_server_that_stays_away(
+    server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "PATIENCE_SECONDS", 0.0)
+    put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda _: True)
+    server.next(f"GET {PODS}", *[Answer(500, status(500, "InternalError", "etcd has no leader"))] * 9)
+    server.cut_watches()
+    assert "etcd has no leader" in str(watcher.end())
 
 
 def test_a_watch_that_is_no_longer_allowed_ends_with_the_reason(server: ApiServer, backend: ClusterBackend) -> None:

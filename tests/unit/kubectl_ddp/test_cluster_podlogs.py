@@ -143,6 +143,23 @@ def test_following_gives_up_a_server_that_stays_away(
         list(logs.follow(tail=None, since=None))
 
 
+def test_a_container_that_says_nothing_for_long_is_not_given_up(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podlogs, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(podlogs, "PATIENCE_SECONDS", 0.0)
+    logs = logs_of(server, tmp_path, put_pod(server))
+    silent = Answer(200, f"{FIRST}\n", cut=True, silence=60)
+    server.next(LOG, silent, silent, silent, lines(FIRST, SECOND))
+    found = []
+    for line in logs.follow(tail=None, since=None):
+        found.append(line)
+        if line == SECOND:
+            put_pod(server, kube_objects.terminated(0))
+            server.next(LOG, lines(SECOND))
+    assert found == [FIRST, SECOND]
+
+
 def test_following_without_the_right_to_ends_with_the_reason(server: ApiServer, tmp_path: Path) -> None:
     logs = logs_of(server, tmp_path, put_pod(server))
     server.next(LOG, Answer(403, status(403, "Forbidden", "no logs for you")))
