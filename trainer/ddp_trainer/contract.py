@@ -111,7 +111,7 @@ class Path(StrEnum):
 
     RUN_DIR = "/var/run/ddp"
     METRICS_DIR = "/var/run/ddp/metrics"
-    """``File.METRICS`` in the run directory: a memory volume, since a store into a page that a disk writes back waits."""
+    """``File.METRICS`` in the run directory: memory, since a store into a page that a disk writes back waits."""
     CHECKPOINT_DIR = "/checkpoints"
     CODE = "/var/run/ddp-code"
     """Where a script that travels with its job is mounted, read-only."""
