@@ -1,4 +1,4 @@
-"""Where the rooms meet: ``python -m ddp_trainer (launch|store|aggregate|train)``, and ``ddp-launch``.
+"""Where the rooms meet: ``python -m ddp_trainer (launch|store|aggregate|train|checkpoint)``, and ``ddp-launch``.
 
 Each room is imported only when its command runs: a launcher must not pay for torch, nor a store for prometheus.
 """
@@ -37,11 +37,18 @@ def _train(argv: Sequence[str]) -> int:
     return main(argv, recorder=rank_recorder())
 
 
+def _checkpoint(argv: Sequence[str]) -> int:
+    from ddp_trainer.train.checkpoint_cli import main  # noqa: PLC0415
+
+    return main(argv)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "launch": _launch,
     "store": _store,
     "aggregate": _aggregate,
     "train": _train,
+    "checkpoint": _checkpoint,
 }
 
 

@@ -11,7 +11,7 @@ import math
 from typing import Final
 
 _HOUR: Final = 3600.0
-_TABLE: Final = {"hour": _HOUR, "6 hours": 6 * _HOUR, "day": 24 * _HOUR, "week": 168 * _HOUR}
+_TABLE: Final = {"an hour": _HOUR, "in 6 hours": 6 * _HOUR, "a day": 24 * _HOUR, "a week": 168 * _HOUR}
 
 
 def best_interval(cost_seconds: float, mtbf_seconds: float) -> float:
@@ -30,5 +30,5 @@ def suggestion(cost_seconds: float, mtbf_seconds: float | None) -> str:
     costs = f"A save costs {cost_seconds * 1000:.3g} ms of training. Least is lost"
     if mtbf_seconds is not None:
         return f"{costs} with --checkpoint-seconds {best_interval(cost_seconds, mtbf_seconds):.3g} (Young, Daly)."
-    table = ", ".join(f"{best_interval(cost_seconds, mtbf):.3g} for one a {name}" for name, mtbf in _TABLE.items())
+    table = ", ".join(f"{best_interval(cost_seconds, mtbf):.3g} for one {name}" for name, mtbf in _TABLE.items())
     return f"{costs} with --checkpoint-seconds, by how often something fails: {table} (Young, Daly)."

@@ -50,6 +50,7 @@ from ddp_trainer.train.strategies import Parts, build
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.task import Task
 from ddp_trainer.train.watch import Watch
+from ddp_trainer.train.weights import initialize
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class Run:
         """
         checkpoint = self._restore()
         self._build(None if checkpoint is None else checkpoint.manifest.shards)
-        finished = None if checkpoint is None else self._load(checkpoint)
+        finished = self._initialize() if checkpoint is None else self._load(checkpoint)
         if finished is not None:
             self._progress.note(f"The run was finished at step {self._step} already.")
             return Outcome(finished, Exit.SUCCESS)
@@ -264,6 +265,14 @@ class Run:
         return Balance(
             self._plan.shards, self._group, self._phases, lambda shards: self._progress.tell(Balanced(shards=shards))
         )
+
+    def _initialize(self) -> Summary | None:
+        """Start anew: from random weights, or from those of a file."""
+        file = self._config.init_from
+        if file is not None:
+            initialize(self._model, self._optimization, file, with_optimizer=self._config.init_optimizer)
+            self._stepper.restart()
+        return None
 
     def _load(self, checkpoint: Checkpoint) -> Summary | None:
         """Go on from a checkpoint; the summary, if it is that of a finished run."""
