@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import TrainError
+from ddp_trainer.train.errors import BadSample, TrainError
 from ddp_trainer.train.session import run
 from ddp_trainer.train.summary import Summary
 from ddp_trainer.train.task import Task, load_task
 
-__all__ = ["Config", "Environment", "Summary", "Task", "TrainError", "load_task", "run"]
+__all__ = ["BadSample", "Config", "Environment", "Summary", "Task", "TrainError", "load_task", "run"]

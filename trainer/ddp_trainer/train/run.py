@@ -35,7 +35,7 @@ from ddp_trainer.train.models import flops
 from ddp_trainer.train.odometer import Odometer, Reading
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.option_rules import check_rollback
-from ddp_trainer.train.options import BalanceName, OnNonFinite, PrecisionName
+from ddp_trainer.train.options import BalanceName, OnBadSample, OnNonFinite, PrecisionName
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import Plan, choose_shards, owned, shares
 from ddp_trainer.train.profiling import Profile
@@ -105,7 +105,9 @@ class Run:
         self._watch = Watch(config)
         self._saver = self._make_saver()
         self._odometer = self._make_odometer()
-        self._evaluation = Evaluation(task, self._group, on=config.evaluate_on)
+        self._skips = Skips(self._progress.alarm)
+        skipped = self._skips if config.on_bad_sample is OnBadSample.SKIP else None
+        self._evaluation = Evaluation(task, self._group, on=config.evaluate_on, skipped=skipped)
         self._reports = open_reports(config, self._env)
         self._profile = Profile(config, self._env)
         self._reading = Reading()
@@ -208,7 +210,7 @@ class Run:
         self._recorder.lost_steps(lost)
         self._reading = Reading(self._step, self._reading.lost_steps + lost, self._reading.first_start)
         self._drive_odometer()
-        self._progress.note(f"{why} Rolled back to step {self._step}: {lost} steps will be done again.")
+        self._progress.note(f"{why} Rolled back to step {self._step}: steps to do again: {lost}.")
 
     def _drive_odometer(self) -> None:
         self._reading.highest_step = max(self._reading.highest_step, self._step)
@@ -255,7 +257,7 @@ class Run:
             guard=self._guard,
             config=config,
             balance=self._make_balance(),
-            told=Skips(self._progress.alarm),
+            told=self._skips,
         )
         self._recorder.planned(self._plan.total_steps)
 

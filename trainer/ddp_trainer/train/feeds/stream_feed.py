@@ -9,7 +9,7 @@ state is safe to store, and whoever goes on from it reads forward.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from torch.utils.data import default_collate
 
@@ -17,6 +17,8 @@ from ddp_trainer.train.errors import BadData, BadSample
 from ddp_trainer.train.feeds.feed import Stateful
 from ddp_trainer.train.feeds.fetched import Fetched, Request
 from ddp_trainer.train.randomness import KeyedRandom, Stream
+
+_END: Final = object()
 
 
 class StreamFeed:
@@ -36,7 +38,7 @@ class StreamFeed:
         """Read on to the shard, and then the shard.
 
         Raises:
-            BadData: the stream has fewer samples than it should.
+            BadData: the stream has fewer or more samples than it should.
             BadSample: one cannot be read, and is not to be skipped.
         """
         self._go_to(request.epoch, int(request.ids[0]))
@@ -51,8 +53,20 @@ class StreamFeed:
             self._epoch, self._position = epoch, 0
         while self._epoch < epoch:
             self._read_on(self._length)
-            self._epoch, self._position, self._iterator = self._epoch + 1, 0, None
+            self._end_epoch()
         self._read_on(position)
+
+    def _end_epoch(self) -> None:
+        """Let the stream know that it was read to its end: many begin anew only then."""
+        if self._iterator is None:
+            self._iterator = self._open()
+        if next(self._iterator, _END) is not _END:
+            raise BadData(
+                f"The stream of samples goes on after {self._length} samples in epoch {self._epoch + 1}, which is its "
+                "len().",
+                hint="Correct its len().",
+            )
+        self._epoch, self._position, self._iterator = self._epoch + 1, 0, None
 
     def _read_on(self, position: int) -> None:
         while self._position < position:

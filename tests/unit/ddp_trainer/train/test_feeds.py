@@ -1,0 +1,311 @@
+"""How samples reach the step: the same ones, drawn the same, whichever way they are read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.errors import BadConfig, BadData, BadSample, DataWorkerLost
+from ddp_trainer.train.feeds import Feed, Fetched, Request, Skips, make_feed, sample_count
+from ddp_trainer.train.feeds.skips import MOST_TOLD
+from ddp_trainer.train.options import OnBadSample
+from ddp_trainer.train.plan import Plan, cut
+
+CPU = torch.device("cpu")
+SKIP = Config(on_bad_sample=OnBadSample.SKIP)
+PLAN = Plan(samples=22, global_batch=8, shards=4, seed=3, epochs=2)
+STREAM = replace(PLAN, sequential=True)
+
+
+class Augmented:
+    """Its number, and what was drawn for it; some cannot be read."""
+
+    def __init__(self, count: int = 22, bad: tuple[int, ...] = ()) -> None:
+        self._count = count
+        self._bad = bad
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        if index in self._bad:
+            raise BadSample(f"Sample {index} is broken.", hint="Mend it.")
+        return index, float(torch.rand(())), random.random()
+
+
+class Reading(IterableDataset[int]):
+    """A stream of numbers that counts how often it was begun and how much was read."""
+
+    def __init__(self, count: int = 22) -> None:
+        self.count = count
+        self.epoch = -1
+        self.begun = 0
+        self.read: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return 22
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.begun += 1
+        for number in range(self.count):
+            self.read.append((self.epoch, number))
+            yield 100 * self.epoch + number
+
+
+class Resumable(Reading):
+    """A stream that knows where it stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.begun += 1
+        while self.at < self.count:
+            self.at += 1
+            self.read.append((self.epoch, self.at - 1))
+            yield 100 * self.epoch + self.at - 1
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+def requests(plan: Plan, shards: range, steps: range) -> Iterator[Request]:
+    for step in steps:
+        batch = plan.batch(step)
+        for shard in shards:
+            ids = batch[cut(len(batch), plan.shards, shard)]
+            if len(ids):
+                yield Request(step, plan.epoch_of(step), shard, ids)
+
+
+def everything(feed: Feed, plan: Plan, shards: range = range(4), steps: range = range(6)) -> list[Fetched]:
+    return [feed.fetch(request) for request in requests(plan, shards, steps)]
+
+
+def numbers(fetched: list[Fetched]) -> list[int]:
+    return [number for each in fetched for number in each.batch.tolist()]
+
+
+def a_feed(samples: Any, plan: Plan = PLAN, config: Config | None = None, shards: range = range(4)) -> Feed:
+    return make_feed(samples, plan, shards, config or Config(seed=plan.seed), CPU)
+
+
+def same(one: list[Fetched], other: list[Fetched]) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x.batch, y.batch, strict=True)
+    )
+
+
+def test_draws_belong_to_seed_epoch_and_sample_whoever_reads_it() -> None:
+    whole = everything(a_feed(Augmented()), PLAN)
+    drawn = {
+        (step // 3, int(i)): (float(a), float(b)) for step, f in by_step(whole) for i, a, b in zip(*f, strict=True)
+    }
+    assert len(drawn) == 44
+    other = replace(PLAN, shards=8)
+    for request in requests(other, range(8), range(6)):
+        for i, a, b in zip(*a_feed(Augmented(), other).fetch(request).batch, strict=True):
+            assert drawn[request.epoch, int(i)] == (float(a), float(b))
+    assert drawn[0, 5] != drawn[1, 5]
+
+
+def by_step(fetched: list[Fetched]) -> Iterator[tuple[int, Any]]:
+    return zip(
+        (request.step for request in requests(PLAN, range(4), range(6))), (f.batch for f in fetched), strict=True
+    )
+
+
+@pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (2, 3)])
+def test_workers_read_what_this_process_would_and_draw_the_same(workers: int, prefetch: int) -> None:
+    feed = a_feed(Augmented(), config=Config(seed=3, workers=workers, prefetch=prefetch))
+    state = torch.get_rng_state()
+    ahead = everything(feed, PLAN)
+    feed.close()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert same(ahead, everything(a_feed(Augmented()), PLAN))
+
+
+def test_workers_begin_where_the_run_goes_on_and_turn_to_new_shards() -> None:
+    feed = a_feed(Augmented(), config=Config(seed=3, workers=1), shards=range(2))
+    first = everything(feed, PLAN, range(2), range(2, 4))
+    feed.reassign(range(1, 4))
+    then = everything(feed, PLAN, range(1, 4), range(4, 6))
+    feed.close()
+    here = a_feed(Augmented())
+    assert same(first, everything(here, PLAN, range(2), range(2, 4)))
+    assert same(then, everything(here, PLAN, range(1, 4), range(4, 6)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_sample_fails_with_its_own_sentence(workers: int) -> None:
+    feed = a_feed(Augmented(bad=(7,)), config=Config(seed=3, workers=workers))
+    with pytest.raises(BadSample, match=r"^Sample 7 is broken\. Mend it\.$"):
+        everything(feed, PLAN)
+    feed.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_sample_is_left_out_and_named_and_the_others_stay_as_they_are(workers: int) -> None:
+    feed = a_feed(Augmented(bad=(7, 8)), config=replace(SKIP, seed=3, workers=workers))
+    fetched = everything(feed, PLAN)
+    feed.close()
+    assert sorted(why for each in fetched for why in each.skipped) == sorted(
+        ["Sample 7 is broken."] * 2 + ["Sample 8 is broken."] * 2
+    )
+    ids = [int(i) for each in fetched if each.batch is not None for i in each.batch[0]]
+    assert sorted(ids) == sorted([i for i in range(22) if i not in {7, 8}] * 2)
+
+
+def test_a_shard_of_bad_samples_alone_has_no_batch() -> None:
+    feed = a_feed(Augmented(bad=tuple(range(22))), config=SKIP)
+    fetched = feed.fetch(next(requests(PLAN, range(4), range(1))))
+    assert fetched.batch is None
+    assert len(fetched.skipped) == 2
+
+
+class Many(Augmented):
+    """Gives many samples at once."""
+
+    def batch(self, ids: torch.Tensor) -> torch.Tensor:
+        if any(int(each) in self._bad for each in ids):
+            raise BadSample("One of many is broken.")
+        return ids
+
+
+def test_many_samples_of_which_one_is_bad_are_read_one_by_one() -> None:
+    feed = a_feed(Many(bad=(7,)), config=SKIP)
+    fetched = everything(feed, PLAN, steps=range(3))
+    assert [why for each in fetched for why in each.skipped] == ["Sample 7 is broken."]
+    with pytest.raises(BadSample, match="One of many"):
+        everything(a_feed(Many(bad=(7,))), PLAN)
+
+
+class Dying(Augmented):
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_dies_is_told_of_in_a_sentence() -> None:
+    feed = a_feed(Dying(), config=Config(workers=1))
+    with pytest.raises(DataWorkerLost, match=r"^DataLoader worker .*Give it more memory, or fewer --workers\.$"):
+        everything(feed, PLAN)
+    feed.close()
+
+
+def test_every_rank_reads_the_stream_and_keeps_its_own() -> None:
+    streams = [Reading(), Reading()]
+    ranks = [a_feed(stream, STREAM) for stream in streams]
+    shares = [everything(rank, STREAM, shards) for rank, shards in zip(ranks, (range(1), range(1, 4)), strict=True)]
+    seen = sorted(number for share in shares for number in numbers(share))
+    assert seen == [100 * epoch + number for epoch in range(2) for number in range(22)]
+    assert streams[1].read == [(epoch, number) for epoch in range(2) for number in range(22)]
+    assert [stream.begun for stream in streams] == [2, 2]
+
+
+def test_a_stream_is_never_read_beyond_the_step_under_way() -> None:
+    stream = Reading()
+    feed = a_feed(stream, STREAM)
+    for step in range(3):
+        everything(feed, STREAM, range(4), range(step, step + 1))
+        assert len(stream.read) == min(8 * (step + 1), 22)
+
+
+def test_a_stream_without_a_state_is_read_again_up_to_where_the_run_goes_on() -> None:
+    stream = Reading()
+    got = numbers(everything(a_feed(stream, STREAM), STREAM, range(4), range(4, 6)))
+    assert got == [100 + number for number in range(8, 22)]
+    assert stream.begun == 1
+
+
+@pytest.mark.parametrize("saved_by", [range(1), range(4)], ids=["a rank that lags", "one that does not"])
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_a_stream_with_a_state_goes_on_from_it(saved_by: range, at: int) -> None:
+    first = a_feed(Resumable(), STREAM)
+    everything(first, STREAM, saved_by, range(at))
+    state = first.state_dict()
+    stream = Resumable()
+    again = a_feed(stream, STREAM)
+    again.load_state_dict(state)
+    assert numbers(everything(again, STREAM, range(4), range(at, 6))) == numbers(
+        everything(a_feed(Resumable(), STREAM), STREAM, range(4), range(at, 6))
+    )
+    assert len(stream.read) < 44 - (8 * at - 22 * (at // 3)) + 8
+
+
+def test_a_stream_that_ends_too_soon_is_told_of() -> None:
+    with pytest.raises(BadData, match=r"ended after 20 samples in epoch 1, and the run counts on 22"):
+        everything(a_feed(Reading(20), STREAM), STREAM)
+
+
+def test_a_stream_that_goes_on_too_long_is_told_of() -> None:
+    with pytest.raises(BadData, match=r"goes on after 22 samples in epoch 1, which is its len\(\)"):
+        everything(a_feed(Reading(23), STREAM), STREAM)
+
+
+def test_a_stream_without_end_needs_a_number_of_steps() -> None:
+    assert sample_count(iter([1]), Config(max_steps=5, global_batch=8)) == 40  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match="would have no end. Give --max-steps"):
+        sample_count(iter([1]), Config())  # type: ignore[arg-type]
+
+
+class Stateful(Augmented):
+    state: dict[str, Any] = {"phase": 1}  # noqa: RUF012 - replaced, never changed
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_samples_with_a_state_get_it_back() -> None:
+    first = Stateful()
+    first.state = {"phase": 2}
+    second = Stateful()
+    feed = a_feed(second)
+    feed.load_state_dict(a_feed(first).state_dict())
+    assert second.state == {"phase": 2}
+    feed.load_state_dict(None)
+    assert a_feed(Augmented()).state_dict() is None
+
+
+def test_a_state_that_no_checkpoint_can_load_is_refused_before_training() -> None:
+    samples = Stateful()
+    samples.state = {"random": random.Random()}
+    with pytest.raises(BadData, match=r"state_dict\(\) of the samples \(Stateful\) holds what a checkpoint does not"):
+        a_feed(samples)
+
+
+@pytest.mark.parametrize("samples", [Reading, Stateful])
+def test_what_workers_cannot_read_is_refused(samples: Callable[[], Any]) -> None:
+    with pytest.raises(BadConfig, match="--workers is 2, but the samples .* Leave --workers out"):
+        a_feed(samples(), config=Config(workers=2))
+
+
+def test_skipped_samples_are_named_once_and_not_without_end() -> None:
+    said: list[str] = []
+    skips = Skips(said.append)
+    for number in [0, 0, *range(1000), 3]:
+        skips(f"Sample {number} is broken.")
+    assert said[0] == "Sample 0 is broken. It counts as seen, with weight 0."
+    assert len(said) == MOST_TOLD + 1
+    assert said[-1].startswith("More samples cannot be read")
