@@ -1,11 +1,13 @@
-"""The entry point of ``kubectl-ddp`` and of ``python -m kubectl_ddp``."""
+"""The entry point of ``kubectl-ddp`` and of ``python -m kubectl_ddp``.
+
+Imports nothing that takes time, ``typing`` included: Ctrl-C is ours from :func:`main` on, and Python's before.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Final
 
-INTERRUPTED: Final = 130
+INTERRUPTED = 130
 """``Interrupted.exit_code``, known before anything is imported."""
 
 

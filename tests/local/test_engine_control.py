@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kubectl_ddp.errors import NameTaken, NotFound, UsageError
-from kubectl_ddp.local.liveness import engine_of
+from kubectl_ddp.local.liveness import engine_of, sweep, wait_until_gone
 from tests.local.engine_place import Place, a_place, all_run, condition, seen_in_log, workers
 
 POLITE = "trap 'echo bye; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
@@ -90,7 +94,7 @@ def test_watching_ends_with_the_job(place: Place) -> None:
 def test_a_name_is_taken_until_its_job_is_deleted(place: Place) -> None:
     place.run("exit 0", replicas=1)
     place.ended()
-    with pytest.raises(NameTaken, match=r"a job 'digits' on this machine already.*kubectl ddp delete digits.*--name"):
+    with pytest.raises(NameTaken, match=r"a job 'digits' on this machine already.*kubectl-ddp delete digits.*--name"):
         place.run("exit 0", replicas=1)
     place.delete("digits")
     place.run("exit 0", replicas=1)
@@ -111,6 +115,24 @@ def test_jobs_are_listed_oldest_first(place: Place) -> None:
     created = [snapshot.job["metadata"]["creationTimestamp"] for snapshot in place.jobs()]
     assert created == sorted(created)
     assert sorted(place.names()) == ["a", "b"]
+
+
+def test_an_engine_does_not_need_the_command_that_started_it(place: Place) -> None:
+    place.run(POLITE)
+    engine = engine_of(place.files())
+    assert engine is not None
+    engine.identity.signal(signal.SIGKILL)
+    wait_until_gone(engine.identity)
+    sweep(place.files())
+    reading, nobody_reads = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-P", "-m", "kubectl_ddp.local.engine", place.files().path]
+    flags = [f"--python={sys.executable}", "--directory=/", f"--ready={nobody_reads}"]
+    again = subprocess.Popen([*command, *flags], pass_fds=[nobody_reads], start_new_session=True)
+    os.close(nobody_reads)
+    place.until(all_run(2))
+    place.delete("digits")
+    assert again.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("name", ["", "../digits", ".digits", "no-such-job"])

@@ -116,6 +116,18 @@ def test_ctrl_c_leaves_the_job_alone_and_says_how_to_return(person: Person) -> N
     assert job["state"] in {"Running", "Starting"}
 
 
+def test_ctrl_c_while_the_job_is_made_leaves_a_whole_job(person: Person) -> None:
+    person.writes("endless.py", ENDLESS)
+    process = person.starts("submit", "endless.py", "--local", "--name", "mine", "--follow")
+    while not (person.directory / "state/kubectl-ddp/jobs/mine").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "goes on" in told.splitlines()[-1]
+    assert person.types("wait", "mine", "--for=running", "--timeout=60s").returncode == 0
+
+
 @pytest.mark.parametrize("flag", ["--wait", "--follow"])
 def test_patience_ends_with_124_and_the_job_goes_on(person: Person, flag: str) -> None:
     person.writes("endless.py", ENDLESS)

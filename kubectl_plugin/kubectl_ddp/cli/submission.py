@@ -17,7 +17,7 @@ from kubectl_ddp.cli.prepare import Prepared, check_local, prepare
 from kubectl_ddp.cli.stay import stay
 from kubectl_ddp.cli.target import RESOURCE, print_document, seconds_of
 from kubectl_ddp.document import API_VERSION
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.program import program
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec.document import digest
@@ -52,11 +52,27 @@ def submit_job(options: Options, request: JobRequest, manner: Manner) -> None:
         return
     backend = backend_for(prepared.where)
     run_id = secrets.token_hex(6)
-    backend.submit(prepared.objects(run_id))
-    submission = _submission(prepared, backend, run_id)
-    _announce(submission, options, is_last=not stays)
+    try:
+        backend.submit(prepared.objects(run_id))
+        submission = _submission(prepared, backend, run_id)
+        _announce(submission, options, is_last=not stays)
+    except KeyboardInterrupt:
+        raise _interrupted(backend, prepared.spec.name, run_id) from None
     if stays:
         stay(backend, submission, options, follows=manner.follow, timeout=seconds)
+
+
+def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
+    """Ctrl-C while a job is made: it is there as a whole, or not at all, and the person wants to know which."""
+    try:
+        metadata = backend.job(name).job["metadata"]
+    except DdpError:
+        return Interrupted("Interrupted; no job was created.")
+    if metadata["labels"].get(Label.RUN_ID) != run_id or "deletionTimestamp" in metadata:
+        return Interrupted("Interrupted; no job was created.")
+    return Interrupted(
+        f"Interrupted after job {name} was created; it goes on.", hint=f"'{program()} delete {name}' ends it."
+    )
 
 
 def _patience(timeout: str | None, *, stays: bool) -> float | None:

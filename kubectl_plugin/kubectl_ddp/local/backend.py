@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final
 from ddp_trainer.contract import Label, Port, PortName
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.backends import local_jobs_directory
-from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.local.conditions import is_finished
-from kubectl_ddp.local.directory import JobDirectory, root_of
+from kubectl_ddp.local.directory import JobDirectory, no_such_job, root_of, unreadable
 from kubectl_ddp.local.environment import elastic_bounds
+from kubectl_ddp.local.interrupt import held_back
 from kubectl_ddp.local.liveness import engine_of, remove, snapshot, sweep, wait_until_gone
+from kubectl_ddp.program import program
 
 if TYPE_CHECKING:
     from kubectl_ddp.local.submission import Machine
@@ -56,7 +58,7 @@ class LocalBackend:
 
     def _directory(self, name: str) -> JobDirectory:
         if not name or "/" in name or name.startswith("."):
-            raise NotFound(f"There is no job '{name}' on this machine.", hint="'kubectl ddp list' names them all.")
+            raise no_such_job(name)
         return JobDirectory(self._root / name)
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -65,10 +67,6 @@ class LocalBackend:
         """Names of all jobs, oldest first."""
         return [str(found.job["metadata"]["name"]) for found in self.jobs()]
 
-    def exists(self, name: str) -> bool:
-        """Whether there is a job of that name."""
-        return self._directory(name).objects_file.exists()
-
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
         """Every job of this user on this machine, oldest first; there are no namespaces here."""
         del all_namespaces
@@ -76,10 +74,18 @@ class LocalBackend:
             names = [path.name for path in self._root.iterdir() if not path.name.startswith(".")]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = []
+        except OSError as error:
+            raise unreadable(self._root, error) from error
+        found, errors = [], []
         for name in names:
-            with contextlib.suppress(NotFound):
+            try:
                 found.append(self.job(name))
+            except NotFound:
+                continue
+            except Forbidden as error:  # another user's, left by sudo perhaps: it does not hide ours
+                errors.append(error)
+        if errors and not found:
+            raise errors[0]
         return sorted(found, key=lambda one: str(one.job["metadata"].get("creationTimestamp", "")))
 
     def job(self, name: str) -> Snapshot:
@@ -155,8 +161,9 @@ class LocalBackend:
         machine = self._machine()
         wanted = prepare(objects, machine)
         directory = self._directory(str(root_of(wanted)["metadata"]["name"]))
-        create(directory, wanted, machine)
-        start_engine(directory, self._environ)
+        with held_back():  # a job without an engine would look lost
+            create(directory, wanted, machine)
+            start_engine(directory, self._environ)
 
     def _machine(self) -> Machine:
         from kubectl_ddp.local.submission import machine_of  # noqa: PLC0415 - submit alone needs it
@@ -196,13 +203,14 @@ class LocalBackend:
         from kubectl_ddp.local.liveness import claim  # noqa: PLC0415 - rarely needed
         from kubectl_ddp.local.submission import start_engine  # noqa: PLC0415 - rarely needed
 
-        with directory.locked():
-            engine = engine_of(directory)
-            if engine is not None and not engine.is_gone:
-                return
-            sweep(directory)
-            claim(directory, is_starting=True)
-        start_engine(directory, self._environ)
+        with held_back():
+            with directory.locked():
+                engine = engine_of(directory)
+                if engine is not None and not engine.is_gone:
+                    return
+                sweep(directory)
+                claim(directory, is_starting=True)
+            start_engine(directory, self._environ)
 
     def delete(self, name: str) -> None:
         """Delete the job, its processes and its directory; returns when they are gone. Raises NotFound."""
@@ -225,10 +233,16 @@ class LocalBackend:
     def _changeable(self, name: str) -> JobDirectory:
         """Directory of a job that can still be changed. Raises NotFound, UsageError."""
         found = self.job(name)
-        self._check_machine(self._directory(name))
-        if is_finished(found.job["status"]):
+        directory = self._directory(name)
+        self._check_machine(directory)
+        if is_finished(directory.status().get("job") or {}):
             raise _over(name)
-        return self._directory(name)
+        if is_finished(found.job["status"]):
+            raise UsageError(
+                f"Job '{name}' has lost its engine, so nobody would make the change.",
+                hint=f"'{program()} resume {name}' starts it again.",
+            )
+        return directory
 
     def _check_machine(self, directory: JobDirectory) -> None:
         engine = engine_of(directory)
@@ -244,7 +258,7 @@ class LocalBackend:
 
 
 def _over(name: str) -> UsageError:
-    return UsageError(f"Job '{name}' is over and cannot be changed.", hint=f"Delete it: 'kubectl ddp delete {name}'.")
+    return UsageError(f"Job '{name}' is over and cannot be changed.", hint=f"Delete it: '{program()} delete {name}'.")
 
 
 def _metrics_port(pod: Object) -> int:

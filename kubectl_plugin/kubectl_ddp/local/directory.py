@@ -25,10 +25,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from ddp_trainer.contract import GROUP
 from kubectl_ddp.backend import Object
-from kubectl_ddp.errors import DdpError, NotFound, PreflightFailed
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, PreflightFailed
+from kubectl_ddp.program import program
 
 ROOT_KIND: Final = "PyTorchJob"
+
+TEMPORARY: Final = f"{GROUP}/temporary"
+"""Annotation of a pod: a JSON list of its directories outside of the job's, to be removed after the engine's death."""
 
 
 def unwritable(directory: Path, error: OSError) -> DdpError:
@@ -36,6 +41,19 @@ def unwritable(directory: Path, error: OSError) -> DdpError:
     return PreflightFailed(
         f"Jobs of this machine are kept in '{directory}', which cannot be written: {error.strerror or error}.",
         hint="Set XDG_STATE_HOME to a directory that can.",
+    )
+
+
+def no_such_job(name: str) -> NotFound:
+    """The sentence about a job that is not there."""
+    return NotFound(f"There is no job '{name}' on this machine.", hint=f"'{program()} list' names them all.")
+
+
+def unreadable(path: Path, error: OSError) -> Forbidden:
+    """The sentence about files of jobs that cannot be read, as those of another user."""
+    return Forbidden(
+        f"'{path}' cannot be read: {error.strerror or error}.",
+        hint="Ask as the user whose job it is, or set XDG_STATE_HOME to a directory of yours.",
     )
 
 
@@ -47,11 +65,17 @@ def write_json(file: Path, document: object) -> None:
 
 
 def read_json(file: Path) -> Any:
-    """A JSON file, or nothing when it is not there; a torn one (power loss) counts as not there."""
+    """A JSON file, or nothing when it is not there; a torn one (power loss) counts as not there.
+
+    Raises:
+        Forbidden: it may not be read.
+    """
     try:
         return json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+    except OSError as error:
+        raise unreadable(file, error) from error
 
 
 def root_of(objects: list[Object]) -> Object:
@@ -89,7 +113,7 @@ class JobDirectory:
         """The desired state. Raises NotFound when there is no such job."""
         found = read_json(self.objects_file)
         if not isinstance(found, list) or not found:
-            raise NotFound(f"There is no job '{self.name}' on this machine.", hint="'kubectl ddp list' names them all.")
+            raise no_such_job(self.name)
         return found
 
     def status(self) -> dict[str, Any]:

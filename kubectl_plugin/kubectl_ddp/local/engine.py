@@ -88,7 +88,8 @@ class Engine:
             self._reconcile()
             self._write()
             if ready is not None:
-                os.write(ready, b"1")
+                with contextlib.suppress(BrokenPipeError):  # who submitted the job was killed meanwhile
+                    os.write(ready, b"1")
                 os.close(ready)
                 ready = None
 

@@ -19,7 +19,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.local import pods as pod_states
 from kubectl_ddp.local import volumes
 from kubectl_ddp.local.container import NOT_STARTED, Command, Container, StartError, exit_of
-from kubectl_ddp.local.directory import JobDirectory, read_json, write_json
+from kubectl_ddp.local.directory import TEMPORARY, JobDirectory, read_json, write_json
 from kubectl_ddp.local.environment import Variable, expand, of_shell, resolve
 from kubectl_ddp.local.logfile import LogReader, LogWriter
 from kubectl_ddp.local.translate import translation
@@ -27,9 +27,6 @@ from kubectl_ddp.local.translate import translation
 FALLBACK_LINES: Final = 80
 FALLBACK_BYTES: Final = 2048
 """What the kubelet takes of the log for ``FallbackToLogsOnError``."""
-
-TEMPORARY: Final = "ddp.dev/temporary"
-"""Annotation of a pod: a JSON list of its directories outside of the job's, to be removed after the engine's death."""
 
 JOB_UID: Final = "ddp.dev/job-uid"
 """Label of every local pod: uid of the job, with which the marks of its processes begin."""

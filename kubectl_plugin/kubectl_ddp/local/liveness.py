@@ -12,11 +12,9 @@ from typing import Final
 
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.local.conditions import is_finished, set_condition
-from kubectl_ddp.local.directory import JobDirectory, read_json, root_of, write_json
+from kubectl_ddp.local.directory import TEMPORARY, JobDirectory, read_json, root_of, write_json
 from kubectl_ddp.local.process import Identity, kill, marked
-
-LOST: Final = "EngineLost"
-"""Reason of the condition Failed of a job whose engine went without a word."""
+from kubectl_ddp.state import ENGINE_LOST
 
 _LOST_EXIT_CODE: Final = 137
 
@@ -68,12 +66,12 @@ def _mark_lost(job: Object, pods: list[Object], engine: EngineProcess | None) ->
     job["status"] = copy.deepcopy(job["status"])
     # Nobody wrote down when; the last word of the engine is the closest.
     moment = _last_word(job)
-    set_condition(job["status"], "Failed", "True", reason=LOST, message=text, now=moment)
+    set_condition(job["status"], "Failed", "True", reason=ENGINE_LOST, message=text, now=moment)
     for pod in pods:
         if pod["status"]["phase"] not in {"Succeeded", "Failed"}:
             pod["status"]["phase"] = "Failed"
             status = pod["status"]["containerStatuses"][0]
-            ended = {"exitCode": _LOST_EXIT_CODE, "reason": LOST, "message": "", "finishedAt": moment}
+            ended = {"exitCode": _LOST_EXIT_CODE, "reason": ENGINE_LOST, "message": "", "finishedAt": moment}
             status.update({"ready": False, "state": {"terminated": ended}})
 
 
@@ -105,7 +103,7 @@ def sweep(directory: JobDirectory) -> None:
             if identity is not None:
                 wait_until_gone(identity)
     for pod in directory.status().get("pods") or ():
-        for temporary in json.loads((pod["metadata"].get("annotations") or {}).get("ddp.dev/temporary", "[]")):
+        for temporary in json.loads((pod["metadata"].get("annotations") or {}).get(TEMPORARY, "[]")):
             shutil.rmtree(temporary, ignore_errors=True)
 
 

@@ -22,6 +22,7 @@ from kubectl_ddp.local.addresses import WORKERS
 from kubectl_ddp.local.directory import ROOT_KIND, JobDirectory, read_json, unwritable, write_json
 from kubectl_ddp.local.environment import elastic_bounds, of_operator, resolve, worker_replicas
 from kubectl_ddp.local.liveness import claim
+from kubectl_ddp.program import program
 
 _NEEDS: Final = ("torch", "ddp_trainer")
 """What the interpreter of the pods must be able to import, for a job of ours."""
@@ -133,7 +134,7 @@ def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine)
         if directory.path.exists():
             raise NameTaken(
                 f"There is a job '{directory.name}' on this machine already.",
-                hint=f"Delete it with 'kubectl ddp delete {directory.name}', or choose another --name.",
+                hint=f"Delete it with '{program()} delete {directory.name}', or choose another --name.",
             ) from error
         raise unwritable(directory.path.parent, error) from error
 

@@ -30,6 +30,12 @@ def imported(module: str, *arguments: str) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
+def test_the_entry_point_imports_nothing_while_ctrl_c_is_not_ours_yet() -> None:
+    probe = "import sys; before = set(sys.modules); import kubectl_ddp.__main__; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"__future__", "kubectl_ddp", "kubectl_ddp.__main__"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
