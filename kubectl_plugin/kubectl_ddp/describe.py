@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
-from kubectl_ddp.present import NOTHING, Style, bounds, duration, number, percent, state_cell
+from kubectl_ddp.present import Style, bounds, duration, number, percent, state_cell
 from kubectl_ddp.state import JobState
 
-_SUMMARY_KEYS = ("result", "accuracy", "loss", "steps", "goodput", "samples_lost", "samples_repeated", "seconds")
+_SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
+    "accuracy": lambda value: f"accuracy {number(value)}",
+    "steps": lambda value: f"{value} steps",
+    "samples_lost": lambda value: f"{value} samples lost",
+    "samples_repeated": lambda value: f"{value} repeated",
+    "restarts": lambda value: f"{sum(value.values())} restarts",
+    "goodput": lambda value: f"goodput {percent(value)}",
+    "seconds": lambda value: f"{duration(value)} of training",
+}
+"""What a summary says in one line, in order; all of it is in ``-o json``."""
 
 
 def header(state: JobState, now: float, style: Style) -> str:
@@ -34,8 +45,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Restarts", restarts_text(state)
     yield "Age", _ages(state, now)
     if state.summary is not None:
-        told = [(key, state.summary[key]) for key in _SUMMARY_KEYS if key in state.summary]
-        yield "Summary", ", ".join(f"{key} {_plain(value)}" for key, value in told)
+        yield "Summary", summary_text(state.summary)
     error = state.first_error
     if error is not None:
         who = f"rank {error.rank} on {error.pod}" if error.rank is not None else error.pod
@@ -65,7 +75,17 @@ def _ages(state: JobState, now: float) -> str:
     return f"{duration(state.age(now))}, ended after {duration(state.finished - state.created)}"
 
 
-def _plain(value: object) -> str:
-    if value is None:
-        return NOTHING
-    return number(value) if isinstance(value, float) else str(value)
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """What a run came to, as far as its summary tells; any program may have written it, so what is odd is left out."""
+    told = []
+    for key, text in _SUMMARY.items():
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            told += [text(summary[key])] if summary.get(key) is not None else []
+    return ", ".join(told)
+
+
+def why_no_ranks(state: JobState) -> str:
+    """Why no rank can be shown."""
+    if state.nodes.ready == 0:
+        return "no pod of the job runs."
+    return "they have only just started, or the script reports nothing; docs/metrics.md shows how it can."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Any, Final
 
 from kubectl_ddp.state import JobState
@@ -13,9 +14,14 @@ API_VERSION: Final = "cli.ddp/v1"
 
 def job_document(state: JobState) -> dict[str, Any]:
     """One job."""
-    fields = asdict(state)
+    fields = asdict(state, dict_factory=_plain)
     fields["progress"] = state.progress
     return {"apiVersion": API_VERSION, "kind": "JobState", **fields}
+
+
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields whose words are text: YAML's writer knows no enumerations."""
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in items}
 
 
 def job_list_document(states: Sequence[JobState]) -> dict[str, Any]:

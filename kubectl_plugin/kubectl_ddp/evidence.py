@@ -63,6 +63,16 @@ class _Ending:
             return {}
         return document if isinstance(document, dict) else {}
 
+    @property
+    def is_error(self) -> bool:
+        """Whether something went wrong; a pod that was told to stop, and says nothing else, did as it was told."""
+        return self.exit_code != 0 and (self.exit_code != Exit.TERMINATED or "message" in self.document)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether it says what the run came to; a pod may be stopped while it leaves a run that is complete."""
+        return self.exit_code == 0 or self.document.get("result") == "succeeded"
+
 
 def workers(pods: Iterable[Object]) -> list[Object]:
     """The worker pods among them."""
@@ -71,7 +81,7 @@ def workers(pods: Iterable[Object]) -> list[Object]:
 
 def first_error(pods: Iterable[Object]) -> FirstError | None:
     """The earliest error that an ended worker pod tells of."""
-    failed = [ending for ending in _endings(pods) if ending.exit_code != 0]
+    failed = [ending for ending in _endings(pods) if ending.is_error]
     told = [_told(ending) for ending in failed if "message" in ending.document]
     by_rank = [error for error in told if error.rank is not None]
     # One that names a rank saw it happen; the others tell how their pod came to know.
@@ -96,9 +106,11 @@ def _told(ending: _Ending) -> FirstError:
 
 def _untold(ending: _Ending) -> FirstError:
     lines = [line for line in ending.message.splitlines() if line.strip()]
+    # The last line of a program that a signal ended is not about its end.
+    is_told = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE
     return FirstError(
         pod=ending.pod,
-        message=lines[-1].strip() if lines else how_it_ended(ending.exit_code),
+        message=lines[-1].strip() if is_told else how_it_ended(ending.exit_code),
         exit_code=ending.exit_code,
         pod_exit_code=ending.exit_code,
         stack="\n".join(lines) if len(lines) > 1 else "",
@@ -127,7 +139,7 @@ def how_it_ended(exit_code: int) -> str:
 
 def summary(pods: Iterable[Object]) -> dict[str, Any] | None:
     """What the run came to, from the pod that knows most about it."""
-    told = [dict(ending.document) for ending in _endings(pods) if ending.exit_code == 0 and ending.document]
+    told = [dict(ending.document) for ending in _endings(pods) if ending.is_success and ending.document]
     return max(told, key=len, default=None)
 
 

@@ -85,7 +85,7 @@ def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
 
     Raises:
         UsageError: it is none of these.
-        NotFound: ``failed``, and none has.
+        NotFound: ``failed``, and none has; or the job can have none of these ranks.
     """
     if text is None:
         return RankFilter(frozenset({0}), errors_of_all=True)
@@ -103,6 +103,9 @@ def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
         if span is None or int(span[1]) > int(span[2] or span[1]):
             raise UsageError(f"'{text}' names no ranks.", hint="Use a rank (0), a range (0-7), 'failed' or 'all'.")
         ranks.update(range(int(span[1]), int(span[2] or span[1]) + 1))
+    if state is not None and min(ranks) >= state.most_ranks:
+        most = f"ranks 0 to {state.most_ranks - 1}" if state.most_ranks > 1 else "rank 0 only"
+        raise NotFound(f"Job '{state.name}' has no rank {text}.", hint=f"It can have {most}.")
     return RankFilter(frozenset(ranks), launchers=False)
 
 

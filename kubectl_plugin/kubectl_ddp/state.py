@@ -15,6 +15,7 @@ from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.exposition import Samples
+from kubectl_ddp.program import program
 from kubectl_ddp.ranks import RankActivity, RankState, rank_states
 
 __all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
@@ -66,6 +67,7 @@ class JobState:
     reason: str
     """One sentence: why it is in this state."""
     nodes: Nodes
+    processes_per_node: int = 1
     step: int | None = None
     steps_planned: int | None = None
     epoch: int | None = None
@@ -101,6 +103,16 @@ class JobState:
         if self.step is None or not self.steps_planned:
             return None
         return min(1.0, self.step / self.steps_planned)
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether pods run, and none tells anything: they have just started, or cannot be asked."""
+        return bool(self.silent) and self.world_size is None
+
+    @property
+    def most_ranks(self) -> int:
+        """Ranks that it can have at its largest."""
+        return max(self.nodes.maximum, self.nodes.desired) * self.processes_per_node
 
     def age(self, now: float) -> float | None:
         """Seconds since it was created."""
@@ -177,6 +189,7 @@ def job_state(
         state=state,
         reason=_reason(state, facts, workers),
         nodes=_nodes(job, workers),
+        processes_per_node=_processes_per_node(job),
         restarts=counted,
         created=epoch(job["metadata"].get("creationTimestamp")),
         started=epoch(status.get("startTime")),
@@ -225,6 +238,12 @@ def _nodes(job: Object, workers: Iterable[Object]) -> Nodes:
     ready = sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers)
     low, high = (int(elastic.get(key) or desired) for key in ("minReplicas", "maxReplicas"))
     return Nodes(ready=ready, desired=desired, minimum=low, maximum=high)
+
+
+def _processes_per_node(job: Object) -> int:
+    """The operator takes words too (``auto``, ``gpu``); we never write them, and count them as one."""
+    text = str(job["spec"].get("nprocPerNode") or 1)
+    return int(text) if text.isdecimal() else 1
 
 
 def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:
@@ -363,6 +382,6 @@ def _sentence(text: str) -> str:
 
 def _hint(state: JobState) -> str:
     if state.state is State.LOST:
-        return f"'kubectl ddp resume {state.name}' goes on from its last checkpoint."
+        return f"'{program()} resume {state.name}' goes on from its last checkpoint."
     flag = "--first-error" if state.first_error is not None and state.first_error.stack else "--rank all"
-    return f"'kubectl ddp logs {state.name} {flag}' shows more."
+    return f"'{program()} logs {state.name} {flag}' shows more."

@@ -15,6 +15,7 @@ from typing import Final
 
 from kubectl_ddp.backend import Backend, Snapshot
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, TimedOut, UsageError
+from kubectl_ddp.program import program
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.state import JobState, State, failure, job_state
 
@@ -22,6 +23,10 @@ GOALS: Final = ("complete", "running", "failed", "suspended", "deleted", "step=N
 """What can be waited for."""
 
 _ASK_SECONDS: Final = 0.5
+
+_MUTE_SECONDS: Final = 5.0
+"""How long pods that tell nothing are asked again, before the operator is believed that the job runs: their metrics may
+be out of reach."""
 
 _NAMED: Final = {
     "complete": State.SUCCEEDED,
@@ -67,7 +72,7 @@ class Goal:
             case State.SUSPENDED:  # and its pods have ended, which is what one waits for
                 return state.state is State.SUSPENDED and state.nodes.ready == 0
             case State.RUNNING:  # a short job may be through before we look
-                return state.state in {State.RUNNING, State.SUCCEEDED}
+                return state.state is State.SUCCEEDED or (state.state is State.RUNNING and not state.is_mute)
         return state.state is self.state
 
 
@@ -113,11 +118,14 @@ def wait_for(
         Cancelled: it was deleted or suspended instead.
     """
     last: JobState | None = None
+    heard = time.monotonic()
     try:
         for snapshot in _changes(backend, name, timeout, asks=goal.needs_metrics):
             last = observe(backend, snapshot) if goal.needs_metrics else job_state(snapshot, {}, where=backend.where)
             seen(last)
-            if goal.is_reached(last):
+            heard = heard if last.is_mute else time.monotonic()
+            is_believed = goal.state is last.state is State.RUNNING and time.monotonic() - heard > _MUTE_SECONDS
+            if goal.is_reached(last) or is_believed:
                 return last
             _raise_if_hopeless(last, goal)
     except _TimeIsUpError as end:
@@ -146,7 +154,7 @@ def _raise_if_hopeless(state: JobState, goal: Goal) -> None:
     if state.state is State.SUSPENDED and goal.state not in {State.RUNNING, State.SUSPENDED}:
         raise Cancelled(
             f"Job '{state.name}' was suspended before it was {goal.text}.",
-            hint=f"'kubectl ddp resume {state.name}' lets it go on.",
+            hint=f"'{program()} resume {state.name}' lets it go on.",
         )
 
 
@@ -158,7 +166,7 @@ def _timed_out(name: str, goal: Goal, timeout: float | None, last: JobState | No
     now = f" It is {last.state}{_where_it_is(last)}." if last is not None else ""
     return TimedOut(
         f"Job '{name}' was not {goal.text} within {timeout or 0:g} s.{now}",
-        hint=f"'kubectl ddp status {name}' says more.",
+        hint=f"'{program()} status {name}' says more.",
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_ddp.local.liveness import engine_of, wait_until_gone
 from tests.local.engine_place import Place, a_place, all_run, condition, workers
 
 POLITE = "trap 'echo [rank0] bye; exit 143' TERM; echo [rank0] ready; echo [rank1] also; while :; do sleep 0.05; done"
@@ -134,14 +135,45 @@ def test_suspend_resume_scale_and_delete_say_what_they_did(place: Place, typed: 
     assert typed("suspend", "digits", "--wait").stdout == "job digits suspended\n"
     assert place.job("digits").pods == () or not workers(place.job("digits"))
     assert typed("wait", "digits").returncode == 12
-    assert typed("resume", "digits", "--wait").stdout == "job digits resumed\n"
-    assert typed("scale", "digits", "--nnodes", "1").stdout == "job digits scaled to 1 nodes\n"
+    assert typed("resume", "digits").stdout == "job digits resumed\n"
+    place.until(all_run(2))
+    assert typed("scale", "digits", "--nnodes", "1").stdout == "job digits scaled to 1 node\n"
     place.until(all_run(1))
     refused = typed("scale", "digits", "--nnodes", "9")
     assert refused.returncode == 2
     assert "between 1 and 4 nodes" in refused.stderr
     assert typed("delete", "digits", "no-such-job").stdout == "job digits deleted\n"
     assert typed("wait", "digits", "--for=deleted").returncode == 0
+
+
+def test_suspend_warns_of_checkpoints_that_go_with_the_pods(place: Place, typed: Typed) -> None:
+    for name, scope in (("kept", "job"), ("lost", "pod")):
+        place.run(POLITE, name=name, container={"env": [{"name": "DDP_CHECKPOINT_SCOPE", "value": scope}]})
+    assert "checkpoint" not in typed("suspend", "kept").stderr
+    assert "warning: It has no checkpoint claim" in typed("suspend", "lost").stderr
+
+
+def test_a_job_without_an_engine_cannot_be_changed_and_can_be_resumed(place: Place, typed: Typed) -> None:
+    place.run(POLITE)
+    engine = engine_of(place.files())
+    assert engine is not None
+    engine.identity.signal(signal.SIGKILL)
+    wait_until_gone(engine.identity)
+    refused = typed("scale", "digits", "--nnodes", "1")
+    assert refused.returncode == 2
+    assert "has lost its engine" in refused.stderr
+    assert "'kubectl-ddp resume digits' starts it again." in refused.stderr
+    assert typed("resume", "digits").returncode == 0
+    place.until(all_run(2))
+
+
+def test_a_job_that_cannot_be_read_is_said_and_hides_no_other(place: Place, typed: Typed) -> None:
+    place.run("exit 0", name="ours", replicas=1)
+    (place.files("theirs").objects_file).mkdir(parents=True)  # no file: what reading it says is not up to us
+    assert [line.split()[0] for line in typed("list").stdout.splitlines()] == ["NAME", "ours"]
+    refused = typed("status", "theirs")
+    assert refused.returncode == 5
+    assert "theirs/objects.json' cannot be read: Is a directory." in refused.stderr
 
 
 def test_delete_wants_names_or_all(place: Place, typed: Typed) -> None:

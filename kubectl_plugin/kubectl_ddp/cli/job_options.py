@@ -164,7 +164,7 @@ def flag_layer(request: JobRequest, options: Options) -> Layer:
         layer["namespace"] = Given(options.namespace, Origin(Kind.FLAG, "--namespace"))
     programs = [flag_of(key) for key in ("module", "command") if key in layer]
     if request.script is not None:
-        programs.insert(0, f"the script '{request.script}'")
+        programs.insert(0, f"The script '{request.script}'")
         layer["script"] = Given(request.script, Origin(Kind.FLAG, "SCRIPT"))
     if len(programs) > 1:
         raise UsageError(f"{' and '.join(programs)} exclude each other.", hint="Keep the one to run.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import click
@@ -22,6 +24,8 @@ BROKEN_PIPE: Final = 128 + 13
 
 def run(arguments: Sequence[str]) -> int:
     """Run ``kubectl-ddp ARGUMENTS`` and return its exit code; errors are on stderr by then."""
+    if sys.stdout is None:  # closed by the caller (``>&-``), who wants none of it
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end, as stdout is
     try:
         return _call(arguments)
     except click.exceptions.Exit as end:
@@ -48,6 +52,10 @@ def _as_ours(error: BaseException) -> DdpError:
             return Interrupted("Interrupted.")
         case click.ClickException():
             return _in_our_words(error)
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return DdpError(
+                f"There is no room left for what {program()} has to write: {error}.", hint="Free some space."
+            )
     return DdpError(
         f"Something went wrong inside {program()}: {type(error).__name__}: {error}.",
         hint="This is a bug; run again with -v to see where, and please report it.",

@@ -24,12 +24,13 @@ def scale(options: Options, job: str | None, *, nnodes: int, waits: bool, timeou
     backend, name = target(options, job)
     begun = time.monotonic()
     backend.scale(name, nnodes)
-    click.echo(f"job {name} scaled to {nnodes} nodes")
+    size = f"{nnodes} node{'s' * (nnodes > 1)}"
+    click.echo(f"job {name} scaled to {size}")
     if not waits:
         return
     per_node = int(backend.job(name).job["spec"].get("nprocPerNode") or 1)
     try:
         state = wait_for(backend, name, parse_goal(f"world-size={nnodes * per_node}"), timeout=seconds)
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped waiting; the job {name} goes on, with {nnodes} nodes.") from None
-    options.note(f"{state.world_size} ranks joined in {time.monotonic() - begun:.1f} s.")
+        raise Interrupted(f"Stopped waiting; the job {name} goes on, with {size}.") from None
+    options.note(f"The world has {state.world_size} ranks after {time.monotonic() - begun:.1f} s.")

@@ -8,7 +8,7 @@ import click
 
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import print_document, style, target
-from kubectl_ddp.describe import header
+from kubectl_ddp.describe import header, why_no_ranks
 from kubectl_ddp.document import job_document
 from kubectl_ddp.present import rank_table
 from kubectl_ddp.scrape import observe
@@ -31,4 +31,4 @@ def status(options: Options, job: str | None, *, ranks: bool) -> None:
         click.echo()
         click.echo(rank_table(state, now).render(style(options)))
     elif ranks:
-        options.note("No rank tells of itself: no pod of the job runs.")
+        options.note("No rank tells of itself: " + why_no_ranks(state))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kubectl_ddp.backend import Backend
+from ddp_trainer.contract import CheckpointScope, Env
+from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import seconds_of, target
 from kubectl_ddp.errors import Interrupted
@@ -24,6 +25,11 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
     backend.suspend(name, suspended=True)
     click.echo(f"job {name} suspended")
     options.note(f"'{program()} resume {name}' lets it go on.")
+    if keeps_checkpoints_in_pods(backend.job(name).job):
+        options.note(
+            "warning: It has no checkpoint claim, so its checkpoints go with its pods, and it will start from the "
+            "beginning. Submit with --checkpoint-claim to keep them."
+        )
     if waits:
         _wait(backend, name, "suspended", seconds)
 
@@ -34,13 +40,23 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
 @shared_options()
 def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
-    """Let a suspended job run again, from its last checkpoint; the newest when none is named."""
+    """Let a suspended job run again; the newest when none is named.
+
+    It goes on from its last checkpoint: here always, on a cluster if it was submitted with --checkpoint-claim.
+    """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job)
     backend.suspend(name, suspended=False)
     click.echo(f"job {name} resumed")
     if waits:
         _wait(backend, name, "running", seconds)
+
+
+def keeps_checkpoints_in_pods(job: Object) -> bool:
+    """Whether the progress of a job is lost when all of its pods go at once."""
+    containers = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    variables = [variable for container in containers for variable in container.get("env") or ()]
+    return {"name": str(Env.CHECKPOINT_SCOPE), "value": str(CheckpointScope.POD)} in variables
 
 
 def _wait(backend: Backend, name: str, goal: str, timeout: float | None) -> None:

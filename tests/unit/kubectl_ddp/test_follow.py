@@ -50,6 +50,14 @@ def test_what_names_no_ranks_is_refused(text: str) -> None:
         rank_filter(text, None)
 
 
+def test_a_rank_that_the_job_can_never_have_is_not_found() -> None:
+    state = job_state(snapshot(job("Created", "Running", bounds=(1, 4))), {})
+    assert rank_filter("7", state).ranks == {7}
+    assert rank_filter("4-99", state).ranks is not None
+    with pytest.raises(NotFound, match=r"Job 'digits' has no rank 8\. It can have ranks 0 to 7\."):
+        rank_filter("8", state)
+
+
 def test_the_failed_rank_is_the_one_that_failed_first() -> None:
     error = {"rank": 5, "message": "ValueError: 1"}
     state = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, error))), {})

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+import yaml
+
 from kubectl_ddp.describe import header
-from kubectl_ddp.document import job_list_document
+from kubectl_ddp.document import job_document, job_list_document
 from kubectl_ddp.exposition import parse
 from kubectl_ddp.present import Cell, Style, Table, job_table, rank_table
+from kubectl_ddp.render.text import to_yaml
 from kubectl_ddp.state import JobState, job_state
 from tests.kube_objects import CREATED_EPOCH, job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated
 
@@ -94,6 +98,38 @@ def test_status_shows_the_first_error_and_restarts_by_cause() -> None:
     text = header(job_state(snapshot(job("Created", "Failed"), pod(1, terminated(1, error))), {}), NOW, Style())
     assert "First error: rank 2 on digits-worker-1: ValueError: no" in text
     assert "Restarts:    4 (failure 3, hang 1)" in text
+
+
+@pytest.mark.parametrize(
+    ("summary", "line"),
+    [
+        (
+            {
+                "result": "succeeded",
+                "accuracy": 0.975,
+                "steps": 690,
+                "samples_lost": 0,
+                "samples_repeated": 0,
+                "restarts": {"failure": 1, "membership": 2},
+                "goodput": 0.8123,
+                "seconds": 12.6,
+                "loss": 0.1,
+            },
+            "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 3 restarts, goodput 81%, 12s of training",
+        ),
+        ({"result": "succeeded", "restarts": {}, "seconds": 1.0}, "0 restarts, 1s of training"),
+        ({"accuracy": "high", "restarts": [1], "goodput": None, "steps": 3}, "3 steps"),
+    ],
+    ids=["the trainer's", "the launcher's", "somebody's"],
+)
+def test_status_shows_what_matters_of_the_summary(summary: dict[str, object], line: str) -> None:
+    succeeded = snapshot(job("Created", "Succeeded"), pod(0, terminated(0, summary)))
+    assert header(job_state(succeeded, {}), NOW, Style()).splitlines()[-1] == f"Summary:    {line}"
+
+
+def test_the_document_of_a_job_holds_plain_values_only() -> None:
+    document = job_document(a_state())
+    assert yaml.safe_load(to_yaml([document])) == json.loads(json.dumps(document))
 
 
 def test_json_has_a_version_and_all_fields() -> None:

@@ -198,6 +198,24 @@ def test_after_the_end_the_summary_tells() -> None:
     assert state.first_error is None
 
 
+def test_the_fullest_summary_counts_even_if_its_pod_was_stopped_on_its_way_out() -> None:
+    less, more = {"result": "succeeded", "restarts": {}}, {"result": "succeeded", "restarts": {}, "steps": 690}
+    pods = [pod(0, terminated(0, less)), pod(1, terminated(143, more))]
+    assert job_state(snapshot(job("Created", "Succeeded"), *pods), {}).summary == more
+
+
+def test_a_pod_that_was_told_to_stop_is_no_error() -> None:
+    stopped = snapshot(job("Created", "Failed"), pod(0, terminated(143, "epoch 3\nepoch 4")))
+    assert job_state(stopped, {}).first_error is None
+
+
+def test_what_a_program_wrote_last_is_not_why_a_signal_ended_it() -> None:
+    killed = snapshot(job("Created", "Failed"), pod(0, terminated(137, "epoch 3\nepoch 4")))
+    error = job_state(killed, {}).first_error
+    assert error is not None
+    assert (error.message, error.stack) == ("killed by SIGKILL", "epoch 3\nepoch 4")
+
+
 def test_the_first_error_is_the_earliest_that_names_a_rank() -> None:
     later = {**EXCEPTION, "rank": 0, "timestamp": 13.0, "message": "lost rank 3"}
     bystander = {"result": "failed", "message": "the run failed elsewhere", "timestamp": 1.0}
@@ -251,14 +269,14 @@ def test_a_failure_that_nobody_saw_is_not_the_codes() -> None:
     assert isinstance(error, InfrastructureFailed)
     assert str(error) == (
         "Job 'digits' failed: The local engine ended without a word. "
-        "'kubectl ddp resume digits' goes on from its last checkpoint."
+        "'kubectl-ddp resume digits' goes on from its last checkpoint."
     )
 
 
 def test_a_failure_says_which_rank_where_and_what() -> None:
     error = failure(job_state(snapshot(job("Created", "Failed"), pod(1, terminated(1, EXCEPTION))), {}))
     assert error.message == "Job 'digits' failed: rank 3 on digits-worker-1: ValueError: no such thing."
-    assert error.hint == "'kubectl ddp logs digits --first-error' shows more."
+    assert error.hint == "'kubectl-ddp logs digits --first-error' shows more."
 
 
 @pytest.mark.parametrize(

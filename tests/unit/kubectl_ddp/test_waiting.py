@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.backend import Snapshot
 from kubectl_ddp.errors import Cancelled, DdpError, InfrastructureFailed, JobFailed, NotFound, TimedOut, UsageError
-from kubectl_ddp.state import State
+from kubectl_ddp.state import JobState, State
 from kubectl_ddp.waiting import parse_goal, wait_for, wait_until_deleted
 from tests.kube_objects import (
     condition,
@@ -35,7 +35,6 @@ LOST = snapshot(job("Created", condition("Failed", reason="EngineLost")))
     ("goal", "moments", "reached"),
     [
         pytest.param("complete", [PENDING, RUNNING, SUCCEEDED], State.SUCCEEDED, id="complete"),
-        pytest.param("running", [PENDING, SUSPENDED, RUNNING], State.RUNNING, id="running, even if suspended first"),
         pytest.param("running", [PENDING, SUCCEEDED], State.SUCCEEDED, id="running, and through already"),
         pytest.param("failed", [RUNNING, BUG], State.FAILED, id="failed"),
         pytest.param("failed", [RUNNING, LOST], State.LOST, id="lost is failed"),
@@ -44,6 +43,19 @@ LOST = snapshot(job("Created", condition("Failed", reason="EngineLost")))
 )
 def test_a_wait_ends_when_the_job_has_done_it(goal: str, moments: list[Snapshot], reached: State) -> None:
     assert wait_for(ScriptedBackend(moments), "digits", parse_goal(goal)).state is reached
+
+
+def test_running_means_that_the_ranks_found_one_another_and_not_that_pods_run() -> None:
+    silence: dict[str, str] = {}
+    pages = [silence, silence, {"digits-worker-0": pod_metrics(world=2)}]
+    seen: list[JobState] = []
+    backend = ScriptedBackend([SUSPENDED, RUNNING], metrics=pages)
+    wait_for(backend, "digits", parse_goal("running"), seen=seen.append)
+    assert [(state.state, state.world_size) for state in seen] == [
+        (State.SUSPENDED, None),
+        *[(State.RUNNING, None)] * 2,
+        (State.RUNNING, 2),
+    ]
 
 
 def test_suspended_means_that_the_pods_have_ended() -> None:

@@ -167,6 +167,21 @@ def test_kubectl_runs_us_under_its_own_name_and_passes_our_exit_code_on() -> Non
     assert (done.returncode, done.stderr) == (2, "error: There is no command 'verison'. Did you mean 'version'?\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here to stand for a full disk")
+def test_a_full_disk_is_no_bug() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([EXECUTABLE, "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: There is no room left for what kubectl-ddp has to write: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_caller_without_stdout_gets_the_exit_code() -> None:
+    closed = 'exec "$0" completion bash >&-'
+    done = subprocess.run(["sh", "-c", closed, EXECUTABLE], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ctrl_c_while_a_command_works_leaves_no_traceback(tmp_path: Path) -> None:
     pipe = tmp_path / "job.yaml"
     os.mkfifo(pipe)

@@ -144,7 +144,7 @@ def test_the_image_of_the_environment_is_the_default(
         (["train.py", "--env", "A"], "--env: 'A' gives no value. Write it as NAME=VALUE."),
         (["train.py", "--env", "=b"], "--env: '=b' gives no value."),
         (["train.py", "--env", "RANK=0"], "The environment variable RANK is set by the launcher for each rank."),
-        (["train.py", "--module", "a"], "the script 'train.py' and --module exclude each other."),
+        (["train.py", "--module", "a"], "The script 'train.py' and --module exclude each other."),
         (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
         (["train.py", "--nnode", "2"], "has no flag '--nnode'. Did you mean '--nnodes'?"),
         (["train.py", "--epochs", "2"], "has no flag '--epochs'. Flags of the program follow '--'"),
