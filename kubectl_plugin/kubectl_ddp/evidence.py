@@ -79,6 +79,21 @@ def workers(pods: Iterable[Object]) -> list[Object]:
     return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(Label.ROLE) == Role.WORKER]
 
 
+def stores(pods: Iterable[Object]) -> list[Object]:
+    """The rendezvous store's pods among them."""
+    return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(Label.ROLE) == Role.STORE]
+
+
+def how_it_crashed(pod: Object) -> str:
+    """Why a container that waits to be started again ended before, in its own last words; empty when it does not."""
+    for status in pod.get("status", {}).get("containerStatuses") or ():
+        before = (status.get("lastState") or {}).get("terminated") or {}
+        if "waiting" in (status.get("state") or {}) and before.get("exitCode"):
+            name = str(pod["metadata"]["name"])
+            return _untold(_Ending(name, int(before["exitCode"]), before.get("message") or "")).message
+    return ""
+
+
 def first_error(pods: Iterable[Object]) -> FirstError | None:
     """The earliest error that an ended worker pod tells of."""
     failed = [ending for ending in _endings(pods) if ending.is_error]

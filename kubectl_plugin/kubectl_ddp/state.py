@@ -187,7 +187,7 @@ def job_state(
         where=where,
         uid=str(job["metadata"].get("uid", "")),
         state=state,
-        reason=_reason(state, facts, workers),
+        reason=_reason(state, facts, [*workers, *evidence.stores(snapshot.pods)]),
         nodes=_nodes(job, workers),
         processes_per_node=_processes_per_node(job),
         restarts=counted,
@@ -322,9 +322,9 @@ _CONDITION_OF: Final[Mapping[State, str]] = {
 }
 
 
-def _reason(state: State, facts: _Facts, workers: Iterable[Object]) -> str:
+def _reason(state: State, facts: _Facts, pods: Iterable[Object]) -> str:
     if state in {State.PENDING, State.STARTING, State.RESTARTING}:
-        held_up = [f"{pod['metadata']['name']}: {why}." for pod in workers if (why := _waits_for(pod))]
+        held_up = [f"{pod['metadata']['name']}: {why}." for pod in pods if (why := _waits_for(pod))]
         if held_up:
             return held_up[0]
     condition = facts.conditions.get(_CONDITION_OF.get(state, ""), {})
@@ -336,6 +336,8 @@ def _waits_for(pod: Object) -> str:
     for condition in pod.get("status", {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "").rstrip(".")
+    if how := evidence.how_it_crashed(pod):
+        return how.rstrip(".")
     waiting = (_status(pod).get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in {"", "ContainerCreating", "PodInitializing"}:

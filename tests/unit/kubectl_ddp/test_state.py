@@ -299,6 +299,13 @@ def test_a_failure_says_which_rank_where_and_what() -> None:
             "digits-worker-1: 0/3 nodes are available.",
             id="scheduler",
         ),
+        pytest.param(
+            pod(
+                0, waiting("CrashLoopBackOff", "back-off 10s"), role="store", last=terminated(1, "Port 7 is in use.\n")
+            ),
+            "digits-store-0: Port 7 is in use.",
+            id="its store crashes",
+        ),
         pytest.param(pod(1, waiting()), "Its pods are not running yet.", id="nothing special"),
     ],
 )
