@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ def flaw(gradients: Sequence[Tensor], norm: Tensor | None = None) -> Tensor:
 
     Ranks add theirs up, and the sum is 0 only where all are.
     """
-    if norm is None and gradients and all(_is_plain(each) for each in gradients):
+    if norm is None and gradients and _are_plain(gradients):
         try:
             return _found(gradients)
         except (AttributeError, RuntimeError):
@@ -28,11 +29,20 @@ def flaw(gradients: Sequence[Tensor], norm: Tensor | None = None) -> Tensor:
     return norm - norm
 
 
-def _is_plain(gradient: Tensor) -> bool:
-    return gradient.dtype is torch.float32 and not gradient.is_sparse
+def _are_plain(gradients: Sequence[Tensor]) -> bool:
+    for gradient in gradients:  # noqa: SIM110 - a generator costs more than what it asks, each step
+        if gradient.dtype is not torch.float32 or gradient.is_sparse:
+            return False
+    return True
 
 
 def _found(gradients: Sequence[Tensor]) -> Tensor:
-    found, one = torch.zeros((), device=gradients[0].device), torch.ones((), device=gradients[0].device)
-    torch._amp_foreach_non_finite_check_and_unscale_(list(gradients), found, one)
+    device = gradients[0].device
+    found = torch.zeros((), device=device)
+    torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, _one(device))  # type: ignore[arg-type,unused-ignore] # a list
     return found
+
+
+@lru_cache(maxsize=4)
+def _one(device: torch.device) -> Tensor:
+    return torch.ones((), device=device)
