@@ -6,12 +6,14 @@ with. Steps that were done and then lost with a crash are in no surviving ledger
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import torch
 from torch import Tensor
 
 _BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
+
+_SAMPLES_AT_ONCE: Final = 4096
 
 
 class LedgerState(TypedDict):
@@ -31,10 +33,11 @@ class Ledger:
 
     def __init__(self, samples: int) -> None:
         self._seen = torch.zeros(samples, dtype=torch.bool)
+        self._unread: list[Tensor] = []
+        """Committed steps that are not in the counts yet: many at once cost hardly more than one."""
+        self._repeated = 0
         self.committed = 0
         """Samples that went into a committed step."""
-        self.repeated = 0
-        """Samples that an epoch had seen before."""
         self.lost = 0
         """Samples that a finished epoch never saw."""
         self.skipped = 0
@@ -44,17 +47,34 @@ class Ledger:
         """A step consumed these samples, and could not read so many of them."""
         self.skipped += skipped
         self.committed += len(ids)
+        self._unread.append(ids)
+        if len(self._unread) * len(ids) >= _SAMPLES_AT_ONCE:
+            self._count()
+
+    def _count(self) -> None:
+        if not self._unread:
+            return
+        ids = torch.cat(self._unread)
+        self._unread.clear()
         before = int(self._seen.sum())
         self._seen[ids] = True
-        self.repeated += len(ids) - (int(self._seen.sum()) - before)
+        self._repeated += len(ids) - (int(self._seen.sum()) - before)
+
+    @property
+    def repeated(self) -> int:
+        """Samples that an epoch had seen before."""
+        self._count()
+        return self._repeated
 
     def close_epoch(self) -> None:
         """The epoch is over: what it has not seen is lost."""
+        self._count()
         self.lost += len(self._seen) - int(self._seen.sum())
         self._seen.zero_()
 
     def state_dict(self) -> LedgerState:
         """Tensors and numbers only, so that it loads with ``weights_only``."""
+        self._count()
         return {
             "samples": len(self._seen),
             "seen": pack(self._seen),
@@ -71,7 +91,8 @@ class Ledger:
         self._seen = torch.zeros(max(len(seen), len(self._seen)), dtype=torch.bool)
         self._seen[: len(seen)] = seen
         self.committed = state["committed"]
-        self.repeated = state["repeated"]
+        self._unread.clear()
+        self._repeated = state["repeated"]
         self.lost = state["lost"]
         self.skipped = state.get("skipped", 0)
 

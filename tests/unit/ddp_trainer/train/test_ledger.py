@@ -58,3 +58,26 @@ def test_flags_survive_packing(flags: list[bool]) -> None:
     packed = pack(torch.tensor(flags))
     assert len(packed) == -(-len(flags) // 8)
     assert unpack(packed, len(flags)).tolist() == flags
+
+
+def test_the_account_is_the_same_whether_it_is_looked_at_after_every_step_or_at_the_end() -> None:
+    looked, left = Ledger(5000), Ledger(5000)
+    seen: set[int] = set()
+    for step in range(150):
+        taken = torch.arange(step * 40, step * 40 + 64) % 5000
+        seen.update(taken.tolist())
+        looked.commit(taken)
+        left.commit(taken)
+        assert looked.repeated == looked.committed - len(seen), step
+    assert left.repeated == looked.repeated
+    assert left.state_dict()["seen"].equal(looked.state_dict()["seen"])
+
+
+def test_steps_after_the_last_save_are_not_in_a_ledger_that_goes_back_to_it() -> None:
+    ledger = Ledger(11)
+    ledger.commit(ids(0, 1))
+    stored = ledger.state_dict()
+    ledger.commit(ids(2, 3))
+    ledger.load_state_dict(stored)
+    ledger.commit(ids(2, 3))
+    assert (ledger.committed, ledger.repeated) == (4, 0)
