@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from ddp_trainer.train.errors import PeerFailed, WrongSamples
 from ddp_trainer.train.group import Group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ballot:
+class Ballot(NamedTuple):
     """What one rank says about the step."""
 
     samples: int
@@ -38,8 +37,7 @@ class Ballot:
     """With dynamic balance :meth:`ddp_trainer.train.balance.Balance.ballot`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The ballots of all ranks, added up; flags count the ranks that raised them."""
 
     samples: int
@@ -60,16 +58,33 @@ class Verdict:
 
 def vote(ballot: Ballot, group: Group) -> Verdict:
     """Exchange ballots: the one place of a step where the device is waited for."""
-    flags = [ballot.failed, ballot.stop, ballot.save]
+    if group.world_size > 1:
+        with group.watched():  # NCCL reports a lost peer only when the result is read
+            numbers = group.sum(_written(ballot, group.device)).tolist()
+    else:
+        numbers = _read(ballot)
+    samples, digest, loss, failed, stop, save, skipped, flaw, *busy = numbers
+    return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy)
+
+
+def _written(ballot: Ballot, device: torch.device) -> Tensor:
+    """As float64: counts and sums of 32-bit hashes stay far below 2^53, so they are exact."""
+    if device.type == "cpu":
+        return torch.tensor(_read(ballot), dtype=torch.float64)
+    # A GPU is not waited for before the exchange.
+    flags = (ballot.failed, ballot.stop, ballot.save)
     numbers = [ballot.samples, ballot.digest, 0, *flags, ballot.skipped, 0, *ballot.busy]
-    # Counts and sums of 32-bit hashes stay far below 2^53, so they are exact.
-    sums = torch.tensor(numbers, dtype=torch.float64, device=group.device)
+    sums = torch.tensor(numbers, dtype=torch.float64, device=device)
     sums[2] = ballot.loss
     if ballot.flaw is not None:
         sums[7] = ballot.flaw
-    with group.watched():  # NCCL reports a lost peer only when the result is read
-        samples, digest, loss, failed, stop, save, skipped, flaw, *busy = group.sum(sums).tolist()
-    return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy)
+    return sums
+
+
+def _read(ballot: Ballot) -> list[float]:
+    flags = (ballot.failed, ballot.stop, ballot.save)
+    flaw = 0.0 if ballot.flaw is None else ballot.flaw.item()
+    return [ballot.samples, ballot.digest, ballot.loss.item(), *flags, ballot.skipped, flaw, *ballot.busy]
 
 
 def check(verdict: Verdict, *, step: int, samples: int, digest: int) -> None:
