@@ -28,16 +28,21 @@ def mix(*numbers: int) -> int:
     >>> mix(0) == 0xE220A8397B1DCDAF
     True
     """
-    state = 0
+    return mix_on(0, *numbers)
+
+
+def mix_on(state: int, *numbers: int) -> int:
+    """Go on from what :func:`mix` came to.
+
+    >>> mix_on(mix(1, 2), 3, 4) == mix(1, 2, 3, 4)
+    True
+    """
     for number in numbers:
-        state = _finalize((state + number + _GAMMA) & _MASK)
+        state = (state + number + _GAMMA) & _MASK
+        state = ((state ^ (state >> 30)) * _FIRST) & _MASK
+        state = ((state ^ (state >> 27)) * _SECOND) & _MASK
+        state ^= state >> 31
     return state
-
-
-def _finalize(state: int) -> int:
-    state = ((state ^ (state >> 30)) * _FIRST) & _MASK
-    state = ((state ^ (state >> 27)) * _SECOND) & _MASK
-    return state ^ (state >> 31)
 
 
 def mix_all(numbers: Tensor, key: int) -> Tensor:
