@@ -6,7 +6,7 @@
     ├─ UsageError            2   a flag, a key or a value that cannot be meant
     ├─ NotFound              3   no such job, pod, rank or file
     ├─ PreflightFailed       4   the job cannot run here
-    ├─ Forbidden             5   the API server says no
+    ├─ Forbidden             5   the API server or the file system says no
     ├─ NameTaken             1   the name belongs to something else
     ├─ Unreachable           1   a server or a pod does not answer
     ├─ JobFailed            10   the user's code failed
@@ -58,7 +58,7 @@ class PreflightFailed(DdpError):
 
 
 class Forbidden(DdpError):
-    """The API server does not allow it."""
+    """The API server, or the file system, does not allow it."""
 
     exit_code = 5
 

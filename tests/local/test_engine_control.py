@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.errors import NameTaken, NotFound, UsageError
+from kubectl_ddp.errors import DdpError, NameTaken, NotFound, UsageError
 from kubectl_ddp.local.liveness import engine_of, sweep, wait_until_gone
 from tests.local.engine_place import Place, a_place, all_run, condition, seen_in_log, workers
 
@@ -133,6 +133,16 @@ def test_an_engine_does_not_need_the_command_that_started_it(place: Place) -> No
     place.until(all_run(2))
     place.delete("digits")
     assert again.wait(timeout=60) == 0
+
+
+def test_a_job_whose_engine_cannot_start_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "asyncio.py").write_text("raise SystemExit('no engine today')\n")
+    place = Place(tmp_path / "state", PYTHONPATH=str(tmp_path / "broken"))
+    with pytest.raises(DdpError, match="engine of 'digits' did not start: no engine today"):
+        place.run(POLITE)
+    assert place.jobs() == []
+    assert list((tmp_path / "state/kubectl-ddp/jobs").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "../digits", ".digits", "no-such-job"])

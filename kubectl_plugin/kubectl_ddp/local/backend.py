@@ -163,7 +163,11 @@ class LocalBackend:
         directory = self._directory(str(root_of(wanted)["metadata"]["name"]))
         with held_back():  # a job without an engine would look lost
             create(directory, wanted, machine)
-            start_engine(directory, self._environ)
+            try:
+                start_engine(directory, self._environ)
+            except (DdpError, OSError):  # nothing ran: a name that is taken by nothing helps nobody
+                remove(directory)
+                raise
 
     def _machine(self) -> Machine:
         from kubectl_ddp.local.submission import machine_of  # noqa: PLC0415 - submit alone needs it
