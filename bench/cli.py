@@ -54,16 +54,20 @@ def measure(options: Options) -> Report:
     report.figure("help_over_bare_python_ratio", paired_ratio(times["help"], times["bare"]))
     report.figure("list_over_bare_python_ratio", paired_ratio(times["list"], times["bare"]))
     report.figure("list_local_jobs_count", float(JOBS))
-    report.at_most("median seconds of kubectl-ddp --help", at_quiet_pace("help", times), HELP_BAR_SECONDS)
-    listing = f"median seconds of kubectl-ddp list --local, {JOBS} jobs"
-    report.at_most(listing, at_quiet_pace("list", times), LIST_BAR_SECONDS)
+    promise(report, "kubectl-ddp --help", "help", times, HELP_BAR_SECONDS)
+    promise(report, f"kubectl-ddp list --local, {JOBS} jobs", "list", times, LIST_BAR_SECONDS)
     return report
 
 
-def at_quiet_pace(arm: str, times: Mapping[str, Sequence[float]]) -> float:
-    """The median of an arm in seconds, or what its ratio makes of a quiet machine's bare Python, if that is less."""
+def promise(report: Report, what: str, arm: str, times: Mapping[str, Sequence[float]], bar: float) -> None:
+    """Hold the wall time of an arm to its bar; on a machine that is too busy for that, its ratio, and say so."""
+    median = statistics.median(times[arm])
+    if median <= bar:
+        report.at_most(f"median seconds of {what}", median, bar)
+        return
     ratio = statistics.median(paired_ratio(times[arm], times["bare"]))
-    return min(statistics.median(times[arm]), ratio * QUIET_PYTHON_SECONDS)
+    quiet = f"where a bare Python takes {QUIET_PYTHON_SECONDS * 1000:g} ms; {median:.3f} here"
+    report.at_most(f"seconds of {what}, by its ratio, {quiet}", ratio * QUIET_PYTHON_SECONDS, bar)
 
 
 def call(command: list[str | Path], environ: Mapping[str, str]) -> Callable[[], float]:
@@ -102,7 +106,7 @@ def keep_jobs(environ: Mapping[str, str]) -> None:
     jobs = Path(environ["XDG_STATE_HOME"]) / "kubectl-ddp" / "jobs"
     for number in range(1, JOBS):
         name = f"job-{number:02}"
-        shutil.copytree(jobs / first, jobs / name)
+        shutil.copytree(jobs / first, jobs / name, symlinks=True)  # what lay in memory is gone
         for file in (jobs / name).glob("*.json"):
             file.write_text(file.read_text(encoding="utf-8").replace(first, name), encoding="utf-8")
     listed = subprocess.run(
