@@ -39,6 +39,9 @@ class Plan:
     sequential: bool = False
     """Samples are numbered in the order in which they come, as those of a stream are; none is shuffled."""
 
+    endless: bool = False
+    """The stream has no end, and so the run has no epochs; ``samples`` are those of ``max_steps``."""
+
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise BadConfig("The training set is empty.", hint="Give the task at least one sample.")
@@ -60,7 +63,7 @@ class Plan:
 
     def ends_epoch(self, step: int) -> bool:
         """Whether the global step is the last of its epoch."""
-        return (step + 1) % self.steps_per_epoch == 0
+        return not self.endless and (step + 1) % self.steps_per_epoch == 0
 
     def batch(self, step: int) -> Tensor:
         """Sample ids, int64, that the global step must consume, in order."""

@@ -234,6 +234,7 @@ class Run:
             epochs=config.epochs,
             max_steps=config.max_steps,
             sequential=is_stream(self._samples),
+            endless=not known_count(self._samples) and is_stream(self._samples),
         )
         check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=self._plan.sequential)
         self._model.to(group.device)

@@ -263,7 +263,7 @@ def test_a_stream_that_goes_on_too_long_is_told_of() -> None:
 
 def test_a_stream_without_end_needs_a_number_of_steps() -> None:
     assert sample_count(iter([1]), Config(max_steps=5, global_batch=8)) == 40  # type: ignore[arg-type]
-    with pytest.raises(BadConfig, match="would have no end. Give --max-steps"):
+    with pytest.raises(BadConfig, match=r"would have no end\. Give --max-steps"):
         sample_count(iter([1]), Config())  # type: ignore[arg-type]
 
 
@@ -297,7 +297,7 @@ def test_a_state_that_no_checkpoint_can_load_is_refused_before_training() -> Non
 
 @pytest.mark.parametrize("samples", [Reading, Stateful])
 def test_what_workers_cannot_read_is_refused(samples: Callable[[], Any]) -> None:
-    with pytest.raises(BadConfig, match="--workers is 2, but the samples .* Leave --workers out"):
+    with pytest.raises(BadConfig, match=r"--workers is 2, but the samples .* Leave --workers out"):
         a_feed(samples(), config=Config(workers=2))
 
 
