@@ -91,7 +91,12 @@ def order(samples: int, seed: int, epoch: int) -> Tensor:
 
 def digest(ids: Tensor) -> int:
     """Sum of the ids' 32-bit hashes: tells multisets of ids apart, and adds up over ranks."""
-    return int((mix_all(ids, _HASH_KEY) & ((1 << _HASH_BITS) - 1)).sum())
+    return int(hashes(ids).sum())
+
+
+def hashes(ids: Tensor) -> Tensor:
+    """A 32-bit hash of each id, as int64."""
+    return mix_all(ids, _HASH_KEY) & ((1 << _HASH_BITS) - 1)
 
 
 def cut(length: int, parts: int, part: int) -> slice:
