@@ -18,7 +18,8 @@ class LossScale:
     """Grows while gradients stay finite, and is halved when they do not."""
 
     def __init__(self, device: torch.device) -> None:
-        self._scaler = GradScaler(device.type)
+        self._device = device.type
+        self._scaler = GradScaler(self._device)
 
     @property
     def value(self) -> float:
@@ -48,14 +49,12 @@ class LossScale:
         self._scaler.load_state_dict({**state, "scale": self._scaler.get_scale(), "_growth_tracker": 0})
         return True
 
-    def forget(self) -> None:
-        """The step is to be taken anew: what was found in its gradients is void."""
-        self._scaler.update(self._scaler.get_scale())
-
     def state_dict(self) -> dict[str, Any]:
         """Numbers only."""
         return self._scaler.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a stored scale."""
-        self._scaler.load_state_dict(state)
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Go on from a stored scale, or begin anew; what was found in the gradients of a step under way is void."""
+        self._scaler = GradScaler(self._device)
+        if state:
+            self._scaler.load_state_dict(state)
