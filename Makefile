@@ -8,13 +8,18 @@ BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command 
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-local test-cluster lint bench docs image lock clean
+.PHONY: help demo demo-text test test-unit test-local test-cluster lint bench docs image lock clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: $(READY) ## Train on 2 nodes x 2 processes, kill a worker on the way, check that nothing was lost
 	@$(BIN)/python -m bench demo
+
+demo-text: $(READY) ## Let two processes learn to write Python, byte by byte, from the standard library's sources
+	@$(BIN)/ddp-launch --standalone --nproc-per-node 2 -m ddp_trainer train --task text \
+		--data "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
+		--model gpt:layers=2 --global-batch 16 --shards 2 --max-steps 300 --learning-rate 0.006 --warmup-steps 30 --log-steps 30
 
 test: $(READY) ## Run every test that this machine can run
 	@$(MAKE) --no-print-directory test-unit test-local test-cluster
