@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ddp_trainer.train.config import Config
 from ddp_trainer.train.group import Group
+from ddp_trainer.train.options import Level
 
 
 class SharedBuffers:
@@ -33,33 +35,43 @@ class SharedBuffers:
             moved.add_(buffer.detach().double() - start.double())
             buffer.detach().copy_(start)
 
+    def close_shard(self, shard: int) -> None:
+        """All passes over a logical shard are done."""
+
     def commit(self) -> None:
         """Move the buffers by the mean over all shards of all ranks; every rank must call it."""
         if not self._buffers:
             return
-        flat = torch.cat([moved.flatten() for moved in self._moved] + [self._count()])
-        total = self._group.sum(flat)
+        total = self._summed()
         mean = total[:-1] / total[-1].clamp(min=1)
         sizes = [buffer.numel() for buffer in self._buffers]
-        for buffer, start, moved, step in zip(
-            self._buffers, self._start, self._moved, torch.split(mean, sizes), strict=True
-        ):
+        for buffer, start, step in zip(self._buffers, self._start, torch.split(mean, sizes), strict=True):
             _move(start, step.view_as(start))
             buffer.detach().copy_(start)
+        self._forget()
+
+    def _summed(self) -> Tensor:
+        """What all shards of all ranks asked for, and how many they are, as one vector."""
+        return self._group.sum(torch.cat([moved.flatten() for moved in self._moved] + [self._count()]))
+
+    def _forget(self) -> None:
+        for moved in self._moved:
             moved.zero_()
         self._shards = 0
 
     def discard(self) -> None:
         """Forget what the shards of this step did to the buffers: the step moves nothing."""
-        for buffer, start, moved in zip(self._buffers, self._start, self._moved, strict=True):
+        for buffer, start in zip(self._buffers, self._start, strict=True):
             buffer.detach().copy_(start)
-            moved.zero_()
-        self._shards = 0
+        self._forget()
 
     def restart(self) -> None:
         """The buffers were loaded from elsewhere: start from what they are now."""
         for buffer, start in zip(self._buffers, self._start, strict=True):
             start.copy_(buffer.detach())
+
+    def reassign(self, shards: range) -> None:
+        """From the next step on this rank owns these shards."""
 
     def _count(self) -> Tensor:
         return torch.tensor([float(self._shards)], dtype=torch.float64, device=self._moved[0].device)
@@ -89,3 +101,12 @@ class FirstRanksBuffers(SharedBuffers):
         for buffer, start, value in zip(self._buffers, self._start, torch.split(taken, sizes), strict=True):
             start.copy_(value.view_as(start).to(start.dtype))
             buffer.detach().copy_(start)
+
+
+def make_buffers(model: nn.Module, group: Group, shards: int, config: Config) -> SharedBuffers:
+    """What the options say about running statistics."""
+    if config.level is Level.EXACT:
+        from ddp_trainer.train.exact.buffers import TreeBuffers  # noqa: PLC0415 - it is built upon this module
+
+        return TreeBuffers(model, group, shards)
+    return (FirstRanksBuffers if config.broadcast_buffers else SharedBuffers)(model, group)

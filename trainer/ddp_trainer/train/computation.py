@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.group import Group
+from ddp_trainer.train.options import Level
 from ddp_trainer.train.precision import around, demand
 from ddp_trainer.train.task import Batch
 
@@ -24,7 +25,7 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
         BadConfig: the device or the model cannot do what was asked for.
     """
     demand(config.precision, group.device)
-    if config.deterministic:
+    if config.deterministic or config.level is Level.EXACT:
         from ddp_trainer.train.determinism import be_deterministic  # noqa: PLC0415 - a process-wide change
 
         be_deterministic()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,21 @@ from ddp_trainer.train.randomness import KeyedRandom
 from ddp_trainer.train.task import Batch, Task
 
 _BATCH = 256
+
+
+class _Sums(NamedTuple):
+    """What a part of the test samples comes to."""
+
+    metrics: Mapping[str, Tensor]
+    samples: int
+    skipped: int
+
+    def vector(self, names: Sequence[str]) -> Tensor:
+        """As float64, the metrics in this order and then the two counts."""
+        zero = torch.zeros((), dtype=torch.float64)
+        return torch.stack(
+            [*(self.metrics.get(name, zero) for name in names), zero + self.samples, zero + self.skipped]
+        )
 
 
 class Evaluation:
@@ -67,16 +83,18 @@ class Evaluation:
         model.eval()
         try:
             with torch.inference_mode():
-                sums, count, skipped = self._own_sums(model)
+                parts = [self._sums_of(model, part) for part in self._own_parts()]
         finally:
             model.train(training)
-        return self._means(sums, count, skipped)
+        return self._means(parts)
 
-    def _own_sums(self, model: nn.Module) -> tuple[dict[str, Tensor], int, int]:
+    def _own_parts(self) -> list[range]:
+        """Test samples that this rank evaluates, perhaps in several parts."""
         parts = self._group.world_size if self._shared else 1
-        own = range(len(self._samples))[
-            cut(len(self._samples), parts, self._group.rank) if self._group.rank < parts else slice(0)
-        ]
+        own = cut(len(self._samples), parts, self._group.rank) if self._group.rank < parts else slice(0)
+        return [range(len(self._samples))[own]]
+
+    def _sums_of(self, model: nn.Module, own: range) -> _Sums:
         random = KeyedRandom(0, torch.device("cpu"))
         read = ShardReader(self._samples, random, skips=self._skipped is not None)
         sums: dict[str, Tensor] = {}
@@ -93,17 +111,22 @@ class Evaluation:
             batch = to_device(fetched.batch, self._group.device)
             for name, value in self._metrics(model, batch).items():
                 sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
-        return sums, len(own), skipped
+        return _Sums(sums, len(own), skipped)
 
-    def _means(self, sums: dict[str, Tensor], count: int, skipped: int) -> dict[str, float]:
+    def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
+        """The sum of the vectors of all parts of all ranks; ``zeros`` are like one of them."""
+        return self._group.sum(zeros + sum(vectors))
+
+    def _means(self, parts: Sequence[_Sums]) -> dict[str, float]:
         # A rank without test samples does not know the names.
-        knowing = self._group.gather(bool(sums))
-        names = json.loads(self._group.broadcast(json.dumps(sorted(sums)).encode(), source=knowing.index(max(knowing))))
+        known = sorted({name for part in parts for name in part.metrics})
+        knowing = self._group.gather(bool(known))
+        names = json.loads(self._group.broadcast(json.dumps(known).encode(), source=knowing.index(max(knowing))))
         if not names:
             raise BadTask("metrics() of the task returned none.", hint="Return at least one sum over the batch.")
-        zero = torch.zeros((), dtype=torch.float64)
-        vector = torch.stack([sums.get(name, zero) for name in names] + [zero + count, zero + skipped])
-        *totals, counted, unread = self._group.sum(vector.to(self._group.device)).tolist()
+        vectors = [part.vector(names).to(self._group.device) for part in parts]
+        zeros = torch.zeros(len(names) + 2, dtype=torch.float64, device=self._group.device)
+        *totals, counted, unread = self._added_up(vectors, zeros).tolist()
         if int(counted) != len(self._samples):
             raise WrongSamples(
                 f"The ranks evaluated {int(counted)} samples of {len(self._samples)}.",

@@ -6,9 +6,10 @@ import os
 
 import torch
 
-from ddp_trainer.train.config import DeviceName
+from ddp_trainer.train.config import Config, DeviceName
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.options import Level
 
 
 def choose_device(asked: DeviceName, env: Environment) -> torch.device:
@@ -32,7 +33,13 @@ def choose_device(asked: DeviceName, env: Environment) -> torch.device:
     return torch.device("cpu")
 
 
-def limit_threads(env: Environment) -> None:
-    """Share the processor among local ranks: at torch's default each would use all of it, and all would wait."""
-    if env.local_world_size > 1 and not env.threads_chosen:
+def limit_threads(env: Environment, config: Config) -> None:
+    """Share the processor among local ranks: at torch's default each would use all of it, and all would wait.
+
+    Sums that several threads share have other bits than those of one, so ``exact`` has the same number everywhere.
+    """
+    threads = 1 if config.threads is None and config.level is Level.EXACT else config.threads
+    if threads is not None:
+        torch.set_num_threads(threads)
+    elif env.local_world_size > 1 and not env.threads_chosen:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // env.local_world_size))

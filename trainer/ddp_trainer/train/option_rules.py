@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import LrScaling, OnNonFinite, Options, PrecisionName, StrategyName
+from ddp_trainer.train.options import Level, LrScaling, OnNonFinite, Options, PrecisionName, StrategyName
 
 _ONLY_DDP: Final = ("find_unused_parameters", "static_graph", "sync_batchnorm")
 
@@ -23,7 +23,7 @@ def check(options: Options) -> None:
 
 
 def _ranges(options: Options) -> Iterator[BadConfig]:
-    for name in ("sync_steps", "micro_batch", "gc_steps", "nonfinite_limit", "lr_reference_batch"):
+    for name in ("sync_steps", "micro_batch", "gc_steps", "nonfinite_limit", "lr_reference_batch", "threads"):
         value = getattr(options, name)
         if value is not None and value < 1:
             yield BadConfig(f"--{name.replace('_', '-')} is {value}.", hint="Give 1 or more.")
@@ -39,6 +39,27 @@ def _of_ddp(options: Options) -> Iterator[BadConfig]:
                     f"--{name.replace('_', '-')} is an option of DDP, and --strategy is {options.strategy}.",
                     hint="Leave one of them out.",
                 )
+
+
+def _exact(options: Options) -> Iterator[BadConfig]:
+    if options.level is not Level.EXACT:
+        return
+    for given, why in (
+        (
+            options.strategy is not StrategyName.DDP and f"--strategy {options.strategy}",
+            "local-sgd steps by each rank's own gradients"
+            if options.strategy is StrategyName.LOCAL_SGD
+            else "it adds up gradients in a way of its own",
+        ),
+        (options.compile and "--compile", "a compiler chooses kernels by the shapes that a process has seen before"),
+        (options.sync_batchnorm and "--sync-batchnorm", "it normalizes by the samples that are computed together"),
+        (options.broadcast_buffers and "--broadcast-buffers", "rank 0 has other shards in another world"),
+    ):
+        if given:
+            yield BadConfig(
+                f"--level exact cannot give the same bits at any number of ranks with {given}: {why}.",
+                hint="Leave it out, or give --level ordered.",
+            )
 
 
 def _static_graph(options: Options) -> Iterator[BadConfig]:
@@ -74,6 +95,7 @@ def _scaling(options: Options) -> Iterator[BadConfig]:
 _RULES: Final[tuple[Callable[[Options], Iterator[BadConfig]], ...]] = (
     _ranges,
     _of_ddp,
+    _exact,
     _static_graph,
     _local_sgd,
     _compile,

@@ -22,6 +22,17 @@ class StrategyName(StrEnum):
     LOCAL_SGD = "local-sgd"
 
 
+class Level(StrEnum):
+    """How equal the results of runs at different numbers of ranks are."""
+
+    ORDERED = "ordered"
+    """The same samples in the same steps with the same random draws: equal up to rounding."""
+    EXACT = "exact"
+    """Equal bit for bit."""
+    FAST = "fast"
+    """A rank's shards are computed as one batch: the same samples in the same steps, and no more than that."""
+
+
 class PrecisionName(StrEnum):
     """Numbers that forward and backward compute with; weights and optimizer stay in 32 bits."""
 
@@ -136,6 +147,10 @@ class Options:
         metadata=flagged(OptionGroup.DATA, "dynamic gives a slow rank fewer shards", parse=BalanceName),
     )
 
+    level: Level = field(
+        default=Level.ORDERED,
+        metadata=flagged(OptionGroup.STRATEGY, "how equal results are at different numbers of ranks", parse=Level),
+    )
     strategy: StrategyName = field(
         default=StrategyName.DDP,
         metadata=flagged(OptionGroup.STRATEGY, "how the ranks' copies stay one model", parse=StrategyName),
@@ -209,6 +224,15 @@ class Options:
         metadata=flagged(
             OptionGroup.SPEED,
             "collect garbage on all ranks after every N steps, and at no other time",
+            parse=int,
+            metavar="N",
+        ),
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=flagged(
+            OptionGroup.SPEED,
+            "threads of each rank on the CPU (default: its share of the processor; with --level exact 1)",
             parse=int,
             metavar="N",
         ),

@@ -35,7 +35,7 @@ from ddp_trainer.train.models import flops
 from ddp_trainer.train.odometer import Odometer, Reading
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.option_rules import check_rollback
-from ddp_trainer.train.options import BalanceName, OnBadSample, OnNonFinite, PrecisionName
+from ddp_trainer.train.options import BalanceName, Level, OnBadSample, OnNonFinite, PrecisionName
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import Plan, choose_shards, owned, shares
 from ddp_trainer.train.profiling import Profile
@@ -106,8 +106,6 @@ class Run:
         self._saver = self._make_saver()
         self._odometer = self._make_odometer()
         self._skips = Skips(self._progress.alarm)
-        skipped = self._skips if config.on_bad_sample is OnBadSample.SKIP else None
-        self._evaluation = Evaluation(task, self._group, on=config.evaluate_on, skipped=skipped)
         self._reports = open_reports(config, self._env)
         self._profile = Profile(config, self._env)
         self._reading = Reading()
@@ -260,7 +258,17 @@ class Run:
             balance=self._make_balance(),
             told=self._skips,
         )
+        self._evaluation = self._make_evaluation()
         self._recorder.planned(self._plan.total_steps)
+
+    def _make_evaluation(self) -> Evaluation:
+        config = self._config
+        skipped = self._skips if config.on_bad_sample is OnBadSample.SKIP else None
+        if config.level is not Level.EXACT:
+            return Evaluation(self._task, self._group, on=config.evaluate_on, skipped=skipped)
+        from ddp_trainer.train.exact.evaluation import TreeEvaluation  # noqa: PLC0415 - few runs need it
+
+        return TreeEvaluation(self._task, self._group, self._plan.shards, on=config.evaluate_on, skipped=skipped)
 
     def _make_balance(self) -> Balance | None:
         if self._config.balance is BalanceName.STATIC:

@@ -126,7 +126,7 @@ def _train(task: Task, given: _Given) -> Outcome:
     from ddp_trainer.train.run import Run, Surroundings  # noqa: PLC0415
 
     env, config = given.env, given.config
-    limit_threads(env)
+    limit_threads(env, config)
     device = choose_device(config.device, env)
     group = Group.join(env, device, config.timeout_seconds)
     given.recorder.identity(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ddp_trainer.train.options import StrategyName
+from ddp_trainer.train.options import Level, StrategyName
 from ddp_trainer.train.strategies.data_parallel import DataParallel
 from ddp_trainer.train.strategies.ddp import Ddp
 from ddp_trainer.train.strategies.local_sgd import LocalSgd
@@ -31,6 +31,10 @@ def build(parts: Parts) -> Strategy:
     Raises:
         BadConfig: it does not go with this group, device or plan.
     """
+    if parts.config.level is Level.EXACT:
+        from ddp_trainer.train.strategies.exact import Exact  # noqa: PLC0415 - few runs need it
+
+        return Exact(parts)
     name = parts.config.strategy
     if parts.group.world_size == 1 and name in _NEED_PEERS:
         return Strategy(parts)

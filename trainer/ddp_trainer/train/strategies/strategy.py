@@ -86,6 +86,13 @@ class Strategy:
     def reduce(self, samples: int) -> None:
         """Make ``weight.grad`` what the optimizer steps by; every rank calls it in every step."""
 
+    def loss_for_vote(self, own: Tensor) -> Tensor:
+        """What this rank adds to the vote, where ``own`` is the sum of its samples' losses; after ``reduce``."""
+        return own
+
+    def reassign(self, shards: range) -> None:
+        """From the next step on this rank owns these logical shards; all ranks are told so at the same time."""
+
     def committed(self, step: int, optimizer: Optimizer) -> None:
         """All ranks committed the step, and the optimizer moved the weights unless a guard skipped it."""
 

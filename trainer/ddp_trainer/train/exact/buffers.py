@@ -1,0 +1,45 @@
+"""Running statistics with the same bits at any number of ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.buffers import SharedBuffers
+from ddp_trainer.train.exact.tree_sum import TreeSum
+from ddp_trainer.train.group import Group
+
+
+class TreeBuffers(SharedBuffers):
+    """Moves buffers by the mean over shards, as its parent does, but adds them up along the tree."""
+
+    def __init__(self, model: nn.Module, group: Group, shards: int) -> None:
+        super().__init__(model, group)
+        self._tree = TreeSum(shards, group, self._zeros)
+
+    def _zeros(self) -> list[Tensor]:
+        return [*(torch.zeros_like(moved) for moved in self._moved), torch.zeros_like(self._count())]
+
+    def close_shard(self, shard: int) -> None:
+        """Take out what all passes over the shard came to."""
+        if self._buffers:
+            self._tree.put(shard, [*(moved.clone() for moved in self._moved), self._count()])
+            self._forget()
+
+    def _summed(self) -> Tensor:
+        return torch.cat([each.flatten() for each in self._tree.total()])
+
+    def discard(self) -> None:
+        """The step moves nothing."""
+        super().discard()
+        self._tree.clear()
+
+    def restart(self) -> None:
+        """The buffers were loaded from elsewhere, perhaps in the middle of a step."""
+        super().restart()
+        self._forget()
+        self._tree.clear()
+
+    def reassign(self, shards: range) -> None:
+        """From the next step on this rank owns these shards."""
+        self._tree.reassign(shards)

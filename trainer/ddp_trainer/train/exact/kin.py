@@ -1,0 +1,47 @@
+"""Whether the ranks can give the same bits at all: other processors and libraries have other kernels."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+
+from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.group import Group
+
+
+def kind_of_machine(device: torch.device) -> str:
+    """What the kernels' choices depend on, in words; equal where the same work gives the same bits."""
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
+    else:
+        where = f"{_processor()} with {torch.backends.cpu.get_cpu_capability()}"
+    threads = torch.get_num_threads()
+    return f"{where}, torch {torch.__version__} and {threads} thread{'' if threads == 1 else 's'}"
+
+
+def demand_kin(own: str, group: Group) -> None:
+    """Refuse a group of unlike machines; every rank calls it.
+
+    Raises:
+        BadConfig: this rank, or another, is not like rank 0.
+    """
+    first = group.broadcast(own.encode() if group.rank == 0 else None, source=0).decode()
+    unlike = [rank for rank, differs in enumerate(group.gather(int(own != first))) if differs]
+    if not unlike:
+        return
+    theirs = f"rank {group.rank} on {own}" if group.rank in unlike else f"rank {unlike[0]} on something else"
+    raise BadConfig(
+        f"--level exact cannot give the same bits on unlike machines: rank 0 computes on {first}, {theirs}.",
+        hint="Let all ranks run on machines of one kind, or give --level ordered.",
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.machine()
