@@ -15,7 +15,7 @@ def _launch(argv: Sequence[str]) -> int:
     from ddp_trainer.launch.cli import main  # noqa: PLC0415
     from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
 
-    return main(argv, recorder=agent_recorder)
+    return main(argv, recorder=agent_recorder, preload=PRELOAD)
 
 
 def _store(argv: Sequence[str]) -> int:
@@ -42,6 +42,9 @@ def _checkpoint(argv: Sequence[str]) -> int:
 
     return main(argv)
 
+
+PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.run", "sklearn.datasets")}
+"""What our own trainer imports, so that a restart of it need not."""
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "launch": _launch,

@@ -29,7 +29,7 @@ from ddp_trainer.launch.core import (
     State,
     Timer,
 )
-from ddp_trainer.launch.environment import Launch
+from ddp_trainer.launch.environment import Launch, common_environment
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import LogSpec
@@ -37,6 +37,7 @@ from ddp_trainer.launch.ports import HeldPort
 from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Waiting
 from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.workers import Program, Workers
+from ddp_trainer.launch.zygote import Zygote
 from ddp_trainer.recorder import AgentRecorder
 
 CANNOT_EXECUTE: Final = 126
@@ -56,16 +57,21 @@ class Setup:
     recorder: AgentRecorder
     signals: Sequence[signal.Signals]
     max_nodes: int
+    environment: Mapping[str, str]
+    """Of this launcher."""
+    preload: Sequence[str] | None
+    """What the zygote imports besides torch; no zygote when None."""
+    zygote_delay: float
+    """Seconds after a start of workers at which it is started."""
 
 
 class Agent:
     """One agent; :meth:`run` is its life. It is the link's listener."""
 
-    def __init__(self, setup: Setup, link: Link, children: Children, environ: Mapping[str, str]) -> None:
+    def __init__(self, setup: Setup, link: Link, children: Children) -> None:
         self._setup = setup
         self._core = setup.core
         self._link = link
-        self._environ = environ
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
@@ -74,12 +80,17 @@ class Agent:
         self._restarts: dict[str, int] | None = None
         self._oom_kills = evidence.oom_kills()
         self._kept: Failure | None = None
+        environment = common_environment(setup.environment, setup.launch)
         self._workers = Workers(
             children=children,
             program=setup.program,
             launch=setup.launch,
             logs=setup.logs,
             log_dir=setup.log_dir,
+            environment=environment,
+            zygote=None
+            if setup.preload is None
+            else Zygote(children, setup.program.python, setup.preload, environment),
             exited=self._exited,
         )
 
@@ -188,10 +199,24 @@ class Agent:
     def _start_workers(self, generation: Generation) -> None:
         self._record(generation)
         try:
-            self._workers.start(generation, self._environ)
+            self._workers.start(generation)
+            self._watch_for_torch(generation, self._setup.zygote_delay / 2, seen=False)
         except (OSError, LaunchError) as error:
             self._workers.signal(signal.SIGKILL)
             self._do_one(Finish(CANNOT_EXECUTE, f"The workers could not be started: {error}"))
+
+    def _watch_for_torch(self, generation: Generation, pause: float, *, seen: bool) -> None:
+        """Start a zygote at the second look that finds torch in the workers: by then they have imported it."""
+        self._loop.call_later(pause, self._look_for_torch, generation, pause, seen)
+
+    def _look_for_torch(self, generation: Generation, pause: float, seen: bool) -> None:
+        if self._core.generation is not generation or self._core.state is not State.RUNNING:
+            return
+        found = self._workers.have_torch()
+        if found and seen:
+            self._workers.prepare_restart()
+        else:
+            self._watch_for_torch(generation, pause if found else 2 * pause, seen=found)
 
     def _record(self, generation: Generation) -> None:
         recorder = self._setup.recorder
@@ -207,7 +232,7 @@ class Agent:
         self._restarts = dict(generation.restarts)
         master = f"{generation.master_address}:{generation.master_port}"
         rank = generation.node_rank(self._core.node.token)
-        say(f"generation {generation.number}: {size} workers on {nodes} nodes, this is node {rank}, master {master}")
+        say(f"generation {generation.number}: {size} workers, node {rank} of {nodes}, master {master}")
 
     # ------------------------------------------------------------------ the end
 

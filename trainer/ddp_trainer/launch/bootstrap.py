@@ -20,6 +20,8 @@ import signal  # noqa: E402
 import types  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
+OWN_FILES = {__file__, "<frozen runpy>"}
+"""Whose frames are not the user's."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -91,7 +93,7 @@ def _is_zip(path: str) -> bool:
 
 def own_frames_hidden(trace: types.TracebackType | None) -> types.TracebackType | None:
     """The traceback from the user's code on."""
-    while trace and trace.tb_frame.f_code.co_filename in {__file__, "<frozen runpy>"}:
+    while trace and trace.tb_frame.f_code.co_filename in OWN_FILES:
         trace = trace.tb_next
     return trace
 

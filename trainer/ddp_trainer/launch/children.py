@@ -38,6 +38,7 @@ class Children:
         stdin: int | None = subprocess.DEVNULL,
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> int:
         """Start a process in a session of its own and return its id; ``ended`` gets its return code.
 
@@ -45,7 +46,13 @@ class Children:
         it the head of a process group that can be killed whole. Raises OSError.
         """
         process = subprocess.Popen(
-            command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+            command,
+            env=environment,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
         )
         self._started[process.pid] = process
         self.adopt(process.pid, ended)

@@ -39,6 +39,8 @@ from ddp_trainer.recorder import AgentRecorder, SilentAgentRecorder
 MakeRecorder = Callable[[Path], AgentRecorder]
 """From a directory of boards to the recorder of this agent."""
 
+NOTHING: Final[Mapping[str, Sequence[str]]] = {}
+
 _STATIC_PORT: Final = 29500
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -65,16 +67,19 @@ class Plan:
         return str(self.endpoint or "this node")
 
 
-def main(argv: Sequence[str], *, recorder: MakeRecorder | None = None) -> int:
+def main(
+    argv: Sequence[str], *, recorder: MakeRecorder | None = None, preload: Mapping[str, Sequence[str]] = NOTHING
+) -> int:
     """Run the launcher; returns the exit code of :mod:`exitcodes`.
 
-    ``recorder`` makes the recorder of this agent when metrics are wanted, which starts an aggregator too.
+    ``recorder`` makes the recorder of this agent when metrics are wanted, which starts an aggregator too. ``preload``
+    names modules, by the script that is known to need them, which a restarted worker shall find imported.
     """
     environ = dict(os.environ)
     try:
         plan = make_plan(parse(argv, environ), environ)
         with _folders(plan, environ) as (log_dir, metrics_dir):
-            return asyncio.run(_run(plan, environ, log_dir, metrics_dir, recorder))
+            return asyncio.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload))
     except LaunchError as error:
         say(str(error))
         Report(environ).ended(error.exit_code, str(error))
@@ -178,7 +183,12 @@ def _folders(plan: Plan, environ: Mapping[str, str]) -> Iterator[tuple[Path, Pat
 
 
 async def _run(
-    plan: Plan, environ: dict[str, str], log_dir: Path, metrics_dir: Path, make_recorder: MakeRecorder | None
+    plan: Plan,
+    environ: dict[str, str],
+    log_dir: Path,
+    metrics_dir: Path,
+    make_recorder: MakeRecorder | None,
+    preload: Mapping[str, Sequence[str]],
 ) -> int:
     loop = asyncio.get_running_loop()
     children = Children(loop)
@@ -193,14 +203,16 @@ async def _run(
     if plan.endpoint and not plan.is_static and _hosts_store(plan):
         companions.append(Companion(loop, children, _store_flags(plan), environ))
     try:
-        agent = Agent(_setup(plan, environ, log_dir, recorder), _link(plan, environ), children, environ)
-        return await agent.run()
+        setup = _setup(plan, environ, log_dir, recorder, settings.preload_of(plan.arguments, environ, preload))
+        return await Agent(setup, _link(plan, environ), children).run()
     finally:
         for companion in companions:
             companion.stop()
 
 
-def _setup(plan: Plan, environ: Mapping[str, str], log_dir: Path, recorder: AgentRecorder) -> Setup:
+def _setup(
+    plan: Plan, environ: Mapping[str, str], log_dir: Path, recorder: AgentRecorder, preload: Sequence[str] | None
+) -> Setup:
     arguments = plan.arguments
     launch = Launch(
         run_id=arguments.rdzv_id,
@@ -222,6 +234,9 @@ def _setup(plan: Plan, environ: Mapping[str, str], log_dir: Path, recorder: Agen
         recorder=recorder,
         signals=plan.signals,
         max_nodes=plan.policy.max_nodes,
+        environment=environ,
+        preload=preload,
+        zygote_delay=settings.zygote_delay_of(environ),
     )
 
 

@@ -30,7 +30,7 @@ class Launch:
 def worker_environment(
     base: Mapping[str, str], launch: Launch, generation: Generation, local_rank: int, error_file: str
 ) -> dict[str, str]:
-    """The whole environment of one worker; ``base`` is the launcher's own."""
+    """The whole environment of one worker; ``base`` is :func:`common_environment`."""
     rank = generation.first_rank(launch.token) + local_rank
     peers = [node for node in generation.nodes if node.role == launch.role]
     role_nodes_before = generation.nodes[: generation.node_rank(launch.token)]
@@ -58,13 +58,18 @@ def worker_environment(
         Env.FENCE: str(generation.fence),
         Env.RESTARTS: json.dumps(generation.restarts, sort_keys=True),
     }
-    defaults = {Env.SHARE_STORE_OFF: "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-    if launch.local_world_size > 1:
-        defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun's choice too
-    environment = {**defaults, **base, **own}
+    environment = {**base, **own}
     if launch.virtual_local_rank:
         environment |= _one_gpu(base, local_rank)
     return {str(name): value for name, value in environment.items()}
+
+
+def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """What does not differ between workers; ``base`` is the launcher's own environment."""
+    defaults = {str(Env.SHARE_STORE_OFF): "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if launch.local_world_size > 1:
+        defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun's choice too
+    return {**defaults, **base}
 
 
 def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:

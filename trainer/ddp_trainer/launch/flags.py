@@ -69,6 +69,7 @@ TORCHRUN: Final = (
 OURS: Final = (
     Flag("--log-line-prefix-template", None, str, "before each line of --tee; ${role_name} ${local_rank} ${rank}"),
     Flag("--metrics-port", None, _whole, f"serve the metrics of all ranks here; or ${Env.METRICS_PORT}"),
+    Flag("--preload", "", str, "modules that a restarted worker shall find imported already, besides torch"),
     Flag("--no-zygote", None, None, "after a failure start workers from nothing, not from a process that has torch"),
 )
 

@@ -282,7 +282,7 @@ class Membership:
         if spent and code < exitcodes.RETRYABLE:
             self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))
             return
-        self._restarts[cause] = self._restarts.get(cause, 0) + 1
+        self._restarts[cause.value] = self._restarts.get(cause, 0) + 1
         if spent:
             # The pods that come next are of this run and go on with its numbers, but nothing of these may linger.
             self._end(Over(verdict=Verdict.RETRY, exit_code=code, failure=self._first))

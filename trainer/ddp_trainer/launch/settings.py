@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,12 @@ from ddp_trainer.launch.workers import Program
 
 GRACE_MARGIN_SECONDS: Final = 5.0
 """Of the grace that the pod was promised, kept for the launcher's own report."""
+
+ZYGOTE_VARIABLE: Final = "DDP_ZYGOTE"
+"""Seconds after a start of workers at which a zygote is started, 0 for none."""
+
+ZYGOTE_DELAY_SECONDS: Final = 5.0
+"""By then workers have imported what they need, and are not slowed by a zygote that does."""
 
 BACKENDS: Final = ("static", "c10d", "ddp")
 
@@ -193,6 +199,24 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
         stdout_filters=_words(arguments.duplicate_stdout_filters),
         stderr_filters=_words(arguments.duplicate_stderr_filters),
     )
+
+
+def preload_of(
+    arguments: argparse.Namespace, environ: Mapping[str, str], known: Mapping[str, Sequence[str]]
+) -> Sequence[str] | None:
+    """What a zygote is to import besides torch; None for no zygote."""
+    if arguments.no_zygote or not zygote_delay_of(environ):
+        return None
+    asked = [name.strip() for name in arguments.preload.split(",") if name.strip()]
+    return [*asked, *known.get(arguments.training_script, ())]
+
+
+def zygote_delay_of(environ: Mapping[str, str]) -> float:
+    """Raises LaunchError."""
+    text = environ.get(ZYGOTE_VARIABLE, "") or str(ZYGOTE_DELAY_SECONDS)
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        raise LaunchError(f"{ZYGOTE_VARIABLE}={text!r} is neither 0, for no zygote, nor a number of seconds.")
+    return float(text)
 
 
 def _words(text: str) -> tuple[str, ...]:

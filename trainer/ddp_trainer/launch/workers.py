@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from string import Template
 
@@ -16,6 +17,7 @@ from ddp_trainer.launch.children import Children, kill, kill_group
 from ddp_trainer.launch.environment import Launch, with_local_rank, worker_environment
 from ddp_trainer.launch.logs import LogPump, LogSpec, Std
 from ddp_trainer.launch.protocol import Generation
+from ddp_trainer.launch.zygote import Zygote, has_torch
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 
@@ -47,6 +49,8 @@ class Workers:
         launch: Launch,
         logs: LogSpec,
         log_dir: Path,
+        environment: Mapping[str, str],
+        zygote: Zygote | None,
         exited: Callable[[int, int], None],
     ) -> None:
         """``exited`` is called with a local rank and a return code, negative for a signal."""
@@ -55,18 +59,26 @@ class Workers:
         self._launch = launch
         self._logs = logs
         self._log_dir = log_dir
+        self._environment = environment
+        self._zygote = zygote
         self._exited = exited
         self._pump: LogPump | None = None
         self._pids: dict[int, int] = {}
 
-    def start(self, generation: Generation, base: Mapping[str, str]) -> None:
+    def start(self, generation: Generation) -> None:
         """Start them all. Raises OSError, LaunchError."""
+        if self._zygote:
+            self._zygote.hurry()
         folder = self.folder(generation.number)
         shutil.rmtree(folder, ignore_errors=True)
         for local_rank in range(self._launch.local_world_size):
             (folder / str(local_rank)).mkdir(parents=True)
             environment = worker_environment(
-                base, self._launch, generation, local_rank, str(self.error_file(generation.number, local_rank))
+                self._environment,
+                self._launch,
+                generation,
+                local_rank,
+                str(self.error_file(generation.number, local_rank)),
             )
             self._start_one(local_rank, generation.first_rank(self._launch.token) + local_rank, environment, folder)
 
@@ -78,8 +90,20 @@ class Workers:
         for pid in self._pids.values():
             (kill_group if whole_group else kill)(pid, which)
 
+    def have_torch(self) -> bool:
+        """Whether a zygote would save them anything."""
+        can_fork = self._zygote is not None and self._program.kind != "command"
+        return can_fork and any(map(has_torch, self._pids.values()))
+
+    def prepare_restart(self) -> None:
+        """Have a zygote ready."""
+        if self._zygote:
+            self._zygote.start()
+
     def close(self) -> None:
         """Print what is left to print."""
+        if self._zygote:
+            self._zygote.stop()
         if self._pump:
             self._pump.close()
 
@@ -94,18 +118,28 @@ class Workers:
     def _start_one(self, local_rank: int, rank: int, environment: dict[str, str], folder: Path) -> None:
         with ExitStack() as ours:
             out, err = (self._sink(local_rank, rank, stream, folder, ours) for stream in (Std.OUT, Std.ERR))
-            pid = self._children.start(
-                self._program.command(local_rank),
-                environment,
-                lambda returncode: self._ended(local_rank, pid, returncode),
-                stdout=out,
-                stderr=err,
-            )
-        self._pids[local_rank] = pid
+            ended = partial(self._ended, local_rank)
+            forked = self._fork(local_rank, environment, 1 if out is None else out, 2 if err is None else err)
+            if forked and self._zygote:
+                self._children.adopt(forked, ended)
+                self._zygote.release()
+            command = self._program.command(local_rank)
+            self._pids[local_rank] = forked or self._children.start(command, environment, ended, stdout=out, stderr=err)
 
-    def _ended(self, local_rank: int, pid: int, returncode: int) -> None:
-        if self._pids.get(local_rank) == pid:
-            del self._pids[local_rank]
+    def _fork(self, local_rank: int, environment: dict[str, str], out: int, err: int) -> int | None:
+        if self._zygote is None or self._program.kind == "command":
+            return None
+        request = {
+            "kind": self._program.kind,
+            "target": self._program.target,
+            "arguments": with_local_rank(self._program.arguments, local_rank),
+            "environment": environment,
+            "cwd": str(Path.cwd()),
+        }
+        return self._zygote.fork(request, out, err)
+
+    def _ended(self, local_rank: int, returncode: int) -> None:
+        self._pids.pop(local_rank, None)
         self._exited(local_rank, returncode)
 
     def _sink(self, local_rank: int, rank: int, stream: Std, folder: Path, ours: ExitStack) -> int | None:

@@ -115,6 +115,11 @@ class SimulatedAgent:
         self.run.membership.receive(self.peer, Leave())
         return self
 
+    def give_up(self) -> SimulatedAgent:
+        """What stock torchrun's agent says when its own restarts are spent."""
+        self.run.membership.receive(self.peer, Leave(giving_up=a_failure(self.generation.number)))
+        return self
+
     def disconnect(self) -> SimulatedAgent:
         self.connected = False
         self.run.membership.lost(self.peer)

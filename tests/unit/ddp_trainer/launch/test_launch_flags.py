@@ -34,7 +34,7 @@ def test_every_flag_of_torchrun_is_taken_with_its_default_and_arity(torchs_parse
             assert action.default == ours[option].default, option
 
 
-def test_flags_that_torchrun_does_not_know_are_the_three_that_are_ours(torchs_parser: argparse.ArgumentParser) -> None:
+def test_flags_that_torchrun_does_not_know_are_those_that_are_ours(torchs_parser: argparse.ArgumentParser) -> None:
     theirs, ours = actions_of(torchs_parser), actions_of(parser_for({}))
     extra = {ours[option].dest for option in ours.keys() - theirs.keys()}
     assert extra == {flag.names.split()[-1].lstrip("-").replace("-", "_") for flag in OURS}

@@ -241,6 +241,13 @@ def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
     assert survivor.runs == 2
 
 
+def test_an_agent_that_counts_its_own_restarts_may_give_the_run_up_for_all() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first, second = run.joined(0, 1)
+    second.give_up()
+    assert (first.last.verdict, first.last.exit_code) == (Verdict.FAILED, 1)
+
+
 def test_a_connection_that_blips_disturbs_nobody() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)

@@ -15,7 +15,7 @@ from launch_simulation import a_failure
 from ddp_trainer.contract import FailureReason
 from ddp_trainer.launch import evidence, exitcodes, settings
 from ddp_trainer.launch.endpoint import Endpoint, is_this_host, parse_endpoint
-from ddp_trainer.launch.environment import Launch, with_local_rank, worker_environment
+from ddp_trainer.launch.environment import Launch, common_environment, with_local_rank, worker_environment
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.logs import LogPump, LogSpec, Std, parse_std
@@ -145,33 +145,47 @@ class TestEnvironment:
         return Generation(number=5, fence=5, nodes=nodes, master_address="10.0.0.1", master_port=7, restarts=restarts)
 
     def test_ranks_count_the_workers_of_the_nodes_before(self) -> None:
-        env = worker_environment({}, self.launch(), self.generation(), 1, "/e")
+        env = worker_environment(common_environment({}, self.launch()), self.launch(), self.generation(), 1, "/e")
         assert (env["RANK"], env["WORLD_SIZE"], env["GROUP_RANK"], env["LOCAL_RANK"]) == ("5", "8", "1", "1")
         assert (env["ROLE_RANK"], env["ROLE_WORLD_SIZE"]) == ("5", "6")
 
     def test_only_failures_count_as_restarts_of_torchrun(self) -> None:
-        env = worker_environment({}, self.launch(), self.generation(), 0, "/e")
+        env = worker_environment(common_environment({}, self.launch()), self.launch(), self.generation(), 0, "/e")
         assert env["TORCHELASTIC_RESTART_COUNT"] == "1"
         assert json.loads(env["DDP_RESTARTS"]) == {"failure": 1, "membership": 3}
 
     def test_what_the_user_has_set_is_kept_and_what_is_ours_is_not(self) -> None:
         base = {"OMP_NUM_THREADS": "8", "RANK": "99", "HOME": "/h"}
-        env = worker_environment(base, self.launch(), self.generation(), 0, "/e")
+        env = worker_environment(common_environment(base, self.launch()), self.launch(), self.generation(), 0, "/e")
         assert (env["OMP_NUM_THREADS"], env["RANK"], env["HOME"]) == ("8", "4", "/h")
 
     def test_a_single_worker_keeps_all_cores(self) -> None:
-        env = worker_environment({}, self.launch(local_world_size=1), self.generation(), 0, "/e")
+        env = worker_environment(
+            common_environment({}, self.launch(local_world_size=1)),
+            self.launch(local_world_size=1),
+            self.generation(),
+            0,
+            "/e",
+        )
         assert "OMP_NUM_THREADS" not in env
 
     def test_each_worker_may_see_one_gpu(self) -> None:
         base = {"CUDA_VISIBLE_DEVICES": "4, 6"}
-        env = worker_environment(base, self.launch(virtual_local_rank=True), self.generation(), 1, "/e")
+        env = worker_environment(
+            common_environment(base, self.launch()), self.launch(virtual_local_rank=True), self.generation(), 1, "/e"
+        )
         assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
 
     def test_one_gpu_for_two_workers_is_an_error(self) -> None:
         base = {"CUDA_VISIBLE_DEVICES": "4"}
         with pytest.raises(LaunchError, match="CUDA_VISIBLE_DEVICES=4"):
-            worker_environment(base, self.launch(virtual_local_rank=True), self.generation(), 1, "/e")
+            worker_environment(
+                common_environment(base, self.launch()),
+                self.launch(virtual_local_rank=True),
+                self.generation(),
+                1,
+                "/e",
+            )
 
     def test_the_macro_of_torchrun_is_replaced(self) -> None:
         assert with_local_rank(("--rank=${local_rank}", "$HOME"), 3) == ["--rank=3", "$HOME"]
@@ -252,6 +266,26 @@ class TestSettings:
     def test_a_count_that_cannot_be_is_named(self, text: str) -> None:
         with pytest.raises(LaunchError, match=text):
             settings.local_world_size_of(text, {"CUDA_VISIBLE_DEVICES": ""})
+
+    @pytest.mark.parametrize(
+        ("flags", "environ", "modules"),
+        [
+            (["x.py"], {}, []),
+            (["--preload", "a, b", "x.py"], {}, ["a", "b"]),
+            (["-m", "known"], {}, ["what", "it", "needs"]),
+            (["--no-zygote", "x.py"], {}, None),
+            (["x.py"], {"DDP_ZYGOTE": "0"}, None),
+        ],
+    )
+    def test_a_zygote_imports_what_was_asked_for(
+        self, flags: list[str], environ: dict[str, str], modules: list[str] | None
+    ) -> None:
+        known = {"known": ("what", "it", "needs")}
+        assert settings.preload_of(parse(flags, {}), environ, known) == modules
+
+    def test_a_zygote_that_is_asked_for_in_words_is_not_understood(self) -> None:
+        with pytest.raises(LaunchError, match="DDP_ZYGOTE='yes'"):
+            settings.zygote_delay_of({"DDP_ZYGOTE": "yes"})
 
     @pytest.mark.parametrize("text", ["SIGNOTHING", "SIGKILL", "SIGTERM,SIGCHLD"])
     def test_signals_that_cannot_be_handled_are_named(self, text: str) -> None:

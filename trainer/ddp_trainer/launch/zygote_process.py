@@ -1,0 +1,155 @@
+"""A process that has imported torch, and becomes a worker by forking: a restart without paying for imports again.
+
+Run by path, like ``bootstrap.py``, by the interpreter of the workers and in their environment:
+``python zygote_process.py AGENT_PID SOCKET_FD MODULES``. It forks only while it has a single thread and no CUDA
+context, else it ends, and workers are started the usual way. A fork then looks like a fresh process: session,
+environment, arguments, working directory, streams, random state, ``__main__``; its parent is the agent.
+"""
+
+from __future__ import annotations
+
+import sys
+
+SAFE_PATH = getattr(sys.flags, "safe_path", False)
+if not SAFE_PATH:
+    sys.path.pop(0)
+
+import gc  # noqa: E402
+import importlib  # noqa: E402
+import importlib.util  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import socket  # noqa: E402
+import struct  # noqa: E402
+import time  # noqa: E402
+
+LENGTH = struct.Struct("!Q")
+READY = LENGTH.pack(0)
+"""Sent once, when everything is imported; later numbers are process ids."""
+
+DESCRIPTORS = 3
+"""A request brings stdout, stderr, and the gate that the fork waits at."""
+
+GO = b"g"
+PATIENCE_SECONDS = 2.0
+
+
+def load_bootstrap():  # type: ignore[no-untyped-def] # noqa: ANN201 - a module found by path has no type
+    """``bootstrap.py`` beside this file, under no name that a script could import."""
+    path = os.path.join(os.path.dirname(__file__), "bootstrap.py")  # noqa: PTH118, PTH120
+    spec = importlib.util.spec_from_file_location("_ddp_bootstrap", path)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    if not SAFE_PATH:
+        sys.path.insert(0, "")  # what the module takes off again, as when it is run by path
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    module.OWN_FILES.add(__file__)
+    return module
+
+
+def preload(names: list[str]) -> None:
+    """Import what workers will; what cannot be imported is theirs to fail at."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001, S112 - whatever it is, the worker will say so itself
+            continue
+
+
+def is_safe_to_fork() -> bool:
+    """No thread that a fork would lose, and no CUDA context that it could not use.
+
+    OpenBLAS starts threads when numpy is imported, but ends them before every fork and starts them again when it
+    multiplies. So what counts is what is left after a fork.
+    """
+    trial = os.fork()
+    if not trial:
+        os._exit(0)
+    os.waitpid(trial, 0)
+    torch = sys.modules.get("torch")
+    has_context = bool(torch and torch.cuda.is_initialized())
+    return len(os.listdir("/proc/self/task")) == 1 and not has_context  # noqa: PTH208 - pathlib costs 10 ms
+
+
+def requests(control: socket.socket):  # type: ignore[no-untyped-def] # noqa: ANN201 - a generator of JSON
+    """The agent's requests, with their descriptors, until it is gone."""
+    while True:
+        head, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, DESCRIPTORS)
+        if len(head) < LENGTH.size or len(descriptors) != DESCRIPTORS:
+            return
+        (length,) = LENGTH.unpack(head)
+        body = b""
+        while len(body) < length:
+            part = control.recv(length - len(body))
+            if not part:
+                return
+            body += part
+        yield json.loads(body), descriptors
+
+
+def fork_away(control: socket.socket) -> bool:
+    """Fork a grandchild, which init's stand-in, the agent, inherits; True in the grandchild."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return False
+    grandchild = os.fork()
+    if grandchild:
+        control.sendall(LENGTH.pack(grandchild))
+        os._exit(0)
+    return True
+
+
+def reseed() -> None:
+    """Give this process random states of its own. Python's generator does so by itself at a fork."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+
+
+def become_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:  # type: ignore[no-untyped-def, type-arg] # noqa: ANN001
+    """Turn a fork into what a fresh process would be, and run the program."""
+    os.setsid()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while os.getppid() != agent and time.monotonic() < deadline:
+        time.sleep(0.0002)  # the one between is about to end
+    bootstrap.die_with_parent(agent)
+    out, err, gate = descriptors
+    if os.read(gate, 1) != GO:
+        os._exit(0)  # the agent gave this one up
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    reseed()
+    importlib.invalidate_caches()
+    bootstrap.run(request["kind"], request["target"], request["arguments"])
+
+
+def main() -> None:
+    """Serve until the agent is gone; in a fork, run the worker's program."""
+    agent = int(sys.argv[1])
+    control = socket.socket(fileno=int(sys.argv[2]))
+    names = [name for name in sys.argv[3].split(",") if name]
+    bootstrap = load_bootstrap()  # type: ignore[no-untyped-call]
+    bootstrap.die_with_parent(agent)
+    preload(names)
+    gc.collect()
+    gc.freeze()  # the collector of a fork need not touch, and so copy, what all forks share
+    if not is_safe_to_fork():
+        return
+    control.sendall(READY)
+    for request, descriptors in requests(control):
+        if fork_away(control):
+            control.close()
+            become_worker(request, descriptors, agent, bootstrap)
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()
