@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.strategies.strategy import Parts, Strategy
 from ddp_trainer.train.task import Batch
@@ -18,6 +19,8 @@ class Ddp(Strategy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
+        if parts.config.static_graph:
+            _demand_one_pass(parts)
         self._exchanged = False
         with self._group.watched(), uncompiled():
             self._ddp = DistributedDataParallel(
@@ -54,3 +57,34 @@ class Ddp(Strategy):
         """The last backward pass did it; a rank that had none takes part with zeros, for which the others wait."""
         if not self._exchanged:
             self.backward(self.forward(None), samples)
+        self._demand_all_gradients()
+
+    def _demand_all_gradients(self) -> None:
+        """DDP finds out in the next step, when this one's gradients, of which some were not added up, are applied."""
+        finalized = getattr(self._ddp, "_check_reducer_finalized", None)
+        if finalized is None:
+            return
+        try:
+            finalized()
+        except RuntimeError as err:
+            raise BadTask(
+                f"Rank {self._group.rank} got no gradient for some weights {self._group.activity}, which DDP needs.",
+                hint="Give --find-unused-parameters, or freeze weights that take no part (requires_grad = False).",
+            ) from err
+
+
+def _demand_one_pass(parts: Parts) -> None:
+    """What DDP needs for a static graph: the same one pass on every rank in every step.
+
+    Raises:
+        BadConfig: some step would have several passes, or none, on some rank.
+    """
+    plan, world = parts.plan, parts.group.world_size
+    last = plan.samples % plan.global_batch
+    if plan.shards != world or parts.config.micro_batch is not None or 0 < last < world:
+        raise BadConfig(
+            f"--static-graph needs one pass per rank and step, and there are {plan.shards} shards for {world} ranks"
+            f"{', cut by --micro-batch' if parts.config.micro_batch is not None else ''}"
+            f"{f', with {last} samples in the last step of an epoch' if last else ''}.",
+            hint=f"Start the run with --shards {world} and without --micro-batch, or leave --static-graph out.",
+        )
