@@ -19,7 +19,6 @@ from ddp_trainer.train.feeds import Feed, Fetched, Request
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.guards import Guard
 from ddp_trainer.train.lazy_dynamo import uncompiled
-from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.merging import merge
 from ddp_trainer.train.micro_batches import micro_batches
@@ -76,8 +75,6 @@ class Stepper:
         self._feed = feed
         self._guard = guard
         self._micro_batch = config.micro_batch
-        # Computing activations again asks for the compiler, as optimizers do.
-        self._recomputes = uncompiled if config.activation_checkpointing else nullcontext
         # Computing activations again asks for the compiler, as optimizers do.
         self._recomputes = uncompiled if config.activation_checkpointing else nullcontext
         self._balance = balance
@@ -185,7 +182,6 @@ class Stepper:
             loss = self._strategy.forward(samples)
         self._phases.lap(Phase.FORWARD)
         with self._recomputes():
-            with self._recomputes():
             self._strategy.backward(self._optimization.scaled(loss), count)
         self._phases.lap(Phase.BACKWARD)
         return loss.detach()
