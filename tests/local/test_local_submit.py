@@ -116,6 +116,16 @@ def test_ctrl_c_leaves_the_job_alone_and_says_how_to_return(person: Person) -> N
     assert job["state"] in {"Running", "Starting"}
 
 
+def test_a_job_that_is_deleted_while_it_is_followed_is_exit_code_12(person: Person) -> None:
+    person.writes("endless.py", ENDLESS)
+    process = person.starts("submit", "endless.py", "--local", "--name", "mine", "--follow")
+    assert process.stdout is not None
+    assert any("running" in line for line in process.stdout)
+    assert person.types("delete", "mine", "--yes").returncode == 0
+    _, told = process.communicate(timeout=30)
+    assert (process.returncode, told.splitlines()[-1]) == (12, "error: Job 'mine' was deleted before it was complete.")
+
+
 def test_ctrl_c_while_the_job_is_made_leaves_a_whole_job(person: Person) -> None:
     person.writes("endless.py", ENDLESS)
     process = person.starts("submit", "endless.py", "--local", "--name", "mine", "--follow")

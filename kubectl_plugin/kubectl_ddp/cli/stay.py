@@ -14,7 +14,7 @@ from kubectl_ddp.backend import Backend
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.cli.target import print_document
 from kubectl_ddp.document import job_document
-from kubectl_ddp.errors import InfrastructureFailed, Interrupted, JobFailed, TimedOut
+from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut
 from kubectl_ddp.follow import follow, rank_filter
 from kubectl_ddp.program import program
 from kubectl_ddp.state import job_state
@@ -24,7 +24,7 @@ from kubectl_ddp.waiting import parse_goal, wait_for
 def stay(
     backend: Backend, submission: dict[str, Any], options: Options, *, follows: bool, timeout: float | None
 ) -> None:
-    """Stay until the job has ended; raises what it ended with, and TimedOut. Ctrl-C leaves the job alone."""
+    """Stay until the job has ended; raises what it ended with, Cancelled or TimedOut. Ctrl-C leaves the job alone."""
     name = submission["name"]
     is_data = options.output in {"json", "yaml"}
     try:
@@ -36,6 +36,8 @@ def stay(
         raise Interrupted(
             f"Stopped watching; the job {name} goes on.", hint=f"Return with '{program()} logs {name} -f'."
         ) from None
+    except NotFound:
+        raise Cancelled(f"Job '{name}' was deleted before it was complete.") from None
     except (JobFailed, InfrastructureFailed):
         if is_data:
             _print_end(backend, submission, options)
