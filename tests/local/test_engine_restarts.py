@@ -140,8 +140,8 @@ def test_a_lost_job_leaves_no_directory_outside_of_its_own(place: Place) -> None
 
 
 def test_a_lost_job_can_be_resumed(place: Place) -> None:
-    place.run(once(place, "exec sleep 100", "exit 0"), replicas=1)
-    place.until(lambda _: (place.state / "once").exists())
+    place.run(once(place, "echo first; exec sleep 100", "exit 0"), replicas=1)
+    seen_in_log(place, "first")
     kill_engine(place)
     place.suspend("digits", suspended=False)
     assert condition("Succeeded")(place.ended())
