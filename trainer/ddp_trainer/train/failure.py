@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 import traceback
 from pathlib import Path
+from typing import NoReturn
+
+from ddp_trainer.contract import Exit
+from ddp_trainer.train.errors import TrainError
 
 
 def write_error_file(file: Path | None, err: BaseException) -> None:
@@ -24,3 +30,15 @@ def write_error_file(file: Path | None, err: BaseException) -> None:
         file.write_text(json.dumps({"message": reason}))
     except OSError:
         return
+
+
+def leave_group(err: Exception, error_file: Path | None) -> NoReturn:
+    """End this process with the error's code: its group cannot be torn down in good order, and the launcher waits."""
+    if isinstance(err, TrainError):
+        print(f"error: {err}", file=sys.stderr)
+    else:
+        traceback.print_exception(err)
+    write_error_file(error_file, err)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(err.exit_code) if isinstance(err, TrainError) else int(Exit.FAILURE))

@@ -1,0 +1,399 @@
+"""Elastic training for a loop that is the user's own: exactly-once samples, checkpoints, SIGTERM and metrics.
+
+The loop computes losses; everything that makes a step count stands here. It is what :mod:`ddp_trainer.train.run` does
+for a task, with the same plan, vote, ledger, checkpoints and summary. The model is not wrapped: gradients are added
+up over ranks when the step ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ddp_trainer.contract import CheckpointScope, Exit, Phase
+from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.train.batches import reader
+from ddp_trainer.train.buffers import SharedBuffers
+from ddp_trainer.train.checkpoint import CheckpointDirectory, unpack
+from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.errors import NotFinite
+from ddp_trainer.train.exchange import agreed, newest_of_all
+from ddp_trainer.train.failure import leave_group
+from ddp_trainer.train.gradients import add_up
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.hardware import choose_device, limit_threads
+from ddp_trainer.train.ledger import Ledger
+from ddp_trainer.train.manifest import Manifest, demand_same
+from ddp_trainer.train.odometer import Odometer, Reading
+from ddp_trainer.train.own_parts import OwnParts, identity_of
+from ddp_trainer.train.own_step import Step, StepParts
+from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.plan import Plan, choose_shards, digest, owned, shares
+from ddp_trainer.train.progress import Started
+from ddp_trainer.train.randomness import KeyedRandom
+from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.session import make_progress, with_defaults
+from ddp_trainer.train.snapshot import state_bytes
+from ddp_trainer.train.stop import StopRequest, leave_at_once
+from ddp_trainer.train.strategies.between_ranks import send_from_first
+from ddp_trainer.train.summary import Result, Summary
+from ddp_trainer.train.task import Samples
+from ddp_trainer.train.vote import Ballot, Verdict, check, vote
+
+
+class Job:
+    """One process's part of a run; a context manager, and inside of it an iterable of steps."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        samples: Samples,
+        config: Config,
+        *,
+        scheduler: LRScheduler | None,
+        recorder: RankRecorder,
+        env: Environment,
+    ) -> None:
+        self._began = time.time()
+        self._own = OwnParts(model, optimizer, scheduler)
+        self._samples, self._recorder, self._env = samples, recorder, env
+        self._config = with_defaults(config, env)
+        self._progress = make_progress(self._config, env)
+        self._stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
+        self._phases = Phases(time.perf_counter)
+        self._open = ExitStack()
+        self._productive_before = self._rate = 0.0
+        self.step = 0
+        """Global steps that were committed."""
+        self.loss: float | None = None
+        """Mean loss of the last committed step, over all ranks."""
+
+    def __enter__(self) -> Self:
+        self._open.enter_context(self._stop.listening())
+        self._open.enter_context(closing(self._progress))
+        try:
+            self._join()
+            self._resume()
+        except BaseException as err:
+            self.__exit__(type(err), err, err.__traceback__)
+            raise
+        self._stop.training_begins()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(err, Exception) and self._env.world_size > 1:
+            leave_group(err, self._env.error_file)
+        self._open.close()
+
+    def __iter__(self) -> Iterator[Step]:
+        self._phases.restart()
+        while self.step < self._plan.total_steps:
+            self._forget()
+            step = Step(self.step, self._parts)
+            yield step
+            self._commit(step)
+        self._finish()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and every batch."""
+        return self._group.device
+
+    @property
+    def rank(self) -> int:
+        """Of this process; 0 prints and writes."""
+        return self._group.rank
+
+    @property
+    def world_size(self) -> int:
+        """Processes that share each step."""
+        return self._group.world_size
+
+    @property
+    def summary(self) -> Summary:
+        """What the run has come to so far."""
+        finished = self.step >= self._plan.total_steps
+        seconds = max(time.time() - self._reading.first_start, 1e-9)
+        productive = self._productive_before + self._phases.productive
+        return Summary(
+            result=Result.SUCCEEDED if finished else Result.STOPPED,
+            task=self._config.task,
+            steps=self.step,
+            epochs=round(self.step / self._plan.steps_per_epoch, 4),
+            accuracy=None,
+            loss=self.loss,
+            samples_lost=self._ledger.lost,
+            samples_repeated=self._ledger.repeated,
+            lost_steps=self._reading.lost_steps,
+            restarts=dict(self._env.restarts),
+            goodput=round(min(productive / seconds, 1.0), 4),
+            seconds=round(seconds, 3),
+            world_size=self.world_size,
+            global_batch=self._config.global_batch,
+            shards=self._plan.shards,
+            seed=self._config.seed,
+            generation=self._env.generation,
+        )
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Add up over ranks, for metrics of one's own; every rank must call it."""
+        return self._group.sum(tensor.detach().clone().to(self.device))
+
+    def _join(self) -> None:
+        """Meet the other ranks, and make what depends on them."""
+        config, env = self._config, self._env
+        limit_threads(env)
+        self._group = Group.join(env, choose_device(config.device, env), config.timeout_seconds)
+        self._open.callback(self._group.close)
+        self._recorder.identity(
+            rank=env.rank,
+            local_rank=env.local_rank,
+            world_size=env.world_size,
+            backend=self._group.backend,
+            device=str(self._group.device),
+        )
+        self._own.to(self._group.device)
+        self._identity = identity_of(self._own.model, self._samples, config)
+        self._saver, self._odometer = self._make_saver()
+        self._open.enter_context(self._saver)
+
+    def _make_saver(self) -> tuple[Saver, Odometer | None]:
+        config, env = self._config, self._env
+        one_per_pod = config.checkpoint_scope is CheckpointScope.POD
+        directory, odometer = None, None
+        path = config.checkpoint_dir
+        if path is not None and (env.local_rank if one_per_pod else env.rank) == 0:
+            claim = Claim(path, generation=env.generation, run_id=env.run_id, token=secrets.token_hex(8))
+            directory = CheckpointDirectory(path, keep=config.keep, claim=claim)
+            odometer = Odometer(path, json.dumps(asdict(self._identity)))
+        saver = Saver(
+            config,
+            directory,
+            keeps_time=env.rank == 0,
+            recorder=self._recorder,
+            alarm=self._progress.alarm,
+            note=self._progress.note,
+            device=self._group.device,
+        )
+        return saver, odometer
+
+    def _resume(self) -> None:
+        """Go on from the newest checkpoint of any rank, or begin with rank 0's weights."""
+        config, group = self._config, self._group
+        began = time.perf_counter()
+        self._saver.open()
+        where = f"in {config.checkpoint_dir}"
+        found = newest_of_all(
+            self._saver.newest(),
+            group,
+            lambda manifest: demand_same(manifest, self._identity, where=where, shards=config.shards),
+        )
+        own = Reading() if self._odometer is None else self._odometer.read()
+        self._reading = agreed(own, group, self._began)
+        self._plan = self._make_plan(None if found is None else found.checkpoint.manifest.shards)
+        self._ledger = Ledger(self._plan.samples)
+        if found is not None:
+            self._load(unpack(found.checkpoint))
+            self._recorder.checkpoint_loaded(time.perf_counter() - began)
+        elif group.world_size > 1:
+            send_from_first(self._own.tensors, group)
+        lost = max(0, self._reading.highest_step - self.step)
+        if lost:
+            self._recorder.lost_steps(lost)
+        self._reading = Reading(self.step, self._reading.lost_steps + lost, self._reading.first_start)
+        self._drive_odometer()
+        self._saver.reserve(state_bytes(self._own.model, self._plan.samples))
+        self._parts = StepParts(
+            self._plan,
+            owned(self._plan.shards, group.world_size, group.rank),
+            reader(self._samples),
+            KeyedRandom(config.seed, group.device),
+            SharedBuffers(self._own.model, group),
+            self._phases,
+            group.device,
+        )
+        self._announce()
+
+    def _make_plan(self, stored_shards: int | None) -> Plan:
+        config = self._config
+        shards = choose_shards(
+            config.shards if config.shards is not None else stored_shards,
+            most_ranks=self._env.most_ranks,
+            world_size=self._group.world_size,
+            global_batch=config.global_batch,
+        )
+        return Plan(
+            samples=len(self._samples),
+            global_batch=config.global_batch,
+            shards=shards,
+            seed=config.seed,
+            epochs=config.epochs,
+            max_steps=config.max_steps,
+        )
+
+    def _announce(self) -> None:
+        plan, group = self._plan, self._group
+        sizes = shares(plan.global_batch, plan.shards, group.world_size)
+        self._recorder.planned(plan.total_steps)
+        self._progress.begin(self.step)
+        self._progress.tell(
+            Started(
+                task=self._config.task,
+                world_size=group.world_size,
+                backend=group.backend,
+                device=str(group.device),
+                shards=plan.shards,
+                global_batch=plan.global_batch,
+                per_rank=str(sizes[0]) if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)}",
+                samples=plan.samples,
+                steps_per_epoch=plan.steps_per_epoch,
+                steps=plan.total_steps,
+                resumed_step=self.step,
+                weights=sum(weight.numel() for weight in self._own.model.parameters()),
+            ),
+        )
+
+    def _forget(self) -> None:
+        self._own.forget()
+        self._group.activity = f"in step {self.step}"
+        self._saver.poll()
+
+    def _commit(self, step: Step) -> None:
+        """Let the step count, on all ranks or on none."""
+        self._phases.lap(Phase.OTHER)
+        verdict = self._agreed(step)
+        self._parts.buffers.commit()
+        self._rate = self._own.learning_rate
+        self._own.move(self._config.clip_norm)
+        self._ledger.commit(step.batch_ids)
+        if self._plan.ends_epoch(step.number):
+            self._ledger.close_epoch()
+        self._phases.lap(Phase.OPTIMIZER)
+        self.step += 1
+        self._drive_odometer()
+        self._report(step, verdict)
+        if verdict.stop:
+            self._stopped()
+        elif self.step < self._plan.total_steps and self._saver.is_due(self.step, asked=bool(verdict.save)):
+            self._save(None)
+
+    def _agreed(self, step: Step) -> Verdict:
+        """Add up gradients and vote; see :func:`ddp_trainer.train.vote.check` for what it raises."""
+        add_up(self._own.weights, self._group)
+        ballot = Ballot(
+            samples=sum(len(ids) for ids in step.own_ids),
+            digest=sum(digest(ids) for ids in step.own_ids),
+            loss=step.loss,
+            stop=self._stop.requested,
+            save=self._saver.wants_save(),
+        )
+        verdict = vote(ballot, self._group)
+        self._phases.lap(Phase.COMM_EXPOSED)
+        check(verdict, step=step.number, samples=len(step.batch_ids), digest=digest(step.batch_ids))
+        if not math.isfinite(verdict.loss):
+            raise NotFinite(f"The loss of step {step.number} is {verdict.loss}.", hint="Lower the learning rate.")
+        return verdict
+
+    def _report(self, step: Step, verdict: Verdict) -> None:
+        self.loss = verdict.loss / verdict.samples
+        rate = self._rate
+        own = sum(len(ids) for ids in step.own_ids)
+        self._phases.report(self._recorder, step=self.step, epoch=step.epoch, samples=own)
+        self._recorder.progress(self.loss, rate)
+        self._progress.step(
+            step=self.step,
+            steps=self._plan.total_steps,
+            epoch=step.epoch + 1,
+            samples=verdict.samples,
+            loss=self.loss,
+            learning_rate=rate,
+        )
+
+    def _stopped(self) -> None:
+        """Save, and leave the user's loop for good."""
+        if self._saver.saved_step != self.step:
+            self._save(None)
+        self._saver.settle()
+        self._progress.note(f"Told to stop: left after step {self.step} of {self._plan.total_steps}.")
+        raise SystemExit(self._stop.exit_code if self._stop.exit_code is not None else int(Exit.TERMINATED))
+
+    def _finish(self) -> None:
+        """The last step was committed, by this process or an earlier one."""
+        if self._saver.saved_step != self.step:
+            self._save(self.summary)
+        self._saver.settle()
+        copies = sum(self._group.gather(self._saver.holds(self.step)))
+        error = None if copies else self._saver.not_written(self.step)
+        if self.rank == 0 and self._config.summary is not None:
+            try:
+                self.summary.write(self._config.summary)
+            except OSError as err:
+                self._progress.note(f"The summary could not be written to {self._config.summary}: {err.strerror}.")
+        if error is not None:
+            raise error
+
+    def _save(self, summary: Summary | None) -> None:
+        self._phases.lap(Phase.OTHER)
+        self._saver.save(self.step, lambda: self._state(summary), self._manifest)
+        self._phases.lap(Phase.CHECKPOINT)
+
+    def _state(self, summary: Summary | None) -> dict[str, Any]:
+        return {
+            **self._own.state_dict(),
+            "cursor": {"seed": self._config.seed, "epoch": self._plan.epoch_of(self.step), "step": self.step},
+            "ledger": self._ledger.state_dict(),
+            "time": {
+                "productive": self._productive_before + self._phases.productive,
+                "first_start": self._reading.first_start,
+            },
+            "summary": None if summary is None else summary.to_dict(),
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._own.load_state_dict(
+            {"model": state["model"], "optimizer": state["optimizer"], "scheduler": state["scheduler"]}
+        )
+        self._ledger.load_state_dict(state["ledger"])
+        self.step = self._saver.saved_step = state["cursor"]["step"]
+        self._productive_before = state["time"]["productive"]
+        self._reading.first_start = min(self._reading.first_start, state["time"]["first_start"])
+        if state["summary"] is not None:
+            self._saver.durable_step = self.step
+            self.loss = state["summary"]["loss"]
+
+    def _manifest(self) -> Manifest:
+        return Manifest(
+            identity=self._identity,
+            step=self.step,
+            epoch=self._plan.epoch_of(self.step),
+            shards=self._plan.shards,
+            generation=self._env.generation,
+            run_id=self._env.run_id,
+            world_size=self.world_size,
+            sha256="",
+            size_bytes=0,
+            written_at=time.time(),
+            torch=torch.__version__,
+        )
+
+    def _drive_odometer(self) -> None:
+        self._reading.highest_step = max(self._reading.highest_step, self.step)
+        if self._odometer is not None:
+            self._odometer.write(self._reading)
