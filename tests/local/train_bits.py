@@ -1,0 +1,165 @@
+"""What runs leave behind as one SHA-256, and the tasks and programs whose bits the tests beside this file compare.
+
+Started as a program, it trains as the flags say, on the task below, and dies by SIGKILL at the place that ``DIE_AT``
+names as ``place:calls``: see :data:`PLACES`. Rank 0 does. Rank ``UNLIKE_RANK`` computes with two threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from ddp_trainer.train import cli
+from ddp_trainer.train.archive import Archive
+from ddp_trainer.train.checkpoint import directories, read, unpack
+from ddp_trainer.train.durable import SyncedStream
+from ddp_trainer.train.exact.digest import sha256
+from ddp_trainer.train.optimization import Optimization
+from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.strategies.exact import Exact
+from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+from tests.local.train_group import WorkerGroup
+
+TASK = f"{__name__}:SmallDigits"
+
+
+class SmallDigits(Digits):
+    """Real digits, few enough that some shards of an epoch's last step are empty; convolution, BatchNorm, dropout."""
+
+    name = "small-digits"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._train = LabelledImages(self._train.images[:110], self._train.labels[:110])
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.3),
+            nn.Linear(512, 33),
+            nn.GELU(),
+            nn.Dropout(0.1),
+            nn.Linear(33, 10),
+        )
+
+
+class SlowImages(LabelledImages):
+    """Rank 1 reads them slowly."""
+
+    def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        if os.environ["RANK"] == "1":
+            time.sleep(0.002 * len(ids))
+        return super().batch(ids)
+
+
+class UnevenDigits(SmallDigits):
+    """The same samples, of which one rank gets fewer in the course of time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._train = SlowImages(self._train.images, self._train.labels)
+
+
+class Runs:
+    """Generations of one run in one directory, whose losses are taken down step by step."""
+
+    def __init__(self, directory: Path, flags: Sequence[str]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self.checkpoints = directory / "checkpoints"
+        self._flags = ["--task", TASK, "--log-steps", "1", "--checkpoint-dir", str(self.checkpoints), *flags]
+        self._generation = 0
+        self._losses: dict[int, float] = {}
+        self.metrics: list[dict[str, float]] = []
+        self.said = ""
+        """By rank 0 of the last generation, to people."""
+        self.shards: list[int] = []
+        """Of each rank, where they were balanced."""
+
+    def train(self, world: int, *flags: str, die_at: str = "", unlike_rank: int | None = None) -> list[int]:
+        """One more generation; its exit codes. A step that is done again must come to the same loss."""
+        with WorkerGroup(
+            world,
+            [*self._flags, *flags],
+            directory=self._directory,
+            program=("-m", __name__),
+            generation=self._generation,
+            env={"DIE_AT": die_at, "UNLIKE_RANK": str(unlike_rank)},
+        ) as group:
+            for event in group.events():
+                if event["event"] == "step":
+                    before = self._losses.setdefault(event["step"], event["loss"])
+                    assert before == event["loss"], f"step {event['step']} came to {before}, then {event['loss']}"
+                if event["event"] == "evaluated":
+                    self.metrics.append(event["metrics"])
+                if event["event"] == "balanced":
+                    self.shards = event["shards"]
+            codes = group.finish()
+            self.said = group.stderr()
+        self._generation += 1
+        return codes
+
+    @property
+    def steps(self) -> list[int]:
+        """Whose losses are known."""
+        return sorted(self._losses)
+
+    def sha256(self) -> str:
+        """Of weights, optimizer, losses of all steps, and metrics of the last evaluation."""
+        state = unpack(read(next(directories(self.checkpoints))))
+        kept = {name: state[name] for name in ("model", "optimizer", "ledger", "cursor")}
+        return sha256([kept, sorted(self._losses.items()), self.metrics[-1]])
+
+
+PLACES: dict[str, tuple[type, str, bool]] = {
+    "before-reduce": (Exact, "reduce", False),
+    "after-reduce": (Exact, "reduce", True),
+    "before-optimizer": (Optimization, "step", False),
+    "after-optimizer": (Optimization, "step", True),
+    "before-save": (Saver, "save", False),
+    "within-save": (Archive, "write_to", True),
+    "before-rename": (SyncedStream, "__exit__", True),
+}
+"""Name → a method, and whether it dies after it; the payload is on its way to the disk ``within-save``."""
+
+
+def _die_at(place: str, before: int) -> None:
+    """Let this process be killed in the next call of the method after ``before`` ones."""
+    owner, name, after = PLACES[place]
+    whole = getattr(owner, name)
+    calls = itertools.count()
+
+    def fatal(*args: object, **kwargs: object) -> object:
+        is_due = next(calls) == before
+        if is_due and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = whole(*args, **kwargs)
+        if is_due:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, fatal)
+
+
+def main() -> int:
+    rank = os.environ["RANK"]
+    place, _, calls = os.environ["DIE_AT"].partition(":")
+    if place and rank == "0":
+        _die_at(place, int(calls))
+    unlike = ["--threads", "2"] if rank == os.environ["UNLIKE_RANK"] else []
+    return cli.main([*sys.argv[1:], *unlike])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
