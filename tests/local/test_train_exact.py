@@ -69,7 +69,10 @@ def test_shards_that_move_to_a_faster_rank_leave_the_same_bits(alone: str, tmp_p
 
 def test_small_passes_and_evaluation_by_one_rank_have_the_same_bits_too(tmp_path: Path) -> None:
     flags = (*EXACT, "--micro-batch", "4", "--evaluate-on", "rank0", "--precision", "bf16")
-    assert len({finished(Runs(tmp_path / str(world), flags), world) for world in (1, 2)}) == 1
+    runs = {world: Runs(tmp_path / str(world), flags) for world in (1, 2)}
+    assert len({finished(each, world) for world, each in runs.items()}) == 1
+    assert len(runs[1].told_sha256) == 64
+    assert runs[1].told_sha256 == runs[2].told_sha256
 
 
 def test_ranks_that_compute_differently_are_refused_in_a_sentence(tmp_path: Path) -> None:

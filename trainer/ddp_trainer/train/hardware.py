@@ -33,12 +33,14 @@ def choose_device(asked: DeviceName, env: Environment) -> torch.device:
     return torch.device("cpu")
 
 
-def limit_threads(env: Environment, config: Config) -> None:
+def limit_threads(env: Environment, config: Config | None = None) -> None:
     """Share the processor among local ranks: at torch's default each would use all of it, and all would wait.
 
     Sums that several threads share have other bits than those of one, so ``exact`` has the same number everywhere.
     """
-    threads = 1 if config.threads is None and config.level is Level.EXACT else config.threads
+    threads = None if config is None else config.threads
+    if threads is None and config is not None and config.level is Level.EXACT:
+        threads = 1
     if threads is not None:
         torch.set_num_threads(threads)
     elif env.local_world_size > 1 and not env.threads_chosen:

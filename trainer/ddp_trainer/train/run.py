@@ -451,10 +451,18 @@ class Run:
         summary = self._summary(Result.SUCCEEDED, metrics)
         self._save(summary)
         self._settle()
+        if self._config.level is Level.EXACT:
+            self._tell_digest()
         # With a volume per pod, one copy is enough. Ranks also wait here for each other's saves.
         copies = sum(self._group.gather(self._saver.holds(self._step)))
         error = None if copies else self._saver.not_written(self._step)
         return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
+
+    def _tell_digest(self) -> None:
+        from ddp_trainer.train.exact.digest import sha256  # noqa: PLC0415 - few runs need it
+
+        digest = sha256([self._model.state_dict(), self._optimization.state_dict()])
+        self._progress.note(f"Weights and optimizer have the SHA-256 {digest}.")
 
     def _settle(self) -> None:
         self._saver.settle()
