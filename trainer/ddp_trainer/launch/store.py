@@ -164,12 +164,12 @@ async def _run(arguments: argparse.Namespace) -> Over | None:
         patience=Patience(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
         linger=arguments.linger_seconds,
     )
-    server = await store.listen(arguments.host, arguments.port)
-    port = server.sockets[0].getsockname()[1]
-    print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
     loop = asyncio.get_running_loop()
     for which in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(which, store.finished.set)
+    server = await store.listen(arguments.host, arguments.port)
+    port = server.sockets[0].getsockname()[1]
+    print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
     with contextlib.closing(server):
         await store.finished.wait()
     return store.membership.over
