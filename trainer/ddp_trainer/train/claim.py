@@ -21,9 +21,10 @@ FILE: Final = "CLAIM"
 class Claim:
     """This writer's claim on one directory."""
 
-    def __init__(self, directory: Path, *, generation: int, run_id: str, token: str) -> None:
+    def __init__(self, directory: Path, *, generation: int, fence: int, run_id: str, token: str) -> None:
         self._file = directory / FILE
         self._generation = generation
+        self._fence = fence
         self._run_id = run_id
         self.token = token
         """Unlike that of any other writer."""
@@ -33,15 +34,22 @@ class Claim:
         """Become the directory's writer; newest wins.
 
         Raises:
-            StaleGeneration: a later generation of this run has claimed it already.
+            StaleGeneration: a later worker group of this run has claimed it already, as its greater fence tells;
+                generations begin at 1 again when store and pods are all new, as after a suspension.
             OSError: the claim could not be written.
         """
         standing = self._standing()
         same_run = bool(self._run_id) and standing.get("run_id") == self._run_id
-        later = standing.get("generation")
-        if same_run and isinstance(later, int) and later > self._generation:
-            raise self._stale(later)
-        claim = {"token": self.token, "generation": self._generation, "run_id": self._run_id, "pid": os.getpid()}
+        fence = standing.get("fence")
+        if same_run and isinstance(fence, int) and fence > self._fence:
+            raise self._stale(standing.get("generation"))
+        claim = {
+            "token": self.token,
+            "generation": self._generation,
+            "fence": self._fence,
+            "run_id": self._run_id,
+            "pid": os.getpid(),
+        }
         write_durably(self._file, json.dumps(claim).encode())
         self._taken = True
 

@@ -28,6 +28,8 @@ class Environment:
     agent_hosts_store: bool = False
     """The launcher, and not rank 0, listens on the master port (stock torchrun)."""
     generation: int = 0
+    fence: int = 0
+    """Grows from one worker group of the run to the next, also where the generation begins at 1 again."""
     run_id: str = ""
     most_ranks: int | None = None
     """The most ranks that the job can ever have, where the launcher says so."""
@@ -54,6 +56,7 @@ class Environment:
         if not 0 <= rank < world:
             raise BadConfig(f"RANK is {rank} and WORLD_SIZE is {world}.", hint="RANK must be below WORLD_SIZE.")
         local_world = _integer(environ, "LOCAL_WORLD_SIZE", 1)
+        generation = _integer(environ, Env.GENERATION, _integer(environ, "TORCHELASTIC_RESTART_COUNT", 0))
         return cls(
             rank=rank,
             local_rank=_integer(environ, "LOCAL_RANK", 0),
@@ -62,7 +65,8 @@ class Environment:
             master_address=environ.get("MASTER_ADDR", "127.0.0.1"),
             master_port=_integer(environ, "MASTER_PORT", 0),
             agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            generation=_integer(environ, Env.GENERATION, _integer(environ, "TORCHELASTIC_RESTART_COUNT", 0)),
+            generation=generation,
+            fence=_integer(environ, Env.FENCE, generation),
             run_id=environ.get(Env.RUN_ID, ""),
             most_ranks=_most_ranks(environ, local_world),
             restarts=_restarts(environ),

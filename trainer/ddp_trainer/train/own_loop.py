@@ -180,7 +180,8 @@ class Job:
         directory, odometer = None, None
         path = config.checkpoint_dir
         if path is not None and (env.local_rank if one_per_pod else env.rank) == 0:
-            claim = Claim(path, generation=env.generation, run_id=env.run_id, token=secrets.token_hex(8))
+            token = secrets.token_hex(8)
+            claim = Claim(path, generation=env.generation, fence=env.fence, run_id=env.run_id, token=token)
             directory = CheckpointDirectory(path, keep=config.keep, claim=claim)
             odometer = Odometer(path, json.dumps(asdict(self._identity)))
         saver = Saver(

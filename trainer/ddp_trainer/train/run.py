@@ -152,7 +152,9 @@ class Run:
         path = self._config.checkpoint_dir
         if path is not None and self._writes():
             token = secrets.token_hex(8)
-            claim = Claim(path, generation=self._env.generation, run_id=self._env.run_id, token=token)
+            claim = Claim(
+                path, generation=self._env.generation, fence=self._env.fence, run_id=self._env.run_id, token=token
+            )
             directory = CheckpointDirectory(path, keep=self._config.keep, claim=claim, best=self._watch.best)
         return Saver(
             self._config,

@@ -15,6 +15,7 @@ import torch
 from ddp_trainer.contract import Exit
 from ddp_trainer.train.archive import pack
 from ddp_trainer.train.checkpoint import MANIFEST, PAYLOAD, unpack
+from ddp_trainer.train.claim import Claim
 from ddp_trainer.train.errors import CheckpointMismatch, StaleGeneration
 from ddp_trainer.train.manifest import demand_same
 from tests.unit.ddp_trainer.train.train_builders import IDENTITY, a_directory, a_manifest, write
@@ -142,6 +143,17 @@ def test_a_superseded_writer_cannot_claim_the_directory_back(tmp_path: Path) -> 
     a_directory(tmp_path, generation=2)
     with pytest.raises(StaleGeneration):
         a_directory(tmp_path, generation=1, token="b")
+
+
+def test_generations_that_begin_again_after_a_suspension_are_not_stale(tmp_path: Path) -> None:
+    before = Claim(tmp_path, generation=7, fence=1_000, run_id="run", token="before")
+    after = Claim(tmp_path, generation=1, fence=2_000, run_id="run", token="after")
+    before.take()
+    after.take()
+    with pytest.raises(StaleGeneration, match="Generation 7 may no longer write"):
+        before.check()
+    with pytest.raises(StaleGeneration):
+        before.take()
 
 
 def test_a_new_run_may_claim_the_directory_of_an_old_one(tmp_path: Path) -> None:

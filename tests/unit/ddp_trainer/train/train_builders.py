@@ -50,7 +50,7 @@ def a_manifest(step: int, **changes: object) -> Manifest:
 def a_directory(
     path: Path, *, keep: int = 3, generation: int = 0, token: str = "a", best: str | None = None
 ) -> CheckpointDirectory:
-    claim = Claim(path, generation=generation, run_id="run", token=token)
+    claim = Claim(path, generation=generation, fence=generation, run_id="run", token=token)
     directory = CheckpointDirectory(path, keep=keep, claim=claim, best=None if best is None else Goal(best))
     directory.open()
     return directory
