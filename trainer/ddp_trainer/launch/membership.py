@@ -277,7 +277,8 @@ class Membership:
             return
         cause = self._cause()
         self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
-        spent = cause in exitcodes.CHARGED and self._restarts_left() <= 0
+        hopeless = self._first is not None and self._first.exit_code in exitcodes.HOPELESS
+        spent = cause in exitcodes.CHARGED and (hopeless or self._restarts_left() <= 0)
         code = self._give_up_code() if spent else 0
         if spent and code < exitcodes.RETRYABLE:
             self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))

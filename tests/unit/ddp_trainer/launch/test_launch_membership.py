@@ -163,6 +163,15 @@ def test_a_retryable_failure_of_a_run_without_restarts_lets_new_pods_go_on_with_
     assert (new.runs, other.runs) == (2, 2)
 
 
+@pytest.mark.parametrize("exit_code", [2, 93])
+def test_what_no_restart_can_help_ends_the_run_at_once(exit_code: int) -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=5))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=exit_code).join()
+    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, exit_code)
+    assert agent.runs == 1
+
+
 def test_signals_that_spend_a_budget_give_the_run_up() -> None:
     run = SimulatedRun(a_policy(1, 1, max_restarts=1))
     (agent,) = run.joined(0)
