@@ -7,7 +7,7 @@ as many bytes as a ring does; else each rank sends one slice for every subtree t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -22,6 +22,9 @@ _all_gather: Final = getattr(dist, "all_gather_single", None) or dist.all_gather
 
 BUCKET_BYTES: Final = 64 << 20
 """Exchanged at a time, so that memory beside the gradients stays bounded."""
+
+SMALL_BYTES: Final = 1 << 16
+"""Of all subtrees together: below this an exchange takes as long as its round trips, whatever it moves."""
 
 
 def exchange(own: Sequence[list[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group) -> list[Tensor]:
@@ -68,7 +71,10 @@ def _exchange_bucket(
     own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group
 ) -> Tensor:
     """The sum as one vector; some zeros stand after it, so that all slices have one length."""
+    places = [node for each in nodes for node in each]
     size = sum(tensor.numel() for tensor in own[0])
+    if len(places) * size * own[0][0].element_size() <= SMALL_BYTES:
+        return _gather_bucket(own, nodes, leaves, group)
     slice_size = -(-size // group.world_size)
     padded = own[0][0].new_zeros(len(own), group.world_size * slice_size)
     for row, sums in zip(padded, own, strict=True):
@@ -79,11 +85,31 @@ def _exchange_bucket(
     received = sent.new_empty(sum(counts))
     with group.watched():
         dist.all_to_all_single(received, sent, counts, [len(own) * slice_size] * group.world_size)
-    counter = BinaryCounter[Tensor](leaves, Tensor.add_)
-    places = [node for each in nodes for node in each]
-    for node, part in zip(places, received.view(len(places), slice_size), strict=True):
-        counter.put(node, part)
     whole = sent.new_empty(group.world_size * slice_size)
+    summed = _along_tree(places, received.view(len(places), slice_size), leaves)
     with group.watched():
-        _all_gather(whole, counter.root())
+        _all_gather(whole, summed)
     return whole
+
+
+def _gather_bucket(
+    own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group
+) -> Tensor:
+    """All subtrees' sums to all ranks, each of which adds them up: one exchange in place of two."""
+    most = max(len(each) for each in nodes)
+    sent = torch.stack([torch.cat([tensor.reshape(-1) for tensor in sums]) for sums in own])
+    # Ranks send equally much: those with fewer subtrees send rows that nobody reads.
+    sent = torch.cat([sent, sent.new_zeros(most - len(own), sent.shape[1])])
+    received = sent.new_empty(group.world_size * most, sent.shape[1])
+    with group.watched():
+        _all_gather(received, sent)
+    rows = received.view(group.world_size, most, -1)
+    parts = [part for each, of_rank in zip(nodes, rows, strict=True) for part in of_rank[: len(each)]]
+    return _along_tree([node for each in nodes for node in each], parts, leaves)
+
+
+def _along_tree(nodes: Iterable[Node], parts: Iterable[Tensor], leaves: int) -> Tensor:
+    counter = BinaryCounter[Tensor](leaves, Tensor.add_)
+    for node, part in zip(nodes, parts, strict=True):
+        counter.put(node, part)
+    return counter.root()
