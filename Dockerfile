@@ -28,15 +28,15 @@ COPY trainer trainer
 COPY kubectl_plugin kubectl_plugin
 RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /dist .
 
-# --- cpu: torch's own index has wheels without CUDA; they are a tenth in size. ---
+# --- cpu: wheels without CUDA are a tenth in size; PyTorch's installation page names the index that has them. ---
 FROM base AS torch-cpu
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX=
 COPY constraints.txt /
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/ddp \
- && pip --python /opt/ddp/bin/python install --no-deps --extra-index-url "${TORCH_INDEX}" --constraint /constraints.txt torch \
+ && pip --python /opt/ddp/bin/python install --no-deps ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} --constraint /constraints.txt torch \
  && { test ! -e /opt/ddp/lib/python3*/site-packages/torch/lib/libtorch_cuda.so \
-      || { echo "target cpu: ${TORCH_INDEX} had no CPU wheel of torch; name an index that has: --build-arg TORCH_INDEX=URL" >&2; exit 1; }; }
+      || { echo "target cpu: pip found no wheel of torch without CUDA; name an index that has one, as PyTorch's installation page tells: --build-arg TORCH_INDEX=URL" >&2; exit 1; }; }
 
 FROM torch-cpu AS dependencies-cpu
 COPY --from=requirements /src/requirements.txt /

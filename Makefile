@@ -46,9 +46,9 @@ docs: $(READY) ## Write again what is generated: tables of docs/ and manifests/e
 	@$(BIN)/python -m ddp_trainer.metrics.reference > docs/metrics.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
 
-image: ## Build the trainer image, target cpu
+image: ## Build the trainer image, target cpu: make image TORCH_INDEX=<index of torch's CPU builds>
 	@test -n "$(BUILD)" || { echo "make image: none of docker, podman and buildah is installed; install one of them." >&2; exit 1; }
-	$(BUILD) build --target cpu --tag $(IMAGE) .
+	$(BUILD) build --target cpu --tag $(IMAGE) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) .
 
 lock: $(READY) ## Pin what is installed in .venv as constraints.txt
 	@$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^pip==' > constraints.txt
