@@ -32,10 +32,11 @@ class TreeSum:
     def clear(self) -> None:
         """Forget what was put in."""
         self._counter.clear()
-        self._next = self._own.start
+        self._next = self.own.start
 
     @property
-    def _own(self) -> range:
+    def own(self) -> range:
+        """This rank's shards."""
         return self._runs[self._group.rank]
 
     def reassign(self, own: range) -> None:
@@ -61,7 +62,7 @@ class TreeSum:
         Raises:
             PeerLost: a peer went away.
         """
-        self._fill_up_to(self._own.stop)
+        self._fill_up_to(self.own.stop)
         if self._group.world_size == 1:
             total = self._counter.root()
         else:

@@ -39,7 +39,7 @@ def exchange(own: Sequence[list[Tensor]], nodes: Sequence[Sequence[Node]], leave
     Raises:
         PeerLost: a peer went away.
     """
-    for bucket in buckets(own[0]):
+    for bucket in buckets(own[0], BUCKET_BYTES):
         summed = _exchange_bucket([[sums[each] for each in bucket] for sums in own], nodes, leaves, group)
         start = 0
         for each in bucket:
@@ -49,7 +49,7 @@ def exchange(own: Sequence[list[Tensor]], nodes: Sequence[Sequence[Node]], leave
     return own[0]
 
 
-def buckets(tensors: Sequence[Tensor], limit_bytes: int = BUCKET_BYTES) -> Iterator[list[int]]:
+def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> Iterator[list[int]]:
     """Positions of tensors that travel together: of one type, and no more than the limit, but at least one tensor."""
     by_type: dict[torch.dtype, list[int]] = {}
     for position, tensor in enumerate(tensors):

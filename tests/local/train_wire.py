@@ -1,0 +1,66 @@
+"""A rank that adds up random tensors along the tree, and says whether the bits are those of one rank alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.exact import wire
+from ddp_trainer.train.exact.digest import sha256
+from ddp_trainer.train.exact.tree_sum import TreeSum
+from ddp_trainer.train.group import Group
+
+SHAPES = ((7, 3), (), (129,), (2, 0), (5, 5, 5), (1,))
+TYPES = (torch.float32, torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float32)
+CPU = torch.device("cpu")
+UNEVEN = {2: (0, 6), 3: (0, 1, 6)}
+"""World → first shards of its ranks, as dynamic balance might give them."""
+
+
+def leaf(shard: int) -> list[Tensor]:
+    """What a shard gives: numbers so unlike in size that any other association has other bits."""
+    generator = torch.Generator().manual_seed(shard)
+    return [
+        (torch.randn(shape, generator=generator) * 10.0 ** (shard % 5)).to(kind)
+        for shape, kind in zip(SHAPES, TYPES, strict=True)
+    ]
+
+
+def zeros() -> list[Tensor]:
+    return [torch.zeros_like(each) for each in leaf(0)]
+
+
+def total(tree: TreeSum, own: range) -> str:
+    for shard in own:
+        # Every third gives nothing.
+        if shard % 3 != 2:
+            tree.put(shard, leaf(shard))
+    return sha256(tree.total())
+
+
+def main() -> int:
+    shards = int(os.environ["TREE_SHARDS"])
+    alone = total(TreeSum(shards, Group(0, 1, "none", CPU), zeros), range(shards))
+    env = Environment.from_environ(os.environ)
+    group = Group.join(env, CPU, 60)
+    tree = TreeSum(shards, group, zeros)
+    found = []
+    for bucket_bytes, small_bytes in ((1 << 20, 1 << 20), (1 << 20, 0), (100, 0), (1, 600)):
+        wire.BUCKET_BYTES, wire.SMALL_BYTES = bucket_bytes, small_bytes  # type: ignore[misc] # to reach every path
+        found.append(total(tree, tree.own))
+    starts = [*UNEVEN[group.world_size], shards]
+    tree.reassign(range(starts[group.rank], starts[group.rank + 1]))
+    found.append(total(tree, tree.own))
+    if group.rank == 0:
+        print(json.dumps({"event": "sums", "alone": alone, "together": found}), flush=True)
+    group.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
