@@ -67,6 +67,30 @@ def test_exact_refuses_sparse_gradients_in_a_sentence() -> None:
         run(Config(level=Level.EXACT, optimizer="sgd", epochs=1, global_batch=4), SparseLines(), env=HERE)  # type: ignore[arg-type] # as flags give it
 
 
+class CountedLines(Lines):
+    """Notes how many samples each pass has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: list[int] = []
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        if model.training:
+            self.passes.append(len(batch))
+        return super().losses(model, batch)
+
+
+def test_fast_computes_a_ranks_shards_at_once_and_without_random_draws_comes_to_the_same() -> None:
+    tasks = {level: CountedLines() for level in (Level.ORDERED, Level.FAST)}
+    losses = {}
+    for level, task in tasks.items():
+        config = Config(level=level, epochs=2, global_batch=4, shards=2, warmup_steps=0)
+        losses[level] = run(config, task, env=HERE).summary.loss
+    assert tasks[Level.ORDERED].passes == [2, 2, 2, 2, 1, 1] * 2
+    assert tasks[Level.FAST].passes == [4, 4, 2] * 2
+    assert losses[Level.FAST] == pytest.approx(losses[Level.ORDERED], rel=1e-5)
+
+
 class Pair(NamedTuple):
     x: Tensor
     name: list[str]
