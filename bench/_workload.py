@@ -1,0 +1,154 @@
+"""What the loops of ``bench overhead`` train, and the clock that times them from inside the model.
+
+All loops train the same network on the same samples from the same seed, with the same batch and the same optimizer. The
+model itself keeps the time: the forward pass that ends the warm-up starts the clock, and the one after the last timed
+step stops it, so that no loop is charged for its start or its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from ddp_trainer.train.models.gpt import Gpt
+
+SEED: Final = 5
+_RATE: Final = 1e-3
+_CLASSES: Final = 10
+
+Pair = tuple[Tensor, Tensor]
+"""Inputs and labels of some samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A network, and samples for it."""
+
+    batch: int
+    """Samples of a step, over all ranks together."""
+    count: int
+    """Samples of an epoch; a multiple of the batch."""
+    network: Callable[[], nn.Module]
+    samples: Callable[[int], Pair]
+
+
+def world_size() -> int:
+    """Ranks of this loop: told by torchrun's variable, which a loop of one process must not see."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _points(count: int) -> Pair:
+    inputs = torch.randn(count, 64, generator=torch.Generator().manual_seed(SEED))
+    return inputs, inputs[:, :_CLASSES].argmax(1)
+
+
+def _tokens(count: int) -> Pair:
+    text = torch.randint(256, (count, 129), generator=torch.Generator().manual_seed(SEED))
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def _perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, _CLASSES))
+
+
+WORKLOADS: Final[Mapping[str, Workload]] = {
+    "tiny": Workload(64, 64 * 100, _perceptron, _points),
+    # 9.5 million weights.
+    "gpt": Workload(4, 4 * 50, lambda: Gpt(vocabulary=256, window=128, layers=12, heads=8, width=256), _tokens),
+}
+
+
+class Clock:
+    """Counts forward passes, of which a step has one, and times those after the warm-up."""
+
+    def __init__(self, warmup: int, steps: int) -> None:
+        self._first, self._last = warmup, warmup + steps
+        self._ticks: list[float] = []
+        self._processor = 0.0
+
+    @property
+    def steps(self) -> int:
+        """How many a loop must take."""
+        return self._last + 1
+
+    def tick(self) -> None:
+        """A forward pass begins."""
+        passed = len(self._ticks)
+        if passed == self._first:
+            self._processor = -time.process_time()
+        elif passed == self._last:
+            self._processor += time.process_time()
+        self._ticks.append(time.perf_counter())
+
+    def result(self) -> dict[str, float]:
+        """Seconds of a step: the mean and the median by the clock on the wall, and the mean of the processor's.
+
+        Raises:
+            RuntimeError: the loop took another number of steps than it was told to.
+        """
+        if len(self._ticks) != self.steps:
+            raise RuntimeError(f"The loop ran {len(self._ticks)} forward passes where {self.steps} were wanted.")
+        timed = self._ticks[self._first :]
+        steps = [after - before for before, after in itertools.pairwise(timed)]
+        return {
+            "mean": statistics.fmean(steps),
+            "median": statistics.median(steps),
+            "processor": self._processor / len(steps),
+        }
+
+
+class Timed(nn.Module):
+    """A network that keeps the time."""
+
+    def __init__(self, work: Workload, clock: Clock) -> None:
+        super().__init__()
+        torch.manual_seed(SEED)
+        self.network = work.network()
+        self._clock = clock
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits, ``(predictions, classes)``."""
+        self._clock.tick()
+        logits: Tensor = self.network(inputs)
+        return logits.flatten(0, -2)
+
+
+def mean_loss(model: nn.Module, pair: Pair) -> Tensor:
+    """Mean cross entropy."""
+    inputs, labels = pair
+    return nn.functional.cross_entropy(model(inputs), labels.flatten())
+
+
+def optimizer_of(model: nn.Module) -> Optimizer:
+    """The same for all loops: torch's default kind of AdamW."""
+    return AdamW(model.parameters(), lr=_RATE)
+
+
+class Rows:
+    """A map-style dataset whose batches are cut out of two tensors at once, the fastest that there is."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._inputs, self._labels = pair
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> Pair:
+        return self._inputs[index], self._labels[index]
+
+    def __getitems__(self, indices: list[int]) -> Pair:
+        """What torch's DataLoader asks for where it is offered; already collated."""
+        return self.batch(torch.tensor(indices))
+
+    def batch(self, ids: Tensor) -> Pair:
+        """What our trainer asks for where it is offered."""
+        return self._inputs[ids], self._labels[ids]

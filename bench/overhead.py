@@ -1,0 +1,147 @@
+"""What a training loop adds to a step of one written by hand: ours with everything on, and other libraries'.
+
+Every loop is a process of its own, in turns, and the model inside keeps the time (``bench/_workload.py``). A perceptron
+of 26,000 weights on one process shows what is added in microseconds; a GPT of 9.5 million weights on two gloo ranks
+shows whether any of it matters. Ours records metrics on a real board, keeps the ledger, votes, looks at all gradients
+and has a checkpoint directory; no evaluation and no save falls into the timed steps.
+
+What is added is judged by the processor's seconds, all threads of the process together: other load on the machine does
+not count as ours, and waiting, of which a step of one process has none, does not hide. Peers that are not installed are
+named and left out: ``pip install --group bench`` brings them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench._torchrun import free_port
+from bench.harness import CannotMeasure, Options, Report, interleaved, paired_ratio
+
+SUMMARY = "what our loop and other libraries' add to a step of one written by hand"
+
+SCRIPT: Final = Path(__file__).parent / "scripts" / "loop.py"
+PEERS: Final = {
+    "fabric": "lightning",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "hf_trainer": "transformers",
+}
+"""Loop of a peer → module that it needs."""
+GPT_PEERS: Final = ("fabric", "accelerate")
+BAR_SECONDS: Final = 20e-6
+BAR_RATIO: Final = 0.99
+LIMIT_SECONDS: Final = 600
+
+Times = dict[str, float]
+"""What ``bench/scripts/loop.py`` prints."""
+
+
+def measure(options: Options) -> Report:
+    """The small model in one process, then the larger one in two."""
+    report = Report()
+    peers = installed(options)
+    _measure_tiny(report, peers, options)
+    _measure_gpt(report, [peer for peer in peers if peer in GPT_PEERS], options)
+    return report
+
+
+def installed(options: Options) -> list[str]:
+    """Peers that can be imported; tells of the others."""
+    missing = sorted({module for module in PEERS.values() if importlib.util.find_spec(module) is None})
+    if missing:
+        options.progress(f"Not installed, and left out: {', '.join(missing)} (pip install --group bench).")
+    return [peer for peer, module in PEERS.items() if module not in missing]
+
+
+def _measure_tiny(report: Report, peers: Sequence[str], options: Options) -> None:
+    rounds, steps = (1, 300) if options.quick else (5, 1500)
+    taken = taken_in_turns(["bare", "ours", *peers], "tiny", 1, steps, rounds, options)
+    bare = [times["processor"] for times in taken["bare"]]
+    report.baseline("bare_step_seconds", [times["median"] for times in taken["bare"]])
+    report.baseline("bare_step_processor_seconds", bare)
+    for name in ("ours", *peers):
+        added = [times["processor"] - alone for times, alone in zip(taken[name], bare, strict=True)]
+        put = report.figure if name == "ours" else report.baseline
+        spread = put(f"{name}_added_per_step_seconds", added)
+        if name == "ours":
+            report.at_most("median seconds that our loop adds to a bare step", spread.median, BAR_SECONDS)
+
+
+def _measure_gpt(report: Report, peers: Sequence[str], options: Options) -> None:
+    rounds, steps = (1, 6) if options.quick else (5, 30)
+    taken = taken_in_turns(["bare", "ours", *peers], "gpt", 2, steps, rounds, options)
+    bare = [times["median"] for times in taken["bare"]]
+    report.baseline("gpt_bare_step_seconds", bare)
+    for name in ("ours", *peers):
+        put = report.figure if name == "ours" else report.baseline
+        rate = put(f"gpt_{name}_rate_to_bare_ratio", paired_ratio(bare, [times["median"] for times in taken[name]]))
+        if name == "ours":
+            report.at_least("rate of our loop over the bare one, GPT on 2 ranks", rate.median, BAR_RATIO)
+
+
+def taken_in_turns(
+    loops: Sequence[str], workload: str, ranks: int, steps: int, rounds: int, options: Options
+) -> dict[str, list[Times]]:
+    """Run each loop once per round."""
+    taken: dict[str, list[Times]] = {loop: [] for loop in loops}
+
+    def once(loop: str) -> float:
+        taken[loop].append(one_run(loop, workload, ranks, steps))
+        return taken[loop][-1]["median"]
+
+    arms: Mapping[str, Callable[[], float]] = {loop: partial(once, loop) for loop in loops}
+    interleaved(arms, rounds=rounds, options=options)
+    return taken
+
+
+def one_run(loop: str, workload: str, ranks: int, steps: int) -> Times:
+    """Start the ranks of one loop; answers with what the first of them measured.
+
+    Raises:
+        CannotMeasure: one of them failed.
+    """
+    command = [sys.executable, str(SCRIPT), loop, workload, str(steps)]
+    with tempfile.TemporaryDirectory() as board:
+        processes = [
+            subprocess.Popen(
+                command,
+                env=environment(rank, ranks, port, board),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for port in [free_port()]
+            for rank in range(ranks)
+        ]
+        try:
+            said = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
+        except subprocess.TimeoutExpired:
+            raise CannotMeasure(f"The loop {loop!r} took longer than {LIMIT_SECONDS} s.") from None
+        finally:
+            for process in processes:
+                process.kill()
+    for process, (_, errors) in zip(processes, said, strict=True):
+        if process.returncode:
+            last = (errors.strip().splitlines() or ["it said nothing"])[-1]
+            raise CannotMeasure(f"The loop {loop!r} ended with {process.returncode}: {last}")
+    times: Times = json.loads(said[0][0])
+    return times
+
+
+def environment(rank: int, ranks: int, port: int, board: str) -> dict[str, str]:
+    """What torchrun would tell a rank; nothing to a process that is alone."""
+    mine = os.environ | {"OMP_NUM_THREADS": "1", "DDP_METRICS_DIR": board, "GLOO_SOCKET_IFNAME": "lo"}
+    if ranks == 1:
+        return mine
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "bench"}
+    return mine | address | {name: str(number) for name, number in numbers.items()}
