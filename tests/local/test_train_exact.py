@@ -71,8 +71,8 @@ def test_small_passes_and_evaluation_by_one_rank_have_the_same_bits_too(tmp_path
     flags = (*EXACT, "--micro-batch", "4", "--evaluate-on", "rank0", "--precision", "bf16")
     runs = {world: Runs(tmp_path / str(world), flags) for world in (1, 2)}
     assert len({finished(each, world) for world, each in runs.items()}) == 1
-    assert len(runs[1].told_sha256) == 64
-    assert runs[1].told_sha256 == runs[2].told_sha256
+    assert runs[1].notes == runs[2].notes
+    assert runs[1].notes[-1].startswith("Weights and optimizer have the SHA-256 ")
 
 
 def test_ranks_that_compute_differently_are_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -80,6 +80,16 @@ def test_ranks_that_compute_differently_are_refused_in_a_sentence(tmp_path: Path
     assert runs.train(2, unlike_rank=1) == [Exit.USAGE] * 2
     assert "--level exact cannot give the same bits on unlike machines: rank 0 computes on " in runs.said
     assert len(runs.said.splitlines()) == 1
+
+
+def test_a_run_that_goes_on_otherwise_than_it_began_says_so(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, FLAGS)
+    for steps, flags in ((2, ()), (4, ("--level", "exact")), (6, ("--level", "exact", "--threads", "2"))):
+        assert runs.train(1, "--max-steps", str(steps), *flags) == [Exit.SUCCESS], runs.said
+    first, _, second, _ = runs.notes
+    assert first.startswith("The steps so far were computed without --level exact, and those from here on ")
+    assert second.count(" thread") == 2
+    assert second.endswith("the result will not have the bits of a run that was computed in one way.")
 
 
 def test_fast_commits_the_same_samples_in_the_same_steps(tmp_path: Path) -> None:

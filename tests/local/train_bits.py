@@ -84,8 +84,8 @@ class Runs:
         self.metrics: list[dict[str, float]] = []
         self.said = ""
         """By rank 0 of the last generation, to people."""
-        self.told_sha256 = ""
-        """Of weights and optimizer, as the run itself told it in the end."""
+        self.notes: list[str] = []
+        """What the runs told people about bits."""
         self.shards: list[int] = []
         """Of each rank, where they were balanced."""
 
@@ -105,8 +105,8 @@ class Runs:
                     assert before == event["loss"], f"step {event['step']} came to {before}, then {event['loss']}"
                 if event["event"] == "evaluated":
                     self.metrics.append(event["metrics"])
-                if event["event"] == "note" and "SHA-256" in event["text"]:
-                    self.told_sha256 = event["text"].split()[-1].rstrip(".")
+                if event["event"] == "note" and event["text"].startswith(("The steps so far", "Weights and optimizer")):
+                    self.notes.append(event["text"])
                 if event["event"] == "balanced":
                     self.shards = event["shards"]
             codes = group.finish()

@@ -300,6 +300,7 @@ class Run:
             self._watch.load_state_dict(state["watch"])
         self._stepper.restart()
         self._step = self._saver.saved_step = state["cursor"]["step"]
+        self._tell_change(state.get("computed_on", ""))
         self._productive_before, self._phases.productive = state["time"]["productive"], 0.0
         self._reading.first_start = min(self._reading.first_start, state["time"]["first_start"])
         summary = state["summary"]
@@ -412,6 +413,7 @@ class Run:
             "ledger": self._ledger.state_dict(),
             "data": self._feed.state_dict(),
             "watch": self._watch.state_dict(),
+            "computed_on": self._computed_on(),
             "time": {
                 "productive": self._productive_before + self._phases.productive,
                 "first_start": self._reading.first_start,
@@ -459,6 +461,21 @@ class Run:
         copies = sum(self._group.gather(self._saver.holds(self._step)))
         error = None if copies else self._saver.not_written(self._step)
         return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
+
+    def _computed_on(self) -> str:
+        """What the bits depend on besides the run; empty where none are promised."""
+        if self._config.level is not Level.EXACT:
+            return ""
+        from ddp_trainer.train.exact.kin import kind_of_machine  # noqa: PLC0415 - few runs need it
+
+        return kind_of_machine(self._group.device)
+
+    def _tell_change(self, before: str) -> None:
+        if self._config.level is Level.EXACT:
+            from ddp_trainer.train.exact.kin import change  # noqa: PLC0415 - few runs need it
+
+            if (told := change(before, self._computed_on())) is not None:
+                self._progress.note(told)
 
     def _tell_digest(self) -> None:
         from ddp_trainer.train.exact.digest import sha256  # noqa: PLC0415 - few runs need it

@@ -38,6 +38,17 @@ def demand_kin(own: str, group: Group) -> None:
     )
 
 
+def change(before: str, now: str) -> str | None:
+    """The sentence for a run that goes on elsewhere than it was; ``before`` is empty where nobody took that down."""
+    if before == now:
+        return None
+    where = f"on {before}" if before else "without --level exact"
+    return (
+        f"The steps so far were computed {where}, and those from here on {now}: the result will not have the bits of "
+        "a run that was computed in one way."
+    )
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
