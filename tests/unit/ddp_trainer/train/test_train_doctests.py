@@ -10,7 +10,7 @@ import pytest
 
 import ddp_trainer.train
 
-MODULES = [module.name for module in pkgutil.iter_modules(ddp_trainer.train.__path__, "ddp_trainer.train.")]
+MODULES = [module.name for module in pkgutil.walk_packages(ddp_trainer.train.__path__, "ddp_trainer.train.")]
 
 
 @pytest.mark.parametrize("name", MODULES)
