@@ -69,6 +69,7 @@ class Stepper:
         """``told`` gets the sentence of each sample that is skipped."""
         self._plan = plan
         self._digests = Digests(plan)
+        self._no_loss = torch.zeros((), dtype=torch.float64, device=group.device)
         self._group = group
         self._strategy = strategy
         self._optimization = optimization
@@ -125,7 +126,7 @@ class Stepper:
         """Forward and backward of the shards that this rank owns and that are not empty."""
         self._optimization.forget()
         self._strategy.begin(step)
-        share = Share(torch.zeros((), dtype=torch.float64, device=self._group.device))
+        share = Share(self._no_loss)
         cuts = [(shard, batch[cut(len(batch), self._plan.shards, shard)]) for shard in self._shards]
         work = [(shard, ids) for shard, ids in cuts if len(ids)]
         last = None if not work else work[0][0] if self._merges else work[-1][0]
@@ -135,7 +136,7 @@ class Stepper:
             for number, piece in enumerate(pieces, start=1):
                 is_last = (shard, number) == (last, len(pieces))
                 with nullcontext() if is_last else self._strategy.alone():
-                    share.loss += self._pass(piece, len(batch))
+                    share.loss = share.loss + self._pass(piece, len(batch))
                 self._buffers.shard_done()
             self._buffers.close_shard(shard)
             self._strategy.shard_done(shard)
