@@ -103,7 +103,7 @@ def begin(run: Torchrun, workers: int) -> None:
 def worker_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
     """One node, two ranks: one is killed."""
     ours, stock = Tries(), Tries()
-    rounds, per_round = (2, 3) if options.quick else (10, 3)
+    rounds, per_round = (2, 3) if options.quick else (6, 5)
     with job(jobs, "worker-killed", "1", 1):
         for number in range(rounds):
             for _ in range(per_round):
@@ -118,9 +118,9 @@ def worker_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
 def node_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
     """Two nodes of ``--nnodes 1:2``: the second one's agent is killed, and every process of it dies."""
     ours, stock = Tries(), Tries()
-    for number in range(1 if options.quick else 3):
+    for number in range(1 if options.quick else 2):
         with job(jobs, f"node-killed-{number}", "1:2", 2):
-            for _ in range(2):
+            for _ in range(2 if options.quick else 4):
                 ours.add(recovery(jobs, f"node-killed-{number}", 2 * NPROC, lambda ranks: _kill_node(jobs, ranks)))
         with torchrun(jobs.directory / f"stock-node-{number}", nnodes="1:2", nproc=NPROC, arguments=STOCK) as run:
             run.start_agent()
@@ -137,10 +137,10 @@ def _kill_node(jobs: LocalJobs, ranks: dict[int, Rank]) -> None:
 def scaled_up(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
     """From one node to two: until all four ranks step."""
     ours, stock = Tries(), Tries()
-    for number in range(1 if options.quick else 3):
+    for number in range(1 if options.quick else 2):
         name = f"scaled-{number}"
         with job(jobs, name, "1:2", 1):
-            for _ in range(2):
+            for _ in range(2 if options.quick else 4):
                 ours.add(recovery(jobs, name, 2 * NPROC, lambda _: jobs.run("scale", name, "--nnodes", "2")))  # noqa: B023
                 jobs.run("scale", name, "--nnodes", "1")
                 jobs.wait(name, lambda ranks: len(ranks) == NPROC, timeout=GIVEN_UP)
@@ -160,10 +160,10 @@ def _start_agent(run: Torchrun) -> float:
 def store_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
     """The store dies and comes back; then a worker is killed, which needs the new store."""
     ours, stock = Tries(), Tries()
-    for number in range(1 if options.quick else 3):
+    for number in range(1 if options.quick else 2):
         name = f"store-killed-{number}"
         with job(jobs, name, "1:2", 2):
-            for _ in range(2):
+            for _ in range(2 if options.quick else 4):
                 store = jobs.pods(name, Role.STORE)[0]["metadata"]["name"]
                 os.kill(jobs.container(store), signal.SIGKILL)
                 ours.add(recovery(jobs, name, 2 * NPROC, kill_last_worker))
