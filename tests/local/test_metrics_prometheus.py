@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import socket
 import subprocess
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ddp_trainer.contract import Env, GroupState
 from ddp_trainer.metrics import attach
-from tests.local.metrics_processes import DEADLINE_SECONDS, Rank, aggregator
-
-CONFIGURATION = """
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
-scrape_configs:
-  - job_name: pods
-    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
-"""
+from tests.local.metrics_processes import Rank, aggregator
+from tests.local.prometheus_server import answers, prometheus
 
 
 def report_everything(directory: Path) -> None:
@@ -56,64 +42,14 @@ def test_promtool_finds_nothing_to_say_about_a_scrape(tmp_path: Path) -> None:
 
 
 def test_a_prometheus_finds_every_rank(tmp_path: Path) -> None:
-    if shutil.which("prometheus") is None:
-        pytest.skip("prometheus is not installed, so nothing real can scrape.")
     boards = tmp_path / "boards"
     boards.mkdir()
     with ExitStack() as running:
         pod = running.enter_context(aggregator(boards))
         for number in range(4):
             running.enter_context(Rank(boards, number)).tell(f"step {number + 1}")
-        ask = running.enter_context(prometheus(tmp_path, pod.port))
+        ask = running.enter_context(prometheus(tmp_path, [f"127.0.0.1:{pod.port}"]))
         steps = answers(ask, "ddp_steps_total", count=4)
         assert dict(steps) == {"0": "1", "1": "2", "2": "3", "3": "4"}
         assert answers(ask, "sum by (rank) (ddp_rank_up)", count=4) == [(f"{rank}", "1") for rank in range(4)]
         assert answers(ask, 'ddp_rank_info{job="pods",ddp_job="digits"}', count=4)
-
-
-class Prometheus:
-    """The HTTP API of a running one."""
-
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/api/v1/query"
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """The vector that an expression has now; empty until it answers."""
-        try:
-            with urllib.request.urlopen(
-                f"{self.url}?{urllib.parse.urlencode({'query': expression})}", timeout=5
-            ) as told:
-                vector: list[dict[str, Any]] = json.load(told)["data"]["result"]
-        except (urllib.error.URLError, ConnectionError):
-            return []
-        return vector
-
-
-def answers(prometheus: Prometheus, expression: str, *, count: int) -> list[tuple[str, str]]:
-    """(rank, value) of each of the ``count`` series that an expression must come to have."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while len(vector := prometheus.query(expression)) != count:
-        assert time.monotonic() < deadline, vector
-        time.sleep(0.1)
-    return sorted((series["metric"]["rank"], series["value"][1]) for series in vector)
-
-
-@contextmanager
-def prometheus(directory: Path, target_port: int) -> Iterator[Prometheus]:
-    """A Prometheus of its own that scrapes one target every second."""
-    configuration = directory / "prometheus.yml"
-    configuration.write_text(CONFIGURATION.format(port=target_port), encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [
-        "prometheus",
-        f"--config.file={configuration}",
-        f"--storage.tsdb.path={directory / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--log.level=error",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield Prometheus(port)
-        finally:
-            process.terminate()
