@@ -61,7 +61,7 @@ def draft(step: int) -> Manifest:
 
 def a_saver(path: Path, generation: int) -> Saver:
     """The trainer's own, asynchronous."""
-    claim = Claim(path, generation=generation, run_id="saving", token=str(generation))
+    claim = Claim(path, generation=generation, fence=generation, run_id="saving", token=str(generation))
     return Saver(
         Config(checkpoint_dir=path),
         CheckpointDirectory(path, keep=2, claim=claim),
