@@ -1,8 +1,8 @@
 """One checkpoint on its way to the disk: in the thread that trains, or in one beside it.
 
-A thread, and not a process: writing, summing and syncing are calls that let other threads run, so nothing is gained by
-a second interpreter, and a thread cannot outlive the training it belongs to. ``bench checkpoint`` measures what it
-does to the steps beside it.
+A thread, and not a process: writing, summing and syncing are calls that let other threads run, and a thread cannot
+outlive the training it belongs to. ``bench checkpoint`` measures what it does to the steps beside it; a process has not
+been measured against it.
 """
 
 from __future__ import annotations
