@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -13,12 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_trainer.contract import CheckpointScope, Env, Exit
+from ddp_trainer.contract import CheckpointScope, Env
 from ddp_trainer.recorder import RankRecorder
 from ddp_trainer.train.config import Config, DeviceName, OptimizerName, ScheduleName, flag
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig, TrainError
-from ddp_trainer.train.failure import write_error_file
+from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.failure import last_words, leave_group
 from ddp_trainer.train.keeping import Keeping
 from ddp_trainer.train.session import run
 
@@ -42,20 +40,12 @@ def main(argv: Sequence[str], recorder: RankRecorder | None = None) -> int:
 
 
 def _failed(err: Exception, env: Environment) -> int:
-    code = Exit.FAILURE
-    if isinstance(err, TrainError):
-        code = Exit(err.exit_code)
-        print(f"error: {err}", file=sys.stderr)
-    else:
-        traceback.print_exception(err)
     # A launcher that broke our own variables still names the file.
     named = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    write_error_file(Path(named) if named else env.error_file, err)
+    error_file = Path(named) if named else env.error_file
     if env.world_size > 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+        leave_group(err, error_file)
+    return last_words(err, error_file)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -32,13 +32,19 @@ def write_error_file(file: Path | None, err: BaseException) -> None:
         return
 
 
-def leave_group(err: Exception, error_file: Path | None) -> NoReturn:
-    """End this process with the error's code: its group cannot be torn down in good order, and the launcher waits."""
+def last_words(err: Exception, error_file: Path | None) -> int:
+    """Say what went wrong, a sentence where it is one of ours, and leave it to the launcher; the code to exit with."""
     if isinstance(err, TrainError):
         print(f"error: {err}", file=sys.stderr)
     else:
         traceback.print_exception(err)
     write_error_file(error_file, err)
+    return int(err.exit_code) if isinstance(err, TrainError) else int(Exit.FAILURE)
+
+
+def leave_group(err: Exception, error_file: Path | None) -> NoReturn:
+    """End this process with the error's code: its group cannot be torn down in good order, and the launcher waits."""
+    code = last_words(err, error_file)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(int(err.exit_code) if isinstance(err, TrainError) else int(Exit.FAILURE))
+    os._exit(code)
