@@ -1,7 +1,7 @@
 """Curves of a run in files: CSV for anything that reads tables, events for TensorBoard. Written by rank 0 alone.
 
-A run that goes on appends to what it finds. Steps that were done and lost with a crash are taken out first, so each
-step stands there once, as it stands in the weights.
+A run that goes on appends to what it finds. Steps that were lost with a crash or a rollback are taken out first, so
+each step stands there once, as it stands in the weights.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class CsvReport:
     def begin(self, step: int) -> None:
         """Keep the rows up to this step."""
         try:
+            self.close()
             self._file.parent.mkdir(parents=True, exist_ok=True)
             kept = surviving_bytes(self._file, step)
             self._stream = self._file.open("a", newline="", encoding="utf-8")
@@ -82,7 +83,7 @@ class TensorBoardReport:
         self._events: SummaryWriter | None = None
 
     def begin(self, step: int) -> None:
-        """TensorBoard hides what earlier processes wrote of later steps."""
+        """TensorBoard hides what was written of later steps before."""
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - optional, and slow to import
         except ImportError:
@@ -91,6 +92,7 @@ class TensorBoardReport:
                 hint="Install kubectl-ddp[tensorboard].",
             ) from None
         try:
+            self.close()
             self._events = SummaryWriter(str(self._directory), purge_step=step + 1)
         except OSError as err:
             raise BadConfig(
@@ -120,6 +122,14 @@ class Reports:
         """See :meth:`Report.begin`."""
         for report in self._reports:
             report.begin(step)
+
+    def rewind(self, step: int) -> None:
+        """Go back to so many steps in the midst of training, where a disk that fails is no reason to end it."""
+        for report in list(self._reports):
+            try:
+                report.begin(step)
+            except BadConfig:
+                self._reports.remove(report)
 
     def step(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """A step was committed."""

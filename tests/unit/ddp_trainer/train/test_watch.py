@@ -20,6 +20,7 @@ from ddp_trainer.train.cadence import best_interval, suggestion
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.keeping import EarlyStop, ProfileWindow
+from ddp_trainer.train.options import OnNonFinite
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
 
 
@@ -145,6 +146,56 @@ def test_a_csv_report_has_every_step_once_also_after_a_crash(tmp_path: Path) -> 
     alone = tmp_path / "alone.csv"
     run(a_config(epochs=3, csv=alone), Lines(), env=HERE)
     assert alone.read_text() == (tmp_path / "new" / "curves.csv").read_text()
+
+
+class FlawedOnce(Lines):
+    """Losses of the seventh step are not a number when they are first computed; two evaluations come before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = 0
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        self._asked += 1
+        return super().losses(model, batch) * (float("nan") if self._asked == 9 else 1.0)
+
+
+def rolled_back(path: Path, **changes: object) -> Config:
+    """Nine steps with a state to go back to after the fourth, in the midst of an epoch."""
+    return a_config(
+        epochs=3, checkpoint_dir=path / "c", checkpoint_steps=4, on_nonfinite=OnNonFinite.ROLLBACK, **changes
+    )
+
+
+def test_a_csv_report_has_every_step_once_also_after_a_rollback(tmp_path: Path) -> None:
+    config = rolled_back(tmp_path, csv=tmp_path / "curves.csv")
+    summary = run(config, FlawedOnce(), env=HERE).summary
+    assert (summary.rollbacks, summary.lost_steps) == (1, 2)
+    run(a_config(epochs=3, csv=tmp_path / "alone.csv"), Lines(), env=HERE)
+    assert (tmp_path / "curves.csv").read_text() == (tmp_path / "alone.csv").read_text()
+
+
+def test_tensorboard_has_every_step_once_also_after_a_rollback(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    summary = run(rolled_back(tmp_path, tensorboard=tmp_path / "e"), FlawedOnce(), env=HERE).summary
+    assert summary.rollbacks == 1
+    events = reading.EventAccumulator(str(tmp_path / "e"))
+    events.Reload()
+    assert [point.step for point in events.Scalars("train/loss")] == list(range(1, 10))
+    assert [point.step for point in events.Scalars("test/loss")] == [3, 6, 9]
+
+
+def test_a_report_that_cannot_go_back_ends_without_the_run(tmp_path: Path) -> None:
+    class Unplugged(FlawedOnce):
+        def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+            losses = super().losses(model, batch)
+            if not losses.isfinite().all():
+                (tmp_path / "curves.csv").unlink()
+                (tmp_path / "curves.csv").mkdir()
+            return losses
+
+    summary = run(rolled_back(tmp_path, csv=tmp_path / "curves.csv"), Unplugged(), env=HERE).summary
+    assert (summary.rollbacks, summary.steps) == (1, 9)
 
 
 def test_a_csv_file_that_cannot_be_written_is_refused_in_a_sentence() -> None:

@@ -1,0 +1,114 @@
+"""The parts of a run that take and evaluate steps, built once it is known how a batch is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddp_trainer.train.balance import Balance
+from ddp_trainer.train.batches import is_stream
+from ddp_trainer.train.computation import prepare
+from ddp_trainer.train.evaluation import Evaluation
+from ddp_trainer.train.feeds import Feed, known_count, make_feed, sample_count
+from ddp_trainer.train.groundwork import Groundwork
+from ddp_trainer.train.ledger import Ledger
+from ddp_trainer.train.loss_scale import LossScale
+from ddp_trainer.train.optimization import Optimization
+from ddp_trainer.train.option_rules import check_rollback
+from ddp_trainer.train.options import BalanceName, Level, OnBadSample, PrecisionName
+from ddp_trainer.train.plan import Plan, choose_shards, owned
+from ddp_trainer.train.progress import Balanced
+from ddp_trainer.train.step import Stepper
+from ddp_trainer.train.strategies import Parts, Strategy, build
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """What a run steps, evaluates and saves with."""
+
+    plan: Plan
+    ledger: Ledger
+    strategy: Strategy
+    optimization: Optimization
+    feed: Feed
+    stepper: Stepper
+    evaluation: Evaluation
+
+
+def assemble(ground: Groundwork, stored_shards: int | None) -> Assembly:
+    """Build them, in this order; ``stored_shards`` are those of the checkpoint that the run goes on from.
+
+    Raises:
+        BadConfig: a flag does not go with the task, the group or another flag.
+        BadTask: the task cannot be evaluated as it is.
+    """
+    config, progress, group = ground.config, ground.around.progress, ground.around.group
+    plan = _plan(ground, stored_shards)
+    check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
+    ground.model.to(group.device)
+    ledger = Ledger(plan.samples)
+    losses = prepare(ground.model, ground.task.losses, config, group, progress.alarm)
+    strategy = build(Parts(model=ground.model, losses=losses, group=group, plan=plan, config=config))
+    if strategy.remark:
+        progress.note(strategy.remark)
+    loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
+    optimization = Optimization.build(ground.task, ground.model, config, plan.total_steps, loss_scale)
+    feed = make_feed(ground.samples, plan, owned(plan.shards, group.world_size, group.rank), config, group.device)
+    stepper = Stepper(
+        plan=plan,
+        group=group,
+        strategy=strategy,
+        optimization=optimization,
+        feed=feed,
+        ledger=ledger,
+        phases=ground.phases,
+        guard=ground.guard,
+        config=config,
+        balance=_balance(ground, plan),
+        told=ground.skips,
+    )
+    return Assembly(
+        plan=plan,
+        ledger=ledger,
+        strategy=strategy,
+        optimization=optimization,
+        feed=feed,
+        stepper=stepper,
+        evaluation=_evaluation(ground, plan),
+    )
+
+
+def _plan(ground: Groundwork, stored_shards: int | None) -> Plan:
+    config, samples = ground.config, ground.samples
+    shards = choose_shards(
+        config.shards if config.shards is not None else stored_shards,
+        most_ranks=ground.around.env.most_ranks,
+        world_size=ground.around.group.world_size,
+        global_batch=config.global_batch,
+    )
+    return Plan(
+        samples=sample_count(samples, config),
+        global_batch=config.global_batch,
+        shards=shards,
+        seed=config.seed,
+        epochs=config.epochs,
+        max_steps=config.max_steps,
+        sequential=is_stream(samples),
+        endless=not known_count(samples) and is_stream(samples),
+    )
+
+
+def _balance(ground: Groundwork, plan: Plan) -> Balance | None:
+    if ground.config.balance is BalanceName.STATIC:
+        return None
+    tell = ground.around.progress.tell
+    return Balance(plan.shards, ground.around.group, ground.phases, lambda shards: tell(Balanced(shards=shards)))
+
+
+def _evaluation(ground: Groundwork, plan: Plan) -> Evaluation:
+    config, task, group = ground.config, ground.task, ground.around.group
+    skipped = ground.skips if config.on_bad_sample is OnBadSample.SKIP else None
+    if config.level is not Level.EXACT:
+        return Evaluation(task, group, on=config.evaluate_on, skipped=skipped)
+    from ddp_trainer.train.exact.evaluation import TreeEvaluation  # noqa: PLC0415 - few runs need it
+
+    return TreeEvaluation(task, group, plan.shards, on=config.evaluate_on, skipped=skipped)

@@ -1,0 +1,67 @@
+"""The parts of a run that stand before any checkpoint is read: samples, weights, and what tells the run from others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddp_trainer.train.batches import data_digest
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.feeds import Skips, known_count
+from ddp_trainer.train.guards import Guard
+from ddp_trainer.train.manifest import Identity, signature
+from ddp_trainer.train.mixing import ALGORITHM
+from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.randomness import KeyedRandom, Stream
+from ddp_trainer.train.surroundings import Surroundings
+from ddp_trainer.train.task import Samples, Task
+from ddp_trainer.train.watch import Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groundwork:
+    """What does not depend on how a batch is cut."""
+
+    config: Config
+    task: Task
+    around: Surroundings
+    samples: Samples | Iterable[Any]
+    model: nn.Module
+    """Drawn from the seed, on the CPU."""
+    identity: Identity
+    phases: Phases
+    watch: Watch
+    guard: Guard
+    skips: Skips
+
+
+def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwork:
+    """Ask the task for its samples and its model."""
+    samples = task.train_samples()
+    KeyedRandom(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
+    model = task.model()
+    return Groundwork(
+        config=config,
+        task=task,
+        around=around,
+        samples=samples,
+        model=model,
+        identity=Identity(
+            task=task.name,
+            model=signature(model),
+            data=data_digest(task, samples),
+            samples=known_count(samples),
+            seed=config.seed,
+            global_batch=config.global_batch,
+            order=ALGORITHM,
+        ),
+        phases=Phases(time.perf_counter),
+        watch=Watch(config),
+        guard=Guard(config, around.progress.note),
+        skips=Skips(around.progress.alarm),
+    )

@@ -1,0 +1,109 @@
+"""What a checkpoint holds of a run: taken from its parts, and given back to them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from ddp_trainer.train.assembly import Assembly
+from ddp_trainer.train.checkpoint import Checkpoint, unpack
+from ddp_trainer.train.groundwork import Groundwork
+from ddp_trainer.train.history import History
+from ddp_trainer.train.manifest import Manifest
+from ddp_trainer.train.mixing import ALGORITHM
+from ddp_trainer.train.options import Level
+from ddp_trainer.train.summary import Summary
+
+
+class State:
+    """The state of a run, spread over its parts."""
+
+    def __init__(self, ground: Groundwork, parts: Assembly, history: History) -> None:
+        self._ground = ground
+        self._parts = parts
+        self._history = history
+        self._is_exact = ground.config.level is Level.EXACT
+
+    def take(self, step: int, summary: Summary | None) -> dict[str, Any]:
+        """All that a run is made of after so many steps; tensors and plain values only."""
+        ground, parts = self._ground, self._parts
+        config = ground.config
+        return {
+            "model": ground.model.state_dict(),
+            "optimizer": parts.optimization.state_dict(),
+            "loss_scale": parts.optimization.loss_scale_state(),
+            "guard": ground.guard.state_dict(),
+            # The learning rate is a function of the step, and random streams are keyed: these are for the reader.
+            "schedule": {"name": str(config.schedule), "peak": config.learning_rate},
+            "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "shard"]},
+            "cursor": {"seed": config.seed, "epoch": parts.plan.epoch_of(step), "step": step},
+            "ledger": parts.ledger.state_dict(),
+            "data": parts.feed.state_dict(),
+            "watch": ground.watch.state_dict(),
+            "computed_on": self._computed_on(),
+            "time": self._history.state_dict(),
+            "summary": None if summary is None else summary.to_dict(),
+        }
+
+    def manifest(self, step: int) -> Manifest:
+        """What will stand beside the payload, but for the digest and size of that."""
+        env, plan = self._ground.around.env, self._parts.plan
+        return Manifest(
+            identity=self._ground.identity,
+            step=step,
+            epoch=plan.epoch_of(step),
+            shards=plan.shards,
+            generation=env.generation,
+            run_id=env.run_id,
+            world_size=self._ground.around.group.world_size,
+            sha256="",
+            size_bytes=0,
+            written_at=time.time(),
+            torch=torch.__version__,
+            metrics=self._ground.watch.metrics_after(step),
+        )
+
+    def give_back(self, checkpoint: Checkpoint) -> tuple[int, Summary | None]:
+        """Go on from a checkpoint: the steps it is after, and the summary if it is that of a finished run."""
+        ground, parts = self._ground, self._parts
+        state = unpack(checkpoint)
+        ground.model.load_state_dict(state["model"])
+        parts.optimization.load_state_dict(state["optimizer"])
+        parts.optimization.load_loss_scale(state.get("loss_scale"))
+        ground.guard.load_state_dict(state.get("guard"))
+        parts.ledger.load_state_dict(state["ledger"])
+        parts.feed.load_state_dict(state.get("data"))
+        if "watch" in state:
+            ground.watch.load_state_dict(state["watch"])
+        parts.stepper.restart()
+        self._tell_change(state.get("computed_on", ""))
+        self._history.load_state_dict(state["time"])
+        step, summary = state["cursor"]["step"], state["summary"]
+        if summary is None or not (step >= parts.plan.total_steps or ground.watch.has_waited_enough):
+            return step, None
+        return step, Summary.from_dict(summary)
+
+    def digest(self) -> str | None:
+        """SHA-256 of weights and optimizer; None where no bits are promised."""
+        if not self._is_exact:
+            return None
+        from ddp_trainer.train.exact.digest import sha256  # noqa: PLC0415 - few runs need it
+
+        return sha256([self._ground.model.state_dict(), self._parts.optimization.state_dict()])
+
+    def _computed_on(self) -> str:
+        """What the bits depend on besides the run; empty where none are promised."""
+        if not self._is_exact:
+            return ""
+        from ddp_trainer.train.exact.kin import kind_of_machine  # noqa: PLC0415 - few runs need it
+
+        return kind_of_machine(self._ground.around.group.device)
+
+    def _tell_change(self, before: str) -> None:
+        if self._is_exact:
+            from ddp_trainer.train.exact.kin import change  # noqa: PLC0415 - few runs need it
+
+            if (told := change(before, self._computed_on())) is not None:
+                self._ground.around.progress.note(told)

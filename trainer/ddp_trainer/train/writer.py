@@ -1,0 +1,52 @@
+"""Which ranks write to the checkpoint directory, and with what: a saver for states, an odometer between them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict
+
+from ddp_trainer.contract import CheckpointScope
+from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.train.checkpoint import CheckpointDirectory
+from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.goal import Goal
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.manifest import Identity
+from ddp_trainer.train.odometer import Odometer
+from ddp_trainer.train.progress import Progress
+from ddp_trainer.train.saver import Saver
+
+
+def make_saver(
+    config: Config, env: Environment, group: Group, recorder: RankRecorder, progress: Progress, best: Goal | None = None
+) -> Saver:
+    """This rank's part in checkpoints; ``best`` is what the best one is chosen by, None where none is kept."""
+    directory = None
+    path = config.checkpoint_dir
+    if path is not None and _writes(config, env):
+        token = secrets.token_hex(8)
+        claim = Claim(path, generation=env.generation, fence=env.fence, run_id=env.run_id, token=token)
+        directory = CheckpointDirectory(path, keep=config.keep, claim=claim, best=best)
+    return Saver(
+        config,
+        directory,
+        keeps_time=group.rank == 0,
+        recorder=recorder,
+        alarm=progress.alarm,
+        note=progress.note,
+        device=group.device,
+    )
+
+
+def make_odometer(config: Config, env: Environment, identity: Identity) -> Odometer | None:
+    """The odometer of the run of this identity; None where this rank writes none."""
+    path = config.checkpoint_dir
+    return Odometer(path, json.dumps(asdict(identity))) if path is not None and _writes(config, env) else None
+
+
+def _writes(config: Config, env: Environment) -> bool:
+    one_per_pod = config.checkpoint_scope is CheckpointScope.POD
+    return (env.local_rank if one_per_pod else env.rank) == 0
