@@ -7,13 +7,10 @@ up over ranks when the step ends.
 
 from __future__ import annotations
 
-import json
 import math
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,30 +19,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ddp_trainer.contract import CheckpointScope, Exit, Phase
+from ddp_trainer.contract import Exit, Phase
 from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.train.announcement import started
 from ddp_trainer.train.batches import reader
 from ddp_trainer.train.buffers import SharedBuffers
-from ddp_trainer.train.checkpoint import CheckpointDirectory, unpack
-from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.checkpoint import unpack
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import NotFinite
-from ddp_trainer.train.exchange import agreed, newest_of_all
+from ddp_trainer.train.exchange import newest_of_all
 from ddp_trainer.train.failure import leave_group
 from ddp_trainer.train.gradients import add_up
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.hardware import choose_device, limit_threads
+from ddp_trainer.train.history import History
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.manifest import Manifest, demand_same
-from ddp_trainer.train.odometer import Odometer, Reading
 from ddp_trainer.train.own_parts import OwnParts, identity_of
 from ddp_trainer.train.own_step import Step, StepParts
 from ddp_trainer.train.phases import Phases
-from ddp_trainer.train.plan import Plan, choose_shards, digest, owned, shares
-from ddp_trainer.train.progress import Started
+from ddp_trainer.train.plan import Plan, choose_shards, digest, owned
 from ddp_trainer.train.randomness import KeyedRandom
-from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.session import make_progress, with_defaults
 from ddp_trainer.train.snapshot import state_bytes
 from ddp_trainer.train.stop import StopRequest, leave_at_once
@@ -53,6 +48,7 @@ from ddp_trainer.train.strategies.between_ranks import send_from_first
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.task import Samples
 from ddp_trainer.train.vote import Ballot, Verdict, check, vote
+from ddp_trainer.train.writer import make_odometer, make_saver
 
 
 class Job:
@@ -77,7 +73,7 @@ class Job:
         self._stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
         self._phases = Phases(time.perf_counter)
         self._open = ExitStack()
-        self._productive_before = self._rate = 0.0
+        self._rate = 0.0
         self.step = 0
         """Global steps that were committed."""
         self.loss: float | None = None
@@ -130,8 +126,7 @@ class Job:
     def summary(self) -> Summary:
         """What the run has come to so far."""
         finished = self.step >= self._plan.total_steps
-        seconds = max(time.time() - self._reading.first_start, 1e-9)
-        productive = self._productive_before + self._phases.productive
+        seconds = self._history.seconds
         return Summary(
             result=Result.SUCCEEDED if finished else Result.STOPPED,
             task=self._config.task,
@@ -141,9 +136,9 @@ class Job:
             loss=self.loss,
             samples_lost=self._ledger.lost,
             samples_repeated=self._ledger.repeated,
-            lost_steps=self._reading.lost_steps,
+            lost_steps=self._history.lost_steps,
             restarts=dict(self._env.restarts),
-            goodput=round(min(productive / seconds, 1.0), 4),
+            goodput=round(min(self._history.productive / seconds, 1.0), 4),
             seconds=round(seconds, 3),
             world_size=self.world_size,
             global_batch=self._config.global_batch,
@@ -171,29 +166,9 @@ class Job:
         )
         self._own.to(self._group.device)
         self._identity = identity_of(self._own.model, self._samples, config)
-        self._saver, self._odometer = self._make_saver()
+        self._saver = make_saver(config, env, self._group, self._recorder, self._progress)
+        self._history = History(make_odometer(config, env, self._identity), self._phases, self._recorder)
         self._open.enter_context(self._saver)
-
-    def _make_saver(self) -> tuple[Saver, Odometer | None]:
-        config, env = self._config, self._env
-        one_per_pod = config.checkpoint_scope is CheckpointScope.POD
-        directory, odometer = None, None
-        path = config.checkpoint_dir
-        if path is not None and (env.local_rank if one_per_pod else env.rank) == 0:
-            token = secrets.token_hex(8)
-            claim = Claim(path, generation=env.generation, fence=env.fence, run_id=env.run_id, token=token)
-            directory = CheckpointDirectory(path, keep=config.keep, claim=claim)
-            odometer = Odometer(path, json.dumps(asdict(self._identity)))
-        saver = Saver(
-            config,
-            directory,
-            keeps_time=env.rank == 0,
-            recorder=self._recorder,
-            alarm=self._progress.alarm,
-            note=self._progress.note,
-            device=self._group.device,
-        )
-        return saver, odometer
 
     def _resume(self) -> None:
         """Go on from the newest checkpoint of any rank, or begin with rank 0's weights."""
@@ -206,8 +181,7 @@ class Job:
             group,
             lambda manifest: demand_same(manifest, self._identity, where=where, shards=config.shards),
         )
-        own = Reading() if self._odometer is None else self._odometer.read()
-        self._reading = agreed(own, group, self._began)
+        self._history.recall(group, self._began)
         self._plan = self._make_plan(None if found is None else found.checkpoint.manifest.shards)
         self._ledger = Ledger(self._plan.samples)
         if found is not None:
@@ -215,11 +189,7 @@ class Job:
             self._recorder.checkpoint_loaded(time.perf_counter() - began)
         elif group.world_size > 1:
             send_from_first(self._own.tensors, group)
-        lost = max(0, self._reading.highest_step - self.step)
-        if lost:
-            self._recorder.lost_steps(lost)
-        self._reading = Reading(self.step, self._reading.lost_steps + lost, self._reading.first_start)
-        self._drive_odometer()
+        self._history.go_on_from(self.step)
         self._saver.reserve(state_bytes(self._own.model, self._plan.samples))
         self._parts = StepParts(
             self._plan,
@@ -251,25 +221,9 @@ class Job:
 
     def _announce(self) -> None:
         plan, group = self._plan, self._group
-        sizes = shares(plan.global_batch, plan.shards, group.world_size)
         self._recorder.planned(plan.total_steps)
         self._progress.begin(self.step)
-        self._progress.tell(
-            Started(
-                task=self._config.task,
-                world_size=group.world_size,
-                backend=group.backend,
-                device=str(group.device),
-                shards=plan.shards,
-                global_batch=plan.global_batch,
-                per_rank=str(sizes[0]) if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)}",
-                samples=plan.samples,
-                steps_per_epoch=plan.steps_per_epoch,
-                steps=plan.total_steps,
-                resumed_step=self.step,
-                weights=sum(weight.numel() for weight in self._own.model.parameters()),
-            ),
-        )
+        self._progress.tell(started(self._config.task, self._own.model, plan, group, step=self.step))
 
     def _forget(self) -> None:
         self._own.forget()
@@ -288,7 +242,7 @@ class Job:
             self._ledger.close_epoch()
         self._phases.lap(Phase.OPTIMIZER)
         self.step += 1
-        self._drive_odometer()
+        self._history.reached(self.step)
         self._report(step, verdict)
         if verdict.stop:
             self._stopped()
@@ -360,10 +314,7 @@ class Job:
             **self._own.state_dict(),
             "cursor": {"seed": self._config.seed, "epoch": self._plan.epoch_of(self.step), "step": self.step},
             "ledger": self._ledger.state_dict(),
-            "time": {
-                "productive": self._productive_before + self._phases.productive,
-                "first_start": self._reading.first_start,
-            },
+            "time": self._history.state_dict(),
             "summary": None if summary is None else summary.to_dict(),
         }
 
@@ -373,8 +324,7 @@ class Job:
         )
         self._ledger.load_state_dict(state["ledger"])
         self.step = self._saver.saved_step = state["cursor"]["step"]
-        self._productive_before = state["time"]["productive"]
-        self._reading.first_start = min(self._reading.first_start, state["time"]["first_start"])
+        self._history.load_state_dict(state["time"])
         if state["summary"] is not None:
             self._saver.durable_step = self.step
             self.loss = state["summary"]["loss"]
@@ -393,8 +343,3 @@ class Job:
             written_at=time.time(),
             torch=torch.__version__,
         )
-
-    def _drive_odometer(self) -> None:
-        self._reading.highest_step = max(self._reading.highest_step, self.step)
-        if self._odometer is not None:
-            self._odometer.write(self._reading)
