@@ -331,18 +331,14 @@ def test_metrics_that_have_no_port_do_not_stop_training(stage: Stage, tmp_path: 
     assert [line for line in run.lines if f"port {port} is in use" in line]
 
 
-def test_the_agent_and_its_workers_are_scraped(stage: Stage, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_flag", [True, False])
+def test_the_agent_and_its_workers_are_scraped(stage: Stage, *, by_flag: bool) -> None:
     from urllib.request import urlopen
 
     port = free_port()
-    run = stage.launch(
-        "--metrics-port",
-        str(port),
-        stage.script(LOOP),
-        stage.done(),
-        DDP_RUN_DIR=str(tmp_path / "run"),
-        DDP_JOB="digits",
-    )
+    flags = ["--metrics-port", str(port)] if by_flag else []
+    environment = {} if by_flag else {"DDP_METRICS_PORT": str(port)}
+    run = stage.launch(*flags, stage.script(LOOP), stage.done(), DDP_JOB="digits", **environment)
     run.line("rank=0 .*runs")
     run.line("/metrics")
     with urlopen(f"http://127.0.0.1:{port}/metrics") as page:

@@ -195,7 +195,8 @@ async def _run(
     companions: list[Companion] = []
     recorder: AgentRecorder = SilentAgentRecorder()
     port = plan.arguments.metrics_port
-    if make_recorder and (port is not None or environ.get(Env.RUN_DIR) or environ.get(Env.METRICS_DIR)):
+    wanted = any(environ.get(name) for name in (Env.METRICS_PORT, Env.RUN_DIR, Env.METRICS_DIR))
+    if make_recorder and (port is not None or wanted):
         environ[Env.METRICS_DIR] = str(metrics_dir)
         flags = ["aggregate", "--directory", str(metrics_dir), *([] if port is None else ["--port", str(port)])]
         companions.append(Companion(loop, children, flags, environ))
