@@ -101,7 +101,6 @@ class Membership:
         self._succeeded: set[str] = set()
         self._first: Failure | None = None
         self._membership_changed = False
-        self._expect_back = False
         self._graceful = True
         self._first_candidate_at = math.inf
 
@@ -265,7 +264,6 @@ class Membership:
         for agent in self.roster.take_lost(self._clock()):
             if not self.roster.is_member(agent.node.token):
                 continue
-            self._expect_back = self._expect_back or not agent.leaving
             if self.phase is Phase.STOPPING:
                 self._membership_changed = True
             elif self._is_busy(agent):
@@ -337,8 +335,9 @@ class Membership:
             return -math.inf
         if self.roster.generation is None:
             return max(self._settled_at(), self._may_form_at)
-        someone_may_come = self._expect_back or len(self.roster.agents) > ready
-        return self._settled_at() if someone_may_come else -math.inf
+        # Those that are left go on at once: whoever is still to come has no date, and joins when it is there.
+        has_veteran = any(map(self.roster.is_member, self.roster.ready()))
+        return -math.inf if has_veteran else self._settled_at()
 
     def _settled_at(self) -> float:
         if self._policy is None:

@@ -19,8 +19,9 @@ class Heartbeat:
 class Patience:
     """How long the store waits for what may still come; seconds."""
 
-    reconnect: float = 0.5
-    """A closed connection may be a blip: so long its agent may come back before it counts as lost."""
+    reconnect: float = 0.1
+    """A closed connection may be a blip: so long its agent, which tries at once, may come back before it counts as
+    lost. A lost node is waited for no longer than that, and an agent that comes later joins like a new one."""
     adopt: float = 10.0
     """After a restart of the store: for the other members of a generation that one agent told of."""
     first: float = 3.0

@@ -217,26 +217,32 @@ def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
     assert run.starts[-1].restarts == {"membership": 1}
 
 
-def test_a_lost_node_is_waited_for_until_the_settle_time_only() -> None:
+def test_a_lost_node_is_not_waited_for_and_joins_when_it_is_back() -> None:
     run = SimulatedRun(a_policy(1, 2))
     survivor, lost = run.joined(0, 1)
     lost.disconnect()
     run.wait(0.6)
     survivor.join()
-    run.wait(0.9)
-    assert survivor.runs is None
-    run.wait(0.2)
     assert survivor.runs == 2
-
-
-def test_a_pod_that_comes_back_within_the_settle_time_is_in_the_next_group() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    survivor, lost = run.joined(0, 1)
-    lost.disconnect()
-    run.wait(0.6)
-    survivor.join()
     (again,) = run.joined(1)
-    assert (survivor.runs, again.runs) == (2, 2)
+    assert survivor.asked_to_stop == Stop(graceful=True)
+    survivor.join()
+    assert (survivor.runs, again.runs) == (3, 3)
+
+
+def test_a_group_of_new_pods_alone_waits_for_more_of_them() -> None:
+    run = SimulatedRun(a_policy(1, 3))
+    lost = run.joined(0, 1)
+    run.wait(3)
+    for agent in lost:
+        agent.disconnect()
+    run.wait(0.6)
+    (first,) = run.joined(0)
+    run.wait(0.9)
+    assert first.runs is None
+    (second,) = run.joined(1)
+    run.wait(1.1)
+    assert (first.runs, second.runs) == (2, 2)
 
 
 def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
