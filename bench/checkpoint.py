@@ -94,6 +94,8 @@ def slower(arms: dict[str, Arm], report: Report, *, rounds: int, options: Option
     )
     report.figure("step_beside_write_ratio", paired_ratio(times["ours"], times["nothing"]))
     report.baseline("dcp_async_step_beside_write_ratio", paired_ratio(times["dcp_async"], times["nothing"]))
+    against = report.figure("step_beside_write_over_dcp_async_ratio", paired_ratio(times["ours"], times["dcp_async"]))
+    report.at_most("median small step beside our write, against one beside dcp.async_save", against.median, 1.0)
 
 
 def small_step() -> Callable[[], None]:
