@@ -84,8 +84,7 @@ class Run:
         self._phases.restart()
         by_hand = collecting_by_hand(self._config.gc_steps)
         with by_hand, closing(self._parts.feed), self._saver, self._reports, self._profile:
-            if self._owes_evaluation() and self._evaluate_for_keeping():
-                self._save(None)
+            self._pay_evaluation()
             if checkpoint is None and self._config.on_nonfinite is OnNonFinite.ROLLBACK:
                 self._save(None)
             while self._step < self._plan.total_steps and not self._watch.has_waited_enough:
@@ -145,6 +144,7 @@ class Run:
         lost = self._history.go_on_from(self._step)
         self._reports.rewind(self._step)
         self._progress.note(f"{why} Rolled back to step {self._step}: steps to do again: {lost}.")
+        self._pay_evaluation()
 
     def _announce(self) -> None:
         self._progress.begin(self._step)
@@ -206,6 +206,12 @@ class Run:
         if step < 0 or self._step >= plan.total_steps or not plan.ends_epoch(step):
             return False
         return (plan.epoch_of(step) + 1) % self._config.evaluate_every == 0 and not self._watch.has_seen(self._step)
+
+    def _pay_evaluation(self) -> None:
+        """Evaluate a state that was saved before it could be, and save it with that: a rollback to it remembers."""
+        if self._owes_evaluation():
+            self._evaluate_for_keeping()
+            self._save(None)
 
     def _evaluate_for_keeping(self) -> bool:
         """Evaluate; whether this state is the best so far, and to be kept as such."""

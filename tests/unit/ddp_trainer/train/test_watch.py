@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp_trainer.contract import Exit
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.archive import pack
 from ddp_trainer.train.cadence import best_interval, suggestion
@@ -83,6 +85,29 @@ def test_a_state_that_was_saved_unevaluated_is_evaluated_by_the_next_process(tmp
     (directory / "manifest.json").write_text(json.dumps(manifest))
     summary = run(config, Scripted(*(number / 100 for number in range(8, 0, -1))), env=HERE).summary
     assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.08), "step": 3}
+
+
+class Interrupted(Scripted):
+    """Told to stop in its sixth step, the last of the second epoch; once, the loss of its eighth is not a number."""
+
+    def __init__(self, *accuracies: float, seen: int = 0) -> None:
+        super().__init__(*accuracies)
+        self._steps = seen
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        self._steps += 1
+        if self._steps == 5:
+            signal.raise_signal(signal.SIGTERM)
+        return super().losses(model, batch) * (float("nan") if self._steps == 8 else 1)
+
+
+def test_a_rollback_to_a_state_that_was_saved_unevaluated_remembers_its_evaluation(tmp_path: Path) -> None:
+    stop = EarlyStop("accuracy", 2)
+    config = a_config(early_stop=stop, checkpoint_dir=tmp_path, on_nonfinite=OnNonFinite.ROLLBACK, csv=tmp_path / "csv")
+    assert run(config, Interrupted(0.5), env=HERE).exit_code == Exit.TERMINATED
+    summary = run(config, Interrupted(0.4, 0.3, 0.6, 0.6, seen=6), env=HERE).summary
+    # The second evaluation and the third were no better than the first; with one forgotten it would go on.
+    assert (summary.rollbacks, summary.steps, summary.stopped_early) == (1, 9, True)
 
 
 def test_a_metric_that_the_task_lacks_is_named() -> None:
