@@ -7,7 +7,9 @@ and there is no generator state to save.
 from __future__ import annotations
 
 import random
+import sys
 from enum import IntEnum
+from typing import Final
 
 import torch
 
@@ -27,11 +29,13 @@ class Stream(IntEnum):
     """Augmentation of one sample; keyed by epoch and sample in place of step and shard."""
 
 
-_OF_DATA = frozenset({Stream.FETCH, Stream.SAMPLE})
+_OF_USERS_CODE: Final = frozenset({Stream.WEIGHTS, Stream.FETCH, Stream.SAMPLE})
+"""In which Python's and NumPy's own generators are drawn from as well; a forward pass draws from torch's."""
+_NUMPY_SEEDS: Final = 0xFFFF_FFFF
 
 
 class KeyedRandom:
-    """Puts torch's default generators, and Python's while samples are fetched, at the start of a stream."""
+    """Puts torch's default generators, and Python's and NumPy's outside of the model, at the start of a stream."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         # Mixing goes from left to right, so what is the same in every step is mixed once.
@@ -45,5 +49,8 @@ class KeyedRandom:
         torch.default_generator.manual_seed(key)
         if self._cuda:
             torch.cuda.manual_seed(key)
-        if stream in _OF_DATA:
+        if stream in _OF_USERS_CODE:
             random.seed(key)
+            # torch imports it where it is installed; what nobody imported nobody draws from.
+            if (numpy := sys.modules.get("numpy")) is not None:
+                numpy.random.seed(key & _NUMPY_SEEDS)

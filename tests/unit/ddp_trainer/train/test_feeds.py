@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset
@@ -34,10 +35,10 @@ class Augmented:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: int) -> tuple[int, float, float]:
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
         if index in self._bad:
             raise BadSample(f"Sample {index} is broken.", hint="Mend it.")
-        return index, float(torch.rand(())), random.random()
+        return index, float(torch.rand(())), random.random(), float(np.random.rand())  # noqa: NPY002 - as users' code does
 
 
 class Reading(IterableDataset[int]):
@@ -114,14 +115,14 @@ def same(one: list[Fetched], other: list[Fetched]) -> bool:
 def test_draws_belong_to_seed_epoch_and_sample_whoever_reads_it() -> None:
     whole = everything(a_feed(Augmented()), PLAN)
     drawn = {
-        (step // 3, int(i)): (float(a), float(b)) for step, f in by_step(whole) for i, a, b in zip(*f, strict=True)
+        (step // 3, int(i)): list(map(float, draws)) for step, f in by_step(whole) for i, *draws in zip(*f, strict=True)
     }
     assert len(drawn) == 44
     other = replace(PLAN, shards=8)
     for request in requests(other, range(8), range(6)):
-        for i, a, b in zip(*a_feed(Augmented(), other).fetch(request).batch, strict=True):
-            assert drawn[request.epoch, int(i)] == (float(a), float(b))
-    assert drawn[0, 5] != drawn[1, 5]
+        for i, *draws in zip(*a_feed(Augmented(), other).fetch(request).batch, strict=True):
+            assert drawn[request.epoch, int(i)] == list(map(float, draws))
+    assert all(one != other for one, other in zip(drawn[0, 5], drawn[1, 5], strict=True))
 
 
 def by_step(fetched: list[Fetched]) -> Iterator[tuple[int, Any]]:
@@ -196,7 +197,7 @@ def test_many_samples_of_which_one_is_bad_are_read_one_by_one() -> None:
 
 
 class Dying(Augmented):
-    def __getitem__(self, index: int) -> tuple[int, float, float]:
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
         import os
         import signal
 

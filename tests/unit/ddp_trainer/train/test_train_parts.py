@@ -12,6 +12,7 @@ from collections import namedtuple
 from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -64,13 +65,40 @@ def test_streams_differ_by_seed_purpose_step_and_shard() -> None:
     assert len(firsts) == len(keys)
 
 
-def test_pythons_own_generator_follows_while_samples_are_fetched() -> None:
+def drawn_by_users_code() -> tuple[float, float]:
+    return random.random(), np.random.rand()  # noqa: NPY002 - as users' code does
+
+
+@pytest.mark.parametrize("stream", [Stream.WEIGHTS, Stream.FETCH, Stream.SAMPLE])
+def test_pythons_and_numpys_own_generators_follow_where_code_of_users_may_draw(stream: Stream) -> None:
     keyed = KeyedRandom(7, CPU)
     drawn = []
-    for _ in range(2):
-        keyed.enter(Stream.FETCH, 3, 1)
-        drawn.append(random.random())
-    assert drawn[0] == drawn[1]
+    for step in (3, 4, 3):
+        keyed.enter(stream, step, 1)
+        drawn.append(drawn_by_users_code())
+    assert drawn[0] == drawn[2]
+    assert set(drawn[0]).isdisjoint(drawn[1])
+
+
+def test_a_forward_pass_leaves_pythons_and_numpys_generators_alone() -> None:
+    keyed = KeyedRandom(7, CPU)
+    keyed.enter(Stream.FETCH)
+    drawn = [drawn_by_users_code(), drawn_by_users_code()]
+    keyed.enter(Stream.FETCH)
+    again = [drawn_by_users_code()]
+    keyed.enter(Stream.MODEL, 3, 1)
+    assert [*again, drawn_by_users_code()] == drawn
+
+
+def test_without_numpy_all_else_is_keyed_and_numpy_stays_unimported() -> None:
+    program = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "import torch; from ddp_trainer.train.randomness import KeyedRandom, Stream\n"
+        "KeyedRandom(7, torch.device('cpu')).enter(Stream.FETCH); print(torch.rand(()).item())\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    KeyedRandom(7, CPU).enter(Stream.FETCH)
+    assert done.stdout == f"{torch.rand(()).item()}\n", done.stderr
 
 
 def test_the_rate_rises_then_falls_to_nothing() -> None:
