@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Env, File, Port
-from ddp_trainer.launch import settings
+from ddp_trainer.launch import platforms, settings
 from ddp_trainer.launch.agent import Agent, Setup, say
 from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.client import TcpLink
@@ -77,7 +77,10 @@ def main(
     """
     environ = dict(os.environ)
     try:
-        plan = make_plan(parse(argv, environ), environ)
+        arguments = parse(argv, environ)
+        for sentence in platforms.apply(arguments, environ):
+            say(sentence)
+        plan = make_plan(arguments, environ)
         with _folders(plan, environ) as (log_dir, metrics_dir):
             return asyncio.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload))
     except LaunchError as error:
@@ -104,11 +107,14 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         policy = _static_policy(policy)
     elif not is_alone:
         endpoint = _store_endpoint(arguments)
+    node = _this_node(arguments, environ)
+    if sentence := settings.too_few_gpus(node.local_world_size, environ):
+        say(sentence)
     return Plan(
         arguments=arguments,
         conf=conf,
         policy=policy,
-        node=_this_node(arguments, environ),
+        node=node,
         endpoint=endpoint,
         is_static=is_static,
         limits=settings.limits_of(arguments, conf, environ),
@@ -122,7 +128,7 @@ def _this_node(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Nod
     return Node(
         token=uuid.uuid4().hex,
         name=environ.get(Env.POD_NAME) or f"{socket.gethostname()}-{os.getpid()}",
-        index=node_index(environ, arguments.node_rank or None),
+        index=node_index(environ, arguments.node_rank if "node_rank" in arguments.told else None),
         local_world_size=settings.local_world_size_of(arguments.nproc_per_node, environ),
         role=arguments.role,
         address=arguments.local_addr or environ.get(Env.POD_IP, ""),
@@ -215,13 +221,15 @@ def _setup(
     plan: Plan, environ: Mapping[str, str], log_dir: Path, recorder: AgentRecorder, preload: Sequence[str] | None
 ) -> Setup:
     arguments = plan.arguments
+    device = arguments.device if settings.gpus(environ) > 1 else None
     launch = Launch(
         run_id=arguments.rdzv_id,
         token=plan.node.token,
         local_world_size=plan.node.local_world_size,
         max_restarts=plan.policy.max_restarts,
         role=arguments.role,
-        virtual_local_rank=arguments.virtual_local_rank,
+        virtual_local_rank=arguments.virtual_local_rank or device is not None,
+        first_device=device or 0,
     )
     return Setup(
         core=Core(

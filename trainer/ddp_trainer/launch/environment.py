@@ -25,6 +25,8 @@ class Launch:
     role: str = "default"
     virtual_local_rank: bool = False
     """LOCAL_RANK is 0 everywhere, and each worker sees one GPU."""
+    first_device: int = 0
+    """The GPU of the first worker then: the platform's, where it starts a launcher per worker."""
 
 
 def worker_environment(
@@ -60,7 +62,7 @@ def worker_environment(
     }
     environment = {**base, **own}
     if launch.virtual_local_rank:
-        environment |= _one_gpu(base, local_rank)
+        environment |= _one_gpu(base, launch.first_device + local_rank)
     return {str(name): value for name, value in environment.items()}
 
 
@@ -84,7 +86,7 @@ def _one_gpu(base: Mapping[str, str], local_rank: int) -> dict[str, str]:
     devices = [device.strip() for device in visible.split(",") if device.strip()]
     if local_rank >= len(devices):
         raise LaunchError(
-            f"--virtual-local-rank gives each worker a GPU, but CUDA_VISIBLE_DEVICES={visible} has {len(devices)}; "
-            "lower --nproc-per-node."
+            f"Each worker is to have a GPU of its own, but CUDA_VISIBLE_DEVICES={visible} has {len(devices)}; start "
+            "fewer workers, or leave --virtual-local-rank out."
         )
     return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": devices[local_rank]}

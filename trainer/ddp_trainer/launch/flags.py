@@ -1,7 +1,8 @@
 """torchrun's command line, flag by flag, and the few that are ours.
 
 A table of torch's flags stands here because importing torch's own parser costs two seconds; a test compares the two.
-Every flag may also be given as ``PET_<NAME>`` in the environment, and with dashes or underscores, as there.
+Every flag may also be given as ``PET_<NAME>`` in the environment, and with dashes or underscores, as there. What
+``python -m torch.distributed.launch`` took besides is taken too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from ddp_trainer.contract import Env
+from ddp_trainer.launch import completion, platforms
 from ddp_trainer.launch.errors import LaunchError
 
 
@@ -26,6 +28,24 @@ class Flag:
     kind: Callable[[str], object] | None
     help: str
     in_environment: bool = True
+    choices: tuple[str, ...] | None = None
+    since: str = ""
+    """The torch that brought it; empty for what 2.10 has."""
+
+    @property
+    def long(self) -> str:
+        """Its long name, as torch's documents write it."""
+        return self.names.split()[-1]
+
+    @property
+    def dest(self) -> str:
+        """Its name as an attribute."""
+        return self.long.lstrip("-").replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"PET_{self.dest.upper()}"
 
 
 def _whole(text: str) -> int:
@@ -42,7 +62,13 @@ TORCHRUN: Final = (
     Flag("--standalone", None, None, "one node, no store process"),
     Flag("--max-restarts", 0, _whole, "failures of the whole run that are answered by a restart"),
     Flag("--monitor-interval", 0.1, float, "accepted, without effect: ends of workers are events here"),
-    Flag("--start-method", "spawn", str, "accepted, without effect: workers are commands"),
+    Flag(
+        "--start-method",
+        "spawn",
+        str,
+        "accepted, without effect: workers are commands",
+        choices=("spawn", "fork", "forkserver"),
+    ),
     Flag("--event-log-handler", "null", str, "accepted, without effect"),
     Flag("--role", "default", str, "name of the workers' role"),
     Flag("-m --module", None, None, "the script is a module, as for python -m"),
@@ -51,6 +77,13 @@ TORCHRUN: Final = (
     Flag("--log-dir", None, str, "folder of log files"),
     Flag("-r --redirects", "0", str, "streams that go to files: 1 stdout, 2 stderr, 3 both, or RANK:NUMBER,..."),
     Flag("-t --tee", "0", str, "streams that go to files and to the console"),
+    Flag(
+        "--log-line-prefix-template",
+        "",
+        str,
+        "before each line of --tee; ${role_name} ${local_rank} ${rank} ${hostname}",
+        since="2.14",
+    ),
     Flag("--local-ranks-filter", "", str, "local ranks whose output reaches the console"),
     Flag("--duplicate-stdout-filters", "", str, "words; lines with one are copied to filtered_stdout.log"),
     Flag("--duplicate-stderr-filters", "", str, "the same for stderr"),
@@ -61,17 +94,41 @@ TORCHRUN: Final = (
     Flag("--logs-specs", None, str, "not supported", in_environment=False),
     Flag("--numa-binding", None, str, "not supported", in_environment=False),
     Flag("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", str, "signals that end the run, passed to workers"),
-    Flag("--shutdown-timeout", None, _whole, "seconds between asking workers to stop and killing them"),
+    Flag("--shutdown-timeout", None, _whole, "seconds between asking workers to stop and killing them", since="2.13"),
     Flag("--virtual-local-rank", None, None, "each worker sees one GPU, as device 0"),
+    Flag(
+        "--print-completion",
+        None,
+        str,
+        "print a completion script for this shell, and end",
+        in_environment=False,
+        choices=completion.SHELLS,
+        since="2.14",
+    ),
 )
-"""As of torch 2.13; :data:`LATER` has what newer ones added."""
+"""The union of torch 2.10 to 2.15."""
+
+LEGACY: Final = (
+    Flag("--use-env", None, None, "accepted, without effect: LOCAL_RANK is always set", in_environment=False),
+)
+"""What ``python -m torch.distributed.launch`` took besides."""
 
 OURS: Final = (
-    Flag("--log-line-prefix-template", None, str, "before each line of --tee; ${role_name} ${local_rank} ${rank}"),
+    Flag(
+        "--pass-local-rank",
+        "",
+        str,
+        "give the script its local rank as an argument too, as torch.distributed.launch did: local-rank or local_rank",
+    ),
+    Flag("--platform", "auto", str, "whose variables stand in for flags that are not given", choices=platforms.NAMES),
     Flag("--metrics-port", None, _whole, f"serve the metrics of all ranks here; or ${Env.METRICS_PORT}"),
     Flag("--preload", "", str, "modules that a restarted worker shall find imported already, besides torch"),
     Flag("--no-zygote", None, None, "after a failure start workers from nothing, not from a process that has torch"),
 )
+
+ALL: Final = TORCHRUN + LEGACY + OURS
+
+_FLAGS_TO_COMPLETE: Final = {flag.long: flag.kind is not None for flag in ALL}
 
 _UNSUPPORTED: Final = {
     "logs_specs": "--logs-specs {value!r}: log plugins of torch need torchrun; use torchrun --rdzv-backend=ddp.",
@@ -87,13 +144,21 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-    """The flags, the script and its arguments. Raises LaunchError; SystemExit for ``--help``."""
+    """The flags, the script and its arguments; ``told`` names those that were given, by flag or by ``PET_*``.
+
+    Raises LaunchError; SystemExit for ``--help`` and ``--print-completion``.
+    """
     parser = parser_for(environ)
-    own, script = _split(parser, argv)
+    own, script, given = _split(parser, argv)
     arguments = parser.parse_args(own)
-    arguments.training_script, arguments.training_script_args = (script[0], script[1:]) if script else ("", [])
+    if arguments.print_completion:
+        print(completion.script(arguments.print_completion, _FLAGS_TO_COMPLETE))
+        raise SystemExit(0)
     if not script:
         raise LaunchError("No script was given; try: ddp-launch --nproc-per-node 2 train.py")
+    arguments.training_script, arguments.training_script_args = script[0], script[1:]
+    from_environment = {flag.dest for flag in ALL if flag.in_environment and environ.get(flag.variable, "").strip()}
+    arguments.told = given | from_environment
     for name, sentence in _UNSUPPORTED.items():
         if value := getattr(arguments, name):
             raise LaunchError(sentence.format(value=value))
@@ -108,24 +173,27 @@ def parser_for(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         usage="ddp-launch [flags] script [arguments of the script]",
         allow_abbrev=True,
     )
-    for flag in TORCHRUN + OURS:
+    for flag in ALL:
         _add(parser, flag, environ)
     return parser
 
 
 def _add(parser: argparse.ArgumentParser, flag: Flag, environ: Mapping[str, str]) -> None:
-    names = flag.names.split()
-    dest = names[-1].lstrip("-").replace("-", "_")
-    if f"--{dest}" not in names and dest != names[-1].lstrip("-"):
-        names.append(f"--{dest}")
-    told = environ.get(f"PET_{dest.upper()}") if flag.in_environment else None
+    names = list(dict.fromkeys([*flag.names.split(), f"--{flag.dest}"]))
+    told = environ.get(flag.variable) if flag.in_environment else None
     if flag.kind is None:
-        parser.add_argument(*names, dest=dest, action="store_true", default=_switch(dest, told), help=flag.help)
-    else:
-        # argparse converts a default that is a string, so what the environment says is checked like a flag.
-        default = flag.default if told is None else told
-        kind: Any = flag.kind
-        parser.add_argument(*names, dest=dest, type=kind, default=default, help=flag.help, metavar="VALUE")
+        parser.add_argument(
+            *names, dest=flag.dest, action="store_true", default=_switch(flag.dest, told), help=flag.help
+        )
+        return
+    if told is not None and flag.choices and told not in flag.choices:  # argparse looks at what is typed alone
+        raise LaunchError(f"{flag.variable}={told!r} is none of {', '.join(flag.choices)}.")
+    # argparse converts a default that is a string, so what the environment says is checked like a flag.
+    default = flag.default if told is None else told
+    kind: Any = flag.kind
+    parser.add_argument(
+        *names, dest=flag.dest, type=kind, default=default, help=flag.help, choices=flag.choices, metavar="VALUE"
+    )
 
 
 def _switch(dest: str, told: str | None) -> bool:
@@ -137,9 +205,12 @@ def _switch(dest: str, told: str | None) -> bool:
     return bool(int(told))
 
 
-def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Flags of ours, and from the script on what is the script's: its flags may bear the names of ours."""
+def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str], set[str]]:
+    """Flags of ours; from the script on what is the script's, whose flags may bear the names of ours; and which were
+    given.
+    """
     own: list[str] = []
+    given: set[str] = set()
     rest = list(argv)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         flag = rest.pop(0)
@@ -147,11 +218,12 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
             break
         own.append(flag)
         action = _action(parser, flag)
+        given.add(action.dest)
         takes_value = action.nargs != 0
         has_value = "=" in flag or (not flag.startswith("--") and len(flag) > 2)
         if takes_value and not has_value and rest:
             own.append(rest.pop(0))
-    return own, rest
+    return own, rest, given
 
 
 def _action(parser: argparse.ArgumentParser, flag: str) -> argparse.Action:

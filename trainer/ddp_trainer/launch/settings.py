@@ -156,7 +156,7 @@ def signals_of(text: str) -> list[signal.Signals]:
 def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Program:
     """What the workers run. Raises LaunchError when there is no such thing."""
     target: str = arguments.training_script
-    rest = tuple(arguments.training_script_args)
+    rest = (*_local_rank_argument(arguments.pass_local_rank), *arguments.training_script_args)
     python = environ.get("PYTHON_EXEC") or sys.executable
     if arguments.no_python and not arguments.run_path:
         if arguments.module:
@@ -171,6 +171,15 @@ def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pro
     if not Path(target).exists():
         raise LaunchError(f"There is no script {target!r} in {Path.cwd()}.")
     return Program(kind="script", target=target, arguments=rest, python=python)
+
+
+def _local_rank_argument(spelling: str) -> tuple[str, ...]:
+    """First of all arguments, as torch.distributed.launch gives it; torch 1 wrote it with an underscore."""
+    if not spelling:
+        return ()
+    if spelling.lstrip("-") not in {"local-rank", "local_rank"}:
+        raise LaunchError(f"--pass-local-rank {spelling!r} is neither local-rank nor local_rank.")
+    return (f"--{spelling.lstrip('-')}=${{local_rank}}",)
 
 
 def _has_module(name: str) -> bool:
@@ -188,9 +197,8 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
         if not re.fullmatch(r"\d+(,\d+)*", arguments.local_ranks_filter.replace(" ", "")):
             raise LaunchError(f"--local-ranks-filter {arguments.local_ranks_filter!r} is no list of ranks such as 0,1.")
         shown = frozenset(int(rank) for rank in arguments.local_ranks_filter.split(","))
-    template = arguments.log_line_prefix_template
-    if template is None:
-        template = environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", LogSpec().prefix)
+    named = environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", LogSpec().prefix)
+    template = arguments.log_line_prefix_template if "log_line_prefix_template" in arguments.told else named
     return LogSpec(
         redirects=parse_std(arguments.redirects, "--redirects"),
         tee=parse_std(arguments.tee, "--tee"),
@@ -228,26 +236,37 @@ def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
     """Workers on this node. Raises LaunchError."""
     if text.isdecimal() and int(text) >= 1:
         return int(text)
-    gpus = _gpus(environ)
+    found = gpus(environ)
     if text == "gpu":
-        if not gpus:
+        if not found:
             raise LaunchError(
                 "--nproc-per-node gpu: this node has no NVIDIA GPU that we may use; use cpu, or a number."
             )
-        return gpus
+        return found
     if text == "auto":
-        return gpus or _cpus()
+        return found or _cpus()
     if text == "cpu":
         return _cpus()
     raise LaunchError(f"--nproc-per-node {text!r} is neither a number from 1 nor auto, cpu or gpu.")
+
+
+def too_few_gpus(local_world_size: int, environ: Mapping[str, str]) -> str:
+    """A sentence when workers outnumber the GPUs, which a script that uses none may mean; else nothing."""
+    found = gpus(environ)
+    if not 0 < found < local_world_size:
+        return ""
+    return (
+        f"{local_world_size} workers share {found} {'GPU' if found == 1 else 'GPUs'}: those that choose theirs by "
+        f"LOCAL_RANK will fail from rank {found} on, and NCCL takes no GPU twice; --nproc-per-node gpu starts one each."
+    )
 
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _gpus(environ: Mapping[str, str]) -> int:
-    """Counted without CUDA: what is made visible, else the device files that the container was given."""
+def gpus(environ: Mapping[str, str]) -> int:
+    """NVIDIA GPUs that we may use, counted without CUDA: what is made visible, else the container's device files."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         devices = [device.strip() for device in visible.split(",")]

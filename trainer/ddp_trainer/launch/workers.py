@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -154,7 +155,7 @@ class Workers:
             return _opened(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), ours)
         self._pump = self._pump or LogPump()
         prefix = Template(self._logs.prefix).safe_substitute(
-            role_name=self._launch.role, local_rank=local_rank, rank=rank
+            role_name=self._launch.role, local_rank=local_rank, rank=rank, hostname=socket.gethostname()
         )
         sink = self._pump.add(
             console=(1 if is_out else 2) if to_console else None,

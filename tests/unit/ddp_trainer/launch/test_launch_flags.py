@@ -3,11 +3,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from ddp_trainer.launch.completion import script
 from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.flags import OURS, TORCHRUN, parse, parser_for
+from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for
 
 NOT_STRINGS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}
 """torch parses these into lists in the parser, we do later."""
@@ -18,6 +22,16 @@ def torchs_parser() -> argparse.ArgumentParser:
     from torch.distributed.run import get_args_parser
 
     return get_args_parser()
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def installed_version() -> str:
+    import torch
+
+    return torch.__version__
 
 
 def actions_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
@@ -37,7 +51,39 @@ def test_every_flag_of_torchrun_is_taken_with_its_default_and_arity(torchs_parse
 def test_flags_that_torchrun_does_not_know_are_those_that_are_ours(torchs_parser: argparse.ArgumentParser) -> None:
     theirs, ours = actions_of(torchs_parser), actions_of(parser_for({}))
     extra = {ours[option].dest for option in ours.keys() - theirs.keys()}
-    assert extra == {flag.names.split()[-1].lstrip("-").replace("-", "_") for flag in OURS}
+    newer = {flag.dest for flag in TORCHRUN if flag.since and numbers(flag.since) > numbers(installed_version())}
+    assert extra == {flag.dest for flag in (*LEGACY, *OURS)} | newer
+
+
+def test_flags_of_the_launch_module_are_taken_too() -> None:
+    """``torch.distributed.launch`` builds its parser only to use it, so its source is what there is to compare with."""
+    from torch.distributed import launch
+
+    added = set(re.findall(r'"(--[a-z-_]+)",\n', Path(str(launch.__file__)).read_text()))
+    assert added == {"--use-env", "--use_env"}
+    assert added <= actions_of(parser_for({})).keys()
+
+
+@pytest.mark.parametrize("flag", ALL, ids=lambda flag: flag.dest)
+def test_every_flag_is_taken_with_dashes_with_underscores_and_from_the_environment(flag: Flag) -> None:
+    value = (flag.choices or ("7",))[0]
+    given = () if flag.kind is None else (value,)
+    expected = True if flag.kind is None else flag.kind(value)
+    for name in (*flag.names.split(), f"--{flag.dest}"):
+        assert getattr(parser_for({}).parse_args([name, *given]), flag.dest) == expected
+    told = parser_for({flag.variable: "1" if flag.kind is None else value}).parse_args([])
+    assert getattr(told, flag.dest) == (expected if flag.in_environment else parser_for({}).get_default(flag.dest))
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "told"),
+    [
+        (["--nnodes", "2", "-t3", "x.py", "--role", "r"], {}, {"nnodes", "tee"}),
+        (["--max-rest", "5", "x.py"], {"PET_ROLE": "r", "PET_STANDALONE": ""}, {"max_restarts", "role"}),
+    ],
+)  # fmt: skip
+def test_it_is_known_which_flags_were_given(argv: list[str], environ: dict[str, str], told: set[str]) -> None:
+    assert parse(argv, environ).told == told
 
 
 def test_the_environment_means_the_same_to_both(
@@ -97,6 +143,9 @@ def test_an_empty_switch_of_the_kubeflow_operator_is_no_crash() -> None:
         (["--numa-binding", "node", "x.py"], {}, "numactl"),
         (["--logs-specs", "mine", "x.py"], {}, "torchrun"),
         (["--r", "x.py"], {}, "--r"),
+        (["--start-method", "thread", "x.py"], {}, "thread"),
+        (["x.py"], {"PET_START_METHOD": "thread"}, "PET_START_METHOD='thread' is none of spawn, fork, forkserver."),
+        (["--print-completion", "fish"], {}, "fish"),
         (["--nnodes", "2"], {}, "No script"),
     ],
 )
@@ -114,5 +163,28 @@ def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(SystemExit):
         parse(["--help"], {})
     told = capsys.readouterr().out
-    for flag in TORCHRUN + OURS:
-        assert flag.names.split()[-1] in told
+    for flag in ALL:
+        assert flag.long in told
+
+
+def test_bash_completes_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--print-completion", "bash"], {})
+    assert ended.value.code == 0
+    (tmp_path / "completion").write_text(capsys.readouterr().out)
+    (tmp_path / "train.py").touch()
+    # What bash has learnt, asked again through the same words.
+    shell = 'source ./completion; words=$(complete -p ddp-launch | sed "s/^complete/compgen/; s/ ddp-launch$//"); '
+    asked = [f'{shell} eval "$words -- {begun}"' for begun in ("--nproc", "tr")]
+    told = [
+        subprocess.run(["bash", "-c", each], cwd=tmp_path, check=False, capture_output=True, text=True).stdout.split()
+        for each in asked
+    ]
+    assert told == [["--nproc-per-node"], ["train.py"]]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_completion_of_other_shells_names_every_flag(shell: str) -> None:
+    told = script(shell, {flag.long: True for flag in ALL})
+    assert all(flag.long.removeprefix("--") in told for flag in ALL)
+    assert "ddp-launch" in told

@@ -1,0 +1,22 @@
+"""Slurm's lists of hosts, such as ``gpu[007-012,20],login-1``."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_HOSTS: Final = re.compile(r"(?:[^\[\],\s]|\[\d[\d,-]*\])+")
+"""Up to the first comma that stands in no brackets."""
+
+_NUMBERS: Final = re.compile(r"\[(\d+)[\d,-]*\]")
+
+
+def first_host(text: str) -> str:
+    """The host that comes first. Raises ValueError for what is no list of hosts.
+
+    >>> first_host("gpu[007-012,20]-ib,login-1"), first_host("rack[1-2]n[04,09]"), first_host("a1.example.com,b2")
+    ('gpu007-ib', 'rack1n04', 'a1.example.com')
+    """
+    if not (match := _HOSTS.match(text.strip())):
+        raise ValueError("is no list of hosts")
+    return _NUMBERS.sub(r"\1", match[0])

@@ -1,0 +1,283 @@
+"""What a platform that started this launcher says in variables of its own: defaults for flags that are not given.
+
+A flag beats ``PET_*``, which beats the platform. Of several platforms the innermost speaks: mpirun within a Slurm job
+counts processes as Open MPI does. A value that is used is said in one line at the start, and so is one that a flag
+contradicts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.hostlist import first_host
+
+Environ = Mapping[str, str]
+
+STEP: Final = "SLURM_STEP_ID"
+"""Set by srun: without it this is the batch script itself, which runs on the first node alone."""
+
+_FIRST_PORT: Final = 20_000
+_PORTS: Final = 10_000
+"""Below those that Linux hands out by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """The variables that stand in for one flag; the first that is set counts."""
+
+    flag: str
+    variables: tuple[str, ...]
+    read: Callable[[str], str | int]
+    """From the variable's text to the flag's value. Raises ValueError."""
+    holds: Callable[[Environ], bool] = lambda _: True
+    """Whether the variables mean this flag here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """One platform: how it is known, and what it says."""
+
+    name: str
+    title: str
+    mark: str
+    """A variable that is there when the platform has started us."""
+    defaults: tuple[Default, ...]
+    device: str = ""
+    """The variable with the index among the processes of this machine, where each of them has a launcher."""
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise ValueError("is no number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not (value := _number(text)):
+        raise ValueError("is no number from 1")
+    return value
+
+
+def _workers(text: str) -> str:
+    return str(_positive(text))
+
+
+def _nodes(text: str) -> str:
+    return str(_positive(text))
+
+
+def _port(text: str) -> int:
+    if not 1 <= (value := _number(text)) < 1 << 16:
+        raise ValueError("is no port from 1 to 65535")
+    return value
+
+
+def _port_of_job(text: str) -> int:
+    """The same on all nodes, and another for the next job on them."""
+    return _FIRST_PORT + _number(text) % _PORTS
+
+
+def _one(_text: str) -> str:
+    return "1"
+
+
+def _in_step(environ: Environ) -> bool:
+    return STEP in environ
+
+
+def _per_process(environ: Environ) -> bool:
+    """Whether each worker is to have a launcher of its own: several were started on this machine."""
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "") or environ.get("SLURM_NTASKS", "")
+    nodes = environ.get("SLURM_STEP_NUM_NODES", "") or environ.get("SLURM_NNODES", "")
+    several = tasks.isdecimal() and nodes.isdecimal() and int(tasks) > int(nodes)
+    return (_in_step(environ) and several) or environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1") not in {"", "1"}
+
+
+def _per_node(environ: Environ) -> bool:
+    return _in_step(environ) and not _per_process(environ)
+
+
+def _per_task(environ: Environ) -> bool:
+    return _in_step(environ) and _per_process(environ)
+
+
+def _not_per_process(environ: Environ) -> bool:
+    return not _per_process(environ)
+
+
+PLATFORMS: Final = (
+    Platform(
+        "openmpi",
+        "Open MPI",
+        "OMPI_COMM_WORLD_SIZE",
+        (
+            Default("nnodes", ("OMPI_COMM_WORLD_SIZE",), _nodes),
+            Default("node_rank", ("OMPI_COMM_WORLD_RANK",), _number),
+            Default("nproc_per_node", ("OMPI_COMM_WORLD_LOCAL_SIZE",), _one, _per_process),
+            Default("master_addr", ("MASTER_ADDR",), str),
+            Default("master_port", ("MASTER_PORT",), _port),
+        ),
+        device="OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    Platform(
+        "volcengine",
+        "Volcengine",
+        "MLP_WORKER_NUM",
+        (
+            Default("nnodes", ("MLP_WORKER_NUM",), _nodes),
+            Default("node_rank", ("MLP_ROLE_INDEX",), _number),
+            Default("nproc_per_node", ("MLP_WORKER_GPU",), _workers),
+            Default("master_addr", ("MLP_WORKER_0_HOST",), str),
+            Default("master_port", ("MLP_WORKER_0_PORT",), _port),
+        ),
+    ),
+    Platform(
+        "slurm",
+        "Slurm",
+        "SLURM_JOB_ID",
+        (
+            Default("nnodes", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), _nodes, _per_task),
+            Default("nnodes", ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"), _nodes, _per_node),
+            Default("node_rank", ("SLURM_PROCID",), _number, _per_task),
+            Default("node_rank", ("SLURM_NODEID",), _number, _per_node),
+            Default("nproc_per_node", ("SLURM_NTASKS",), _one, _per_task),
+            Default("nproc_per_node", ("SLURM_GPUS_ON_NODE",), _workers, _not_per_process),
+            Default("master_addr", ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"), first_host, _in_step),
+            Default("master_port", ("SLURM_JOB_ID",), _port_of_job, _in_step),
+            Default("rdzv_id", ("SLURM_JOB_ID",), str),
+        ),
+        device="SLURM_LOCALID",
+    ),
+)
+"""The innermost first."""
+
+NAMES: Final = ("auto", "none", *(platform.name for platform in PLATFORMS))
+
+_OF_SEVERAL_NODES: Final = {"node_rank", "master_addr", "master_port"}
+"""What a launch on one node has no use for: its group forms, and forms again, without an address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One value of a platform."""
+
+    flag: str
+    value: str | int
+    source: str
+
+    def __str__(self) -> str:
+        """As it would be given, and where it is from."""
+        return f"--{self.flag.replace('_', '-')} {self.value} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a platform says."""
+
+    title: str
+    values: tuple[Value, ...]
+    device: int | None
+    """Of the only worker of this launcher; None where the worker may use all."""
+
+
+def find(environ: Environ, which: str = "auto") -> Found | None:
+    """The platform that started us. Raises LaunchError for a variable that cannot be meant."""
+    platform = next(
+        (each for each in PLATFORMS if each.mark in environ and which in {"auto", each.name}),
+        None,
+    )
+    if platform is None and which not in {"auto", "none"}:
+        mark = next(each.mark for each in PLATFORMS if each.name == which)
+        raise LaunchError(f"--platform {which}: ${mark} is not set, so this is no process that it has started.")
+    if platform is None:
+        return None
+    values = tuple(_values(platform, environ))
+    local = environ.get(platform.device, "")
+    device = int(local) if local.isdecimal() and _per_process(environ) else None
+    return Found(title=platform.title, values=values, device=device)
+
+
+def _values(platform: Platform, environ: Environ) -> Iterable[Value]:
+    seen: set[str] = set()
+    for default in platform.defaults:
+        variable = next((name for name in default.variables if environ.get(name, "").strip()), None)
+        if variable is None or default.flag in seen or not default.holds(environ):
+            continue
+        seen.add(default.flag)
+        text = environ[variable].strip()
+        try:
+            yield Value(flag=default.flag, value=default.read(text), source=variable)
+        except ValueError as error:
+            raise LaunchError(
+                f"{platform.title}'s {variable}={text!r} {error}; give --{default.flag.replace('_', '-')}, or "
+                "--platform none to leave its variables alone."
+            ) from None
+
+
+def apply(arguments: argparse.Namespace, environ: Environ) -> list[str]:
+    """Fill in what no flag says; returns what is to be said about it. Raises LaunchError."""
+    arguments.device = None
+    found = find(environ, arguments.platform)
+    if found is None or arguments.standalone:
+        return []
+    taken = [value for value in found.values if value.flag not in arguments.told]
+    beaten = [value for value in found.values if value.flag in arguments.told and _differs(arguments, value)]
+    for value in taken:
+        if value.flag == "nnodes":
+            arguments.nnodes = value.value
+    if arguments.nnodes.strip() in {"1", "1:1"}:
+        taken = [value for value in taken if value.flag not in _OF_SEVERAL_NODES]
+    for value in taken:
+        setattr(arguments, value.flag, value.value)
+    _use_store(arguments, {value.flag for value in taken})
+    arguments.told |= {value.flag for value in taken}
+    arguments.device = found.device if arguments.nproc_per_node == "1" else None
+    _check(arguments, found, environ)
+    return [*_sentences(found, taken, beaten), *_alone(arguments, environ)]
+
+
+def _differs(arguments: argparse.Namespace, value: Value) -> bool:
+    return str(getattr(arguments, value.flag)) != str(value.value)
+
+
+def _use_store(arguments: argparse.Namespace, taken: Collection[str]) -> None:
+    """An elastic rendezvous meets where a static one would."""
+    if "master_addr" in taken and arguments.rdzv_backend != "static" and not arguments.rdzv_endpoint:
+        port = "" if arguments.master_port is None else f":{arguments.master_port}"
+        arguments.rdzv_endpoint = f"{arguments.master_addr}{port}"
+
+
+def _sentences(found: Found, taken: Iterable[Value], beaten: Iterable[Value]) -> Iterable[str]:
+    if used := ", ".join(map(str, taken)):
+        yield f"From {found.title}: {used}."
+    if unused := ", ".join(map(str, beaten)):
+        yield f"{found.title} says {unused}; what was given counts instead."
+
+
+def _alone(arguments: argparse.Namespace, environ: Environ) -> Iterable[str]:
+    nodes = environ.get("SLURM_NNODES", "1")
+    if "SLURM_JOB_ID" in environ and not _in_step(environ) and nodes != "1" and "nnodes" not in arguments.told:
+        yield f"This Slurm job has {nodes} nodes and uses this one alone; srun --ntasks-per-node=1 starts it on all."
+
+
+def _check(arguments: argparse.Namespace, found: Found, environ: Environ) -> None:
+    rank, size = arguments.node_rank, arguments.nnodes.strip()
+    highest = size.rpartition(":")[2]
+    source = {value.flag: f"{value.source}={environ[value.source].strip()}" for value in found.values}
+    if "node_rank" in source and highest.isdecimal() and rank >= int(highest) > 1:
+        raise LaunchError(
+            f"{source['node_rank']} makes this node {rank}, but {source.get('nnodes', '--nnodes')} has room for 0 to "
+            f"{int(highest) - 1}; give --nnodes and --node-rank, or --platform none."
+        )
+    local = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
+    has_place = {"master_addr", "rdzv_endpoint"} & arguments.told
+    if found.title == "Open MPI" and highest not in {"1", local} and not has_place:
+        raise LaunchError(
+            f"Open MPI started {highest} launchers on several machines and says nowhere which is the first; give "
+            "--master-addr HOST, or mpirun -x MASTER_ADDR=HOST."
+        )
