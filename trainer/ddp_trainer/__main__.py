@@ -1,4 +1,5 @@
-"""Where the rooms meet: ``python -m ddp_trainer (launch|store|aggregate|train|checkpoint)``, and ``ddp-launch``.
+"""Where the rooms meet: ``python -m ddp_trainer (launch|store|aggregate|train|checkpoint|preflight)``, and
+``ddp-launch``.
 
 Each room is imported only when its command runs: a launcher must not pay for torch, nor a store for prometheus.
 """
@@ -12,6 +13,8 @@ from ddp_trainer.contract import Exit
 
 
 def _launch(argv: Sequence[str]) -> int:
+    if argv and argv[0] in SUBCOMMANDS:
+        return SUBCOMMANDS[argv[0]](argv[1:])
     from ddp_trainer.launch.cli import main  # noqa: PLC0415
     from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
 
@@ -43,8 +46,19 @@ def _checkpoint(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _preflight(argv: Sequence[str]) -> int:
+    from ddp_trainer.preflight.cli import main  # noqa: PLC0415
+
+    return main(argv)
+
+
 PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.run", "sklearn.datasets")}
 """What our own trainer imports, so that a restart of it need not."""
+
+SUBCOMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "preflight": _preflight,
+}
+"""First words of ``ddp-launch`` that are no script; a script of such a name is started as ``./preflight``."""
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "launch": _launch,
@@ -52,6 +66,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "aggregate": _aggregate,
     "train": _train,
     "checkpoint": _checkpoint,
+    **SUBCOMMANDS,
 }
 
 

@@ -1,0 +1,9 @@
+"""What is checked before the first step: names, ports, interfaces, clocks, versions, limits, on all nodes at once.
+
+::
+
+    collect ─▶ Report ─▶ meeting ─▶ all reports ─▶ probing ─▶ all probes ─▶ checks ─▶ findings ─▶ present
+
+Standard library only, and never torch: it runs where torch may be what is broken. Everything after the meeting is a
+pure function of what the nodes told one another, so every node comes to the same table.
+"""

@@ -1,0 +1,52 @@
+"""The checks, in the order in which they are shown: each a small function from all facts to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.preflight import checks_names, checks_network, checks_node, checks_software
+from ddp_trainer.preflight.facts import Facts
+from ddp_trainer.preflight.finding import Finding, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row of the table."""
+
+    name: str
+    find: Callable[[Facts], Iterable[Finding]]
+    takes_two: bool = True
+    """It compares nodes, so that one alone says nothing."""
+
+
+CHECKS: Final = (
+    Check("meeting", checks_names.meeting, takes_two=False),
+    Check("ranks", checks_names.ranks),
+    Check("endpoint-name", checks_names.endpoint, takes_two=False),
+    Check("reverse-name", checks_names.reverse, takes_two=False),
+    Check("address-family", checks_network.families),
+    Check("interface", checks_network.interface, takes_two=False),
+    Check("rendezvous-port", checks_network.rendezvous_port),
+    Check("random-port", checks_network.random_port),
+    Check("clock", checks_software.clock),
+    Check("versions", checks_software.versions),
+    Check("script", checks_software.script),
+    Check("environment", checks_software.environment),
+    Check("gpus", checks_node.gpus, takes_two=False),
+    Check("shared-memory", checks_node.shared_memory, takes_two=False),
+    Check("open-files", checks_node.open_files, takes_two=False),
+)
+
+
+def judge(facts: Facts) -> tuple[Finding, ...]:
+    """Everything that is not as it should be. A pure function: every node comes to the same result."""
+    return tuple(finding for check in CHECKS for finding in _found(check, facts))
+
+
+def _found(check: Check, facts: Facts) -> list[Finding]:
+    found = list(check.find(facts))
+    if not found and check.takes_two and len(facts.reports) == 1:
+        return [Finding(check=check.name, status=Status.SKIP, node="", message="takes more than one node")]
+    return found

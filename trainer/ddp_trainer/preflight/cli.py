@@ -1,0 +1,149 @@
+"""``ddp-launch preflight``: its flags, and what comes of them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
+
+from ddp_trainer.contract import Env, Exit, Port
+from ddp_trainer.preflight import names, present
+from ddp_trainer.preflight.checks import judge
+from ddp_trainer.preflight.collect import Subject
+from ddp_trainer.preflight.conduct import Order, conduct
+from ddp_trainer.preflight.errors import PreflightError
+from ddp_trainer.preflight.finding import Status
+
+TIMEOUT_SECONDS: Final = 60.0
+_DESCRIPTION: Final = """Look at what distributed training needs, on all nodes at once. Start it on every node with
+the same --nnodes and --rdzv-endpoint; they meet at the node with --node-rank 0, or that the endpoint leads to."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one preflight; returns 0 when nothing fails, 1 when something does, 2 for flags that cannot be meant."""
+    environ = dict(os.environ)
+    try:
+        arguments = _parser(environ).parse_args(argv)
+        order = order_of(arguments, environ)
+        facts = asyncio.run(conduct(order, environ))
+    except PreflightError as error:
+        print(f"ddp-launch preflight: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return Exit.SIGNAL_BASE + 2
+    findings = judge(facts)
+    show = present.document if arguments.output == "json" else present.table
+    print(show(facts, findings).rstrip("\n"), flush=True)
+    return Exit.FAILURE if present.verdict(findings) is Status.FAIL else Exit.SUCCESS
+
+
+def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order:
+    """Raises PreflightError."""
+    least, expected = (1, 1) if arguments.standalone else _nodes(arguments.nnodes)
+    rank = _node_rank(arguments, environ)
+    host, port = ("", 0) if expected == 1 else _endpoint(arguments.rdzv_endpoint, "--rdzv-endpoint")
+    meeting_host, meeting_port = _endpoint(arguments.meet, "--meet") if arguments.meet else (host, port)
+    if arguments.script and not os.access(arguments.script, os.R_OK):
+        raise PreflightError(f"The script {arguments.script!r} cannot be read; name a file, or leave it out.")
+    subject = Subject(
+        name=environ.get(Env.POD_NAME) or socket.gethostname(),
+        node_rank=rank,
+        local_world_size=arguments.nproc_per_node,
+        endpoint_host=host,
+        endpoint_port=port,
+        meeting_host=meeting_host,
+        is_host=rank == 0 or (rank is None and expected > 1 and _is_this_host(meeting_host)),
+        script=arguments.script,
+    )
+    return Order(subject=subject, expected=expected, least=least, meeting_port=meeting_port, timeout=arguments.timeout)
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text.strip())
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= least <= most:
+        raise PreflightError(f"--nnodes {text!r} is neither a number from 1 nor MIN:MAX with MIN <= MAX.")
+    return least, most
+
+
+def _node_rank(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int | None:
+    if arguments.node_rank is not None:
+        return int(arguments.node_rank)
+    completion_index = environ.get("JOB_COMPLETION_INDEX", "")
+    if completion_index.isdecimal():
+        return int(completion_index)
+    trailing = re.search(r"-(\d{1,9})$", environ.get(Env.POD_NAME, ""))
+    return int(trailing[1]) if trailing else None
+
+
+def _endpoint(text: str, flag: str) -> tuple[str, int]:
+    if not text:
+        raise PreflightError(
+            f"More than one node needs {flag} HOST:PORT, the same on all of them, where HOST is the first node; "
+            "for one node say --standalone."
+        )
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text.strip(), str(int(Port.RENDEZVOUS))
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise PreflightError(f"{flag} {text!r} is not HOST:PORT, with a port from 1 to 65535.")
+    return host, int(port)
+
+
+def _is_this_host(host: str) -> bool:
+    """Whether it leads to an address that a socket here can be bound to."""
+    return any(map(_can_bind, names.forward(host).addresses))
+
+
+def _can_bind(address: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise PreflightError(f"{message[:1].upper()}{message[1:]}; --help lists the flags.")
+
+
+def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = _Parser(prog="ddp-launch preflight", description=_DESCRIPTION)
+    add = parser.add_argument
+    add("--nnodes", default=environ.get("PET_NNODES") or "1", metavar="N", help="nodes of the run, or MIN:MAX")
+    add("--node-rank", "--node_rank", type=_whole, default=None, metavar="N", help="of this node; 0 hosts the meeting")
+    add("--nproc-per-node", "--nproc_per_node", type=_whole, default=1, metavar="N", help="workers of this node")
+    endpoint = environ.get("PET_RDZV_ENDPOINT", "")
+    add(
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
+        default=endpoint,
+        metavar="HOST:PORT",
+        help="the first node's, as in a launch",
+    )
+    add("--meet", default="", metavar="HOST:PORT", help="meet there instead, where the endpoint is what is wrong")
+    add("--standalone", action="store_true", help="this node alone: only what it can tell of itself")
+    add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS", help="until all nodes must have come")
+    add("-o", "--output", choices=("table", "json"), default="table", help="what to print")
+    add("script", nargs="?", default="", help="file whose digest is compared")
+    return parser
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or not float(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return float(text)

@@ -1,0 +1,96 @@
+"""The network interfaces of this machine, by the call that NCCL and gloo use themselves: getifaddrs(3)."""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from ddp_trainer.preflight.facts import Interface
+
+_IFF_UP: Final = 0x1
+_IFF_LOOPBACK: Final = 0x8
+_IFF_RUNNING: Final = 0x40
+
+
+class _Sockaddr(ctypes.Structure):
+    """The head that all socket addresses share, and room for the longest that is read here."""
+
+    _fields_ = (("family", ctypes.c_ushort), ("data", ctypes.c_ubyte * 26))
+
+
+class _Ifaddrs(ctypes.Structure):
+    pass
+
+
+_Ifaddrs._fields_ = (  # it refers to itself
+    ("next", ctypes.POINTER(_Ifaddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("addr", ctypes.POINTER(_Sockaddr)),
+    ("netmask", ctypes.c_void_p),
+    ("destination", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+)
+
+
+def interfaces() -> tuple[Interface, ...]:
+    """All of them, in the kernel's order, link-local addresses with their zone. Raises OSError."""
+    flags: dict[str, int] = {}
+    addresses: dict[str, list[str]] = {}
+    with _listed() as entries:
+        for entry in entries:
+            name = entry.name.decode()
+            flags[name] = entry.flags
+            found = addresses.setdefault(name, [])
+            if entry.addr and (address := _address(entry.addr.contents, name)):
+                found.append(address)
+    return tuple(
+        Interface(
+            name=name,
+            is_up=bool(flags[name] & _IFF_UP and flags[name] & _IFF_RUNNING),
+            is_loopback=bool(flags[name] & _IFF_LOOPBACK),
+            mtu=_mtu(name),
+            addresses=tuple(found),
+        )
+        for name, found in addresses.items()
+    )
+
+
+@contextmanager
+def _listed() -> Iterator[Iterator[Any]]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    head = ctypes.POINTER(_Ifaddrs)()
+    if libc.getifaddrs(ctypes.byref(head)):
+        raise OSError(ctypes.get_errno(), "getifaddrs")
+    try:
+        yield _entries(head)
+    finally:
+        libc.freeifaddrs(head)
+
+
+def _entries(entry: Any) -> Iterator[Any]:
+    while entry:
+        yield entry.contents
+        entry = entry.contents.next
+
+
+def _address(sockaddr: _Sockaddr, interface: str) -> str:
+    data = bytes(sockaddr.data)
+    if sockaddr.family == socket.AF_INET:
+        return str(ipaddress.IPv4Address(data[2:6]))
+    if sockaddr.family == socket.AF_INET6:
+        address = ipaddress.IPv6Address(data[6:22])
+        return f"{address}%{interface}" if address.is_link_local else str(address)
+    return ""
+
+
+def _mtu(name: str) -> int:
+    try:
+        return int(Path(f"/sys/class/net/{name}/mtu").read_text())
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,26 @@
+"""What the kernel grants this process: shared memory and open files."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from ddp_trainer.contract import Path
+from ddp_trainer.preflight.facts import Limits
+
+
+def limits() -> Limits:
+    """As they are now."""
+    size = free = 0
+    try:
+        volume = os.statvfs(Path.SHARED_MEMORY)
+        size, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+    except OSError:
+        pass  # no /dev/shm at all is as good as an empty one
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = 1 << 30
+    return Limits(
+        shared_memory_bytes=size,
+        shared_memory_free_bytes=free,
+        open_files=unlimited if soft == resource.RLIM_INFINITY else soft,
+    )

@@ -1,0 +1,70 @@
+"""What names stand for on this node, forward and back, and whether /etc/hosts has a say in it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.preflight.facts import Resolution
+
+_HOSTS: Final = Path("/etc/hosts")
+
+
+def forward(name: str) -> Resolution:
+    """The addresses of a name, or why there are none. An address stands for itself."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return Resolution(name=name, error=why, hosts_line=hosts_line(name))
+    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    return Resolution(name=name, addresses=addresses, hosts_line=hosts_line(name))
+
+
+def back(address: str) -> str:
+    """The name that an address leads back to; empty for none."""
+    try:
+        name, _ = socket.getnameinfo((address, 0), socket.NI_NAMEREQD)
+    except OSError:
+        return ""
+    return name
+
+
+def hosts_line(name: str, hosts: Path = _HOSTS) -> str:
+    """The first line of /etc/hosts that has the name; empty for none."""
+    try:
+        lines = hosts.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        words = line.partition("#")[0].split()
+        if name.lower() in (word.lower() for word in words[1:]):
+            return " ".join(words)
+    return ""
+
+
+def is_address(text: str) -> bool:
+    """Whether it needs no resolver."""
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it leads back to the machine that uses it."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def route_from(address: str) -> str:
+    """The local address that a packet to ``address`` would leave from, by the kernel's routes; nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""

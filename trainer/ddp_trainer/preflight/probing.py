@@ -1,0 +1,92 @@
+"""Knocking at the ports of every other node, as ``nc -vz`` would, and listening to who answers."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.preflight.facts import Outcome, Probe, Purpose, Report
+from ddp_trainer.preflight.listener import Banner
+from ddp_trainer.preflight.wire import LINE_BYTES, WireError, decode
+
+CONNECT_SECONDS: Final = 3.0
+"""A lost SYN is sent again after 1 s, so this allows for one loss."""
+_AT_ONCE: Final = 64
+_NO_ROUTE: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    token: str
+    """Of who should answer; empty for anybody."""
+    purpose: Purpose
+    address: str
+    port: int
+
+
+async def probe(own: Report, reports: tuple[Report, ...]) -> tuple[Probe, ...]:
+    """All doors of all peers, from here, :data:`_AT_ONCE` at a time."""
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def knock_at(door: _Door) -> Probe:
+        async with limit:
+            outcome = await knock(door.address, door.port, door.token)
+        return Probe(
+            source=own.token,
+            target=door.token,
+            purpose=door.purpose,
+            address=door.address,
+            port=door.port,
+            outcome=outcome,
+        )
+
+    doors = [*_endpoint(own), *(door for peer in reports if peer.token != own.token for door in _doors(peer))]
+    return tuple(await asyncio.gather(*map(knock_at, doors)))
+
+
+def _endpoint(own: Report) -> Iterator[_Door]:
+    for address in own.endpoint.addresses:
+        yield _Door("", Purpose.ENDPOINT, address, own.endpoint_port)
+
+
+def _doors(peer: Report) -> Iterator[_Door]:
+    """What the ranks of other nodes will need of this one."""
+    if peer.route:
+        yield _Door(peer.token, Purpose.RANDOM, peer.route, peer.listening.random)
+        if peer.listening.rendezvous:
+            yield _Door(peer.token, Purpose.RENDEZVOUS, peer.route, peer.listening.rendezvous)
+    for purpose, chosen in ((Purpose.GLOO, peer.gloo), (Purpose.NCCL, peer.nccl)):
+        if chosen.address and chosen.address != peer.route:
+            yield _Door(peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random)
+
+
+async def knock(address: str, port: int, token: str) -> Outcome:
+    """Connect, and read who is there; an empty ``token`` takes anybody."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(address, port, limit=LINE_BYTES)
+            try:
+                return Outcome.OK if not token or await _is(reader, token) else Outcome.STRANGER
+            finally:
+                writer.close()
+    except TimeoutError:
+        return Outcome.TIMED_OUT
+    except OSError as error:
+        return outcome_of(error)
+
+
+def outcome_of(error: OSError) -> Outcome:
+    """What an attempt to connect came to; everything that is not better known counts as refused."""
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return Outcome.TIMED_OUT
+    return Outcome.NO_ROUTE if error.errno in _NO_ROUTE else Outcome.REFUSED
+
+
+async def _is(reader: asyncio.StreamReader, token: str) -> bool:
+    try:
+        return decode(Banner, await reader.readline()).token == token
+    except (WireError, ValueError):
+        return False

@@ -1,0 +1,105 @@
+"""What would run here: versions, installed packages, the script, the environment. Nothing of it is imported."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.machinery
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.preflight.facts import Software
+
+_PREFIXES: Final = (
+    "NCCL_",
+    "GLOO_",
+    "TP_SOCKET_",
+    "TORCH_",
+    "PYTORCH_",
+    "CUDA_",
+    "CUBLAS_",
+    "UCX_",
+    "FI_",
+    "OMP_",
+    "MKL_",
+    "PYTHONHASHSEED",
+)
+"""Of the variables that change how ranks compute or talk."""
+
+_NODE_OWN: Final = {"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RESTART_COUNT"}
+"""May differ between nodes."""
+
+_LONGEST_VALUE: Final = 256
+_NCCL_PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+_DIGITS: Final = 16
+
+
+def software(script: str, driver: str, environ: Mapping[str, str]) -> Software:
+    """Of this Python; ``script`` may be empty. Raises OSError when the script cannot be read."""
+    versions = {"python": platform.python_version(), **torch_versions(), "driver": driver}
+    return Software(
+        versions={name: version for name, version in versions.items() if version},
+        packages=packages_digest(),
+        script=hashlib.sha256(Path(script).read_bytes()).hexdigest()[:_DIGITS] if script else "",
+        environment={
+            name: value[:_LONGEST_VALUE]
+            for name, value in sorted(environ.items())
+            if name.startswith(_PREFIXES) and name not in _NODE_OWN
+        },
+    )
+
+
+def torch_versions() -> dict[str, str]:
+    """Of torch, CUDA and NCCL, from the file that torch's build wrote; empty without torch."""
+    spec = importlib.machinery.PathFinder.find_spec("torch", sys.path)
+    if spec is None or not spec.origin:
+        return {}
+    try:
+        tree = ast.parse(Path(spec.origin).with_name("version.py").read_text())
+    except (OSError, SyntaxError):
+        return {}
+    values = dict(_assignments(tree))
+    return {
+        "torch": values.get("__version__", ""),
+        "cuda": values.get("cuda", ""),
+        "hip": values.get("hip", ""),
+        "nccl": _nccl_version(),
+    }
+
+
+def _assignments(tree: ast.Module) -> list[tuple[str, str]]:
+    """Names that are given a text, with or without an annotation."""
+    found: list[tuple[str, str]] = []
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            found += [(target.id, value.value) for target in targets if isinstance(target, ast.Name)]
+    return found
+
+
+def _nccl_version() -> str:
+    for name in _NCCL_PACKAGES:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def packages_digest() -> str:
+    """By the names of their metadata folders, which hold name and version: no file is read."""
+    names = {
+        entry.name
+        for folder in map(Path, dict.fromkeys(sys.path))
+        if folder.is_dir()
+        for entry in folder.iterdir()
+        if entry.suffix in {".dist-info", ".egg-info"}
+    }
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:_DIGITS]
