@@ -75,6 +75,27 @@ def test_small_passes_and_evaluation_by_one_rank_have_the_same_bits_too(tmp_path
     assert runs[1].notes[-1].startswith("Weights and optimizer have the SHA-256 ")
 
 
+@pytest.mark.parametrize(
+    ("task", "flags", "left_out"),
+    [
+        pytest.param(
+            "TornDigits", ["--on-bad-sample", "skip", "--shards", "18"], {"samples_skipped": 120}, id="empty shards"
+        ),
+        pytest.param("UnusedDigits", ["--weight-decay", "0.3"], {}, id="weights that some shards or none use"),
+        pytest.param(
+            "OverflowingDigits", ["--precision", "fp16"], {"skipped_steps": 3}, id="fp16, skipping what overflows"
+        ),
+    ],
+)
+def test_what_some_shards_lack_leaves_the_same_bits(
+    task: str, flags: list[str], left_out: dict[str, int], tmp_path: Path
+) -> None:
+    chosen = (*EXACT, *flags, "--task", f"{train_bits.__name__}:{task}")
+    runs = {world: Runs(tmp_path / str(world), chosen) for world in (1, 2)}
+    assert len({finished(each, world) for world, each in runs.items()}) == 1
+    assert all(left_out.items() <= each.summary.items() for each in runs.values()), runs[1].summary
+
+
 def test_ranks_that_compute_differently_are_refused_in_a_sentence(tmp_path: Path) -> None:
     runs = Runs(tmp_path, EXACT)
     assert runs.train(2, unlike_rank=1) == [Exit.USAGE] * 2

@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train import cli
+from ddp_trainer.train import BadSample, cli, precision
 from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.checkpoint import directories, read, unpack
 from ddp_trainer.train.durable import SyncedStream
@@ -71,6 +73,53 @@ class UnevenDigits(SmallDigits):
         self._train = SlowImages(self._train.images, self._train.labels)
 
 
+class _Unreadable(LabelledImages):
+    """The first 40 of them cannot be read; one at a time, so that it is known which."""
+
+    batch = None  # type: ignore[assignment] # what says that many can be read at once
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index < 40:
+            raise BadSample(f"Image {index} is torn.")
+        return super().__getitem__(index)
+
+
+class TornDigits(SmallDigits):
+    """Of some shards none can be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._train = _Unreadable(self._train.images, self._train.labels)
+
+
+class OverflowingDigits(SmallDigits):
+    """Gradients of one sample are too large for fp16 at the first loss scale."""
+
+    def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, _ = batch
+        marked = (images == self._train.images[7]).all(dim=1)
+        return super().losses(model, batch) * torch.where(marked, 1e3, 1.0)
+
+
+class ThreeHeads(nn.Module):
+    """The second is used by some shards, the third by none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(64, 10) for _ in range(3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.first(images)
+        return logits + self.second(images) if float(images[0].sum()) > 20 else logits
+
+
+class UnusedDigits(SmallDigits):
+    """Some weights take part in some shards, some in none."""
+
+    def model(self) -> nn.Module:
+        return ThreeHeads()
+
+
 class Runs:
     """Generations of one run in one directory, whose losses are taken down step by step."""
 
@@ -88,6 +137,8 @@ class Runs:
         """What the runs told people about bits."""
         self.shards: list[int] = []
         """Of each rank, where they were balanced."""
+        self.summary: dict[str, Any] = {}
+        """Of the last generation that ended."""
 
     def train(self, world: int, *flags: str, die_at: str = "", unlike_rank: int | None = None) -> list[int]:
         """One more generation; its exit codes. A step that is done again must come to the same loss."""
@@ -107,6 +158,8 @@ class Runs:
                     self.metrics.append(event["metrics"])
                 if event["event"] == "note" and event["text"].startswith(("The steps so far", "Weights and optimizer")):
                     self.notes.append(event["text"])
+                if event["event"] == "summary":
+                    self.summary = event["summary"]
                 if event["event"] == "balanced":
                     self.shards = event["shards"]
             codes = group.finish()
@@ -157,6 +210,8 @@ def _die_at(place: str, before: int) -> None:
 
 
 def main() -> int:
+    # Where a processor has no fp16 arithmetic torch imitates it, slowly.
+    precision._cpu_has_fp16 = lambda: True
     rank = os.environ["RANK"]
     place, _, calls = os.environ["DIE_AT"].partition(":")
     if place and rank == "0":

@@ -67,6 +67,22 @@ def test_exact_refuses_sparse_gradients_in_a_sentence() -> None:
         run(Config(level=Level.EXACT, optimizer="sgd", epochs=1, global_batch=4), SparseLines(), env=HERE)  # type: ignore[arg-type] # as flags give it
 
 
+class SpareLines(Lines):
+    """A model with a weight that nothing uses."""
+
+    def model(self) -> nn.Module:
+        self.made = nn.Linear(1, 1)
+        self.made.register_parameter("spare", nn.Parameter(torch.ones(3)))
+        return self.made
+
+
+@pytest.mark.parametrize("level", [Level.EXACT, Level.ORDERED])
+def test_a_weight_that_no_shard_uses_is_left_alone_decay_included(level: Level) -> None:
+    task = SpareLines()
+    run(Config(level=level, epochs=1, global_batch=4, weight_decay=0.5, learning_rate=0.5), task, env=HERE)
+    assert task.made.get_parameter("spare").tolist() == [1, 1, 1]
+
+
 class CountedLines(Lines):
     """Notes how many samples each pass has."""
 

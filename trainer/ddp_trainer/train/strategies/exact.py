@@ -16,8 +16,9 @@ from ddp_trainer.train.task import Batch
 class Exact(Strategy):
     """The same bits at any number of ranks, one included.
 
-    A weight that a shard does not use has a gradient of zeros there. Nothing is exchanged while a backward pass runs:
-    a bucket that is added up early would have to wait for all shards of all ranks.
+    A weight that a shard does not use has a gradient of zeros there, and one that no shard uses has none: its optimizer
+    leaves it alone, decay included, as in one process. Nothing is exchanged while a backward pass runs: a bucket that
+    is added up early would have to wait for all shards of all ranks.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -34,7 +35,8 @@ class Exact(Strategy):
         return torch.zeros((), dtype=torch.float64, device=self._group.device)
 
     def _zeros(self) -> list[Tensor]:
-        return [*(torch.zeros_like(weight) for weight in self._weights), self._no_loss()]
+        unused = torch.zeros(len(self._weights), device=self._group.device)
+        return [*(torch.zeros_like(weight) for weight in self._weights), unused, self._no_loss()]
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
         """What an attempt that failed has left is of no use."""
@@ -49,8 +51,9 @@ class Exact(Strategy):
 
     def shard_done(self, shard: int) -> None:
         """Take the gradients out, so that the next shard's are not added to them."""
+        used = torch.tensor([weight.grad is not None for weight in self._weights], dtype=torch.float32)
         gradients = [self._taken(weight) for weight in self._weights]
-        self._tree.put(shard, [*gradients, self._loss_of_shard])
+        self._tree.put(shard, [*gradients, used.to(self._group.device), self._loss_of_shard])
         self._loss_of_shard = self._no_loss()
 
     def _taken(self, weight: Tensor) -> Tensor:
@@ -66,9 +69,9 @@ class Exact(Strategy):
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
         """Add up along the tree."""
-        *gradients, self._loss_of_step = self._tree.total()
-        for weight, gradient in zip(self._weights, gradients, strict=True):
-            weight.grad = _with_memory_of_its_own(gradient, weight)
+        *gradients, used, self._loss_of_step = self._tree.total()
+        for weight, gradient, shards in zip(self._weights, gradients, used.tolist(), strict=True):
+            weight.grad = _with_memory_of_its_own(gradient, weight) if shards else None
 
     def loss_for_vote(self, own: Tensor) -> Tensor:
         """The tree's sum from rank 0 and zeros from the others: adding zeros in any order changes nothing."""
