@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from ddp_trainer.contract import Env
 from ddp_trainer.preflight import choice, gpus, names
@@ -13,6 +15,9 @@ from ddp_trainer.preflight.facts import Interface, Listening, Report, Resolution
 from ddp_trainer.preflight.interfaces import interfaces
 from ddp_trainer.preflight.limits import limits
 from ddp_trainer.preflight.software import software
+
+_MOST_REVERSED: Final = 8
+"""Addresses whose names are looked up; a node has many more only where it hosts other people's pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,7 @@ def collect(subject: Subject, token: str, listening: Listening, environ: Mapping
     cards = gpus.gpus()
     endpoint = names.forward(subject.endpoint_host) if subject.endpoint_host else Resolution(name="")
     own = [address for interface in found if not interface.is_loopback for address in interface.addresses]
-    reverse = {address: name for address in own if "%" not in address and (name := names.back(address))}
+    reverse = _reverse([address for address in own if "%" not in address][:_MOST_REVERSED])
     return Report(
         token=token,
         name=subject.name,
@@ -49,7 +54,7 @@ def collect(subject: Subject, token: str, listening: Listening, environ: Mapping
         endpoint_port=subject.endpoint_port,
         hostname=hostname,
         reverse=reverse,
-        astray={address: where for address, name in reverse.items() if (where := _astray(address, name))},
+        astray={address: where for address, name in reverse.items() if name and (where := _astray(address, name))},
         route=_route(subject, endpoint, found, environ),
         interfaces=found,
         gloo=choice.gloo(found, hostname, environ),
@@ -80,6 +85,12 @@ def _route(subject: Subject, endpoint: Resolution, found: tuple[Interface, ...],
             return target if target in own else names.route_from(target)
     usable = (each for each in found if each.is_up and not each.is_loopback)
     return next((address for each in usable for address in each.addresses if "%" not in address), "")
+
+
+def _reverse(addresses: Sequence[str]) -> dict[str, str]:
+    """All at once: each may take as long as the name server does."""
+    with ThreadPoolExecutor(max_workers=_MOST_REVERSED) as pool:
+        return dict(zip(addresses, pool.map(names.back, addresses), strict=True))
 
 
 def _astray(address: str, name: str) -> str:

@@ -13,7 +13,7 @@ from ddp_trainer.contract import Env
 from ddp_trainer.preflight.collect import Subject, collect
 from ddp_trainer.preflight.facts import Facts, Listening, Report
 from ddp_trainer.preflight.listener import Listener, why_taken
-from ddp_trainer.preflight.meeting import Host, NobodyMet, meet
+from ddp_trainer.preflight.meeting import Guest, Host, NobodyMet, meet
 from ddp_trainer.preflight.probing import probe
 
 
@@ -36,56 +36,60 @@ class Order:
 
 async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
     """Raises OSError when the script cannot be read."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + order.timeout
+    until = asyncio.get_running_loop().time() + order.timeout
     host = Host(order.expected, until) if order.subject.is_host else None
     listener = Listener(uuid.uuid4().hex, environ.get(Env.POD_IP, ""), host.serve if host else None)
-    if host:
-        host.listens_with(listener)
-    try:
-        listening, trouble = await _listen(order, listener)
-        # nvidia-smi and a dead resolver take seconds, in which others may knock.
-        own = await loop.run_in_executor(None, collect, order.subject, listener.token, listening, environ)
+    with closing(listener), ExitStack() as stack:
         if order.is_alone:
-            return Facts(reports=(own,))
-        if trouble:
-            hint = "end what listens there, or choose another port"
-            return _alone(order, own, NobodyMet(f"nobody can be met here: {trouble}", hint))
-        return await _together(order, own, host, until)
-    finally:
+            return Facts(reports=(await _collected(order, listener, environ),))
+        meeting: Host | Guest | NobodyMet
+        try:
+            if host:
+                await _open(host, listener, order.meeting_port)
+            meeting = host or stack.enter_context(
+                closing(await meet(order.subject.meeting_host, order.meeting_port, until))
+            )
+        except NobodyMet as error:
+            meeting = error
+        own = await _collected(order, listener, environ)
+        facts = await _together(order, own, meeting)
         if host:
             await host.farewell()
-        listener.close()
+        return facts
 
 
-async def _listen(order: Order, listener: Listener) -> tuple[Listening, str]:
-    """The doors of this node; and why the others cannot meet here, if they should and cannot."""
+async def _open(host: Host, listener: Listener, port: int) -> None:
+    """Raises NobodyMet when the others cannot meet here."""
+    host.listens_with(listener)
+    try:
+        await listener.listen(port)
+    except OSError as error:
+        hint = "end what listens there, or choose another port"
+        raise NobodyMet(f"nobody can be met here: {why_taken(port, error)}", hint) from error
+
+
+async def _collected(order: Order, listener: Listener, environ: Mapping[str, str]) -> Report:
+    """Our report. The rendezvous port is taken only now, because the host may be on this machine too."""
     listening = Listening(random=await listener.listen(0))
-    trouble = ""
     wanted = order.subject.endpoint_port
     try:
         if wanted:
             listening = replace(listening, rendezvous=await listener.listen(wanted))
     except OSError as error:
         listening = replace(listening, taken=why_taken(wanted, error))
-    if order.subject.is_host and not order.is_alone:
-        try:
-            await listener.listen(order.meeting_port)
-        except OSError as error:
-            trouble = why_taken(order.meeting_port, error)
-    return listening, trouble
+    # nvidia-smi and a dead resolver take seconds, in which others may knock.
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, collect, order.subject, listener.token, listening, environ)
 
 
-async def _together(order: Order, own: Report, host: Host | None, until: float) -> Facts:
-    with ExitStack() as stack:
-        try:
-            meeting = host or stack.enter_context(
-                closing(await meet(order.subject.meeting_host, order.meeting_port, until))
-            )
-            reports = await meeting.reports(own)
-            probes = await meeting.probes(own.token, await probe(own, reports))
-        except NobodyMet as error:
-            return _alone(order, own, error)
+async def _together(order: Order, own: Report, meeting: Host | Guest | NobodyMet) -> Facts:
+    try:
+        if isinstance(meeting, NobodyMet):
+            raise meeting
+        reports = await meeting.reports(own)
+        probes = await meeting.probes(own.token, await probe(own, reports))
+    except NobodyMet as error:
+        return _alone(order, own, error)
     return Facts(reports=in_order(reports), probes=probes, expected=order.expected, least=order.least)
 
 

@@ -126,7 +126,7 @@ class Report:
     endpoint_port: int
     hostname: Resolution
     reverse: dict[str, str]
-    """Address of ours → the name it leads back to, where there is one."""
+    """Address of ours → the name it leads back to, empty for none."""
     astray: dict[str, str]
     """Address of ours → where the name that it leads back to leads, when that is elsewhere."""
     route: str
