@@ -52,11 +52,19 @@ def _preflight(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _collectives(argv: Sequence[str]) -> int:
+    from ddp_trainer.launch.flags import unclaimed  # noqa: PLC0415
+    from ddp_trainer.preflight.collectives.cli import main  # noqa: PLC0415
+
+    return main(argv, launch=_launch, unclaimed=unclaimed)
+
+
 PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.run", "sklearn.datasets")}
 """What our own trainer imports, so that a restart of it need not."""
 
 SUBCOMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "preflight": _preflight,
+    "collectives": _collectives,
 }
 """First words of ``ddp-launch`` that are no script; a script of such a name is started as ``./preflight``."""
 
@@ -81,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def launch() -> int:
     """The console script ``ddp-launch``."""
-    return _launch(sys.argv[1:])
+    command = SUBCOMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    return command(sys.argv[2:]) if command else _launch(sys.argv[1:])
 
 
 if __name__ == "__main__":

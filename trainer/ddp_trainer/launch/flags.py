@@ -136,6 +136,14 @@ _UNSUPPORTED: Final = {
 }
 
 
+class UnknownFlag(LaunchError):
+    """A flag that neither torchrun has nor we."""
+
+    def __init__(self, flag: str, hint: str) -> None:
+        super().__init__(f"Unknown flag {flag}; {hint}")
+        self.flag = flag
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports in one sentence."""
 
@@ -163,6 +171,14 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
         if value := getattr(arguments, name):
             raise LaunchError(sentence.format(value=value))
     return arguments
+
+
+def unclaimed(argv: Sequence[str]) -> list[str]:
+    """The words from the first on that is no flag of ours: a script and its arguments, or a flag we do not know."""
+    try:
+        return _split(parser_for({}), argv)[1]
+    except UnknownFlag as error:
+        return [error.flag]
 
 
 def parser_for(environ: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -236,4 +252,4 @@ def _action(parser: argparse.ArgumentParser, flag: str) -> argparse.Action:
         return known[meant[0]]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else "ddp-launch --help lists the flags; those of the script follow it."
-    raise LaunchError(f"Unknown flag {name}; {hint}")
+    raise UnknownFlag(name, hint)

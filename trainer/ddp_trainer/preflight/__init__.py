@@ -5,5 +5,6 @@
     collect ─▶ Report ─▶ meeting ─▶ all reports ─▶ probing ─▶ all probes ─▶ checks ─▶ findings ─▶ present
 
 Standard library only, and never torch: it runs where torch may be what is broken. Everything after the meeting is a
-pure function of what the nodes told one another, so every node comes to the same table.
+pure function of what the nodes told one another, so every node comes to the same table. Only the package
+`collectives`, which measures on the ranks themselves, needs torch.
 """

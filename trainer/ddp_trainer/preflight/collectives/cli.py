@@ -1,0 +1,45 @@
+"""``ddp-launch collectives``: the same command on every node; the launcher starts :mod:`worker` on every rank."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_trainer.preflight.collectives.request import parse, parser, split
+
+WORKER: Final = "ddp_trainer.preflight.collectives.worker"
+
+Launch = Callable[[Sequence[str]], int]
+"""The launcher, with its command line."""
+
+Unclaimed = Callable[[Sequence[str]], Sequence[str]]
+"""From words to those that the launcher does not take for its flags and their values."""
+
+
+def main(argv: Sequence[str], *, launch: Launch, unclaimed: Unclaimed) -> int:
+    """Check the flags, then start the ranks; returns the exit code of :mod:`errors`, or the launcher's own."""
+    try:
+        ours, torchruns = split(argv)
+        parse(ours)
+        _refuse(unclaimed(torchruns))
+    except BadRequest as error:
+        print(f"ddp-launch collectives: {error}", file=sys.stderr)
+        return error.exit_code
+    # A rank that failed has found something out: to run it again would hide it, and a zygote would serve nobody.
+    return launch([*torchruns, "--max-restarts=0", "--no-zygote", "--module", WORKER, *ours])
+
+
+def _refuse(words: Sequence[str]) -> None:
+    """Raises BadRequest for the first word that nobody takes."""
+    if not words:
+        return
+    word = words[0]
+    if not word.startswith("-"):
+        raise BadRequest(f"{word!r} is no flag, and collectives run no script of yours; leave it out.")
+    known = [name for action in parser()._actions for name in action.option_strings]  # noqa: SLF001 - no public way
+    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "ddp-launch collectives --help lists the flags."
+    raise BadRequest(f"Unknown flag {word}; {hint}")

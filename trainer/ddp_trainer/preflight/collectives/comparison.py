@@ -1,0 +1,89 @@
+"""This run against an earlier one: what got slower by more than the noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_trainer.preflight.collectives.report import API_VERSION, KIND
+from ddp_trainer.preflight.collectives.result import Result
+
+
+class Verdict(StrEnum):
+    """What became of a measurement."""
+
+    SAME = "same"
+    SLOWER = "slower"
+    FASTER = "faster"
+    NEW = "new"
+    """The earlier run does not have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One measurement, then and now."""
+
+    verdict: Verdict
+    ratio: float | None
+    """Median now over median then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A run that was kept."""
+
+    file: str
+    document: Mapping[str, Any]
+    results: Mapping[tuple[str, str, int], Result]
+
+    @classmethod
+    def read(cls, file: str) -> Earlier:
+        """Raises BadRequest where it is not a run of ours."""
+        try:
+            document = json.loads(Path(file).read_text())
+        except OSError as error:
+            raise BadRequest(f"--compare {file} cannot be read: {error.strerror}.") from None
+        except ValueError as error:
+            raise BadRequest(f"--compare {file} is not JSON: {error}.") from None
+        if not isinstance(document, dict) or document.get("kind") != KIND:
+            raise BadRequest(f"--compare {file} is no output of `ddp-launch collectives -o json`.")
+        if document.get("apiVersion") != API_VERSION:
+            version = document.get("apiVersion")
+            raise BadRequest(f"--compare {file} has the version {version}, and this program reads {API_VERSION}.")
+        try:
+            results = [Result.from_json(each) for each in document["results"]]
+        except (KeyError, TypeError) as error:
+            raise BadRequest(f"--compare {file} is damaged: {error}.") from None
+        return cls(file, document, {result.identity: result for result in results})
+
+    def refuse_other(self, about: Mapping[str, Any]) -> None:
+        """Raises BadRequest where the earlier run cannot be compared with one of this backend and size."""
+        for key in ("backend", "world_size"):
+            if self.document.get(key) != about[key]:
+                raise BadRequest(
+                    f"--compare {self.file} was measured with {key} {self.document.get(key)}, this run has "
+                    f"{about[key]}; compare runs of the same kind."
+                )
+
+    def change(self, now: Result, tolerance: float) -> Change:
+        """Slower: the median grew by more than ``tolerance``, and the middle halves of both runs lie apart."""
+        then = self.results.get(now.identity)
+        if then is None:
+            return Change(Verdict.NEW, None)
+        ratio = now.seconds.median / then.seconds.median
+        if ratio > 1 + tolerance and now.seconds.lower_quartile > then.seconds.upper_quartile:
+            return Change(Verdict.SLOWER, ratio)
+        if 1 / ratio > 1 + tolerance and now.seconds.upper_quartile < then.seconds.lower_quartile:
+            return Change(Verdict.FASTER, ratio)
+        return Change(Verdict.SAME, ratio)
+
+
+def slower(changes: Sequence[tuple[Result, Change]]) -> list[tuple[Result, Change]]:
+    """Those that did, the worst first."""
+    found = [(result, change) for result, change in changes if change.verdict is Verdict.SLOWER]
+    return sorted(found, key=lambda pair: -(pair[1].ratio or 0))

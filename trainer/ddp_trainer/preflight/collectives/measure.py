@@ -1,0 +1,108 @@
+"""One operation at one size: checked once, then timed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from ddp_trainer.preflight.collectives.cell import Call, Cell
+from ddp_trainer.preflight.collectives.device import Timer
+from ddp_trainer.preflight.collectives.errors import CollectivesError, CommunicationFailed, first_line
+from ddp_trainer.preflight.collectives.exchange import Exchange
+from ddp_trainer.preflight.collectives.operations import Operation
+from ddp_trainer.preflight.collectives.pattern import Pattern
+from ddp_trainer.preflight.collectives.request import Request
+from ddp_trainer.preflight.collectives.result import Result, Unsupported
+from ddp_trainer.preflight.collectives.sizes import show
+
+_ABSENT: Final = re.compile(
+    r"not (?:yet )?(?:supported|implemented)|(?:does not|doesn't) support|unsupported|invalid scalar type",
+    re.IGNORECASE,
+)
+"""How torch says that a backend cannot do something, before anything has travelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What all measurements of this rank have in common."""
+
+    request: Request
+    exchange: Exchange
+    device: torch.device
+    timer: Timer
+
+
+def measure(bench: Bench, name: str, operation: Operation, dtype: str, size_bytes: int) -> Result | Unsupported | None:
+    """The result on rank 0, None on others, and on all ranks that the backend does not have it.
+
+    Raises:
+        CommunicationFailed: a peer is lost.
+    """
+    cell = _cell(bench, name, operation, dtype, size_bytes)
+    what = f"{name} {dtype}" + (f" of {show(size_bytes)}" if operation.has_size else "")
+    try:
+        call = operation.prepare(cell)
+    except (RuntimeError, MemoryError) as error:
+        raise CollectivesError(
+            f"{what} needs more memory than rank {cell.rank} has: {first_line(error)}; lower --sizes."
+        ) from error
+    try:
+        wrong = call.check(cell.rank)
+        times = _times(bench, call)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        reason = first_line(error)
+        if _ABSENT.search(reason):
+            return Unsupported(name, dtype if operation.has_size else "", reason)
+        raise CommunicationFailed(f"{what} failed on rank {cell.rank}: {reason}.") from error
+    topic = f"{name}/{dtype}/{size_bytes}"
+    told = bench.exchange.gather(topic, {"wrong": asdict(wrong) if wrong else None, "times": times})
+    if told is None:
+        return None
+    moved = cell.count * cell.dtype.itemsize * (cell.world if operation.in_pieces else 1) if operation.has_size else 0
+    identity = name, dtype if operation.has_size else "", moved
+    return Result.of(identity, slowest(told), operation.bus_factor(cell.world), wrongs(told))
+
+
+def slowest(told: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of each repeat the time of the rank that took longest: when the collective was done for all.
+
+    >>> slowest([{"times": [1.0, 5.0]}, {"times": [2.0, 4.0]}])
+    [2.0, 5.0]
+    """
+    return [max(repeat) for repeat in zip(*(each["times"] for each in told), strict=True)]
+
+
+def wrongs(told: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of the ranks whose result was not the reference's."""
+    return [each["wrong"] for each in told if each["wrong"]]
+
+
+def _cell(bench: Bench, name: str, operation: Operation, dtype: str, size_bytes: int) -> Cell:
+    world, kind = bench.exchange.world, getattr(torch, dtype)
+    parts = world if operation.in_pieces else 1
+    return Cell(
+        rank=bench.exchange.rank,
+        world=world,
+        count=max(1, size_bytes // kind.itemsize // parts),
+        dtype=kind,
+        device=bench.device,
+        pattern=Pattern.of(world, kind, bench.request.seed, name, dtype, size_bytes),
+        exchange=bench.exchange,
+    )
+
+
+def _times(bench: Bench, call: Call) -> list[float]:
+    for _ in range(bench.request.warmup):
+        call.run()
+    return [_one(bench, call) for _ in range(bench.request.repeats)]
+
+
+def _one(bench: Bench, call: Call) -> float:
+    # Without it a rank that comes late would have its lateness counted on all others.
+    dist.barrier()
+    return bench.timer(call.run)

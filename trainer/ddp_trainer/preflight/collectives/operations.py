@@ -1,0 +1,133 @@
+"""The collectives, each as its buffers, its call and what must come out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_trainer.preflight.collectives import bandwidth
+from ddp_trainer.preflight.collectives.cell import Call, Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One collective."""
+
+    prepare: Callable[[Cell], Call]
+    bus_factor: Callable[[int], float]
+    """From the number of ranks to what turns algorithm bandwidth into bus bandwidth."""
+    in_pieces: bool = False
+    """The size is that of all ranks' pieces together."""
+    has_size: bool = True
+    least_ranks: int = 1
+
+
+def _broadcast(cell: Cell) -> Call:
+    expected = cell.sent(source=0)
+    buffer = cell.filled(expected) if cell.is_root else cell.empty()
+    return Call(run=lambda: dist.broadcast(buffer, 0), result=buffer, expected=expected)
+
+
+def _reduce(cell: Cell) -> Call:
+    buffer = cell.filled(cell.own)
+    # What a reduce leaves on the other ranks is nobody's to say.
+    return Call(
+        run=lambda: dist.reduce(buffer, 0), result=buffer if cell.is_root else None, expected=cell.pattern.total
+    )
+
+
+def _all_reduce(cell: Cell) -> Call:
+    buffer = cell.filled(cell.own)
+    return Call(run=lambda: dist.all_reduce(buffer), result=buffer, expected=cell.pattern.total)
+
+
+def _scatter(cell: Cell) -> Call:
+    output, world = cell.empty(), range(cell.world)
+    inputs = [cell.filled(cell.sent(0, rank)) for rank in world] if cell.is_root else None
+    return Call(run=lambda: dist.scatter(output, inputs, src=0), result=output, expected=cell.sent(0, cell.rank))
+
+
+def _gather(cell: Cell) -> Call:
+    message = cell.filled(cell.sent(cell.rank))
+    outputs = [cell.empty() for _ in range(cell.world)] if cell.is_root else None
+
+    def trial() -> Tensor:
+        dist.gather(message, outputs, dst=0)
+        return torch.cat(outputs) if outputs else message[:0]
+
+    return Call(run=lambda: dist.gather(message, outputs, dst=0), trial=trial, expected=cell.in_pieces(cell.sent))
+
+
+def _all_gather(cell: Cell) -> Call:
+    message, output = cell.filled(cell.sent(cell.rank)), cell.empty(cell.world)
+    return Call(run=lambda: _ALL_GATHER(output, message), result=output, expected=cell.in_pieces(cell.sent))
+
+
+def _reduce_scatter(cell: Cell) -> Call:
+    addends, output, offset = cell.filled(cell.own, cell.world), cell.empty(), cell.rank * cell.count
+    return Call(
+        run=lambda: _REDUCE_SCATTER(output, addends),
+        result=output,
+        expected=lambda start, stop: cell.pattern.total(offset + start, offset + stop),
+    )
+
+
+def _all_to_all(cell: Cell) -> Call:
+    messages = cell.filled(cell.in_pieces(lambda rank: cell.sent(cell.rank, rank)), cell.world)
+    output = cell.empty(cell.world)
+    return Call(
+        run=lambda: dist.all_to_all_single(output, messages),
+        result=output,
+        expected=cell.in_pieces(lambda rank: cell.sent(rank, cell.rank)),
+    )
+
+
+def _barrier(cell: Cell) -> Call:
+    def trial() -> Tensor:
+        """Nobody may leave before the last one has entered, and one enters late."""
+        cell.exchange.enter(str(cell.pattern.salt), time.sleep)
+        dist.barrier()
+        return torch.tensor([cell.exchange.entered(str(cell.pattern.salt))])
+
+    return Call(run=dist.barrier, trial=trial, expected=lambda start, stop: torch.full((stop - start,), cell.world))
+
+
+def _send_receive(cell: Cell) -> Call:
+    after, before = (cell.rank + 1) % cell.world, (cell.rank - 1) % cell.world
+    message, output = cell.filled(cell.sent(cell.rank, after)), cell.empty()
+
+    def run() -> None:
+        # As one batch: with NCCL two calls one after the other would wait for each other around the ring.
+        both = [dist.P2POp(dist.isend, message, after), dist.P2POp(dist.irecv, output, before)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+
+    return Call(run=run, result=output, expected=cell.sent(before, cell.rank))
+
+
+def _newest(*names: str) -> Any:
+    """The first name that this torch has: 2.13 renames what older ones only know as ``*_tensor``, and warns."""
+    return next(getattr(dist, name) for name in names if hasattr(dist, name))
+
+
+_ALL_GATHER: Final = _newest("all_gather_single", "all_gather_into_tensor")
+_REDUCE_SCATTER: Final = _newest("reduce_scatter_single", "reduce_scatter_tensor")
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "broadcast": Operation(prepare=_broadcast, bus_factor=bandwidth.whole),
+    "reduce": Operation(prepare=_reduce, bus_factor=bandwidth.whole),
+    "all_reduce": Operation(prepare=_all_reduce, bus_factor=bandwidth.twice_but_own),
+    "scatter": Operation(prepare=_scatter, bus_factor=bandwidth.all_but_own, in_pieces=True),
+    "gather": Operation(prepare=_gather, bus_factor=bandwidth.all_but_own, in_pieces=True),
+    "all_gather": Operation(prepare=_all_gather, bus_factor=bandwidth.all_but_own, in_pieces=True),
+    "reduce_scatter": Operation(prepare=_reduce_scatter, bus_factor=bandwidth.all_but_own, in_pieces=True),
+    "all_to_all": Operation(prepare=_all_to_all, bus_factor=bandwidth.all_but_own, in_pieces=True),
+    "send_recv": Operation(prepare=_send_receive, bus_factor=bandwidth.whole, least_ranks=2),
+    "barrier": Operation(prepare=_barrier, bus_factor=bandwidth.whole, has_size=False),
+}

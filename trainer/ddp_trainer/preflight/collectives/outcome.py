@@ -1,0 +1,74 @@
+"""What rank 0 makes of the results: rows while they come, sentences and an exit code at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddp_trainer.preflight.collectives import report
+from ddp_trainer.preflight.collectives.comparison import Change, Earlier, slower
+from ddp_trainer.preflight.collectives.errors import SLOWER
+from ddp_trainer.preflight.collectives.request import Request
+from ddp_trainer.preflight.collectives.result import Result, Unsupported
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The run so far, on rank 0."""
+
+    request: Request
+    earlier: Earlier | None
+    results: list[Result] = field(default_factory=list)
+    unsupported: list[Unsupported] = field(default_factory=list)
+    changes: list[Change | None] = field(default_factory=list)
+
+    def begin(self, about: Mapping[str, Any]) -> None:
+        """Say what is measured. Raises BadRequest where it cannot be compared with the earlier run."""
+        if self.earlier:
+            self.earlier.refuse_other(about)
+        if self._is_table:
+            hosts = len({rank["host"] for rank in about["ranks"]})
+            print(
+                f"{about['world_size']} {'rank' if about['world_size'] == 1 else 'ranks'} on {hosts} "
+                f"{'host' if hosts == 1 else 'hosts'}, {about['backend']}, torch {about['torch']}; times are of the "
+                f"slowest rank, {self.request.repeats} repeats"
+            )
+            print(report.header(compared=self.earlier is not None), flush=True)
+
+    def take(self, result: Result | Unsupported) -> None:
+        """One more."""
+        if isinstance(result, Unsupported):
+            self.unsupported.append(result)
+            line = report.unsupported_row(result)
+        else:
+            change = self.earlier.change(result, self.request.tolerance) if self.earlier else None
+            self.results.append(result)
+            self.changes.append(change)
+            line = report.row(result, change)
+        if self._is_table:
+            print(line, flush=True)
+
+    def finish(self, about: Mapping[str, Any]) -> tuple[int, str]:
+        """The exit code, and the sentence that goes with one that is not 0."""
+        if not self._is_table:
+            print(report.document(about, self.results, self.unsupported, self.changes), flush=True)
+        wrong = [sentence for result in self.results for sentence in report.sentences(result)]
+        if wrong:
+            for sentence in wrong:
+                print(f"ddp-launch collectives: {sentence}", file=sys.stderr)
+            return 1, f"{len(wrong)} results are wrong, the first: {wrong[0]}" if len(wrong) > 1 else wrong[0]
+        pairs = [(result, change) for result, change in zip(self.results, self.changes, strict=True) if change]
+        worse = slower(pairs)
+        if worse and self.earlier:
+            result, change = worse[0]
+            return SLOWER, (
+                f"{len(worse)} of {len(pairs)} measurements are slower than in {self.earlier.file}, the most: "
+                f"{report.title(result)}, {change.ratio:.2f} times."
+            )
+        return 0, ""
+
+    @property
+    def _is_table(self) -> bool:
+        return self.request.output == "table"

@@ -1,0 +1,129 @@
+"""What was asked for: the flags, checked. Standard library only, so that a wrong flag is told before torch is there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_trainer.preflight.collectives.sizes import parse_sizes
+
+NAMES: Final = (
+    *("broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"),
+    *("send_recv", "barrier"),
+)
+DTYPES: Final = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8")
+BACKENDS: Final = ("auto", "gloo", "nccl")
+DEFAULT_SIZES: Final = {"gloo": "4KiB:16MiB", "nccl": "4KiB:1GiB"}
+"""Bandwidth over NVLink and InfiniBand is still growing at 128 MiB; that of TCP is not."""
+LEAST_REPEATS: Final = 3
+"""Fewer have no quartiles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One run of the measurement."""
+
+    operations: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    backend: str
+    sizes: str
+    """Empty for the default of the backend."""
+    factor: int
+    repeats: int
+    warmup: int
+    seed: int
+    timeout_seconds: float
+    output: str
+    compare: str
+    """File of an earlier run, or nothing."""
+    tolerance: float
+    """Share by which a median may grow."""
+
+    def sizes_of(self, backend: str) -> tuple[int, ...]:
+        """Bytes of each message. Raises BadRequest."""
+        return parse_sizes(self.sizes or DEFAULT_SIZES[backend], self.factor)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadRequest(f"{message[:1].upper()}{message[1:]}.")
+
+
+def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
+    """The flags that are not torchrun's."""
+    made = _Parser(
+        prog=program,
+        usage=f"{program} [torchrun's flags] [flags]",
+        description="Check and measure the collectives between all ranks; takes torchrun's flags, on every node the "
+        "same. Exit codes: 0 all right, 1 a wrong result or a lost peer, 2 a flag or file that cannot be meant, 3 "
+        "slower than the earlier run.",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--operations", metavar="LIST", default="all", help=f"with commas; all, or some of {', '.join(NAMES)}")
+    add("--dtype", metavar="LIST", default="float32", help=f"with commas, of {', '.join(DTYPES)}")
+    add("--backend", metavar="NAME", default="auto", help="gloo, nccl or auto: nccl where there are GPUs")
+    add("--sizes", metavar="SIZES", default="", help="4KiB:64MiB in steps of --factor, or a list: 4KiB,1MiB")
+    add("--factor", metavar="N", default="4", help="from one size to the next")
+    add("--repeats", metavar="N", default="20", help="timed calls of each size")
+    add("--warmup", metavar="N", default="5", help="calls before them")
+    add("--seed", metavar="N", default="0", help="of the pattern that results are checked with")
+    add("--timeout", metavar="SECONDS", default="120", help="after which a peer that stays silent is lost")
+    add("-o", "--output", metavar="FORM", default="table", help="table or json")
+    add("--compare", metavar="FILE", default="", help="the JSON of an earlier run, on the node of rank 0")
+    add("--tolerance", metavar="PERCENT", default="10%", help="by which a median may grow, noise aside")
+    return made
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our flags, every one with its value, and the words that are torchrun's; SystemExit for ``--help``.
+
+    Raises:
+        BadRequest: a flag of ours lacks its value.
+    """
+    told, rest = parser().parse_known_args(list(argv))
+    return [f"--{name}={value}" for name, value in vars(told).items()], rest
+
+
+def parse(argv: Sequence[str]) -> Request:
+    """From our flags to the request. Raises BadRequest."""
+    told = parser().parse_args(list(argv))
+    request = Request(
+        operations=NAMES if told.operations == "all" else _words("--operations", told.operations, NAMES),
+        dtypes=_words("--dtype", told.dtype, DTYPES),
+        backend=_words("--backend", told.backend, BACKENDS)[0],
+        sizes=told.sizes,
+        factor=_whole("--factor", told.factor, 2),
+        repeats=_whole("--repeats", told.repeats, LEAST_REPEATS),
+        warmup=_whole("--warmup", told.warmup, 0),
+        seed=_whole("--seed", told.seed, 0),
+        timeout_seconds=float(_whole("--timeout", told.timeout, 1)),
+        output=_words("--output", told.output, ("table", "json"))[0],
+        compare=told.compare,
+        tolerance=_whole("--tolerance", told.tolerance.removesuffix("%"), 0) / 100,
+    )
+    request.sizes_of("gloo")
+    return request
+
+
+def _words(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+    words = [word.strip().replace("-", "_") for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            import difflib  # noqa: PLC0415 - needed on this error alone
+
+            near = difflib.get_close_matches(word, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+            raise BadRequest(f"{flag} {word!r} is unknown; {hint}")
+    if not words:
+        raise BadRequest(f"{flag} names nothing; there are {', '.join(known)}.")
+    return tuple(dict.fromkeys(words))
+
+
+def _whole(flag: str, text: str, least: int) -> int:
+    if not text.isdecimal() or not least <= int(text) < 10**9:
+        raise BadRequest(f"{flag} {text!r} is no whole number from {least}.")
+    return int(text)

@@ -1,0 +1,205 @@
+"""One rank of the measurement: ``ddp-launch ... -m ddp_trainer.preflight.collectives.worker``."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddp_trainer.preflight.collectives.comparison import Earlier
+from ddp_trainer.preflight.collectives.errors import (
+    INTERRUPTED,
+    BadRequest,
+    CollectivesError,
+    CommunicationFailed,
+    first_line,
+)
+from ddp_trainer.preflight.collectives.outcome import Outcome
+from ddp_trainer.preflight.collectives.request import Request, parse
+from ddp_trainer.preflight.collectives.result import Result, Unsupported
+
+if TYPE_CHECKING:
+    from ddp_trainer.preflight.collectives.exchange import Exchange
+    from ddp_trainer.preflight.collectives.measure import Bench
+    from ddp_trainer.preflight.collectives.operations import Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """This process among the ranks, as any launcher with torchrun's environment says it."""
+
+    rank: int
+    local_rank: int
+    world: int
+    local_world: int
+    master_address: str
+    master_port: int
+    agent_hosts_store: bool
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Place:
+        """Raises BadRequest without a launcher."""
+        try:
+            return cls(
+                rank=int(environ["RANK"]),
+                local_rank=int(environ["LOCAL_RANK"]),
+                world=int(environ["WORLD_SIZE"]),
+                local_world=int(environ["LOCAL_WORLD_SIZE"]),
+                master_address=environ["MASTER_ADDR"],
+                master_port=int(environ["MASTER_PORT"]),
+                agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            )
+        except (KeyError, ValueError) as error:
+            raise BadRequest(
+                f"The environment lacks what a launcher sets ({error}); start it with `ddp-launch collectives`."
+            ) from None
+
+
+def main(argv: Sequence[str], operations: Mapping[str, Operation] | None = None) -> int:
+    """Measure; returns the exit code of :mod:`errors`.
+
+    Args:
+        argv: the flags of :mod:`request`.
+        operations: instead of ours; for a backend that has others.
+    """
+    try:
+        request = parse(argv)
+        place = Place.from_environ(os.environ)
+        earlier = Earlier.read(request.compare) if request.compare and place.rank == 0 else None
+        code, sentence = _measure(request, place, earlier, operations)
+    except CollectivesError as error:
+        code, sentence = error.exit_code, str(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if sentence:
+        _leave_word(sentence)
+    return code
+
+
+def _measure(
+    request: Request, place: Place, earlier: Earlier | None, operations: Mapping[str, Operation] | None
+) -> tuple[int, str]:
+    """Exit code and sentence, the same on all ranks."""
+    # A wrong flag is told before torch takes its second.
+    from ddp_trainer.preflight.collectives.device import choose  # noqa: PLC0415
+    from ddp_trainer.preflight.collectives.measure import Bench  # noqa: PLC0415
+    from ddp_trainer.preflight.collectives.operations import OPERATIONS  # noqa: PLC0415
+
+    backend, device, timer = choose(request.backend, place.local_rank, place.local_world)
+    with _group(request, place, backend) as exchange:
+        bench = Bench(request=request, exchange=exchange, device=device, timer=timer)
+        places = exchange.gather("place", {"host": platform.node(), "device": str(device)})
+        outcome = Outcome(request, earlier)
+        about = _about(request, backend, places or [])
+        if places:
+            outcome.begin(about)
+        for result in _results(bench, backend, operations or OPERATIONS):
+            if places:
+                outcome.take(result)
+        code, sentence = exchange.publish("outcome", outcome.finish(about) if places else None)
+        exchange.meet("end")
+    return code, sentence
+
+
+def _results(bench: Bench, backend: str, operations: Mapping[str, Operation]) -> Iterator[Result | Unsupported]:
+    """All of them on rank 0; on others, which do the same, what the backend lacks."""
+    from ddp_trainer.preflight.collectives.measure import measure  # noqa: PLC0415 - imports torch
+
+    request, world = bench.request, bench.exchange.world
+    for name in request.operations:
+        operation = operations[name]
+        if world < operation.least_ranks:
+            yield Unsupported(name, "", f"needs {operation.least_ranks} ranks")
+            continue
+        for dtype in request.dtypes if operation.has_size else request.dtypes[:1]:
+            for size_bytes in request.sizes_of(backend) if operation.has_size else (0,):
+                result = measure(bench, name, operation, dtype, size_bytes)
+                if result:
+                    yield result
+                if isinstance(result, Unsupported):
+                    break
+
+
+@contextmanager
+def _group(request: Request, place: Place, backend: str) -> Iterator[Exchange]:
+    """All ranks, and the store between them. Raises CommunicationFailed where they do not meet."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    from ddp_trainer.preflight.collectives.exchange import Exchange  # noqa: PLC0415
+
+    timeout = timedelta(seconds=request.timeout_seconds)
+    where = f"{place.master_address}:{place.master_port}"
+    try:
+        store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
+            place.master_address,
+            place.master_port,
+            place.world,
+            is_master=place.rank == 0 and not place.agent_hosts_store,
+            timeout=timeout,
+            wait_for_workers=False,
+        )
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("collectives/group", store),  # type: ignore[attr-defined] # as above
+            rank=place.rank,
+            world_size=place.world,
+            timeout=timeout,
+        )
+    except RuntimeError as error:
+        raise CommunicationFailed(
+            f"Rank {place.rank} could not meet its peers at {where}: {first_line(error)}."
+        ) from error
+    try:
+        yield Exchange(dist.PrefixStore("collectives/results", store), place.rank, place.world)  # type: ignore[attr-defined] # as above
+        dist.destroy_process_group()
+    except dist.DistError as error:
+        raise CommunicationFailed(
+            f"Rank {place.rank} lost its peers, whose store is {where}: {first_line(error)}."
+        ) from error
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")
+
+
+def _about(request: Request, backend: str, places: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    import torch  # noqa: PLC0415
+
+    return {
+        "backend": backend,
+        "torch": torch.__version__,
+        "nccl": _nccl_version() if backend == "nccl" else None,
+        "world_size": len(places),
+        "ranks": [{"rank": rank, **place} for rank, place in enumerate(places)],
+        "seed": request.seed,
+        "repeats": request.repeats,
+        "warmup": request.warmup,
+        "unix_seconds": round(time.time()),
+    }
+
+
+def _nccl_version() -> str:
+    from torch.cuda import nccl  # noqa: PLC0415 - imports torch
+
+    return ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call] # of torch
+
+
+def _leave_word(sentence: str) -> None:
+    """Where the launcher looks for what a worker ended of, and says it; on stderr where there is no such place."""
+    reason = {"message": sentence.rstrip("."), "extraInfo": {"py_callstack": "", "timestamp": str(int(time.time()))}}
+    try:
+        Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": reason}))
+    except (KeyError, OSError):
+        print(f"ddp-launch collectives: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
