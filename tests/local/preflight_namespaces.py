@@ -44,6 +44,13 @@ class Side:
         """As root in this node's network."""
         subprocess.run(["ip", "netns", "exec", self.namespace, "sh", "-ec", command], check=True)
 
+    def block(self, rule: str) -> None:
+        """A rule of its firewall for what comes in."""
+        self.sh(
+            "nft add table inet t; nft 'add chain inet t in { type filter hook input priority 0; }'; "
+            f"nft 'add rule inet t in {rule}'"
+        )
+
     def knows(self, **names: str) -> None:
         """What its /etc/hosts says, besides localhost."""
         self.hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{addr} {name}\n" for name, addr in names.items()))

@@ -23,16 +23,9 @@ def test_two_nodes_without_fault_are_fit(nodes: tuple[Side, Side]) -> None:
     assert first.document == second.document
 
 
-def block(side: Side, rule: str) -> None:
-    side.sh(
-        "nft add table inet t; nft 'add chain inet t in { type filter hook input priority 0; }'; "
-        f"nft 'add rule inet t in {rule}'"
-    )
-
-
 def test_ports_that_a_firewall_drops_are_named(nodes: tuple[Side, Side]) -> None:
     a, b = nodes
-    block(b, f"iifname eth0 tcp flags & (syn|ack) == syn tcp dport != {PORT} drop")
+    b.block(f"iifname eth0 tcp flags & (syn|ack) == syn tcp dport != {PORT} drop")
     first, second = both(a, b)
     assert (first.code, second.code) == (1, 1)
     assert first.failing() == second.failing() == {"random-port"}
@@ -42,7 +35,7 @@ def test_ports_that_a_firewall_drops_are_named(nodes: tuple[Side, Side]) -> None
 
 def test_a_rendezvous_port_that_is_rejected_is_named_on_both_sides(nodes: tuple[Side, Side]) -> None:
     a, b = nodes
-    block(a, f"iifname eth0 tcp dport {PORT} reject with tcp reset")
+    a.block(f"iifname eth0 tcp dport {PORT} reject with tcp reset")
     first, second = both(a, b, timeout=1.5)
     assert (first.code, second.code) == (1, 1)
     assert "came in time: node-a; node rank 1 did not" in first.message("meeting")

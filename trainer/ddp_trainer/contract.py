@@ -51,6 +51,8 @@ class Env(StrEnum):
     begins at 1 again: by it a stale writer is told. Set by the launcher for its workers."""
     RESTARTS = "DDP_RESTARTS"
     """JSON object cause → count of the run so far; set by the launcher for its workers."""
+    PREFLIGHT = "DDP_PREFLIGHT"
+    """``off``, ``warn`` or ``strict``: whether nodes are looked at before the first workers start."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
@@ -155,6 +157,8 @@ class Exit(IntEnum):
     USAGE = 2
     DO_NOT_RESTART = 93
     """The job gives up: its restart budget is spent, or a retry cannot help."""
+    NOT_FIT = 94
+    """``--preflight=strict`` found what would make the run fail or hang."""
     SIGNAL_BASE = 128
     """128 + n: died of signal n."""
     TERMINATED = 143

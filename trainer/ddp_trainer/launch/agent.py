@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import LogSpec
 from ddp_trainer.launch.ports import HeldPort
+from ddp_trainer.launch.preflight import Care, Preflight, Verdict, write_error
 from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Waiting
 from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.workers import Program, Workers
@@ -63,6 +65,8 @@ class Setup:
     """What the zygote imports besides torch; no zygote when None."""
     zygote_delay: float
     """Seconds after a start of workers at which it is started."""
+    care: Care
+    """Whether the nodes are looked at before the first workers."""
 
 
 class Agent:
@@ -93,6 +97,10 @@ class Agent:
             else Zygote(children, setup.program.python, setup.preload, environment),
             exited=self._exited,
         )
+        program = setup.program
+        script = program.target if program.kind == "script" else ""
+        token = setup.core.node.token
+        self._preflight = Preflight(children, setup.care, token, script, setup.log_dir, environment)
 
     async def run(self) -> int:
         """Until the run is over for this pod; returns the exit code of design §4."""
@@ -172,6 +180,7 @@ class Agent:
                 self._start_workers(action.generation)
             case SignalWorkers():
                 self._workers.signal(action.signal)
+                self._preflight.stop()
             case Arm():
                 self._disarm(action.timer)
                 self._timers[action.timer] = self._loop.call_later(action.seconds, self._fire, action.timer)
@@ -198,12 +207,33 @@ class Agent:
 
     def _start_workers(self, generation: Generation) -> None:
         self._record(generation)
+        self._start_or_give_up(generation, self._look if self._preflight.is_due else self._start_now)
+
+    def _start_now(self, generation: Generation) -> None:
+        self._workers.start(generation)
+        self._watch_for_torch(generation, self._setup.zygote_delay / 2, seen=False)
+
+    def _look(self, generation: Generation) -> None:
+        self._preflight.start(generation, partial(self._looked, generation))
+
+    def _start_or_give_up(self, generation: Generation, start: Callable[[Generation], None]) -> None:
         try:
-            self._workers.start(generation)
-            self._watch_for_torch(generation, self._setup.zygote_delay / 2, seen=False)
+            start(generation)
         except (OSError, LaunchError) as error:
             self._workers.signal(signal.SIGKILL)
             self._do_one(Finish(CANNOT_EXECUTE, f"The workers could not be started: {error}"))
+
+    def _looked(self, generation: Generation, verdict: Verdict) -> None:
+        """The preflight is over; the core knows of workers by now, which start, or count as ended."""
+        number, stopped = generation.number, self._core.state is not State.RUNNING
+        if verdict.may_start and not stopped:
+            self._start_or_give_up(generation, self._start_now)
+            return
+        if not stopped:
+            write_error(self._workers.error_file(number, 0), verdict.sentence)
+        for local_rank in range(self._setup.launch.local_world_size):
+            is_first = local_rank == 0 and not stopped
+            self._exited(local_rank, int(Exit.NOT_FIT) if is_first else -signal.SIGTERM)
 
     def _watch_for_torch(self, generation: Generation, pause: float, *, seen: bool) -> None:
         """Start a zygote at the second look that finds torch in the workers: by then they have imported it."""

@@ -246,6 +246,7 @@ def _setup(
         environment=environ,
         preload=preload,
         zygote_delay=settings.zygote_delay_of(environ),
+        care=settings.care_of(arguments, environ),
     )
 
 

@@ -71,6 +71,8 @@ def read_error_file(path: Path) -> ErrorFile | None:
 def reason_of(exit_code: int, message: str, *, oom_killed: bool) -> FailureReason:
     """The class of a failure: by signal, else by message, else unknown."""
     died_of = _signal(exit_code)
+    if exit_code == Exit.NOT_FIT:
+        return FailureReason.OTHER
     if died_of in _REASON_OF_SIGNAL:
         reason = _REASON_OF_SIGNAL[died_of]
         return FailureReason.HOST_OOM if reason is FailureReason.SIGKILL and oom_killed else reason

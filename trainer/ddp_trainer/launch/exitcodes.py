@@ -5,7 +5,8 @@ what happened                                        code   what a controller do
 ===================================================  =====  =========================================
 the run is complete                                  0      nothing
 wrong flag, script that does not exist, port in use  2      gives up
-the script exited with 2 or 93                       same   gives up; no restart is tried
+the script exited with 2, 93 or 94                   same   gives up; no restart is tried
+the preflight failed, and was to be strict           94     gives up
 the script exited with 1-127, all restarts spent     same   gives up: a retry runs the same code
 a worker died of signal n, no restarts asked for     128+n  makes the pod anew
 a worker died of signal n, all restarts spent        93     gives up
@@ -36,8 +37,8 @@ CAUSE_OF_CODE: Final = {
 CHARGED: Final = (RestartCause.FAILURE, RestartCause.HANG)
 """Causes that use up the restart budget; the others are nobody's fault."""
 
-HOPELESS: Final = frozenset({int(Exit.USAGE), int(Exit.DO_NOT_RESTART)})
-"""Codes that no restart can help: a command line that cannot be meant, and a worker that says so itself."""
+HOPELESS: Final = frozenset({int(Exit.USAGE), int(Exit.DO_NOT_RESTART), int(Exit.NOT_FIT)})
+"""Codes that no restart can help: a command line that cannot be meant, a worker that says so itself, unfit nodes."""
 
 
 def of_wait_status(returncode: int) -> int:

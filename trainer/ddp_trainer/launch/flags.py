@@ -121,6 +121,13 @@ OURS: Final = (
         "give the script its local rank as an argument too, as torch.distributed.launch did: local-rank or local_rank",
     ),
     Flag("--platform", "auto", str, "whose variables stand in for flags that are not given", choices=platforms.NAMES),
+    Flag(
+        "--preflight",
+        None,
+        str,
+        f"look at all nodes before the first workers start: off, warn, strict; or ${Env.PREFLIGHT}",
+        choices=("off", "warn", "strict"),
+    ),
     Flag("--metrics-port", None, _whole, f"serve the metrics of all ranks here; or ${Env.METRICS_PORT}"),
     Flag("--preload", "", str, "modules that a restarted worker shall find imported already, besides torch"),
     Flag("--no-zygote", None, None, "after a failure start workers from nothing, not from a process that has torch"),

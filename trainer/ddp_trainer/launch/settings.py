@@ -18,6 +18,7 @@ from ddp_trainer.contract import Env
 from ddp_trainer.launch.core import Limits
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.logs import LogSpec, parse_std
+from ddp_trainer.launch.preflight import Care
 from ddp_trainer.launch.protocol import Policy
 from ddp_trainer.launch.timing import Heartbeat
 from ddp_trainer.launch.workers import Program
@@ -217,6 +218,14 @@ def preload_of(
         return None
     asked = [name.strip() for name in arguments.preload.split(",") if name.strip()]
     return [*asked, *known.get(arguments.training_script, ())]
+
+
+def care_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Care:
+    """What ``--preflight`` says, else the environment. Raises LaunchError."""
+    text = arguments.preflight or environ.get(Env.PREFLIGHT, "").strip() or Care.OFF
+    if text not in list(Care):
+        raise LaunchError(f"{Env.PREFLIGHT}={text!r} is none of {', '.join(Care)}.")
+    return Care(text)
 
 
 def zygote_delay_of(environ: Mapping[str, str]) -> float:

@@ -114,12 +114,11 @@ def _family_finding(report: Report, status: Status, message: str, hint: str) -> 
 def rendezvous_port(facts: Facts) -> Iterator[Finding]:
     """Whether the rendezvous port is free on each node, and can be reached from each other."""
     yield from _ports(facts, Purpose.RENDEZVOUS)
-    machines = {report.machine for report in facts.reports if report.listening.rendezvous}
     for report in facts.reports:
-        if report.listening.taken and report.machine not in machines:
+        if report.listening.taken and report.is_host:
             yield Finding(
                 check="rendezvous-port",
-                status=Status.FAIL if report.is_host else Status.WARN,
+                status=Status.FAIL,
                 node=report.name,
                 message=report.listening.taken,
                 hint="end what listens there, or choose another port; two jobs on one machine need a port each",

@@ -9,6 +9,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, NoReturn
 
 from ddp_trainer.contract import Env, Exit, Port
@@ -37,9 +38,19 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.SIGNAL_BASE + 2
     findings = judge(facts)
+    if arguments.json_file:
+        _write(arguments.json_file, present.document(facts, findings))
     show = present.document if arguments.output == "json" else present.table
-    print(show(facts, findings).rstrip("\n"), flush=True)
+    if facts.trouble or not arguments.quiet:
+        print(show(facts, findings).rstrip("\n"), flush=True)
     return Exit.FAILURE if present.verdict(findings) is Status.FAIL else Exit.SUCCESS
+
+
+def _write(file: str, document: str) -> None:
+    try:
+        Path(file).write_text(document + "\n")
+    except OSError as error:
+        print(f"ddp-launch preflight: --json-file {file} cannot be written: {error.strerror}.", file=sys.stderr)
 
 
 def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order:
@@ -133,6 +144,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--standalone", action="store_true", help="this node alone: only what it can tell of itself")
     add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS", help="until all nodes must have come")
     add("-o", "--output", choices=("table", "json"), default="table", help="what to print")
+    add("--json-file", "--json_file", default="", metavar="FILE", help="write the JSON document there too")
+    add("--quiet", action="store_true", help="print nothing where another node prints the same")
     add("script", nargs="?", default="", help="file whose digest is compared")
     return parser
 

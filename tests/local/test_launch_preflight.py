@@ -1,0 +1,109 @@
+"""A launch that looks at its nodes before it starts workers, and ddp-launch's subcommand."""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launch_harness import LAUNCH, Running
+from preflight_namespaces import PORT, Side, needs_namespaces, pair
+
+HELLO = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'runs', flush=True)"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "hello.py"
+    path.write_text(HELLO)
+    return path
+
+
+def run(*command: str, few_files: bool = False, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+
+    return subprocess.run(
+        [*LAUNCH, *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=lower if few_files else None,
+        **kwargs,  # type: ignore[call-overload]
+    )
+
+
+def test_a_warning_prints_the_table_and_starts_the_workers(script: Path) -> None:
+    done = run("--standalone", "--nproc-per-node", "2", "--preflight", "warn", str(script), few_files=True)
+    assert done.returncode == 0
+    assert "FAIL  open-files" in done.stderr
+    assert done.stderr.count("generation 1:") == 1
+    assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 runs", "rank 1 of 2 runs"]
+
+
+def test_a_strict_preflight_that_fails_starts_no_worker_and_says_why(script: Path, tmp_path: Path) -> None:
+    environment = {"DDP_RUN_DIR": str(tmp_path / "run"), "DDP_PREFLIGHT": "strict", "PATH": ""}
+    # Restarts are allowed, and not wasted on a node that will be no better.
+    done = run("--standalone", "--max-restarts", "3", str(script), few_files=True, env=environment)
+    assert (done.returncode, done.stdout) == (94, "")
+    assert "failed first, it exited with code 94: The preflight's check open-files fails." in done.stderr
+    error = json.loads((tmp_path / "run" / "error.json").read_text())
+    assert error["exit_code"] == 94
+    assert "may open 512 files" in error["message"]
+
+
+def test_a_launcher_that_waits_in_its_preflight_stops_when_told(script: Path) -> None:
+    flags = ["--nnodes", "2", "--node-rank", "0", "--master-port", "0", "--preflight", "strict"]
+    with Running([*LAUNCH, *flags, str(script)]) as agent:
+        agent.line("generation 1: 2 workers")
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.process.wait(30) == 143
+
+
+def test_a_script_that_is_called_preflight_is_started_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "preflight").write_text(HELLO)
+    done = run("./preflight", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "rank 0 of 1 runs\n")
+    done = run("--nproc-per-node", "1", "preflight", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "rank 0 of 1 runs\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--nnodes", "0"], "--nnodes '0' is neither a number from 1 nor MIN:MAX with MIN <= MAX."),
+        (["--nnodes", "2"], "More than one node needs --rdzv-endpoint HOST:PORT, the same on all of them"),
+        (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "--rdzv-endpoint 'h:99999' is not HOST:PORT"),
+        (["nosuch.py"], "The script 'nosuch.py' cannot be read"),
+        (["--timeout", "0"], "Argument --timeout: '0' is no number of seconds above 0; --help lists the flags."),
+    ],
+)
+def test_flags_that_cannot_be_meant_get_one_sentence(flags: list[str], sentence: str, tmp_path: Path) -> None:
+    done = run("preflight", *flags, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"ddp-launch preflight: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
+    with pair(tmp_path) as sides:
+        yield sides
+
+
+@needs_namespaces
+def test_two_agents_with_a_firewall_between_them_start_no_worker(nodes: tuple[Side, Side], script: Path) -> None:
+    a, b = nodes
+    b.block("iifname eth0 tcp flags & (syn|ack) == syn reject with tcp reset")
+    flags = ["launch", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"node-a:{PORT}"]
+    command = [sys.executable, "-m", "ddp_trainer", *flags, "--preflight", "strict", str(script)]
+    done = [(agent.communicate(timeout=90), agent.returncode) for agent in (a.start(*command), b.start(*command))]
+    assert [code for _, code in done] == [94, 94]
+    assert [out for (out, _), _ in done] == ["", ""]
+    for (_, err), _ in done:
+        assert "The preflight's check rendezvous-port fails. node-b: 10.213.77.2:" in err
+    assert sum("CHECK" in err for (_, err), _ in done) == 1
