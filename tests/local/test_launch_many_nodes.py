@@ -31,7 +31,7 @@ def start(stage: Stage, *indices: int, nnodes: str = "2", **env: str) -> list[Ru
 def test_ranks_follow_the_pods_and_not_who_came_first(stage: Stage) -> None:
     stage.store()
     (late,) = start(stage, 10)
-    late.line("1 node ready, waiting")
+    late.line(r"1 node ready \(worker-10\), missing: worker-0, worker-1, waiting")
     (early,) = start(stage, 2)
     early.line("rank=0 generation=1 world=2")
     late.line("rank=1 generation=1 world=2")
@@ -193,7 +193,7 @@ def test_too_few_nodes_are_counted_when_patience_ends(stage: Stage) -> None:
     agent = stage.agent(0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done())
     assert agent.code() == 170
     assert "No group of at least 2 nodes was formed" in agent.output
-    assert "1 ready" in agent.output
+    assert "1 node ready (worker-0), missing: worker-1" in agent.output
 
 
 def test_garbage_on_the_port_of_the_store_harms_nobody(stage: Stage) -> None:

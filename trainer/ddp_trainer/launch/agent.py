@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Exit, FailureReason, RestartCause
-from ddp_trainer.launch import evidence, exitcodes
+from ddp_trainer.launch import absence, evidence, exitcodes
 from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.core import (
     Action,
@@ -23,6 +23,7 @@ from ddp_trainer.launch.core import (
     Disarm,
     Enter,
     Finish,
+    Limits,
     Rejoin,
     Send,
     SignalWorkers,
@@ -42,6 +43,8 @@ from ddp_trainer.launch.workers import Program, Workers
 from ddp_trainer.launch.zygote import Zygote
 from ddp_trainer.recorder import AgentRecorder
 
+STDERR: Final = 2
+
 CANNOT_EXECUTE: Final = 126
 """What a shell exits with when a program cannot be started."""
 
@@ -58,7 +61,11 @@ class Setup:
     report: Report
     recorder: AgentRecorder
     signals: Sequence[signal.Signals]
+    min_nodes: int
     max_nodes: int
+    endpoint: str
+    """Of the store, for a sentence."""
+    limits: Limits
     environment: Mapping[str, str]
     """Of this launcher."""
     preload: Sequence[str] | None
@@ -76,11 +83,13 @@ class Agent:
         self._setup = setup
         self._core = setup.core
         self._link = link
+        self._children = children
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._port: HeldPort | None = None
         self._joined_at = self._started_at = time.monotonic()
+        self._troubles: set[str] = set()
         self._restarts: dict[str, int] | None = None
         self._oom_kills = evidence.oom_kills()
         self._kept: Failure | None = None
@@ -109,6 +118,8 @@ class Agent:
         self._do([Rejoin()])
         self._link.start(self)
         finish = await self._finished
+        if finish.code != Exit.SUCCESS:
+            self._children.kill_strays()
         await self._link.close()
         self._workers.close()
         if self._port:
@@ -125,18 +136,33 @@ class Agent:
         """The link broke."""
         self._do(self._core.link_down())
 
+    def link_trouble(self, why: str) -> None:
+        """A try to reach the store failed."""
+        self._core.link_trouble(why)
+        is_soon = time.monotonic() - self._joined_at < absence.SILENT_SECONDS
+        if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
+            self._troubles.add(why)
+            say(f"The store at {self._setup.endpoint} cannot be reached yet: {why}. {self._patience()}")
+
+    def _patience(self) -> str:
+        left = self._setup.limits.join - (time.monotonic() - self._joined_at)
+        return absence.gives_up(left, time.time())
+
     def told(self, message: FromStore) -> None:
         """The store said something."""
         if isinstance(message, Waiting):
-            full = "the group is full, waiting as a spare" if message.spare else "waiting for a group"
-            say(f"{message.nodes} {'node' if message.nodes == 1 else 'nodes'} ready, {full}")
+            say(absence.sentence(message, self._setup.min_nodes, self._patience()))
         self._do(self._core.told(message))
 
     def _signalled(self, which: signal.Signals) -> None:
         self._do(self._core.signalled(which))
 
     def _fire(self, timer: Timer) -> None:
-        self._do(self._core.fired(timer))
+        actions = self._core.fired(timer)
+        if timer is Timer.KILL and actions and (alive := self._workers.alive):
+            ranks = ", ".join(map(str, alive))
+            say(f"Killing what did not stop in time: local {'rank' if len(alive) == 1 else 'ranks'} {ranks}.")
+        self._do(actions)
 
     def _exited(self, local_rank: int, returncode: int) -> None:
         failure = self._failure(local_rank, exitcodes.of_wait_status(returncode)) if returncode else None
@@ -201,6 +227,7 @@ class Agent:
     def _rejoin(self) -> None:
         if self._port:
             self._port.close()
+        self._children.kill_strays()
         self._port = HeldPort()
         self._joined_at = time.monotonic()
         self._do(self._core.join(self._port.number))
@@ -296,5 +323,9 @@ def goodbye(finish: Finish) -> str:
 
 
 def say(sentence: str) -> None:
-    """One line on stderr, marked as ours, in one write so that no worker's line gets into it."""
-    os.write(sys.stderr.fileno(), f"ddp-launch: {sentence}\n".encode())
+    """One line on stderr, marked as ours, in one write so that no worker's line gets into it.
+
+    Nobody may be there to read it: stderr closed, or a pipe whose reader is gone. Training goes on all the same.
+    """
+    with contextlib.suppress(OSError):
+        os.write(STDERR, f"ddp-launch: {sentence}\n".encode())

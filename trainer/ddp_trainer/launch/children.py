@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Final
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -62,6 +63,16 @@ class Children:
         """Tell ``ended`` when this descendant ends."""
         self._owners[pid] = ended
 
+    def kill_strays(self) -> None:
+        """Kill what workers left behind and no group of ours holds: a daemon that forked twice has become our child,
+        and may keep a GPU or a port that the next workers need.
+        """
+        strays = [pid for pid in _children_of(os.getpid()) if pid not in self._owners]
+        while strays:
+            pid = strays.pop()
+            strays += _children_of(pid)
+            kill(pid, signal.SIGKILL)
+
     def reap(self) -> None:
         """Wait for everything that has ended. One SIGCHLD may stand for many."""
         while True:
@@ -83,6 +94,22 @@ class Children:
                 process.returncode = returncode
             if owner:
                 owner(returncode)
+
+
+def _children_of(parent: int) -> list[int]:
+    """Process ids; by the kernel's own list where it keeps one."""
+    tasks = list(Path(f"/proc/{parent}/task").glob("*/children"))
+    with contextlib.suppress(OSError):
+        if tasks:
+            return [int(pid) for task in tasks for pid in task.read_text().split()]
+    return [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent_in(stat) == parent]
+
+
+def _parent_in(stat: Path) -> int:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):  # it ended meanwhile
+        return 0
 
 
 def kill(pid: int, which: signal.Signals) -> None:

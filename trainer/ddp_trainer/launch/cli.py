@@ -108,7 +108,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     elif not is_alone:
         endpoint = _store_endpoint(arguments)
     node = _this_node(arguments, environ)
-    if sentence := settings.too_few_gpus(node.local_world_size, environ):
+    if sentence := settings.too_few_gpus(node.local_world_size, environ, one_each=arguments.virtual_local_rank):
         say(sentence)
     return Plan(
         arguments=arguments,
@@ -242,7 +242,10 @@ def _setup(
         report=Report(environ),
         recorder=recorder,
         signals=plan.signals,
+        min_nodes=plan.policy.min_nodes,
         max_nodes=plan.policy.max_nodes,
+        endpoint=plan.where,
+        limits=plan.limits,
         environment=environ,
         preload=preload,
         zygote_delay=settings.zygote_delay_of(environ),

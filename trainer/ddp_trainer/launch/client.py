@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 import socket
 from typing import Final
 
 from ddp_trainer.launch.endpoint import Endpoint
 from ddp_trainer.launch.link import Listener
-from ddp_trainer.launch.protocol import LINE_BYTES, FromAgent, Ping, ProtocolError, decode, encode
+from ddp_trainer.launch.protocol import LINE_BYTES, FromAgent, Ping, ProtocolError, Refused, decode, encode
 from ddp_trainer.launch.timing import HEARTBEAT, Heartbeat
 
 _CONNECT_SECONDS: Final = 3.0
@@ -30,6 +31,7 @@ class TcpLink:
         self._heartbeat = heartbeat
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_refused = False
 
     def start(self, listener: Listener) -> None:
         """See :class:`Link`."""
@@ -53,12 +55,19 @@ class TcpLink:
 
     async def _keep_connected(self, listener: Listener) -> None:
         tries = 0
-        while True:
-            with contextlib.suppress(OSError, TimeoutError):
+        while not self._is_refused:
+            try:
                 reader, writer = await self._connect()
+            except (OSError, TimeoutError) as error:
+                listener.link_trouble(words_of(error))
+            else:
                 connected_at = asyncio.get_running_loop().time()
                 try:
                     await self._converse(reader, writer, listener)
+                except TimeoutError:
+                    listener.link_trouble("what listens there has fallen silent")
+                except OSError:
+                    pass  # it closed the connection, and may be back soon
                 finally:
                     self._writer = None
                     writer.close()
@@ -89,9 +98,13 @@ class TcpLink:
                     line = await reader.readline()
                 if not line:
                     return
-                listener.told(decode(line))  # type: ignore[arg-type] # the listener ignores what a store never says
+                told = decode(line)
+                # To knock again would look like yet another pod of this name, which takes the place of its successor.
+                self._is_refused = isinstance(told, Refused)
+                listener.told(told)  # type: ignore[arg-type] # the listener ignores what a store never says
         except (ProtocolError, ValueError):
-            return  # something else listens there; perhaps the store takes the port over later
+            # Perhaps the store takes the port over later.
+            listener.link_trouble("what listens there is no store of ours; choose another port")
         finally:
             beating.cancel()
 
@@ -99,6 +112,21 @@ class TcpLink:
         while True:
             await asyncio.sleep(self._heartbeat.interval)
             writer.write(encode(Ping()))
+
+
+def words_of(error: OSError) -> str:
+    """Why a connection could not be made, as the end of a sentence.
+
+    >>> words_of(ConnectionRefusedError(111, "Connect call failed ('10.0.0.7', 29400)"))
+    'nobody listens there'
+    """
+    if isinstance(error, socket.gaierror):
+        return f"its name does not resolve ({error.strerror})"
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return f"nobody answers within {_CONNECT_SECONDS:g} s"
+    if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):  # one for each address
+        return "nobody listens there"
+    return error.strerror or str(error)
 
 
 def tune(connection: socket.socket, timeout: float) -> None:

@@ -21,7 +21,7 @@ from enum import Enum, StrEnum, auto
 from typing import Final
 
 from ddp_trainer.contract import Exit, GroupState
-from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch import absence, exitcodes
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.protocol import (
     VERSION,
@@ -171,6 +171,7 @@ class Core:
         self._is_graceful = True
         self._link_up = False
         self._waiting: Waiting | None = None
+        self._trouble = ""
 
     # ------------------------------------------------------------------ the store
 
@@ -203,8 +204,13 @@ class Core:
         self._waiting = None
         return [Arm(Timer.JOIN, self._limits.join)] if self.state is State.JOINING else []
 
+    def link_trouble(self, why: str) -> None:
+        """A try to reach the store failed."""
+        self._trouble = why
+
     def told(self, message: FromStore) -> list[Action]:
         """The store said something."""
+        self._trouble = ""
         match message:
             case Start():
                 return self._start(message.generation)
@@ -323,9 +329,10 @@ class Core:
 
     def _why_not_joined(self) -> str:
         seconds = f"{self._limits.join:g} s"
-        if not self._link_up:
-            return f"The store at {self._endpoint} could not be reached for {seconds}; is its pod running?"
-        there = f", {self._waiting.nodes} ready" if self._waiting else ""
+        if not self._link_up or self._trouble:
+            why = f": {self._trouble}" if self._trouble else ""
+            return f"The store at {self._endpoint} could not be reached for {seconds}{why}; is its pod running?"
+        there = f", {absence.who_is_there(self._waiting)}" if self._waiting else ""
         least = self._policy.min_nodes
         return (
             f"No group of at least {least} nodes was formed at {self._endpoint} within {seconds}{there}; "

@@ -100,6 +100,7 @@ class StoreRendezvous(RendezvousHandler):
         self._is_stale = False
         self._refusal = ""
         self._link_up = False
+        self._trouble = ""
         self._store: TCPStore | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ddp-rendezvous", daemon=True)
@@ -177,6 +178,10 @@ class StoreRendezvous(RendezvousHandler):
         """See :class:`~ddp_trainer.launch.link.Listener`."""
         self._link_up = False
 
+    def link_trouble(self, why: str) -> None:
+        """See :class:`~ddp_trainer.launch.link.Listener`."""
+        self._trouble = f": {why}"
+
     def told(self, message: FromStore) -> None:
         """See :class:`~ddp_trainer.launch.link.Listener`."""
         with self._changed:
@@ -208,7 +213,7 @@ class StoreRendezvous(RendezvousHandler):
 
     def _why_not(self) -> Exception:
         if not self._link_up:
-            return RendezvousConnectionError(f"The store could not be reached for {self._timeout:g} s.")
+            return RendezvousConnectionError(f"The store could not be reached for {self._timeout:g} s{self._trouble}.")
         return RendezvousTimeoutError(f"No group was formed within {self._timeout:g} s.")
 
     def _on_loop(self, task: Coroutine[None, None, None]) -> None:

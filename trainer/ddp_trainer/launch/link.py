@@ -35,6 +35,9 @@ class Listener(Protocol):
     def link_down(self) -> None:
         """The link broke; it is being mended."""
 
+    def link_trouble(self, why: str) -> None:
+        """A try to connect failed, again and again perhaps; ``why`` ends a sentence."""
+
     def told(self, message: FromStore) -> None:
         """A message came."""
 

@@ -49,9 +49,14 @@ from ddp_trainer.launch.protocol import (
     Verdict,
     Waiting,
 )
-from ddp_trainer.launch.ranks import choose
+from ddp_trainer.launch.ranks import absent, choose, in_order
 from ddp_trainer.launch.roster import Agent, Roster
 from ddp_trainer.launch.timing import PATIENCE, Patience
+
+MOST_TOLD: Final = 64
+"""Of so many nodes each hears when another comes; of more only the one that comes, else they would be told by the
+square of their number.
+"""
 
 UNEXPLAINED_STOPS: Final = 10
 """So often in a row a group may stop itself with a free exit code and no member leaving; a script that always exits
@@ -92,6 +97,7 @@ class Membership:
         self._highest_number = 0
         self._restarts: dict[str, int] = {}
         self._unexplained = 0
+        self._announced: frozenset[str] = frozenset()
         self._may_form_at = clock() + patience.first
         self._last_candidate_at = -math.inf
         self._forget_the_group()
@@ -125,7 +131,8 @@ class Membership:
             case _:
                 pass
         self.tick()
-        if isinstance(message, Join) and agent and agent.is_ready and not self.roster.is_member(agent.node.token):
+        is_new = isinstance(message, Join) and agent and agent.is_ready and not self.roster.is_member(agent.node.token)
+        if agent and is_new and not self._is_short():
             self._tell(agent, Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0))
 
     def lost(self, peer: int) -> None:
@@ -147,6 +154,7 @@ class Membership:
             phase = self.phase
             self._forget_the_lost()
             steps.get(self.phase, lambda: None)()
+        self._announce()
 
     @property
     def number(self) -> int:
@@ -371,7 +379,27 @@ class Membership:
             else:
                 self._tell(agent, Waiting(nodes=len(nodes), spare=True))
 
+    def _announce(self) -> None:
+        """While they are too few, those that wait hear who else does, whenever that changes."""
+        ready = self.roster.ready() if self._is_short() else {}
+        if ready.keys() == self._announced:
+            return
+        few = len(ready) <= MOST_TOLD
+        nodes = [agent.node for agent in ready.values()]
+        names = tuple(node.name for node in in_order(nodes)) if few else ()
+        missing = absent(nodes, self._policy.min_nodes) if self._policy else ()
+        missing = missing if len(missing) <= MOST_TOLD else ()
+        for token, agent in ready.items():
+            if few or token not in self._announced:
+                self._tell(agent, Waiting(nodes=len(ready), spare=False, names=names, missing=missing))
+        self._announced = frozenset(ready)
+
     # ------------------------------------------------------------------ small questions
+
+    def _is_short(self) -> bool:
+        """Whether a group is wanted and there are too few for one."""
+        least = self._policy.min_nodes if self._policy else 1
+        return self.phase is Phase.FORMING and len(self.roster.ready()) < least
 
     def _fence(self) -> int:
         return self.roster.generation.fence if self.roster.generation else 0

@@ -192,6 +192,10 @@ class Waiting:
     nodes: int
     """Ready now."""
     spare: bool
+    names: tuple[str, ...] = ()
+    """Of those that are ready; empty where they are too many to be told about."""
+    missing: tuple[str, ...] = ()
+    """Of those that are not, as far as the others' names and numbers tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,20 @@ def in_order(nodes: Iterable[Node]) -> list[Node]:
     return sorted(nodes, key=lambda node: (node.index is None, node.index or 0, _natural(node.name), node.token))
 
 
+def absent(nodes: Collection[Node], least: int) -> tuple[str, ...]:
+    """Who is not there of the first ``least``, by the numbers of those that are; empty where these have none.
+
+    >>> absent([Node(token="a", name="worker-1", index=1, local_world_size=1)], 3)
+    ('worker-0', 'worker-2')
+    """
+    indices = {node.index for node in nodes}
+    if None in indices or not nodes:
+        return ()
+    stems = {node.name.removesuffix(str(node.index)) for node in nodes if node.name.endswith(f"-{node.index}")}
+    stem = stems.pop() if len(stems) == 1 else "node "
+    return tuple(f"{stem}{index}" for index in range(least) if index not in indices)
+
+
 def choose(candidates: Collection[Node], veterans: Collection[str], limit: int) -> list[Node]:
     """At most ``limit`` of the candidates: members of the last group first, then the lowest; in order of rank."""
     ranked = in_order(candidates)

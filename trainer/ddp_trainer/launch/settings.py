@@ -259,13 +259,22 @@ def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
     raise LaunchError(f"--nproc-per-node {text!r} is neither a number from 1 nor auto, cpu or gpu.")
 
 
-def too_few_gpus(local_world_size: int, environ: Mapping[str, str]) -> str:
-    """A sentence when workers outnumber the GPUs, which a script that uses none may mean; else nothing."""
+def too_few_gpus(local_world_size: int, environ: Mapping[str, str], *, one_each: bool) -> str:
+    """A sentence when workers outnumber the GPUs, which a script that uses none may mean; else nothing.
+
+    Raises LaunchError when each worker is to have one.
+    """
     found = gpus(environ)
     if not 0 < found < local_world_size:
         return ""
+    there = "1 GPU" if found == 1 else f"{found} GPUs"
+    if one_each:
+        raise LaunchError(
+            f"--virtual-local-rank gives each of {local_world_size} workers a GPU of its own, and this node has "
+            f"{there}; start fewer workers, or leave the flag out."
+        )
     return (
-        f"{local_world_size} workers share {found} {'GPU' if found == 1 else 'GPUs'}: those that choose theirs by "
+        f"{local_world_size} workers share {there}: those that choose theirs by "
         f"LOCAL_RANK will fail from rank {found} on, and NCCL takes no GPU twice; --nproc-per-node gpu starts one each."
     )
 

@@ -91,6 +91,11 @@ class Workers:
         for pid in self._pids.values():
             (kill_group if whole_group else kill)(pid, which)
 
+    @property
+    def alive(self) -> list[int]:
+        """Local ranks that run."""
+        return sorted(self._pids)
+
     def have_torch(self) -> bool:
         """Whether a zygote would save them anything."""
         can_fork = self._zygote is not None and self._program.kind != "command"

@@ -222,7 +222,7 @@ def test_patience_ends_with_the_count_of_nodes_that_were() -> None:
     core = joining()
     core.opening("")
     core.told(Waiting(nodes=1, spare=False))
-    assert "1 ready" in core.fired(Timer.JOIN)[-1].sentence
+    assert "1 node ready" in core.fired(Timer.JOIN)[-1].sentence
 
 
 def test_a_spare_waits_as_long_as_the_store_is_there() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
-from ddp_trainer.launch.membership import Phase
+from ddp_trainer.launch.membership import MOST_TOLD, Phase
 from ddp_trainer.launch.protocol import Over, Refused, Standing, Start, Stop, Verdict, Waiting
 
 
@@ -57,6 +57,23 @@ def test_too_few_nodes_never_form_a_group() -> None:
     run.wait(1000)
     assert alone.runs is None
     assert run.membership.deadline() is None
+
+
+def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
+    run = SimulatedRun(a_policy(3, 3))
+    first, second = run.joined(0, 2)
+    told = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",))
+    assert (first.last, second.last) == (told, told)
+    second.disconnect()
+    assert first.last == Waiting(nodes=1, spare=False, names=("worker-0",), missing=("worker-1", "worker-2"))
+
+
+def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
+    run = SimulatedRun(a_policy(1000, 1000))
+    agents = run.joined(*range(MOST_TOLD + 2))
+    everybody = tuple(f"worker-{index}" for index in range(MOST_TOLD))
+    assert agents[0].last == Waiting(nodes=MOST_TOLD, spare=False, names=everybody)
+    assert agents[-1].last == Waiting(nodes=MOST_TOLD + 2, spare=False)
 
 
 def test_a_node_too_many_waits_as_a_spare_and_steps_in() -> None:

@@ -25,7 +25,9 @@ from ddp_trainer.launch.ranks import choose, in_order, node_index
 from ddp_trainer.launch.report import Report, fit
 
 
-@pytest.mark.parametrize("name", ["ranks", "evidence", "endpoint", "exitcodes", "logs", "report", "completion"])
+@pytest.mark.parametrize(
+    "name", ["ranks", "evidence", "endpoint", "exitcodes", "logs", "report", "completion", "absence", "client"]
+)
 def test_examples_in_docstrings_hold(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"ddp_trainer.launch.{name}"))
     assert result.attempted > 0
