@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from launch_harness import LOOP, STORE, Running, Stage, is_alive, stage_of, wait_until
 
+HOST = socket.gethostname()
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
@@ -165,7 +167,13 @@ def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage: 
     agents = [stage.agent(index, script, restarts=0) for index in (0, 1)]
     assert [agent.code() for agent in agents] == [1, 1]
     for agent in agents:
-        assert "Rank 1 on worker-1 failed first, it exited with code 1: ValueError: the cause." in agent.output
+        assert (
+            f"Rank 1 on worker-1 ({HOST}) failed first, it exited with code 1: ValueError: the cause." in agent.output
+        )
+        # The stack of a rank of another pod is in no log of this one, so it is told; the own one is there already.
+        told = [line for line in agent.lines if line.startswith("ddp-launch: rank 1 | ")]
+        assert bool(told) == (agent is agents[0])
+        assert agent.output.count("ValueError: the cause\n") == 1
     late = stage.agent(2, script, restarts=0)
     assert late.code() == 93
     assert "ValueError: the cause" in late.output

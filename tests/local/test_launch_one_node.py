@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,7 +121,9 @@ def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: St
     message = log.read_bytes()
     assert len(message) <= 4096
     assert json.loads(message)["reason"] == "python_exception"
-    assert "ddp-launch: Rank 1 on w-0 failed first, it exited with code 1: KeyError: 'the cause'." in run.lines
+    sentence = f"Rank 1 on w-0 ({socket.gethostname()}) failed first, it exited with code 1: KeyError: 'the cause'."
+    assert run.lines[-3:-1] == ["ddp-launch: Restarts by cause: none.", f"ddp-launch: {sentence}"]
+    assert (error["host"], error["type"]) == (socket.gethostname(), "KeyError")
     assert "bootstrap.py" not in run.output
 
 
@@ -155,6 +158,7 @@ def test_a_killed_worker_is_replaced_and_the_summary_says_so(stage: Stage, tmp_p
     assert run.code() == 0
     summary = json.loads(log.read_text())
     assert summary["restarts"] == {"failure": 1}
+    assert "ddp-launch: Restarts by cause: failure 1." in run.lines
     assert summary["result"] == "succeeded"
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Exit, FailureReason, RestartCause
-from ddp_trainer.launch import absence, evidence, exitcodes
+from ddp_trainer.contract import Env, Exit, RestartCause
+from ddp_trainer.launch import absence, evidence, exitcodes, farewell
 from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.core import (
     Action,
@@ -34,7 +35,7 @@ from ddp_trainer.launch.core import (
 from ddp_trainer.launch.environment import Launch, common_environment
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.link import Link
-from ddp_trainer.launch.logs import LogSpec
+from ddp_trainer.launch.logs import LogSpec, Std
 from ddp_trainer.launch.ports import HeldPort
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict, write_error
 from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Waiting
@@ -188,6 +189,7 @@ class Agent:
             exit_code=exit_code,
             reason=reason,
             message=evidence.shorten(message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
+            host=self._setup.environment.get(Env.NODE_NAME) or socket.gethostname(),
             timestamp=note.timestamp if note else time.time(),
             stack=evidence.shorten(note.stack, evidence.STACK_CHARACTERS) if note else "",
         )
@@ -304,22 +306,14 @@ class Agent:
             report.failed(finish.failure, finish.code, restarts)
         elif finish.code != Exit.TERMINATED:
             report.ended(finish.code, finish.sentence)
-        if sentence := goodbye(finish):
-            say(sentence)
+        if generation:
+            shown = self._setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
+            told = farewell.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
+        else:
+            told = [farewell.sentence(finish)]
+        for line in filter(None, told):
+            say(line)
         return finish.code
-
-
-def goodbye(finish: Finish) -> str:
-    """The last line on stderr: who failed first, of what, and what becomes of it."""
-    parts = [finish.sentence]
-    if finish.failure:
-        failure = finish.failure
-        first_line = failure.message.partition("\n")[0]
-        how = evidence.sentence_of(failure.exit_code)
-        what = how if first_line == how else f"{how}: {first_line}"
-        hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
-        parts.insert(0, f"Rank {failure.rank} on {failure.node} failed first, it {what}{hint}.")
-    return " ".join(part for part in parts if part)
 
 
 def say(sentence: str) -> None:

@@ -30,6 +30,9 @@ _REASON_OF_SIGNAL: Final = {
     signal.SIGTERM: FailureReason.SIGTERM,
 }
 
+_TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
+"""How Python begins the line that names an exception."""
+
 _REASON_OF_MESSAGE: Final = (
     (re.compile(r"OutOfMemoryError|CUDA out of memory"), FailureReason.GPU_OOM),
     (re.compile(r"^MemoryError|DefaultCPUAllocator: can't allocate memory"), FailureReason.HOST_OOM),
@@ -88,6 +91,18 @@ def sentence_of(exit_code: int) -> str:
     if died_of := _signal(exit_code):
         return f"died of {died_of.name}"
     return f"exited with code {exit_code}"
+
+
+def type_of(exit_code: int, message: str) -> str:
+    """The class of the exception, the name of the signal, or ``exit``.
+
+    >>> type_of(1, "torch.OutOfMemoryError: CUDA"), type_of(137, "died of SIGKILL"), type_of(3, "exited with code 3")
+    ('torch.OutOfMemoryError', 'SIGKILL', 'exit')
+    """
+    if died_of := _signal(exit_code):
+        return died_of.name
+    match = _TYPE.match(message)
+    return match[1] if match else "exit"
 
 
 def earlier(first: Failure | None, other: Failure) -> Failure:

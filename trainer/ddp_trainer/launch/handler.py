@@ -240,6 +240,7 @@ class StoreRendezvous(RendezvousHandler):
             rank=self._generation.node_rank(self._node.token) if self._generation else 0,
             local_rank=0,
             node=self._node.name,
+            host=os.environ.get(Env.NODE_NAME) or socket.gethostname(),
             exit_code=Exit.FAILURE,
             reason=FailureReason.OTHER,
             message=shorten(message, MESSAGE_CHARACTERS),

@@ -120,6 +120,8 @@ class Failure:
     timestamp: float
     """Seconds since the epoch, by the clock of the node."""
     stack: str = ""
+    host: str = ""
+    """Machine that the node ran on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Final
 
 from ddp_trainer import contract
 from ddp_trainer.contract import TERMINATION_MESSAGE_BYTES, Env, File
-from ddp_trainer.launch.evidence import shorten
+from ddp_trainer.launch.evidence import shorten, type_of
 from ddp_trainer.launch.protocol import Failure
 
 Json = dict[str, object]
@@ -60,9 +60,11 @@ class Report:
             "rank": failure.rank,
             "local_rank": failure.local_rank,
             "pod": failure.node,
+            "host": failure.host,
             "generation": failure.generation,
             "exit_code": failure.exit_code,
             "reason": failure.reason,
+            "type": type_of(failure.exit_code, failure.message),
             "message": failure.message,
             "timestamp": failure.timestamp,
             "stack": failure.stack,

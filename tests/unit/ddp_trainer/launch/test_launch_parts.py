@@ -26,7 +26,8 @@ from ddp_trainer.launch.report import Report, fit
 
 
 @pytest.mark.parametrize(
-    "name", ["ranks", "evidence", "endpoint", "exitcodes", "logs", "report", "completion", "absence", "client"]
+    "name",
+    ["ranks", "evidence", "endpoint", "exitcodes", "logs", "report", "completion", "absence", "client", "farewell"],
 )
 def test_examples_in_docstrings_hold(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"ddp_trainer.launch.{name}"))
