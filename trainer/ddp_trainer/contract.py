@@ -53,6 +53,12 @@ class Env(StrEnum):
     """JSON object cause → count of the run so far; set by the launcher for its workers."""
     PREFLIGHT = "DDP_PREFLIGHT"
     """``off``, ``warn`` or ``strict``: whether nodes are looked at before the first workers start."""
+    ON_HANG = "DDP_ON_HANG"
+    """``off``, ``warn`` or ``act``: what ``--on-hang`` is by default."""
+    HANG_FLOOR = "DDP_HANG_FLOOR"
+    """Seconds, what ``--hang-floor`` is by default."""
+    PULSE = "DDP_PULSE"
+    """File that a worker marks what it is doing in; set by the launcher for its workers, and theirs alone."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
@@ -188,6 +194,7 @@ class FailureReason(StrEnum):
     HOST_OOM = "host_oom"
     COLLECTIVE_TIMEOUT = "collective_timeout"
     COLLECTIVE_ERROR = "collective_error"
+    HANG = "hang"
     SIGKILL = "sigkill"
     SIGSEGV = "sigsegv"
     SIGABRT = "sigabrt"
@@ -219,6 +226,18 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
     CHECKPOINT = "checkpoint"
     OTHER = "other"
+
+
+class Section(StrEnum):
+    """What a rank is about, for those who wait for it; each has a time limit of its own."""
+
+    SETUP = "setup"
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT = "checkpoint"
+    EVALUATION = "evaluation"
 
 
 class MetricLabel(StrEnum):

@@ -7,13 +7,31 @@ training does not fail because of its metrics.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
-from ddp_trainer.contract import FailureReason, GroupState, RestartCause
+from ddp_trainer.contract import FailureReason, GroupState, RestartCause, Section
+
+
+class Marks(Protocol):
+    """Where the training thread marks what it is about: [0] the number of the section, [1] since when.
+
+    The number is that of :data:`SECTION_NUMBERS`, 0 for none; the time is ``time.monotonic()``'s. Two stores and no
+    call, since it is marked several times a step.
+    """
+
+    def __setitem__(self, index: int, value: float, /) -> None:
+        """Set one of the two."""
+
+
+SECTION_NUMBERS: Final = {section: float(number) for number, section in enumerate(Section, start=1)}
 
 
 class RankRecorder(Protocol):
     """One rank's reports. Called on the training thread, so every method costs about a microsecond."""
+
+    @property
+    def marks(self) -> Marks:
+        """Where the section is marked, for the launcher's hang watch."""
 
     def identity(self, *, rank: int, local_rank: int, world_size: int, backend: str, device: str) -> None:
         """Name this process; called once per process, before the first step."""
@@ -80,6 +98,10 @@ class AgentRecorder(Protocol):
 
 class SilentRankRecorder:
     """Reports to nobody; used where no launcher gave a metrics directory."""
+
+    def __init__(self, marks: Marks | None = None) -> None:
+        """``marks`` are watched also where metrics are off; by nobody when None."""
+        self.marks: Marks = [0.0, 0.0] if marks is None else marks
 
     def identity(self, *, rank: int, local_rank: int, world_size: int, backend: str, device: str) -> None: ...
     def planned(self, steps: int) -> None: ...

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Env, Exit, RestartCause
+from ddp_trainer.contract import Env, Exit, FailureReason, GroupState, RestartCause
 from ddp_trainer.launch import absence, evidence, exitcodes, farewell
 from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.core import (
@@ -34,11 +34,13 @@ from ddp_trainer.launch.core import (
 )
 from ddp_trainer.launch.environment import Launch, common_environment
 from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.hang_guard import HangGuard
+from ddp_trainer.launch.hang_limits import HangPolicy
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import LogSpec, Std
 from ddp_trainer.launch.ports import HeldPort
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict, write_error
-from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Waiting
+from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Hung, Show, Waiting
 from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.workers import Program, Workers
 from ddp_trainer.launch.zygote import Zygote
@@ -75,6 +77,8 @@ class Setup:
     """Seconds after a start of workers at which it is started."""
     care: Care
     """Whether the nodes are looked at before the first workers."""
+    hangs: HangPolicy
+    pulse_dir: Path
 
 
 class Agent:
@@ -94,6 +98,14 @@ class Agent:
         self._restarts: dict[str, int] | None = None
         self._oom_kills = evidence.oom_kills()
         self._kept: Failure | None = None
+        self._guard = HangGuard(
+            policy=setup.hangs,
+            folder=setup.pulse_dir,
+            node=setup.core.node.name,
+            send=link.send,
+            kill=self._kill,
+            say=say,
+        )
         environment = common_environment(setup.environment, setup.launch)
         self._workers = Workers(
             children=children,
@@ -106,6 +118,7 @@ class Agent:
             if setup.preload is None
             else Zygote(children, setup.program.python, setup.preload, environment),
             exited=self._exited,
+            pulse_of=self._guard.prepare,
         )
         program = setup.program
         script = program.target if program.kind == "script" else ""
@@ -153,6 +166,8 @@ class Agent:
         """The store said something."""
         if isinstance(message, Waiting):
             say(absence.sentence(message, self._setup.min_nodes, self._patience()))
+        if isinstance(message, Show | Hung):
+            self._guard.told(message)
         self._do(self._core.told(message))
 
     def _signalled(self, which: signal.Signals) -> None:
@@ -166,6 +181,7 @@ class Agent:
         self._do(actions)
 
     def _exited(self, local_rank: int, returncode: int) -> None:
+        self._guard.gone(local_rank)
         failure = self._failure(local_rank, exitcodes.of_wait_status(returncode)) if returncode else None
         self._do(self._core.exited(local_rank, failure))
         if self._core.failure is not self._kept and self._core.failure:
@@ -179,9 +195,7 @@ class Agent:
         kills, self._oom_kills = self._oom_kills, evidence.oom_kills()
         message = note.message if note else ""
         reason = evidence.reason_of(exit_code, message, oom_killed=self._oom_kills > kills)
-        if self._core.state is State.RUNNING:
-            self._setup.recorder.failed(reason)
-        return Failure(
+        failure = Failure(
             generation=number,
             rank=(generation.first_rank(self._core.node.token) if generation else 0) + local_rank,
             local_rank=local_rank,
@@ -193,6 +207,10 @@ class Agent:
             timestamp=note.timestamp if note else time.time(),
             stack=evidence.shorten(note.stack, evidence.STACK_CHARACTERS) if note else "",
         )
+        failure = self._guard.failure_of(local_rank, failure)
+        if self._core.state is State.RUNNING:
+            self._setup.recorder.failed(FailureReason(failure.reason))
+        return failure
 
     # ------------------------------------------------------------------ what to do
 
@@ -215,12 +233,20 @@ class Agent:
             case Disarm():
                 self._disarm(action.timer)
             case Enter():
-                self._setup.recorder.state(action.state)
+                self._enter(action.state)
             case Rejoin():
                 self._rejoin()
             case Finish():
                 if not self._finished.done():
                     self._finished.set_result(action)
+
+    def _enter(self, state: GroupState) -> None:
+        self._setup.recorder.state(state)
+        if state is not GroupState.RUNNING:
+            self._guard.end()
+
+    def _kill(self, local_rank: int) -> None:
+        self._workers.kill(local_rank)
 
     def _disarm(self, timer: Timer) -> None:
         if handle := self._timers.pop(timer, None):
@@ -240,6 +266,8 @@ class Agent:
 
     def _start_now(self, generation: Generation) -> None:
         self._workers.start(generation)
+        first_rank = generation.first_rank(self._core.node.token)
+        self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
         self._watch_for_torch(generation, self._setup.zygote_delay / 2, seen=False)
 
     def _look(self, generation: Generation) -> None:

@@ -38,6 +38,8 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     """Become the program: ``command`` replaces this process, the others return when the program ends."""
     if kind == "command":
         os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
+    if os.environ.get("DDP_PULSE"):
+        have_pulse()
     sys.argv = [target, *arguments]
     flags = ["-u"] if kind == "script" else ["-u", "-m"]
     sys.orig_argv = [sys.executable, *flags, *sys.argv]
@@ -58,6 +60,20 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         if os.getpid() == owner and not isinstance(error, KeyboardInterrupt):
             leave_note(error)
         raise
+
+
+def have_pulse() -> None:
+    """Let the launcher see what this worker does once it has a process group; see ``beat.py``."""
+    from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
+
+    try:
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "beat.py")  # noqa: PTH100, PTH118, PTH120
+        beat = types.ModuleType("_ddp_beat")
+        beat.__file__ = path
+        SourceFileLoader("_ddp_beat", path).exec_module(beat)
+        beat.install()
+    except Exception:  # noqa: BLE001, S110 - the script is what counts
+        pass
 
 
 def _run_script(main: types.ModuleType, path: str) -> None:

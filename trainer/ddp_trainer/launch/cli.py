@@ -28,6 +28,8 @@ from ddp_trainer.launch.endpoint import Endpoint, is_this_host, parse_endpoint
 from ddp_trainer.launch.environment import Launch
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
+from ddp_trainer.launch.hang_limits import HangPolicy
+from ddp_trainer.launch.hang_limits import policy_of as hang_policy_of
 from ddp_trainer.launch.link import HereLink, Link, StaticLink
 from ddp_trainer.launch.logs import LogSpec
 from ddp_trainer.launch.protocol import Generation, Node, Policy
@@ -60,6 +62,7 @@ class Plan:
     program: Program
     logs: LogSpec
     signals: Sequence[signal.Signals]
+    hangs: HangPolicy
 
     @property
     def where(self) -> str:
@@ -121,6 +124,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         program=settings.program_of(arguments, environ),
         logs=settings.logs_of(arguments, environ),
         signals=settings.signals_of(arguments.signals_to_handle),
+        hangs=hang_policy_of(arguments.on_hang, arguments.hang_floor, environ),
     )
 
 
@@ -210,7 +214,8 @@ async def _run(
     if plan.endpoint and not plan.is_static and _hosts_store(plan):
         companions.append(Companion(loop, children, _store_flags(plan), environ))
     try:
-        setup = _setup(plan, environ, log_dir, recorder, settings.preload_of(plan.arguments, environ, preload))
+        modules = settings.preload_of(plan.arguments, environ, preload)
+        setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules)
         return await Agent(setup, _link(plan, environ), children).run()
     finally:
         for companion in companions:
@@ -218,7 +223,12 @@ async def _run(
 
 
 def _setup(
-    plan: Plan, environ: Mapping[str, str], log_dir: Path, recorder: AgentRecorder, preload: Sequence[str] | None
+    plan: Plan,
+    environ: Mapping[str, str],
+    log_dir: Path,
+    pulse_dir: Path,
+    recorder: AgentRecorder,
+    preload: Sequence[str] | None,
 ) -> Setup:
     arguments = plan.arguments
     device = arguments.device if settings.gpus(environ) > 1 else None
@@ -250,6 +260,8 @@ def _setup(
         preload=preload,
         zygote_delay=settings.zygote_delay_of(environ),
         care=settings.care_of(arguments, environ),
+        hangs=plan.hangs,
+        pulse_dir=pulse_dir,
     )
 
 

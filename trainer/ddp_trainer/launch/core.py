@@ -31,6 +31,7 @@ from ddp_trainer.launch.protocol import (
     FromStore,
     Generation,
     Hello,
+    Hung,
     Join,
     Leave,
     Node,
@@ -38,6 +39,7 @@ from ddp_trainer.launch.protocol import (
     Ping,
     Policy,
     Refused,
+    Show,
     Standing,
     Start,
     Stop,
@@ -223,7 +225,7 @@ class Core:
             case Waiting():
                 self._waiting = message
                 return [Disarm(Timer.JOIN)] if message.spare else []
-            case Ping():
+            case Show() | Hung() | Ping():
                 return []
 
     # ------------------------------------------------------------------ joining

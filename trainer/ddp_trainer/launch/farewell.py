@@ -14,7 +14,8 @@ def lines(finish: Finish, *, restarts: Mapping[str, int], own_stack_shown: bool,
     """In order. A stack that a worker of this node has printed itself is not shown again."""
     told = []
     failure = finish.failure
-    if failure and failure.stack and not (own_stack_shown and failure.node == own_node):
+    is_hang = failure is not None and failure.reason == FailureReason.HANG  # which no worker can print the stack of
+    if failure and failure.stack and (is_hang or not (own_stack_shown and failure.node == own_node)):
         told += [f"rank {failure.rank} | {line}" for line in failure.stack.rstrip().splitlines()]
     told.append(f"Restarts by cause: {by_cause(restarts)}.")
     return [*told, *filter(None, [sentence(finish)])]
@@ -37,6 +38,8 @@ def by_cause(restarts: Mapping[str, int]) -> str:
 
 
 def _of_failure(failure: Failure) -> str:
+    if failure.reason == FailureReason.HANG:
+        return f"{failure.message}, and was killed for it."
     first_line = failure.message.partition("\n")[0]
     how = evidence.sentence_of(failure.exit_code)
     what = how if first_line == how else f"{how}: {first_line}"

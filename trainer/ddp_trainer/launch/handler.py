@@ -46,6 +46,7 @@ from ddp_trainer.launch.protocol import (
     FromStore,
     Generation,
     Hello,
+    Hung,
     Join,
     Leave,
     Node,
@@ -53,6 +54,7 @@ from ddp_trainer.launch.protocol import (
     Ping,
     Policy,
     Refused,
+    Show,
     Standing,
     Start,
     Stop,
@@ -193,7 +195,7 @@ class StoreRendezvous(RendezvousHandler):
                 case Over() | Refused():
                     self._refusal = message.why if isinstance(message, Refused) else f"The run has {message.verdict}."
                     self._is_stale = not isinstance(message, Over) or message.verdict is not Verdict.SUCCEEDED
-                case Waiting() | Ping():
+                case Waiting() | Show() | Hung() | Ping():  # torch's agent has no watch for hangs
                     pass
             self._changed.notify_all()
 

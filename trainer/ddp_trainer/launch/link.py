@@ -11,13 +11,16 @@ from typing import Protocol
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch.hang_judge import HangJudge
 from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import (
+    Alarm,
     Failed,
     FromAgent,
     FromStore,
     Generation,
     Join,
+    Looks,
     Over,
     Start,
     Succeeded,
@@ -104,6 +107,7 @@ class StaticLink:
         self._loop = loop
         self._group = group
         self._listener: Listener | None = None
+        self._judge = HangJudge()
 
     def start(self, listener: Listener) -> None:
         """See :class:`Link`."""
@@ -121,6 +125,10 @@ class StaticLink:
             case Failed():
                 code = exitcodes.of_given_up_run(message.failure.exit_code, 0)
                 self._answer(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
+            case Alarm() | Looks() if len(self._group.nodes) == 1:  # with more there is nobody to compare them all
+                own = self._group.nodes[0].token
+                if told := self._judge.receive(own, message, {own}, self._loop.time()):
+                    self._answer(told)
             case _:
                 pass
 

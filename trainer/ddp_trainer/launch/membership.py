@@ -29,7 +29,9 @@ from ddp_trainer.contract import Exit, RestartCause
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.admission import objection
 from ddp_trainer.launch.evidence import earlier
+from ddp_trainer.launch.hang_judge import HangJudge
 from ddp_trainer.launch.protocol import (
+    Alarm,
     Failed,
     Failure,
     FromAgent,
@@ -38,6 +40,7 @@ from ddp_trainer.launch.protocol import (
     Hello,
     Join,
     Leave,
+    Looks,
     Over,
     Ping,
     Policy,
@@ -109,6 +112,7 @@ class Membership:
         self._membership_changed = False
         self._graceful = True
         self._first_candidate_at = math.inf
+        self._judge = HangJudge()
 
     # ------------------------------------------------------------------ what happens
 
@@ -128,6 +132,8 @@ class Membership:
                 self._did_succeed(agent, message.generation)
             case Leave() if agent:
                 self._leaves(agent, message.giving_up)
+            case Alarm() | Looks() if agent and self._is_busy(agent) and message.generation == self.number:
+                self._hear_of_hang(agent, message)
             case _:
                 pass
         self.tick()
@@ -316,6 +322,13 @@ class Membership:
         if over.verdict is not Verdict.RETRY:
             self.over = over
             self.phase = Phase.OVER
+
+    def _hear_of_hang(self, agent: Agent, message: Alarm | Looks) -> None:
+        """Somebody does not move; a worker that its agent kills for it then fails as any other."""
+        busy = [member for member in self.roster.members() if self._is_busy(member)]
+        if told := self._judge.receive(agent.node.token, message, {each.node.token for each in busy}, self._clock()):
+            for member in busy:
+                self._tell(member, told)
 
     # ------------------------------------------------------------------ a group begins, grows, completes
 

@@ -13,10 +13,12 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
 
+from ddp_trainer.launch.hang_look import Look
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Raised when a message changes its meaning; the store refuses agents of another version."""
 
 LINE_BYTES: Final = 1 << 20
@@ -173,6 +175,21 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A worker of mine has not moved for long."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """How my workers look now; the answer to :class:`Show`."""
+
+    generation: int
+    ranks: tuple[Look, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Start your workers for this generation."""
 
@@ -220,8 +237,27 @@ class Refused:
     exit_code: int
 
 
-FromAgent = Hello | Join | Failed | Succeeded | Leave | Ping
-FromStore = Start | Stop | Waiting | Over | Refused | Ping
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    """Somebody raised the alarm: how do your workers look?"""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hung:
+    """These ranks are waited for in vain."""
+
+    generation: int
+    ranks: tuple[int, ...]
+    to_kill: tuple[int, ...]
+    """Those that are past their limit, where the agents are to act."""
+    sentences: tuple[str, ...]
+    """What tells each of them from the others."""
+
+
+FromAgent = Hello | Join | Failed | Succeeded | Leave | Alarm | Looks | Ping
+FromStore = Start | Stop | Waiting | Over | Refused | Show | Hung | Ping
 Message = FromAgent | FromStore
 
 _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get_args(FromAgent) + get_args(FromStore)}

@@ -24,17 +24,12 @@ from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.membership import Membership, Phase
 from ddp_trainer.launch.protocol import (
     LINE_BYTES,
-    Failed,
     FromAgent,
     FromStore,
     Hello,
-    Join,
-    Leave,
     Over,
-    Ping,
     ProtocolError,
     Refused,
-    Succeeded,
     decode,
     encode,
 )
@@ -109,7 +104,7 @@ class Store:
         async with asyncio.timeout(self._heartbeat.timeout):
             line = await reader.readuntil(b"\n")
         message = decode(line)
-        if isinstance(message, Hello | Join | Failed | Succeeded | Leave | Ping):
+        if isinstance(message, FromAgent):
             return message
         raise ProtocolError("only the store says that")
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from string import Template
 
+from ddp_trainer.contract import Env
 from ddp_trainer.launch.children import Children, kill, kill_group
 from ddp_trainer.launch.environment import Launch, with_local_rank, worker_environment
 from ddp_trainer.launch.logs import LogPump, LogSpec, Std
@@ -53,8 +54,11 @@ class Workers:
         environment: Mapping[str, str],
         zygote: Zygote | None,
         exited: Callable[[int, int], None],
+        pulse_of: Callable[[int], str] = lambda _: "",
     ) -> None:
-        """``exited`` is called with a local rank and a return code, negative for a signal."""
+        """``exited`` is called with a local rank and a return code, negative for a signal; ``pulse_of`` makes the pulse
+        of a worker that is about to start, see :mod:`ddp_trainer.launch.hang_guard`, and returns its path.
+        """
         self._children = children
         self._program = program
         self._launch = launch
@@ -63,6 +67,7 @@ class Workers:
         self._environment = environment
         self._zygote = zygote
         self._exited = exited
+        self._pulse_of = pulse_of
         self._pump: LogPump | None = None
         self._pids: dict[int, int] = {}
 
@@ -81,6 +86,8 @@ class Workers:
                 local_rank,
                 str(self.error_file(generation.number, local_rank)),
             )
+            if pulse := self._pulse_of(local_rank):
+                environment[Env.PULSE.value] = pulse
             self._start_one(local_rank, generation.first_rank(self._launch.token) + local_rank, environment, folder)
 
     def signal(self, which: signal.Signals) -> None:
@@ -95,6 +102,16 @@ class Workers:
     def alive(self) -> list[int]:
         """Local ranks that run."""
         return sorted(self._pids)
+
+    @property
+    def pids(self) -> Mapping[int, int]:
+        """Process ids of those that live, by local rank."""
+        return self._pids
+
+    def kill(self, local_rank: int) -> None:
+        """End one of them, with all that it started."""
+        if pid := self._pids.get(local_rank):
+            kill_group(pid, signal.SIGKILL)
 
     def have_torch(self) -> bool:
         """Whether a zygote would save them anything."""

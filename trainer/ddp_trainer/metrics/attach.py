@@ -18,6 +18,7 @@ from ddp_trainer.metrics.directory import LOCAL_WORLD_SIZE, agent_board, rank_bo
 from ddp_trainer.metrics.meter import Meter
 from ddp_trainer.metrics.process import ProcessId, is_ancestor
 from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
+from ddp_trainer.pulse import marks
 from ddp_trainer.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
 
 _log: Final = logging.getLogger(__name__)
@@ -31,12 +32,12 @@ def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
     """
     directory = environment.get(Env.METRICS_DIR)
     if not directory:
-        return SilentRankRecorder()
+        return SilentRankRecorder(marks(environment))
     try:
         return _rank_recorder(Path(directory), environment)
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for this rank: no board in %s (%s); training goes on", directory, error)
-        return SilentRankRecorder()
+        return SilentRankRecorder(marks(environment))
 
 
 def agent_recorder(directory: Path | None = None, environment: Mapping[str, str] = os.environ) -> AgentRecorder:
@@ -83,4 +84,4 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str]) -> RankRecor
             LOCAL_WORLD_SIZE: int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
         }
     )
-    return BoardRankRecorder(board)
+    return BoardRankRecorder(board, marks=marks(environment))

@@ -15,6 +15,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from ddp_trainer.contract import FailureReason, GroupState, Metric, MetricLabel, Phase, RestartCause
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.catalogue import cell
+from ddp_trainer.recorder import Marks
 
 _log: Final = logging.getLogger(__name__)
 
@@ -90,9 +91,10 @@ def _harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Conc
 class BoardRankRecorder:
     """One rank's reports, on its board. Every method may be called from any thread, ``step`` from one only."""
 
-    __slots__ = ("_board", "_cells", "_clock", "_revision")
+    __slots__ = ("_board", "_cells", "_clock", "_revision", "marks")
 
-    def __init__(self, board: Board, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, board: Board, clock: Callable[[], float] = time.time, marks: Marks | None = None) -> None:
+        self.marks: Marks = [0.0, 0.0] if marks is None else marks
         self._board = board
         self._cells = board.cells
         self._revision = board.revision

@@ -60,7 +60,7 @@ def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwo
             global_batch=config.global_batch,
             order=ALGORITHM,
         ),
-        phases=Phases(time.perf_counter),
+        phases=Phases(time.monotonic, around.recorder.marks),
         watch=Watch(config),
         guard=Guard(config, around.progress.note),
         skips=Skips(around.progress.alarm),

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from ddp_trainer.contract import Phase
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.contract import Phase, Section
+from ddp_trainer.recorder import SECTION_NUMBERS, Marks, RankRecorder
+
+NEXT: Final = {
+    Phase.DATA_WAIT: SECTION_NUMBERS[Section.FORWARD],
+    Phase.HOST_TO_DEVICE: SECTION_NUMBERS[Section.FORWARD],
+    Phase.FORWARD: SECTION_NUMBERS[Section.BACKWARD],
+    Phase.BACKWARD: SECTION_NUMBERS[Section.BACKWARD],
+    Phase.COMM_EXPOSED: SECTION_NUMBERS[Section.OPTIMIZER],
+    Phase.OPTIMIZER: SECTION_NUMBERS[Section.DATA],
+    Phase.CHECKPOINT: SECTION_NUMBERS[Section.DATA],
+    Phase.OTHER: SECTION_NUMBERS[Section.DATA],
+}
+"""What a rank is about when a phase has ended. After a backward pass it waits for the other ranks, or fetches the data
+of its next shard; whoever waits is told from whoever is waited for by the collectives they are in."""
 
 
 class Phases:
     """Seconds per phase since the last step was reported."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], marks: Marks | None = None) -> None:
+        """``clock`` is a monotonic one, and ``marks`` is where the launcher looks for what this rank is about."""
+        self._marks: Marks = [0.0, 0.0] if marks is None else marks
         self._clock = clock
         self._last = clock()
         self._seconds = dict.fromkeys(Phase, 0.0)
@@ -23,6 +39,13 @@ class Phases:
         now = self._clock()
         self._seconds[phase] += now - self._last
         self._last = now
+        self._marks[0] = NEXT[phase]
+        self._marks[1] = now
+
+    def enter(self, section: Section | None) -> None:
+        """From now on this rank is about ``section``, which is no part of a step; None: nobody is to wait for it."""
+        self._marks[1] = self._clock()
+        self._marks[0] = 0.0 if section is None else SECTION_NUMBERS[section]
 
     def spent(self, *phases: Phase) -> float:
         """Seconds of these phases in the step under way, up to the last lap."""
@@ -31,6 +54,7 @@ class Phases:
     def restart(self) -> None:
         """Training begins now: what was before belongs to no step."""
         self._last = self._clock()
+        self.enter(Section.DATA)
 
     def report(self, recorder: RankRecorder, *, step: int, epoch: int, samples: int) -> float:
         """The step was committed: hand its phases on and begin the next; seconds of the step."""

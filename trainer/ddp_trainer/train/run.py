@@ -10,7 +10,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 
-from ddp_trainer.contract import Exit, Phase
+from ddp_trainer.contract import Exit, Phase, Section
 from ddp_trainer.train.announcement import started
 from ddp_trainer.train.assembly import assemble
 from ddp_trainer.train.checkpoint import Checkpoint
@@ -67,6 +67,13 @@ class Run:
         self._loss: float | None = None
 
     def go(self) -> Outcome:
+        """As :meth:`_go`; what comes before and after is nothing that ranks wait for."""
+        try:
+            return self._go()
+        finally:
+            self._phases.enter(None)
+
+    def _go(self) -> Outcome:
         """Train to the end, or until told to stop.
 
         Raises:
@@ -218,6 +225,7 @@ class Run:
         return self._watch.evaluated(self._step, self._evaluate())
 
     def _evaluate(self) -> dict[str, float]:
+        self._phases.enter(Section.EVALUATION)
         metrics = self._parts.evaluation.run(self._ground.model)
         self._phases.lap(Phase.OTHER)
         if metrics:
@@ -231,10 +239,12 @@ class Run:
         step, state = self._step, self._state
         self._to_save = False
         self._phases.lap(Phase.OTHER)
+        self._phases.enter(Section.CHECKPOINT)
         self._saver.save(step, lambda: state.take(step, summary), lambda: state.manifest(step))
         self._phases.lap(Phase.CHECKPOINT)
 
     def _settle(self) -> None:
+        self._phases.enter(Section.CHECKPOINT)
         self._saver.settle()
         self._phases.lap(Phase.CHECKPOINT)
 

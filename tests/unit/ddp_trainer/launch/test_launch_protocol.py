@@ -1,24 +1,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from launch_simulation import a_failure, a_policy
 
+from ddp_trainer.launch.hang_look import Look, RankState
 from ddp_trainer.launch.protocol import (
     VERSION,
+    Alarm,
     Failed,
     Generation,
     Hello,
+    Hung,
     Join,
     Leave,
+    Looks,
     Node,
     Over,
     Ping,
     ProtocolError,
     Refused,
+    Show,
     Standing,
     Start,
     Stop,
@@ -33,6 +39,9 @@ NODE = Node(token="t", name="w-0", index=None, local_world_size=2)
 GENERATION = Generation(
     number=3, fence=3, nodes=(NODE, NODE), master_address="h", master_port=1, restarts={"failure": 2}
 )
+LOOK = Look(
+    rank=1, local_rank=1, node="w-0", state=RankState.ALIVE, seconds=2.5, limit=60.0, section="data", collectives=("a",)
+)
 MESSAGES = [
     Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=Standing.RUNNING, last=GENERATION),
     Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=Standing.IDLE),
@@ -41,7 +50,11 @@ MESSAGES = [
     Succeeded(generation=1),
     Leave(),
     Leave(giving_up=a_failure(1)),
+    Alarm(generation=3),
+    Looks(generation=3, ranks=(LOOK, replace(LOOK, limit=None, state=RankState.DEAF))),
     Ping(),
+    Show(generation=3),
+    Hung(generation=3, ranks=(1, 2), to_kill=(), sentences=("é", "")),
     Start(generation=GENERATION),
     Stop(graceful=True),
     Waiting(nodes=1, spare=False),

@@ -25,6 +25,7 @@ class Journal(SilentRankRecorder):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.steps: list[tuple[int, int, int]] = []
         self.phases: list[tuple[float, ...]] = []
         self.saved: list[int] = []

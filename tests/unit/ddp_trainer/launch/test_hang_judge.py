@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp_trainer.launch.hang_judge import ASK_SECONDS, FRESH_SECONDS, HangJudge
+from ddp_trainer.launch.hang_look import Look, RankState
+from ddp_trainer.launch.protocol import Alarm, Hung, Looks, Show
+
+NODES = ("a", "b")
+
+
+def look(rank: int, **changes: object) -> Look:
+    seen = Look(
+        rank=rank, local_rank=0, node=f"w-{rank}", state=RankState.ALIVE, seconds=6.0, limit=10.0, sequence=8 - rank
+    )
+    return replace(seen, **changes)  # type: ignore[arg-type] # each test names fields of a Look
+
+
+def told(judge: HangJudge, rank: int, now: float, **changes: object) -> Show | Hung | None:
+    return judge.receive(NODES[rank], Looks(generation=3, ranks=(look(rank, **changes),)), NODES, now)
+
+
+def test_an_alarm_makes_the_store_ask_everybody_once() -> None:
+    judge = HangJudge()
+    assert judge.receive("a", Alarm(generation=3), NODES, 1.0) == Show(generation=3)
+    assert judge.receive("b", Alarm(generation=3), NODES, 1.0) is None
+    assert judge.receive("a", Alarm(generation=3), NODES, 1.0 + ASK_SECONDS) == Show(generation=3)
+
+
+def test_nobody_is_named_before_all_nodes_have_told() -> None:
+    judge = HangJudge()
+    assert told(judge, 0, 1.0) is None
+    verdict = told(judge, 1, 1.1)
+    assert isinstance(verdict, Hung)
+    assert (verdict.ranks, verdict.to_kill) == ((1,), ())
+    assert verdict.sentences[0].startswith("rank 1 on w-1 did not enter collective #8")
+
+
+def test_looks_of_different_moments_are_not_compared() -> None:
+    judge = HangJudge()
+    told(judge, 0, 1.0)
+    assert told(judge, 1, 1.1 + FRESH_SECONDS) is None
+
+
+def test_a_warning_comes_first_and_is_said_once_and_the_limit_is_for_acting() -> None:
+    judge = HangJudge()
+    told(judge, 0, 1.0)
+    assert isinstance(told(judge, 1, 1.0), Hung)
+    assert told(judge, 0, 2.0) is None
+    assert told(judge, 1, 2.0) is None
+    told(judge, 0, 6.0, seconds=11.0)
+    verdict = told(judge, 1, 6.0, seconds=11.0)
+    assert isinstance(verdict, Hung)
+    assert verdict.to_kill == (1,)
+
+
+def test_who_went_on_and_hangs_again_is_named_again() -> None:
+    judge = HangJudge()
+    told(judge, 0, 1.0)
+    assert isinstance(told(judge, 1, 1.0), Hung)
+    assert told(judge, 1, 2.0, seconds=0.0) is None
+    assert isinstance(told(judge, 1, 3.0), Hung)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+
+from ddp_trainer.contract import Section
+from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.hang_limits import (
+    FACTOR,
+    FIRST_SECONDS,
+    FLOORS,
+    RECENT,
+    SCRIPT,
+    WARM_UP_MOVES,
+    HangPolicy,
+    OnHang,
+    Pace,
+    policy_of,
+)
+
+
+def warm(floor: float | None = None, section: str = SCRIPT) -> Pace:
+    pace = Pace(HangPolicy(floor=floor))
+    for _ in range(WARM_UP_MOVES):
+        pace.moved(section, 1.0)
+    return pace
+
+
+def test_the_first_steps_have_a_generous_limit_whatever_the_floor() -> None:
+    pace = Pace(HangPolicy(floor=1.0))
+    for _ in range(WARM_UP_MOVES - 1):
+        pace.moved(SCRIPT, 0.1)
+    assert pace.limit(SCRIPT) == FIRST_SECONDS
+    pace.moved(SCRIPT, 0.1)
+    assert pace.limit(SCRIPT) == 1.0
+
+
+def test_nothing_is_learned_from_a_first_step_that_compiles() -> None:
+    pace = Pace(HangPolicy(floor=1.0))
+    for seconds in (300.0, 0.1, 0.1, 0.1, 0.1, 0.1):
+        pace.moved(SCRIPT, seconds)
+    assert pace.limit(SCRIPT) == 1.0
+
+
+def test_a_limit_follows_the_longest_recent_stay_in_its_section() -> None:
+    pace = warm(1.0)
+    pace.moved(SCRIPT, 40.0)
+    pace.moved(Section.DATA, 2.0)
+    assert pace.limit(SCRIPT) == FACTOR * 40.0
+    assert pace.limit(Section.DATA) == FACTOR * 2.0
+    assert pace.limit(Section.FORWARD) == 1.0
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    pace = warm(1.0)
+    pace.moved(SCRIPT, 40.0)
+    for _ in range(RECENT):
+        pace.moved(SCRIPT, 0.5)
+    assert pace.limit(SCRIPT) == FACTOR * 0.5
+
+
+@pytest.mark.parametrize("section", FLOORS)
+def test_a_floor_of_ones_own_may_raise_every_limit(section: str) -> None:
+    assert warm(5000.0, section).limit(section) == 5000.0
+
+
+def test_a_floor_of_ones_own_lowers_no_limit_of_what_takes_long_by_nature() -> None:
+    assert warm(1.0).limit(Section.EVALUATION) == FLOORS[Section.EVALUATION]
+    assert warm(1.0).limit(Section.CHECKPOINT) == FLOORS[Section.CHECKPOINT]
+
+
+def test_a_rank_may_set_up_for_ever() -> None:
+    assert warm().limit(Section.SETUP) is None
+
+
+def test_flags_are_believed_before_the_environment() -> None:
+    environ = {"DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "90"}
+    assert policy_of("", "", environ) == HangPolicy(on_hang=OnHang.ACT, floor=90.0)
+    assert policy_of("off", "7.5", environ) == HangPolicy(on_hang=OnHang.OFF, floor=7.5)
+    assert policy_of("", "", {}) == HangPolicy(on_hang=OnHang.WARN, floor=None)
+
+
+@pytest.mark.parametrize(
+    ("on_hang", "floor", "sentence"),
+    [
+        ("kill", "", "--on-hang 'kill' is none of off, warn, act."),
+        ("", "0", "--hang-floor '0' is no number of seconds above 0."),
+        ("", "-3", "--hang-floor '-3' is no number of seconds above 0."),
+        ("", "soon", "--hang-floor 'soon' is no number of seconds above 0."),
+        ("", "nan", "--hang-floor 'nan' is no number of seconds above 0."),
+    ],
+)
+def test_what_cannot_be_meant_gets_a_sentence(on_hang: str, floor: str, sentence: str) -> None:
+    with pytest.raises(LaunchError, match="^" + sentence.replace("(", r"\(") + "$"):
+        policy_of(on_hang, floor, {})
+
+
+def test_short_limits_are_looked_at_more_often() -> None:
+    assert HangPolicy(floor=1.0).look_seconds == 0.05
+    assert HangPolicy(floor=4.0).look_seconds == 0.2
+    assert HangPolicy().look_seconds == 0.5

@@ -1,0 +1,130 @@
+"""From tables of looks to names: who is it that the others wait for?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddp_trainer.contract import Section
+from ddp_trainer.launch.hang_look import Look, RankState
+from ddp_trainer.launch.hang_naming import culprits
+
+EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
+"""The collectives of a step of plain DDP: gradients, then the loss."""
+
+
+def waiting(rank: int, **changes: object) -> Look:
+    """A rank that has begun its 40th collective, and waits in it."""
+    look = Look(
+        rank=rank,
+        local_rank=rank % 2,
+        node=f"worker-{rank // 2}",
+        state=RankState.ALIVE,
+        seconds=20.0,
+        limit=30.0,
+        sequence=40,
+        waits_in="all_reduce[[]]",
+        collectives=EACH_STEP * 10,
+        place="train.py:30 in step",
+    )
+    return replace(look, **changes)  # type: ignore[arg-type] # each test names fields of a Look
+
+
+def behind(rank: int, **changes: object) -> Look:
+    return waiting(
+        rank,
+        **{"sequence": 39, "waits_in": "", "collectives": (EACH_STEP * 10)[:-1], "place": "train.py:7", **changes},
+    )
+
+
+WAITING = [waiting(0), waiting(2), waiting(3)]
+
+TABLE = {
+    "one that is stopped, though it has begun as many": (
+        [*WAITING, waiting(1, state=RankState.STOPPED)],
+        {1: "is stopped by a signal"},
+    ),
+    "one that is stopped, and one that is behind for its own reasons": (
+        [waiting(0), behind(2), waiting(3), waiting(1, state=RankState.STOPPED)],
+        {1: "is stopped by a signal"},
+    ),
+    "one that holds the GIL": ([*WAITING, behind(1, state=RankState.DEAF)], {1: "holds the GIL"}),
+    "one in an endless loop": ([*WAITING, behind(1)], {1: "did not enter all_reduce #40; at train.py:7 for 20 s"}),
+    "two in endless loops": ([waiting(0), behind(1), behind(2)], {1: "did not enter", 2: "did not enter"}),
+    "the last of three that wait for one another": (
+        [waiting(0), behind(1), behind(2, sequence=38, collectives=(EACH_STEP * 10)[:-2])],
+        {2: "did not enter all_reduce #39"},
+    ),
+    "one that has skipped a collective and waits in the next": (
+        [*WAITING, waiting(1, collectives=(*(EACH_STEP * 10)[:-1], "barrier[]"))],
+        {1: "entered barrier[] where all_reduce[[]] was due as collective #40"},
+    ),
+    "one of two that has skipped a collective, told from the other by what was due": (
+        [waiting(0), waiting(1, collectives=(*(EACH_STEP * 10)[:-1], EACH_STEP[0]))],
+        {1: "entered all_reduce[[10]] where all_reduce[[]] was due"},
+    ),
+    "the other one of the two": (
+        [waiting(0, collectives=(*(EACH_STEP * 10)[:-1], "barrier[]")), waiting(1)],
+        {0: "entered barrier[]"},
+    ),
+    "two that disagree from the start, where nothing tells which one is right": (
+        [
+            waiting(0, sequence=1, collectives=("barrier[]",)),
+            waiting(1, sequence=1, collectives=("broadcast[[1]]",)),
+        ],
+        {0: "others entered another", 1: "others entered another"},
+    ),
+    "a skip that showed only steps later": (
+        [
+            waiting(0, collectives=("a", "b", "c", "a", "b", "c", "a")),
+            waiting(1, collectives=("a", "b", "c", "a", "c", "a", "b")),
+            waiting(2, collectives=("a", "b", "c", "a", "b", "c", "a")),
+        ],
+        {1: "entered c where b was due as collective #38"},
+    ),
+    "one of our trainer that waits in no collective, by its section": (
+        [
+            waiting(0, section=Section.BACKWARD, sequence=-1),
+            waiting(1, section=Section.DATA, sequence=-1, waits_in=""),
+        ],
+        {1: "waits in no collective; in section data at train.py:30 in step for 20 s"},
+    ),
+    "nobody while one moves, however slow": ([waiting(0), waiting(2), behind(1, seconds=3.0)], {}),
+    "nobody while another one moves": ([waiting(0, seconds=1.0), waiting(2), behind(1)], {}),
+    "nobody within half of the limit": ([waiting(0), waiting(2), behind(1, limit=50.0)], {}),
+    "nobody where a rank may stay for ever": ([waiting(0), waiting(2), behind(1, limit=None)], {}),
+    "nobody while a debugger holds a rank": ([*WAITING, behind(1, state=RankState.TRACED)], {}),
+    "nobody of a script whose ranks all compute": ([waiting(0, waits_in=""), waiting(1, waits_in="")], {}),
+    "nobody of ranks that all wait in the same collective": (WAITING, {}),
+    "nobody where torch tells nothing": ([waiting(0, sequence=-1), waiting(1, sequence=-1)], {}),
+}
+
+
+@pytest.mark.parametrize(("looks", "expected"), TABLE.values(), ids=TABLE.keys())
+def test_it_names(looks: list[Look], expected: dict[int, str]) -> None:
+    named = {culprit.look.rank: culprit.why for culprit in culprits(looks)}
+    assert named.keys() == expected.keys()
+    assert all(expected[rank] in why for rank, why in named.items())
+
+
+def test_a_sentence_says_who_where_and_for_how_long() -> None:
+    (culprit,) = culprits([*WAITING, behind(1, section=Section.DATA)])
+    assert culprit.sentence == (
+        "rank 1 on worker-0 did not enter all_reduce #40; in section data at train.py:7 for 20 s"
+    )
+
+
+def test_a_long_checkpoint_is_told_of_and_not_killed() -> None:
+    (culprit,) = culprits([*WAITING, behind(1, section=Section.CHECKPOINT)])
+    assert not culprit.may_be_killed
+
+
+def test_a_rank_that_is_stopped_while_it_saves_is_killed() -> None:
+    (culprit,) = culprits([*WAITING, behind(1, section=Section.CHECKPOINT, state=RankState.STOPPED)])
+    assert culprit.may_be_killed
+
+
+def test_ranks_that_all_wait_for_something_else_are_told_of_and_not_killed() -> None:
+    named = culprits([waiting(rank, section=Section.DATA, waits_in="") for rank in range(3)])
+    assert [(culprit.look.rank, culprit.may_be_killed) for culprit in named] == [(0, False), (1, False), (2, False)]

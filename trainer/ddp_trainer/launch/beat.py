@@ -1,0 +1,248 @@
+"""The worker's side of the hang watch: a thread that says twice a second that it had its turn, and answers questions.
+
+Loaded by path into the processes of other people's scripts, by whatever interpreter they chose: standard library only,
+and torch only where the script has imported it. Nothing is started before the script has a process group of more than
+one rank, so a script without one pays nothing, and forks as it always did. Whatever fails here, training goes on.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
+    from typing import Any
+
+PULSE_VARIABLE = "DDP_PULSE"
+C10D = "torch.distributed.distributed_c10d"
+BEAT_SECONDS = 0.25
+MOST_COLLECTIVES = 64
+"""So many of the last collectives are told of."""
+STACK_SIGNAL_BELOW_LAST = 7
+"""The signal for stacks is the so manieth real-time signal before the last: glibc takes the first two, nobody this."""
+
+
+def install() -> None:
+    """From now on, watch for a process group."""
+    if not os.environ.get(PULSE_VARIABLE):
+        return
+    module = sys.modules.get(C10D)
+    if module is not None:
+        follow(module)
+    else:
+        sys.meta_path.insert(0, Finder())
+
+
+class Finder:
+    """Sees the import of torch's process groups, once, and leaves."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002 - importlib's
+        """See :meth:`importlib.abc.MetaPathFinder.find_spec`."""
+        if name != C10D:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_follow(module: Any) -> None:
+                run(module)
+                follow(module)
+
+            spec.loader.exec_module = run_and_follow  # type: ignore[method-assign]
+        return spec
+
+
+def follow(c10d: Any) -> None:
+    """Have torch tell us when its default group comes and goes.
+
+    ``_update_default_pg`` is private. Where torch has none, no beat begins and the launcher judges no script by it.
+    """
+    inner = getattr(c10d, "_update_default_pg", None)
+    if inner is None:
+        return
+    beat = Beat(c10d, os.environ[PULSE_VARIABLE])
+
+    def update(group: Any) -> None:
+        beat.pause()
+        inner(group)
+        if group is not None:
+            beat.go_on()
+
+    c10d._update_default_pg = update  # noqa: SLF001 - the guard is above
+
+
+class Beat:
+    """The thread, and what it knows."""
+
+    def __init__(self, c10d: Any, path: str) -> None:
+        self._c10d = c10d
+        self._path = path
+        self._owner = os.getpid()
+        self._cells: Any = None
+        self._thread: Any = None
+        self._pulse = load_pulse()
+
+    def pause(self) -> None:
+        """The default group goes: there is nothing to wait for any more."""
+        if self._cells is not None:
+            self._cells[self._pulse.HAS_GROUP] = 0.0
+
+    def go_on(self) -> None:
+        """A default group is there."""
+        try:
+            if os.getpid() == self._owner and self._group_size() > 1:
+                self._start()
+        except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
+            pass
+
+    def _group_size(self) -> int:
+        group = self._c10d._world.default_pg  # noqa: SLF001 - torch has no public way to ask without failing
+        return int(group.size()) if group is not None else 0
+
+    def _start(self) -> None:
+        if self._cells is None:
+            import atexit  # noqa: PLC0415 - a script without a group needs none of these
+            import threading  # noqa: PLC0415
+
+            self._cells = self._pulse.open_cells(self._path)
+            self._folder = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
+            self._register_signal()
+            self._end = threading.Event()
+            self._thread = threading.Thread(target=self._run, name="ddp-beat", daemon=True)
+            # A thread that Python freezes inside of torch while it shuts down would end the process by abort.
+            atexit.register(self._stop)
+            self._look()
+            self._thread.start()
+        else:
+            self._look()
+        self._cells[self._pulse.HAS_GROUP] = 1.0
+
+    def _stop(self) -> None:
+        self.pause()
+        self._end.set()
+        if self._thread is not None and os.getpid() == self._owner:
+            self._thread.join(1.0)
+
+    def _register_signal(self) -> None:
+        """Where the script leaves the signal alone, have it write all stacks: in C, so also while the GIL is held."""
+        import faulthandler  # noqa: PLC0415
+        import signal  # noqa: PLC0415
+
+        number = signal.SIGRTMAX - STACK_SIGNAL_BELOW_LAST
+        try:
+            if signal.getsignal(number) is not signal.SIG_DFL:
+                return
+            path = os.path.join(self._folder, "stacks.txt")  # noqa: PTH118
+            # Kept open: a signal handler cannot open a file.
+            self._stacks = open(path, "a")  # noqa: PTH123, SIM115
+            faulthandler.register(number, self._stacks, all_threads=True, chain=False)
+        except (OSError, ValueError, RuntimeError):
+            return
+        self._cells[self._pulse.SIGNAL] = float(number)
+
+    def _run(self) -> None:
+        pulse, cells = self._pulse, self._cells
+        while not self._end.wait(BEAT_SECONDS):
+            if cells[pulse.HAS_GROUP]:
+                self._look()
+            asked = cells[pulse.ASKED]
+            if asked != cells[pulse.ANSWERED]:
+                self._answer()
+                cells[pulse.ANSWERED] = asked
+
+    def _look(self) -> None:
+        """Write what can be seen without anybody's help."""
+        import time  # noqa: PLC0415
+
+        pulse, cells = self._pulse, self._cells
+        try:
+            world = self._c10d._world  # noqa: SLF001
+            numbers = {group: group._get_sequence_number_for_group() for group in list(world.pg_map)}  # noqa: SLF001
+            cells[pulse.SEQUENCE] = float(numbers.get(world.default_pg, -1))
+            cells[pulse.TOTAL] = float(sum(numbers.values()))
+        except Exception:  # noqa: BLE001 - a backend that does not count, or a torch that tells it otherwise
+            cells[pulse.SEQUENCE] = -1.0
+        cells[pulse.BEAT] = time.monotonic()
+
+    def _answer(self) -> None:
+        """Write where every thread is, and the last collectives."""
+        try:
+            answer = {"place": "", "stack": "", "collectives": collectives()}
+            stacks = stacks_of_threads()
+            main, frames = stacks[0]
+            answer["place"], answer["stack"] = place_of(frames), main
+            text = json.dumps(answer)
+            path = os.path.join(self._folder, "answer.json")  # noqa: PTH118
+            with open(f"{path}.new", "w") as file:  # noqa: PTH123
+                file.write(text)
+            os.replace(f"{path}.new", path)  # noqa: PTH105
+            with open(os.path.join(self._folder, "stacks.txt"), "a") as file:  # noqa: PTH118, PTH123
+                file.write("\n".join(text for text, _ in stacks) + "\n")
+        except Exception:  # noqa: BLE001, S110 - the launcher then knows less
+            pass
+
+
+def load_pulse() -> Any:
+    """``pulse.py`` of the package we are a file of, which need not be installed for this interpreter."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    loader = importlib.machinery.SourceFileLoader("_ddp_pulse", os.path.join(folder, "pulse.py"))  # noqa: PTH118
+    module = type(sys)("_ddp_pulse")
+    loader.exec_module(module)
+    return module
+
+
+def stacks_of_threads() -> list[tuple[str, Any]]:
+    """Every thread but this one, the main thread first: its stack as text, and its frames."""
+    import threading  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main, own = threading.main_thread().ident, threading.get_ident()
+    frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)  # noqa: SLF001 - documented
+    stacks = []
+    for ident, frame in frames:
+        if ident != own:
+            summary = traceback.extract_stack(frame)
+            summary = traceback.StackSummary.from_list([line for line in summary if not is_ours(line.filename)])
+            title = f"Thread {names.get(ident, ident)} (most recent call last):\n"
+            stacks.append((title + "".join(summary.format()), summary))
+    return stacks
+
+
+def place_of(frames: Any) -> str:
+    """The innermost line that is no library's, as ``train.py:41 in step``."""
+    own = [frame for frame in frames if "site-packages" not in frame.filename and not is_standard(frame.filename)]
+    frame = (own or list(frames))[-1]
+    return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"  # noqa: PTH119
+
+
+def is_ours(path: str) -> bool:
+    """Whether a file only stands between the interpreter and the script."""
+    return path == "<frozen runpy>" or os.path.dirname(path) == os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+
+
+def is_standard(path: str) -> bool:
+    """Whether a file belongs to Python itself, or is none."""
+    return path.startswith("<") or path.startswith(os.path.dirname(os.__file__) + os.sep)  # noqa: PTH120, PIE810
+
+
+def collectives() -> list[list[object]]:
+    """The last of torch's flight recorder, oldest first; empty where this torch has none.
+
+    Each is its group, its number in there, what it is, the shapes of its input, and whether it is over.
+    """
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(c10d, "_dump_fr_trace_json", None)
+    if dump is None:
+        return []
+    found = []
+    for entry in json.loads(dump(True, False)).get("entries", ()):
+        if not entry.get("is_p2p"):
+            name = str(entry["profiling_name"]).rpartition(":")[2]
+            group = str(entry["process_group"][0])
+            found.append([group, int(entry["collective_seq_id"]), name, entry["input_sizes"], bool(entry["retired"])])
+    return found[-MOST_COLLECTIVES:]

@@ -1,0 +1,181 @@
+"""The agent's part of the hang watch: look at its ranks, raise the alarm, show them, say and do what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer import pulse
+from ddp_trainer.contract import Exit, FailureReason
+from ddp_trainer.launch.hang_limits import WARNING, HangPolicy, OnHang, Pace
+from ddp_trainer.launch.hang_look import Look, RankState
+from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
+from ddp_trainer.launch.protocol import Alarm, Failure, FromAgent, Generation, Hung, Looks, Show
+
+ANSWER_SECONDS: Final = 1.5
+"""A worker that can answers within a quarter of a second, and a loaded machine is slow."""
+POLL_SECONDS: Final = 0.02
+DUMP_SECONDS: Final = 0.3
+"""Between the signal for stacks and their reading."""
+LONGEST_ALARM_PAUSE: Final = 15.0
+
+
+class HangGuard:
+    """Watches the workers of one agent, from one start to their end. Belongs to the agent's event loop."""
+
+    def __init__(
+        self,
+        *,
+        policy: HangPolicy,
+        folder: Path,
+        node: str,
+        send: Callable[[FromAgent], None],
+        kill: Callable[[int], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """``folder`` is where the pulses are; ``kill`` ends a local rank and all that it started."""
+        self._policy = policy
+        self._folder = folder
+        self._node = node
+        self._send = send
+        self._kill = kill
+        self._say = say
+        self._loop = asyncio.get_running_loop()
+        self._generation = 0
+        self._watches: dict[int, RankWatch] = {}
+        self._condemned: dict[int, tuple[str, str]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._work: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is watched."""
+        return self._policy.on_hang is not OnHang.OFF
+
+    def prepare(self, local_rank: int) -> str:
+        """A blank pulse for a worker that is about to start; its path, or nothing where nobody is watched."""
+        path = str(self._folder / f"rank-{local_rank}.pulse")
+        if not self.is_on:
+            return ""
+        try:
+            pulse.create(path)
+        except OSError:
+            return ""
+        return path
+
+    def begin(self, generation: Generation, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
+        """These workers have started, and leave their files in ``folder``."""
+        self.end()
+        self._generation = generation.number
+        now = time.monotonic()
+        for local_rank, pid in pids.items():
+            with contextlib.suppress(OSError, ValueError):
+                self._watches[local_rank] = RankWatch(
+                    rank=first_rank + local_rank,
+                    local_rank=local_rank,
+                    node=self._node,
+                    pid=pid,
+                    cells=pulse.open_cells(str(self._folder / f"rank-{local_rank}.pulse")),
+                    folder=folder / str(local_rank),
+                    pace=Pace(self._policy),
+                    moved_at=now,
+                )
+        if self.is_on:
+            self._again()
+
+    def end(self) -> None:
+        """They are to stop, or have ended."""
+        if self._timer:
+            self._timer.cancel()
+        self._watches.clear()
+
+    def gone(self, local_rank: int) -> None:
+        """A worker has ended."""
+        self._watches.pop(local_rank, None)
+
+    def told(self, message: Show | Hung) -> None:
+        """The store asks, or has decided."""
+        if message.generation == self._generation and self._watches:
+            task = self._loop.create_task(self._show() if isinstance(message, Show) else self._obey(message))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+
+    def failure_of(self, local_rank: int, failure: Failure) -> Failure:
+        """How a worker failed, when it was killed for its silence; else as it was found."""
+        sentence, stack = self._condemned.pop(local_rank, ("", ""))
+        if not sentence:
+            return failure
+        return replace(failure, exit_code=int(Exit.HANG), reason=FailureReason.HANG, message=sentence, stack=stack)
+
+    # ------------------------------------------------------------------ looking
+
+    def _again(self) -> None:
+        self._timer = self._loop.call_later(self._policy.look_seconds, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        overdue = [look for look in self._observe(now) if look.is_overdue(WARNING)]
+        if overdue and now >= self._alarm_at:
+            shortest = min(look.limit or 0.0 for look in overdue)
+            self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.look_seconds, shortest / 8))
+            self._send(Alarm(generation=self._generation))
+        self._again()
+
+    def _observe(self, now: float) -> list[Look]:
+        return [watch.observe(now) for watch in self._watches.values()]
+
+    async def _show(self) -> None:
+        """Ask each worker where it is, and tell the store."""
+        for watch in self._watches.values():
+            watch.ask()
+        now = time.monotonic()
+        deadline = now + ANSWER_SECONDS
+        # Workers answer in shared memory, which wakes nobody.
+        while now < deadline and any(watch.may_answer(now) for watch in self._watches.values()):
+            await asyncio.sleep(POLL_SECONDS)
+            now = time.monotonic()
+        looks = tuple(watch.examine(now) for watch in self._watches.values())
+        self._send(Looks(generation=self._generation, ranks=looks))
+
+    # ------------------------------------------------------------------ acting
+
+    async def _obey(self, hung: Hung) -> None:
+        acts = self._policy.on_hang is OnHang.ACT
+        for rank, sentence in zip(hung.ranks, hung.sentences, strict=True):
+            is_doomed = acts and rank in hung.to_kill
+            self._say(f"hang: {sentence}; {'it is killed' if is_doomed else 'the others wait for it'}")
+        reasons = dict(zip(hung.ranks, hung.sentences, strict=True))
+        for watch in [watch for watch in self._watches.values() if watch.rank in reasons]:
+            stack = await self._stack(watch)
+            if watch.local_rank not in self._watches:
+                continue  # it has ended meanwhile
+            if not (acts and watch.rank in hung.to_kill):
+                self._say(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
+                continue
+            self._condemned[watch.local_rank] = (f"R{reasons[watch.rank][1:]}", stack)
+            self._kill(watch.local_rank)
+
+    async def _stack(self, watch: RankWatch) -> str:
+        """Where it stands, by whatever means there are; also written to its file."""
+        look = watch.examine(time.monotonic())
+        file = watch.folder / "stacks.txt"
+        if look.state is RankState.ALIVE and look.stack:
+            return look.stack
+        before = file.stat().st_size if file.exists() else 0
+        if look.state is RankState.DEAF and (number := watch.catches_stack_signal()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(watch.pid, number)
+            await asyncio.sleep(DUMP_SECONDS)
+        text = kernel_stack(watch.pid)
+        with contextlib.suppress(OSError):
+            with file.open("a") as out:
+                out.write(text + "\n")
+            text = file.read_text(errors="replace")[before:]
+        return text[-MOST_STACK_CHARACTERS:]

@@ -1,0 +1,111 @@
+"""How long a rank may stay where it is: learned from the run itself, and never less than a floor."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from ddp_trainer.contract import Env, Section
+from ddp_trainer.launch.errors import LaunchError
+
+FACTOR: Final = 5.0
+"""A limit is so many times the longest recent stay."""
+RECENT: Final = 200
+"""Stays that are remembered."""
+WARM_UP_MOVES: Final = 5
+"""Before so many looks have seen a rank move, it may still be compiling, connecting, or reading its data set; nothing
+is learned from these."""
+WARNING: Final = 0.5
+"""Part of the limit after which it is told; at the limit it is acted on."""
+
+SCRIPT: Final = ""
+"""Where a rank is that has told no section."""
+
+FIRST_SECONDS: Final = 1800.0
+FLOORS: Final[Mapping[str, float]] = {
+    SCRIPT: 600.0,
+    Section.DATA: 60.0,
+    Section.FORWARD: 60.0,
+    Section.BACKWARD: 60.0,
+    Section.OPTIMIZER: 60.0,
+    Section.EVALUATION: 600.0,
+    Section.CHECKPOINT: 600.0,
+}
+"""Seconds, the least that each limit can be. A section that is not here has none."""
+
+PATIENT: Final = frozenset({Section.EVALUATION, Section.CHECKPOINT})
+"""Sections that take long by their nature; ``--hang-floor`` can raise their floors, and not lower them."""
+
+
+class OnHang(StrEnum):
+    """What to do about a rank that the others wait for in vain."""
+
+    OFF = "off"
+    WARN = "warn"
+    """Name it, with the stacks of all ranks."""
+    ACT = "act"
+    """Also kill it, so that the group is formed anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangPolicy:
+    """What ``--on-hang`` and ``--hang-floor`` say."""
+
+    on_hang: OnHang = OnHang.WARN
+    floor: float | None = None
+    """Seconds; the table's when None."""
+
+    def floor_of(self, section: str) -> float | None:
+        """The least limit of a section; None where a rank may stay for ever."""
+        known = FLOORS.get(section)
+        if known is None or self.floor is None:
+            return known
+        return max(known, self.floor) if section in PATIENT else self.floor
+
+    @property
+    def look_seconds(self) -> float:
+        """How often ranks are looked at: often enough for the shortest limit there can be."""
+        shortest = min(FLOORS.values()) if self.floor is None else self.floor
+        return min(0.5, max(0.05, shortest / 20))
+
+
+def policy_of(on_hang: str, floor: str, environ: Mapping[str, str]) -> HangPolicy:
+    """From flags, else the environment. Raises LaunchError for a word or a number that cannot be meant."""
+    word = on_hang or environ.get(Env.ON_HANG, "") or OnHang.WARN
+    if word not in list(OnHang):
+        raise LaunchError(f"--on-hang {word!r} is none of {', '.join(OnHang)}.")
+    text = floor or environ.get(Env.HANG_FLOOR, "")
+    if not text:
+        return HangPolicy(on_hang=OnHang(word))
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or not float(text):
+        raise LaunchError(f"--hang-floor {text!r} is no number of seconds above 0.")
+    return HangPolicy(on_hang=OnHang(word), floor=float(text))
+
+
+@dataclass(slots=True)
+class Pace:
+    """What is known about one rank's stays, by section."""
+
+    policy: HangPolicy
+    moves: int = 0
+    """Looks that found it elsewhere than the one before, since it began."""
+    stays: dict[str, deque[float]] = field(default_factory=dict)
+
+    def moved(self, section: str, seconds: float) -> None:
+        """It has moved, for the first time in ``seconds``, which it spent in ``section``."""
+        self.moves += 1
+        if self.moves > WARM_UP_MOVES:
+            self.stays.setdefault(section, deque(maxlen=RECENT)).append(seconds)
+
+    def limit(self, section: str) -> float | None:
+        """Seconds that it may stay in ``section``; None where it may stay for ever."""
+        floor = self.policy.floor_of(section)
+        if floor is None:
+            return None
+        if self.moves < WARM_UP_MOVES:
+            return max(floor, FIRST_SECONDS)
+        return max(floor, FACTOR * max(self.stays.get(section, ()), default=0.0))

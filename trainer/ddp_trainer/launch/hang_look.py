@@ -1,0 +1,48 @@
+"""What a rank looks like from outside, as agents tell the store: where it is, since when, and what it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RankState(StrEnum):
+    """What the kernel and the worker's own thread say about a rank."""
+
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    """By SIGSTOP or a terminal; it will not go on by itself."""
+    TRACED = "traced"
+    """A debugger holds it, and whoever sits there is to be left alone."""
+    DEAF = "deaf"
+    """No thread of Python has had a turn for long: something holds the GIL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One rank at one moment."""
+
+    rank: int
+    local_rank: int
+    node: str
+    state: RankState
+    seconds: float
+    """Since it was last seen to move."""
+    limit: float | None
+    """So long it may stay where it is; None for ever."""
+    section: str = ""
+    """That it has told; empty for a script that tells none."""
+    sequence: int = -1
+    """Collectives begun in the default group; -1 where that is not known."""
+    waits_in: str = ""
+    """The collective that it has begun and not ended; empty for none, or where torch does not tell."""
+    collectives: tuple[str, ...] = ()
+    """The last ones that it has begun in the default group, the latest last."""
+    place: str = ""
+    """The line of the user's code that the main thread is at."""
+    stack: str = ""
+    """Of the main thread."""
+
+    def is_overdue(self, part: float) -> bool:
+        """Whether it has stayed for longer than this part of its limit."""
+        return self.limit is not None and self.seconds > part * self.limit

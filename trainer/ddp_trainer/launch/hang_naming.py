@@ -1,0 +1,152 @@
+"""Who is it that the others wait for? Pure: from how all ranks look to names and reasons.
+
+::
+
+    somebody is in a debugger            nobody: a person is at work
+    stopped by a signal                  those
+    holds the GIL                        those
+    fewer collectives than the others    those that began the fewest
+    as many, but not the same ones       those whose order is unlike the others', or unlike what it was before
+    not waiting in a collective          those, where a program tells its sections; if all are, nobody is killed
+
+A rank that moves is a slow one and is never named, and while any rank moves, nobody hangs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.contract import Section
+from ddp_trainer.launch.hang_limits import WARNING
+from ddp_trainer.launch.hang_look import Look, RankState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A rank, and what tells it from the others."""
+
+    look: Look
+    why: str
+    """Goes on from ``rank 3 on worker-1``."""
+    is_waited_for: bool = True
+    """By another rank, as far as can be seen."""
+
+    @property
+    def may_be_killed(self) -> bool:
+        """Nobody is killed for a checkpoint that takes long; one that is stopped will not finish it."""
+        is_saving = self.look.section == Section.CHECKPOINT and self.look.state is not RankState.STOPPED
+        return self.is_waited_for and not is_saving
+
+    @property
+    def sentence(self) -> str:
+        """Who, and why."""
+        return f"rank {self.look.rank} on {self.look.node} {self.why}"
+
+
+def culprits(looks: Sequence[Look]) -> list[Culprit]:
+    """Those that are overdue and that everybody waits for; empty where that cannot be said."""
+    if any(look.state is RankState.TRACED for look in looks):
+        return []
+    named = next((found for rule in RULES if (found := rule(looks))), [])
+    overdue = [culprit for culprit in named if culprit.look.is_overdue(WARNING)]
+    if not overdue:
+        return []
+    # Who waits came later than who is waited for, but not by much: else it was busy with something of its own.
+    since = max(culprit.look.seconds for culprit in overdue)
+    return overdue if all(look.seconds > since / 2 for look in looks) else []
+
+
+def _stopped(looks: Sequence[Look]) -> list[Culprit]:
+    found = [look for look in looks if look.state is RankState.STOPPED]
+    return [Culprit(look=look, why=f"is stopped by a signal (state T){_where(look)}") for look in found]
+
+
+def _deaf(looks: Sequence[Look]) -> list[Culprit]:
+    found = [look for look in looks if look.state is RankState.DEAF]
+    return [Culprit(look=look, why=f"holds the GIL: no thread of Python gets a turn{_where(look)}") for look in found]
+
+
+def _behind(looks: Sequence[Look]) -> list[Culprit]:
+    numbers = [look.sequence for look in looks]
+    first, last = min(numbers), max(numbers)
+    if first < 0 or first == last:
+        return []
+    missed = f"{_collective(looks, first)} #{first + 1}"
+    return [Culprit(look=look, why=f"did not enter {missed}{_where(look)}") for look in looks if look.sequence == first]
+
+
+def _collective(looks: Iterable[Look], first: int) -> str:
+    """What the others began after the ``first`` collectives that all began."""
+    for look in looks:
+        place = first - look.sequence
+        if place < 0 and -place <= len(look.collectives):
+            return name_of(look.collectives[place])
+    return "collective"
+
+
+def _unlike(looks: Sequence[Look]) -> list[Culprit]:
+    """All have begun as many collectives, and all wait, so they are not in the same one."""
+    if len({look.sequence for look in looks}) != 1 or not all(look.collectives for look in looks):
+        return []
+    orders = [look.collectives for look in looks]
+    known = min(map(len, orders))
+    orders = [order[-known:] for order in orders]
+    at = next((place for place in range(known) if len({order[place] for order in orders}) > 1), None)
+    if at is None:
+        return []
+    expected = _expected([order[at] for order in orders], orders[0][:at])
+    number = looks[0].sequence - known + at + 1
+    return [
+        Culprit(
+            look=look,
+            why=f"entered {order[at]} where "
+            + (f"{expected} was due" if expected else "others entered another")
+            + f" as collective #{number}{_where(look)}",
+        )
+        for look, order in zip(looks, orders, strict=True)
+        if order[at] != expected
+    ]
+
+
+def _expected(entered: Sequence[str], before: Sequence[str]) -> str:
+    """What most ranks entered; without a most, what followed the same collectives before; empty if neither tells."""
+    counts = Counter(entered).most_common(2)
+    if len(counts) == 1 or counts[0][1] > counts[1][1]:
+        return counts[0][0]
+    for context in range(min(len(before), 32), 0, -1):
+        tail = before[-context:]
+        for end in range(len(before) - 1, context - 1, -1):
+            if before[end - context : end] == tail and before[end] in entered:
+                return before[end]
+    return ""
+
+
+def _lingering(looks: Sequence[Look]) -> list[Culprit]:
+    """No collective tells: those that wait in none, of a program that tells its sections."""
+    if not all(look.section for look in looks):
+        return []
+    idle = [look for look in looks if not look.waits_in]
+    waited_for = len(idle) < len(looks)
+    return [Culprit(look=look, why=f"waits in no collective{_where(look)}", is_waited_for=waited_for) for look in idle]
+
+
+RULES: Final[tuple[Callable[[Sequence[Look]], list[Culprit]], ...]] = (_stopped, _deaf, _behind, _unlike, _lingering)
+"""The first that names anybody is believed."""
+
+
+def name_of(collective: str) -> str:
+    """Without the shapes.
+
+    >>> name_of("all_reduce[[4]]")
+    'all_reduce'
+    """
+    return collective.partition("[")[0]
+
+
+def _where(look: Look) -> str:
+    parts = [f"in section {look.section}" if look.section else "", f"at {look.place}" if look.place else ""]
+    place = " ".join(part for part in parts if part)
+    return f"; {place} for {look.seconds:.0f} s" if place else f", for {look.seconds:.0f} s"
