@@ -14,6 +14,9 @@ from typing import Any, Final
 from ddp_trainer.contract import Exit, FailureReason, Label, Role
 from kubectl_ddp.backend import Object
 
+_LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
+"""Codes below 128 that the launcher chose itself."""
+
 USER_REASONS: Final = frozenset({FailureReason.PYTHON_EXCEPTION, FailureReason.IMPORT_ERROR, FailureReason.GPU_OOM})
 """Failures that another machine would not have prevented."""
 
@@ -40,7 +43,7 @@ class FirstError:
         if self.reason in USER_REASONS:
             return True
         code = self.pod_exit_code if self.pod_exit_code is not None else self.exit_code
-        return code is not None and 0 < code < Exit.SIGNAL_BASE and code != Exit.DO_NOT_RESTART and not self._is_told
+        return code is not None and 0 < code < Exit.SIGNAL_BASE and code not in _LAUNCHERS and not self._is_told
 
     @property
     def _is_told(self) -> bool:
@@ -140,6 +143,7 @@ def how_it_ended(exit_code: int) -> str:
     """
     words = {
         int(Exit.DO_NOT_RESTART): "gave up: its restarts are used up",
+        int(Exit.NOT_FIT): "was not started, because its preflight failed",
         int(Exit.RENDEZVOUS_LOST): "lost the rendezvous",
         int(Exit.HANG): "hung",
         int(Exit.STALE_GENERATION): "belonged to a worker group that was replaced",

@@ -1,5 +1,5 @@
-"""Where the rooms meet: ``python -m ddp_trainer (launch|store|aggregate|train|checkpoint|preflight)``, and
-``ddp-launch``.
+"""Where the rooms meet: ``python -m ddp_trainer (launch|store|aggregate|train|checkpoint|preflight|collectives)``,
+and ``ddp-launch``.
 
 Each room is imported only when its command runs: a launcher must not pay for torch, nor a store for prometheus.
 """
@@ -89,8 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def launch() -> int:
     """The console script ``ddp-launch``."""
-    command = SUBCOMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
-    return command(sys.argv[2:]) if command else _launch(sys.argv[1:])
+    return _launch(sys.argv[1:])
 
 
 if __name__ == "__main__":

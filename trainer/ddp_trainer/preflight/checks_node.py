@@ -11,7 +11,7 @@ from ddp_trainer.preflight.finding import Finding, Status
 
 _GIB: Final = 1 << 30
 LEAST_SHARED_MEMORY_BYTES: Final = 256 << 20
-"""Below it, as with the 64 MiB of a container's default, the first worker processes of a DataLoader die of SIGBUS."""
+"""Below it, as with the 64 MiB of a container's default, NCCL on a node of many GPUs finds no space left."""
 GOOD_SHARED_MEMORY_BYTES: Final = _GIB
 """NCCL's documentation asks for so much."""
 LEAST_OPEN_FILES: Final = 1024
@@ -26,7 +26,7 @@ def shared_memory(facts: Facts) -> Iterator[Finding]:
             continue
         yield Finding(
             check="shared-memory",
-            status=Status.FAIL if free < LEAST_SHARED_MEMORY_BYTES else Status.WARN,
+            status=Status.FAIL if report.gpus and free < LEAST_SHARED_MEMORY_BYTES else Status.WARN,
             node=report.name,
             message=f"{Path.SHARED_MEMORY} has {free >> 20} of {size >> 20} MiB free; NCCL and data loaders need 1 GiB",
             hint="mount a memory-backed emptyDir there (docker: --shm-size 8g), and remove what dead jobs left in it",

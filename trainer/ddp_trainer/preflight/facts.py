@@ -9,6 +9,8 @@ from typing import Final
 VERSION: Final = 1
 """Of the documents that nodes exchange and that ``-o json`` prints; raised when a field changes its meaning."""
 
+API_VERSION: Final = f"preflight.ddp/v{VERSION}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Final
 
 from ddp_trainer.preflight.checks import CHECKS
-from ddp_trainer.preflight.facts import VERSION, Facts
+from ddp_trainer.preflight.facts import API_VERSION, Facts
 from ddp_trainer.preflight.finding import Finding, Status, worst
 
 _MOST_COLUMNS: Final = 8
@@ -39,7 +39,8 @@ def document(facts: Facts, findings: Sequence[Finding]) -> str:
     """One JSON object: see docs/preflight.md."""
     return json.dumps(
         {
-            "version": VERSION,
+            "apiVersion": API_VERSION,
+            "kind": "Preflight",
             "verdict": verdict(findings),
             "expected": facts.expected,
             "findings": [asdict(finding) for finding in findings],
@@ -95,5 +96,7 @@ def _last_line(facts: Facts, findings: Sequence[Finding]) -> str:
     failed = len({finding.check for finding in findings if finding.status is Status.FAIL})
     warned = len({finding.check for finding in findings if finding.status is Status.WARN})
     if failed:
-        return f"preflight: {nodes}, {failed} of {len(CHECKS)} checks fail."
-    return f"preflight: {nodes}, fit to start" + (f"; {warned} of {len(CHECKS)} checks warn." if warned else ".")
+        return f"preflight: {nodes}, {failed} of {len(CHECKS)} checks {'fails' if failed == 1 else 'fail'}."
+    return f"preflight: {nodes}, fit to start" + (
+        f"; {warned} of {len(CHECKS)} checks {'warns' if warned == 1 else 'warn'}." if warned else "."
+    )

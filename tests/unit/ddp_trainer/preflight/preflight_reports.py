@@ -1,0 +1,70 @@
+"""Reports of nodes that lack nothing, to be changed in one place."""
+
+from dataclasses import replace
+from typing import Any
+
+from ddp_trainer.preflight.facts import (
+    Choice,
+    Facts,
+    Interface,
+    Limits,
+    Listening,
+    Outcome,
+    Probe,
+    Purpose,
+    Report,
+    Resolution,
+    Software,
+)
+
+LOOPBACK = Interface(name="lo", is_up=True, is_loopback=True, mtu=65536, addresses=("127.0.0.1", "::1"))
+
+
+def ethernet(*addresses: str, name: str = "eth0", **changed: Any) -> Interface:
+    return replace(Interface(name=name, is_up=True, is_loopback=False, mtu=1500, addresses=addresses), **changed)
+
+
+def a_report(rank: int = 0, **changed: Any) -> Report:
+    """Node ``node-RANK`` at 10.0.0.(RANK + 1); node 0 is where the others meet."""
+    address = f"10.0.0.{rank + 1}"
+    report = Report(
+        token=f"token-{rank}",
+        name=f"node-{rank}",
+        node_rank=rank,
+        local_world_size=1,
+        machine=f"machine-{rank}",
+        is_host=rank == 0,
+        endpoint=Resolution(name="first.example.com", addresses=("10.0.0.1",)),
+        endpoint_port=29400,
+        hostname=Resolution(name=f"node-{rank}", addresses=(address,)),
+        reverse={address: f"node-{rank}"},
+        astray={},
+        route=address,
+        interfaces=(LOOPBACK, ethernet(address)),
+        gloo=Choice(interface="eth0", address=address, why="the host name"),
+        nccl=Choice(interface="eth0", address=address, why="its default"),
+        listening=Listening(random=40000 + rank, rendezvous=29400),
+        software=Software(versions={"python": "3.12.4", "torch": "2.13.0"}, packages="p", script="s", environment={}),
+        limits=Limits(shared_memory_bytes=1 << 33, shared_memory_free_bytes=1 << 33, open_files=1 << 20),
+        gpus=(),
+        gpu_note="there is no nvidia-smi here, so GPUs were not looked at",
+        has_nvidia_smi=False,
+    )
+    return replace(report, **changed)
+
+
+def facts_of(*reports: Report, **changed: Any) -> Facts:
+    """A meeting that all came to."""
+    return replace(Facts(reports=reports, expected=len(reports), least=len(reports)), **changed)
+
+
+def a_probe(source: int, target: int, purpose: Purpose, outcome: Outcome = Outcome.OK, **changed: Any) -> Probe:
+    probe = Probe(
+        source=f"token-{source}",
+        target=f"token-{target}",
+        purpose=purpose,
+        address=f"10.0.0.{target + 1}",
+        port=40000 + target,
+        outcome=outcome,
+    )
+    return replace(probe, **changed)

@@ -1,0 +1,306 @@
+"""Each check names what is wrong, on the node where it is wrong, and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+from preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
+
+from ddp_trainer.preflight.checks import CHECKS, judge
+from ddp_trainer.preflight.facts import (
+    Choice,
+    Clock,
+    Facts,
+    Gpu,
+    Limits,
+    Listening,
+    Outcome,
+    Purpose,
+    Report,
+    Resolution,
+    Software,
+)
+from ddp_trainer.preflight.finding import Finding, Status
+
+
+def bad(facts: Facts) -> list[Finding]:
+    return [finding for finding in judge(facts) if finding.status in {Status.WARN, Status.FAIL}]
+
+
+def only(facts: Facts) -> Finding:
+    [finding] = bad(facts)
+    return finding
+
+
+def second(**changed: object) -> Facts:
+    """Two nodes, of which the second is changed."""
+    return facts_of(a_report(0), a_report(1, **changed))
+
+
+def test_nodes_that_lack_nothing_pass_every_check() -> None:
+    assert bad(facts_of(*map(a_report, range(3)))) == []
+
+
+def test_one_node_alone_passes_what_takes_one_and_skips_what_takes_two() -> None:
+    alone = facts_of(replace(a_report(), endpoint=Resolution(name="")))
+    assert bad(alone) == []
+    skipped = {finding.check for finding in judge(alone) if finding.status is Status.SKIP}
+    assert skipped >= {check.name for check in CHECKS if check.takes_two}
+
+
+def software(**changed: str) -> Software:
+    return replace(a_report().software, versions={**a_report().software.versions, **changed})
+
+
+@pytest.mark.parametrize(
+    ("facts", "check", "status", "message"),
+    [
+        pytest.param(
+            facts_of(a_report(0), expected=2, least=2),
+            "meeting",
+            Status.FAIL,
+            "1 of 2 nodes came in time: node-0; node rank 1 did not",
+            id="a node that does not come",
+        ),
+        pytest.param(
+            facts_of(a_report(0), a_report(1), expected=3, least=2),
+            "meeting",
+            Status.WARN,
+            "2 of 3 nodes came in time: node-0, node-1; node rank 2 did not",
+            id="a node that need not come",
+        ),
+        pytest.param(
+            second(node_rank=7),
+            "ranks",
+            Status.FAIL,
+            "node rank 7 is not below the 2 nodes of the run",
+            id="rank too high",
+        ),
+        pytest.param(
+            second(endpoint=Resolution(name="first.example.com", error="Name or service not known")),
+            "endpoint-name",
+            Status.FAIL,
+            "the endpoint's name first.example.com does not resolve: Name or service not known",
+            id="no such name",
+        ),
+        pytest.param(
+            second(
+                endpoint=Resolution(
+                    name="first.example.com", addresses=("127.0.1.1",), hosts_line="127.0.1.1 first.example.com"
+                )
+            ),
+            "endpoint-name",
+            Status.FAIL,
+            "first.example.com leads to this node itself by /etc/hosts (127.0.1.1 first.example.com): 127.0.1.1",
+            id="the first node's name leads to loopback",
+        ),
+        pytest.param(
+            second(endpoint=Resolution(name="first.example.com", addresses=("10.9.9.9",))),
+            "endpoint-name",
+            Status.FAIL,
+            "first.example.com leads to 10.9.9.9, elsewhere than on other nodes",
+            id="a name that leads elsewhere",
+        ),
+        pytest.param(
+            second(astray={"10.0.0.2": "10.0.0.7"}),
+            "reverse-name",
+            Status.WARN,
+            "10.0.0.2 leads back to node-1, which leads to 10.0.0.7",
+            id="a name that does not lead back",
+        ),
+        pytest.param(
+            second(interfaces=(LOOPBACK, ethernet("10.0.0.2", "fd00::2"))),
+            "address-family",
+            Status.WARN,
+            "no IPv6 here, while node-1 has it",
+            id="IPv6 on one side that nobody would use",
+        ),
+        pytest.param(
+            second(
+                interfaces=(LOOPBACK, ethernet("10.0.0.2", "fd00::2")), gloo=Choice(interface="eth0", address="fd00::2")
+            ),
+            "address-family",
+            Status.FAIL,
+            "no IPv6 here, while node-1 has it; gloo would use IPv4 on node-0, IPv6 on node-1",
+            id="IPv6 on one side that gloo would use",
+        ),
+        pytest.param(
+            second(gloo=Choice(error="GLOO_SOCKET_IFNAME=eth9 is no interface")),
+            "interface",
+            Status.FAIL,
+            "gloo has no interface: GLOO_SOCKET_IFNAME=eth9 is no interface",
+            id="no such interface",
+        ),
+        pytest.param(
+            second(nccl=Choice(interface="lo", address="127.0.0.1", why="its default")),
+            "interface",
+            Status.WARN,
+            "NCCL would listen on 127.0.0.1 (lo), by its default, where no other node can reach it",
+            id="loopback for NCCL where there is no GPU",
+        ),
+        pytest.param(
+            second(clock=Clock(offset=0.4, uncertainty=0.001)),
+            "clock",
+            Status.WARN,
+            "the clock is 0.400 s ahead of the first node's",
+            id="a clock that is a little ahead",
+        ),
+        pytest.param(
+            second(clock=Clock(offset=-7.0, uncertainty=0.001)),
+            "clock",
+            Status.FAIL,
+            "the clock is 7.000 s behind the first node's",
+            id="a clock that is far behind",
+        ),
+        pytest.param(
+            second(software=software(torch="2.12.1")),
+            "versions",
+            Status.FAIL,
+            "torch is 2.12.1 here, 2.13.0 on node-0",
+            id="another torch",
+        ),
+        pytest.param(
+            second(software=replace(a_report().software, versions={"python": "3.12.4"})),
+            "versions",
+            Status.FAIL,
+            "torch is not there here, 2.13.0 on node-0",
+            id="no torch",
+        ),
+        pytest.param(
+            second(software=software(driver="550.1")),
+            "versions",
+            Status.WARN,
+            "driver is 550.1 here, not there on node-0",
+            id="another driver",
+        ),
+        pytest.param(
+            second(software=replace(a_report().software, script="t")),
+            "script",
+            Status.FAIL,
+            "script is t here, s on node-0",
+            id="another script",
+        ),
+        pytest.param(
+            second(software=replace(a_report().software, environment={"NCCL_ALGO": "Ring"})),
+            "environment",
+            Status.WARN,
+            "NCCL_ALGO is Ring here, not there on node-0",
+            id="a variable on one node",
+        ),
+        pytest.param(
+            second(software=replace(a_report().software, packages="q")),
+            "environment",
+            Status.WARN,
+            "the digest of installed packages is q here, p on node-0",
+            id="other packages",
+        ),
+        pytest.param(
+            second(limits=Limits(shared_memory_bytes=64 << 20, shared_memory_free_bytes=60 << 20, open_files=1 << 20)),
+            "shared-memory",
+            Status.WARN,
+            "/dev/shm has 60 of 64 MiB free; NCCL and data loaders need 1 GiB",
+            id="a container's default of shared memory",
+        ),
+        pytest.param(
+            second(limits=replace(a_report().limits, open_files=256)),
+            "open-files",
+            Status.FAIL,
+            "a process may open 256 files; large worlds need 65536",
+            id="few open files",
+        ),
+        pytest.param(
+            second(has_nvidia_smi=True, gpu_note="nvidia-smi exited with 9: no driver"),
+            "gpus",
+            Status.WARN,
+            "nvidia-smi exited with 9: no driver",
+            id="a driver that does not work",
+        ),
+    ],
+)
+def test_what_is_wrong_with_one_node_is_named(facts: Facts, check: str, status: Status, message: str) -> None:
+    finding = only(facts)
+    assert (finding.check, finding.status, finding.message) == (check, status, message)
+    assert finding.hint
+
+
+def test_a_rank_that_two_nodes_claim_is_named_on_both() -> None:
+    found = bad(facts_of(a_report(0), a_report(1), a_report(2, node_rank=1), expected=3))
+    assert [(each.node, each.message) for each in found] == [
+        ("node-1", "node rank 1 is claimed here and on node-2"),
+        ("node-2", "node rank 1 is claimed here and on node-1"),
+    ]
+
+
+def test_the_odd_one_of_many_is_named_and_not_the_many() -> None:
+    reports = [a_report(rank, software=software(torch="2.10.0" if rank == 0 else "2.13.0")) for rank in range(4)]
+    finding = only(facts_of(*reports))
+    assert (finding.node, finding.message) == ("node-0", "torch is 2.10.0 here, 2.13.0 on node-1")
+
+
+@pytest.mark.parametrize("purpose", [Purpose.RANDOM, Purpose.RENDEZVOUS])
+def test_a_port_that_some_cannot_reach_is_named_once_with_all_of_them(purpose: Purpose) -> None:
+    probes = (
+        a_probe(0, 2, purpose, Outcome.TIMED_OUT),
+        a_probe(1, 2, purpose, Outcome.REFUSED),
+        a_probe(2, 0, purpose),
+    )
+    finding = only(facts_of(*map(a_report, range(3)), probes=probes))
+    assert (finding.check, finding.node) == (purpose.value, "node-2")
+    assert finding.message == "10.0.0.3:40002 cannot be reached from node-0 (timed out), node-1 (refused)"
+    assert finding.hint.startswith("a firewall, NetworkPolicy or security group drops it")
+
+
+def test_a_rendezvous_port_that_the_host_could_not_have_is_named() -> None:
+    host = a_report(0, listening=Listening(random=1, taken="port 29400 is taken by process 7 (python)"))
+    finding = only(facts_of(host, a_report(1)))
+    assert (finding.check, finding.message) == ("rendezvous-port", "port 29400 is taken by process 7 (python)")
+
+
+def test_an_interface_that_others_cannot_reach_is_named_with_the_one_that_leads_to_them() -> None:
+    wrong = Choice(interface="docker1", address="172.18.0.1", why="NCCL_SOCKET_IFNAME=docker")
+    probes = (a_probe(0, 1, Purpose.NCCL, Outcome.NO_ROUTE, address="172.18.0.1"),)
+    finding = only(facts_of(a_report(0), a_report(1, nccl=wrong), probes=probes))
+    assert (finding.status, finding.check) == (Status.FAIL, "interface")
+    assert finding.message == (
+        "NCCL would listen on 172.18.0.1 (docker1), by NCCL_SOCKET_IFNAME=docker, which cannot be reached from "
+        "node-0 (no route)"
+    )
+    assert finding.hint == "export NCCL_SOCKET_IFNAME==eth0 on this node"
+
+
+GPU = Gpu(index=0, name="H100", memory_mib=81559, uncorrected_errors=0, needs_reset=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"local_world_size": 2}, "1 GPUs for 2 workers"),
+        ({"gpus": (replace(GPU, name="A100"),)}, "A100 here, H100 on node-0"),
+        ({"gpus": (replace(GPU, uncorrected_errors=3),)}, "GPU 0 (H100) had 3 uncorrected errors"),
+        ({"gpus": (replace(GPU, needs_reset=True),)}, "GPU 0 (H100) is to be reset"),
+        ({"gpus": ()}, "there is no nvidia-smi here, so GPUs were not looked at"),
+    ],
+)
+def test_what_is_wrong_with_a_gpu_is_named(changed: dict[str, object], message: str) -> None:
+    healthy = a_report(0, gpus=(GPU,), has_nvidia_smi=True)
+    other: Report = replace(a_report(1, gpus=(GPU,), has_nvidia_smi=True), **changed)  # type: ignore[arg-type]
+    finding = only(facts_of(healthy, other))
+    assert (finding.check, finding.node, finding.message) == ("gpus", "node-1", message)
+
+
+def test_a_containers_default_of_shared_memory_is_too_little_for_gpus() -> None:
+    limits = replace(a_report().limits, shared_memory_free_bytes=64 << 20)
+    finding = only(facts_of(a_report(0, gpus=(GPU,), limits=limits)))
+    assert (finding.check, finding.status) == ("shared-memory", Status.FAIL)
+
+
+def test_nodes_that_share_a_machine_may_use_its_loopback() -> None:
+    loopback = Choice(interface="lo", address="127.0.0.1", why="the host name")
+    local = Resolution(name="localhost", addresses=("127.0.0.1",))
+    nodes = [a_report(rank, machine="laptop", gloo=loopback, nccl=loopback, endpoint=local) for rank in range(2)]
+    assert bad(facts_of(*nodes)) == []
+
+
+def test_a_node_that_met_nobody_says_why_and_looks_at_itself() -> None:
+    facts = facts_of(a_report(1), expected=2, trouble="the first node was not met", trouble_hint="start it")
+    finding = only(facts)
+    assert (finding.check, finding.node, finding.hint) == ("meeting", "node-1", "start it")

@@ -1,0 +1,216 @@
+"""What a node finds out of itself, and how it is told and shown."""
+
+import asyncio
+import json
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from preflight_reports import a_probe, a_report, facts_of
+
+from ddp_trainer.preflight import gpus, names, present, software
+from ddp_trainer.preflight.checks import judge
+from ddp_trainer.preflight.conduct import in_order
+from ddp_trainer.preflight.facts import Outcome, Purpose, Report
+from ddp_trainer.preflight.interfaces import interfaces
+from ddp_trainer.preflight.listener import Listener, holder
+from ddp_trainer.preflight.meeting import Ask, NobodyMet, Told, meet
+from ddp_trainer.preflight.probing import knock
+from ddp_trainer.preflight.wire import WireError, decode, encode
+
+
+def test_messages_come_back_as_they_were_sent() -> None:
+    told = Told(reports=(a_report(0), a_report(1)), probes=(a_probe(0, 1, Purpose.RANDOM),))
+    assert decode(Told, encode(told)) == told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"GET / HTTP/1.1\r\n", b"[]", b"{}", b'{"topic": "dance"}', b'{"topic": "clock", "more": 1}', b"[" * 99999],
+)
+def test_a_line_that_no_preflight_says_is_refused(line: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(Ask, line)
+
+
+def test_a_report_with_a_field_of_another_type_is_refused() -> None:
+    document = json.loads(encode(a_report()))
+    for name, value in {"token": 7, "node_rank": "0", "is_host": 1, "interfaces": [1], "clock": None}.items():
+        with pytest.raises(WireError):
+            decode(Report, json.dumps({**document, name: value}).encode())
+
+
+def test_interfaces_are_those_of_the_kernel() -> None:
+    found = {interface.name: interface for interface in interfaces()}
+    assert set(found) == {name for _, name in socket.if_nameindex()}
+    assert found["lo"].is_loopback
+    assert "127.0.0.1" in found["lo"].addresses
+
+
+def test_a_line_of_etc_hosts_is_found_by_any_of_its_names(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n10.0.0.1  Node-A node-a.example.com  # node-b\n")
+    assert names.hosts_line("node-a", hosts) == "10.0.0.1 Node-A node-a.example.com"
+    assert names.hosts_line("node-b", hosts) == ""
+    assert names.hosts_line("10.0.0.1", hosts) == ""
+    assert names.hosts_line("node-a", tmp_path / "none") == ""
+
+
+def test_an_address_needs_no_resolver_and_a_name_that_cannot_be_gets_its_reason() -> None:
+    assert names.forward("127.0.0.1").addresses == ("127.0.0.1",)
+    broken = names.forward("a..b")
+    assert (broken.addresses, bool(broken.error)) == ((), True)
+
+
+def nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of that name, first in $PATH."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy = "0, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 0, [N/A], No"
+    ill = "1, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 4, [N/A], Yes"
+    nvidia_smi(tmp_path, f"echo '{healthy}'; echo '{ill}'", monkeypatch)
+    found = gpus.gpus()
+    assert (found.driver, found.note) == ("550.54.15", "")
+    assert [(gpu.index, gpu.memory_mib, gpu.uncorrected_errors, gpu.needs_reset) for gpu in found.gpus] == [
+        (0, 81559, 0, False),
+        (1, 81559, 4, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "note"),
+    [
+        ("echo 'Failed to initialize NVML'; exit 9", "nvidia-smi exited with 9: Failed to initialize NVML"),
+        ("echo 'hello, world'", "nvidia-smi says what is not understood: 'hello, world\\n'"),
+        ("true", "nvidia-smi lists no GPU"),
+    ],
+)
+def test_an_nvidia_smi_in_trouble_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, note: str
+) -> None:
+    nvidia_smi(tmp_path, script, monkeypatch)
+    assert (gpus.gpus().note, gpus.gpus().has_nvidia_smi) == (note, True)
+
+
+def test_without_nvidia_smi_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.gpus() == gpus.Gpus(
+        note="there is no nvidia-smi here, so GPUs were not looked at", has_nvidia_smi=False
+    )
+
+
+def test_the_version_of_torch_is_the_one_that_would_be_imported() -> None:
+    import torch
+
+    versions = software.torch_versions()
+    assert versions["torch"] == str(torch.__version__)
+    assert (versions["cuda"] or None) == torch.version.cuda
+
+
+def test_only_variables_that_ranks_read_are_told(tmp_path: Path) -> None:
+    environ = {"NCCL_DEBUG": "WARN", "SECRET": "x", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "9" * 300}
+    script = tmp_path / "train.py"
+    script.write_text("pass")
+    found = software.software(str(script), "", environ)
+    assert found.environment == {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "9" * 256}
+    assert found.script == "d74ff0ee8da3b980"
+
+
+def test_a_knock_tells_who_answers() -> None:
+    async def knocks() -> list[Outcome]:
+        listener = Listener("me", "127.0.0.1")
+        port = await listener.listen(0)
+        outcomes = [await knock("127.0.0.1", port, token) for token in ("me", "", "you")]
+        listener.close()
+        return [*outcomes, await knock("127.0.0.1", port, "me"), await knock("fe80::1", port, "me")]
+
+    outcomes = [Outcome.OK, Outcome.OK, Outcome.STRANGER, Outcome.REFUSED, Outcome.NO_ROUTE]
+    assert asyncio.run(knocks()) == outcomes  # a link-local address without its link leads nowhere
+
+
+def test_the_process_that_listens_on_a_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        comm = Path("/proc/self/comm").read_text().strip()
+        assert holder(server.getsockname()[1]) == f" by process {os.getpid()} ({comm})"
+
+
+def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+
+        async def try_it() -> None:
+            await meet("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time())
+
+        with pytest.raises(NobodyMet, match=r"the first node was not met at port \d+: 127.0.0.1 refused") as caught:
+            asyncio.run(try_it())
+    assert "start preflight on the first node too" in caught.value.hint
+
+
+def test_nodes_stand_in_the_order_of_their_ranks_and_namesakes_are_told_apart() -> None:
+    reports = [a_report(2), a_report(0, name="laptop"), a_report(1, name="laptop")]
+    assert [report.name for report in in_order(reports)] == ["laptop/0", "laptop/1", "node-2"]
+
+
+TABLE = """\
+CHECK            node-0  node-1
+meeting          ok      ok
+ranks            ok      ok
+endpoint-name    ok      ok
+reverse-name     ok      ok
+address-family   ok      ok
+interface        ok      ok
+rendezvous-port  ok      ok
+random-port      ok      ok
+clock            ok      ok
+versions         ok      FAIL
+script           ok      ok
+environment      ok      ok
+gpus             -       -
+shared-memory    ok      ok
+open-files       ok      ok
+
+FAIL  versions  node-1: torch is 2.10.0 here, 2.13.0 on node-0.
+      fix: run the same image on all nodes.
+-     gpus: there is no nvidia-smi here, so GPUs were not looked at.
+
+preflight: 2 of 2 nodes, 1 of 15 checks fails.
+"""
+
+
+def older(rank: int) -> Report:
+    return a_report(rank, software=replace(a_report().software, versions={"python": "3.12.4", "torch": "2.10.0"}))
+
+
+def test_the_table_shows_every_check_of_every_node_and_the_fix() -> None:
+    facts = facts_of(a_report(0), older(1))
+    assert present.table(facts, judge(facts)) == TABLE
+
+
+def test_of_many_nodes_the_worst_are_shown() -> None:
+    facts = facts_of(*map(a_report, range(20)), older(20))
+    table = present.table(facts, judge(facts))
+    assert table.startswith("CHECK            node-0  node-1  node-2  node-3  node-4  node-5  node-6  node-20\n")
+    assert "(13 more nodes, no worse than these; -o json has them all)" in table
+
+
+def test_the_document_has_a_version_a_verdict_and_everything_that_was_found() -> None:
+    facts = facts_of(a_report(0), older(1), probes=(a_probe(0, 1, Purpose.RANDOM),))
+    document = json.loads(present.document(facts, judge(facts)))
+    assert (document["apiVersion"], document["kind"]) == ("preflight.ddp/v1", "Preflight")
+    assert (document["verdict"], document["expected"]) == ("fail", 2)
+    assert document["findings"][0] == {
+        "check": "versions",
+        "status": "fail",
+        "node": "node-1",
+        "message": "torch is 2.10.0 here, 2.13.0 on node-0",
+        "hint": "run the same image on all nodes",
+    }
+    assert [node["name"] for node in document["nodes"]] == ["node-0", "node-1"]
+    assert document["probes"][0]["outcome"] == "ok"
