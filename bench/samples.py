@@ -1,21 +1,24 @@
 """Samples that an epoch loses or repeats when the world changes on its way: 4 ranks, 3 after 10 steps, 2 after 20.
 
-1,000 samples, read to the end of the epoch. One column keeps the global batch of 24; one the batch of 8 of each rank,
-so that the global one shrinks with the world, which ours never does; and one keeps a global batch of 32, which 3 ranks
-cannot share evenly, and which only ours can express. Ours is computed from the plan by which its ranks read, which
-tests hold against real processes. Peers that are not installed are named and left out.
+1,000 samples, read to the end of the epoch by real processes over gloo, which write down what their training steps were
+computed on. One column keeps the global batch of 24; one the batch of 8 of each rank, so that the global one shrinks
+with the world, which ours never does: it keeps the first one, 32; and one keeps a global batch of 32, which 3 ranks
+cannot share evenly, and which only ours can express. The peers' groups leave in good order after their last step. Ours
+do not: a rank is killed in the midst of the step after. Peers that are not installed are named and left out.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import tempfile
+from pathlib import Path
 from typing import Final
 
-from bench._samplers import Read, Resizes, accelerate, account, lightning, ours, torch_sampler
-from bench.harness import Options, Report
+from bench import _samplers
+from bench._reading import Arm, Resizes, account, read_epoch, server
+from bench.harness import CannotMeasure, Options, Report
 
-SUMMARY = "samples lost and repeated while the world shrinks from 4 to 3 to 2 ranks"
+SUMMARY = "samples lost and repeated by real processes while the world shrinks from 4 to 3 to 2 ranks"
 
 WORLDS: Final = ((4, 10), (3, 10), (2, None))
 COLUMNS: Final = {
@@ -23,42 +26,50 @@ COLUMNS: Final = {
     "rank_batch_kept": Resizes(WORLDS, lambda world: 8 * world),
     "uneven": Resizes(WORLDS, lambda _world: 32),
 }
-PEERS: Final[dict[str, tuple[str, Callable[[Resizes], Read]]]] = {
-    "torch_sampler": ("torch", torch_sampler),
-    "accelerate": ("accelerate", accelerate),
+EXPRESSIBLE: Final = ("global_batch_kept", "rank_batch_kept")
+"""By peers, whose ranks all have batches of one size."""
+PEERS: Final[dict[str, tuple[str, Arm]]] = {
+    "torch_sampler": ("torch", _samplers.torch_sampler),
+    "accelerate": ("accelerate", _samplers.accelerate),
+    "lightning": ("lightning", _samplers.lightning),
+    "hugging_face": ("transformers", _samplers.hugging_face),
 }
 """Name → the module that it needs, and the arm."""
+IMPORTED: Final = ("torch", "ddp_trainer.train.own_loop", "accelerate", "lightning.pytorch", "transformers.trainer")
+LATE: Final = ("torch._dynamo", "torch.distributed.fsdp")
+"""What peers import when a step is under way, in every rank anew."""
 
 
 def measure(options: Options) -> Report:
     """Fill the table; nothing in it is left to chance."""
     report = Report()
-    for column in ("global_batch_kept", "uneven"):
-        lost, repeated = account(ours(COLUMNS[column]))
-        options.progress(f"ours, {column}: {lost} lost, {repeated} repeated")
-        report.figure(f"ours_{column}_lost_samples", lost)
-        report.figure(f"ours_{column}_repeated_samples", repeated)
-        report.at_most(f"samples lost, {column}", lost, 0)
-        report.at_most(f"samples repeated, {column}", repeated, 0)
-    for name, (module, arm) in PEERS.items():
-        if not _has(module, options):
-            continue
-        for column in ("global_batch_kept", "rank_batch_kept"):
-            _tell(report, f"{name}_{column}", arm(COLUMNS[column]), options)
-    if _has("lightning", options):
-        _tell(report, "lightning_resumed_on_1_rank", lightning(), options)
+    context = server([module for module in (*IMPORTED, *LATE) if _is_installed(module)])
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-") as name:
+        directory = Path(name)
+        for column, case in COLUMNS.items():
+            read = read_epoch(context, _samplers.ours, case, directory / f"ours-{column}", dies=True)
+            lost, repeated = account(read)
+            options.progress(f"ours, {column}: {lost} lost, {repeated} repeated")
+            report.figure(f"ours_{column}_lost_samples", lost)
+            report.figure(f"ours_{column}_repeated_samples", repeated)
+            report.at_most(f"samples lost, {column}", lost, 0)
+            report.at_most(f"samples repeated, {column}", repeated, 0)
+        for peer, (module, arm) in PEERS.items():
+            if not _is_installed(module):
+                options.progress(f"Not installed, and left out: {module} (pip install --group bench).")
+                continue
+            for column in EXPRESSIBLE:
+                try:
+                    read = read_epoch(context, arm, COLUMNS[column], directory / f"{peer}-{column}")
+                except CannotMeasure as err:
+                    options.progress(f"{peer}, {column}: {err}")
+                    continue
+                lost, repeated = account(read)
+                options.progress(f"{peer}, {column}: {lost} lost, {repeated} repeated")
+                report.baseline(f"{peer}_{column}_lost_samples", lost)
+                report.baseline(f"{peer}_{column}_repeated_samples", repeated)
     return report
 
 
-def _has(module: str, options: Options) -> bool:
-    found = importlib.util.find_spec(module) is not None
-    if not found:
-        options.progress(f"Not installed, and left out: {module} (pip install --group bench).")
-    return found
-
-
-def _tell(report: Report, name: str, read: Read, options: Options) -> None:
-    lost, repeated = account(read)
-    options.progress(f"{name}: {lost} lost, {repeated} repeated")
-    report.baseline(f"{name}_lost_samples", lost)
-    report.baseline(f"{name}_repeated_samples", repeated)
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module.split(".", maxsplit=1)[0]) is not None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from bench._samplers import SAMPLES, account, ours, torch_sampler
+from bench._reading import SAMPLES, account, surviving
 from bench._workload import WORKLOADS, Clock, Timed, mean_loss
-from bench.samples import COLUMNS
 
 
 def test_an_account_tells_lost_from_repeated() -> None:
@@ -15,14 +16,11 @@ def test_an_account_tells_lost_from_repeated() -> None:
     assert account(read) == (3, 3)
 
 
-@pytest.mark.parametrize("column", ["global_batch_kept", "uneven"])
-def test_ours_reads_every_sample_once_however_the_world_shrinks(column: str) -> None:
-    assert account(ours(COLUMNS[column])) == (0, 0)
-
-
-def test_a_sampler_that_counts_steps_repeats_samples_once_the_batch_follows_the_world() -> None:
-    assert account(torch_sampler(COLUMNS["global_batch_kept"])) == (0, 0)
-    assert account(torch_sampler(COLUMNS["rank_batch_kept"])) == (0, 240)
+def test_of_a_step_that_was_done_again_the_last_group_counts(tmp_path: Path) -> None:
+    (tmp_path / "00-0").write_text("R 1 2\nC 1\nR 3\nR 4\nC 2\nR 5\n")
+    (tmp_path / "00-1").write_text("R 6\nC 1\nR 7\nC 2\n")
+    (tmp_path / "01-0").write_text("R 3 7\nC 2\n")
+    assert sorted(surviving(tmp_path)) == [1, 2, 3, 6, 7]
 
 
 def test_a_clock_times_the_steps_after_the_warm_up_and_refuses_a_loop_that_took_others() -> None:
