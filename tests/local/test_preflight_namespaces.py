@@ -149,6 +149,12 @@ def test_a_clock_that_is_ahead_is_named(nodes: tuple[Side, Side]) -> None:
     assert "s ahead of the first node's" in first.message("clock")
 
 
+def test_a_second_node_of_rank_0_is_named_beside_the_first(nodes: tuple[Side, Side]) -> None:
+    first, second = both(*nodes, b_flags=["--node-rank", "0"])
+    assert first.failing() == second.failing() == {"ranks"}
+    assert "node-b: node rank 0 is claimed here and on node-a" in first.message("ranks")
+
+
 OTHER_SERVER = f"""
 import socketserver
 class Rude(socketserver.BaseRequestHandler):

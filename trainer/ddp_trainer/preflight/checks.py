@@ -28,6 +28,7 @@ CHECKS: Final = (
     Check("reverse-name", checks_names.reverse, takes_two=False),
     Check("address-family", checks_network.families),
     Check("interface", checks_network.interface, takes_two=False),
+    Check("mtu", checks_network.mtu),
     Check("rendezvous-port", checks_network.rendezvous_port),
     Check("random-port", checks_network.random_port),
     Check("clock", checks_software.clock),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -27,7 +28,7 @@ def interface(facts: Facts) -> Iterator[Finding]:
             ("NCCL", NCCL_VARIABLE, report.nccl, Purpose.NCCL),
         ):
             failed = _failed(facts, report, purpose)
-            if trouble := _trouble(facts, chosen, failed):
+            if trouble := _trouble(facts, report, chosen, failed):
                 # Without a GPU nobody asks NCCL, unless somebody told it what to take.
                 matters = purpose is Purpose.GLOO or report.gpus or chosen.why.startswith(variable) or chosen.error
                 yield Finding(
@@ -39,10 +40,10 @@ def interface(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _trouble(facts: Facts, chosen: Choice, failed: Sequence[Probe]) -> str:
+def _trouble(facts: Facts, report: Report, chosen: Choice, failed: Sequence[Probe]) -> str:
     if chosen.error:
         return f"has no interface: {chosen.error}"
-    is_alone = facts.expected == 1 or len({each.machine for each in facts.reports}) < len(facts.reports)
+    is_alone = all(each.machine == report.machine for each in facts.reports)
     where = f"would listen on {chosen.address} ({chosen.interface}), by {chosen.why}"
     if names.is_loopback(chosen.address) and not is_alone:
         return f"{where}, where no other node can reach it"
@@ -79,6 +80,27 @@ def families(facts: Facts) -> Iterator[Finding]:
                 "give all nodes both families, or keep the ranks to one: NCCL_SOCKET_FAMILY, and GLOO_SOCKET_IFNAME or "
                 "host names that lead to that family first",
             )
+
+
+def mtu(facts: Facts) -> Iterator[Finding]:
+    """Whether packets are as long everywhere: where they are not, long ones may vanish while short ones arrive."""
+    sizes = {report.token: _mtu(report) for report in facts.reports}
+    usual = Counter(size for size in sizes.values() if size).most_common(1)
+    for report in facts.reports:
+        own = sizes[report.token]
+        if own and usual and own != usual[0][0]:
+            example = next(each.name for each in facts.reports if sizes[each.token] == usual[0][0])
+            yield Finding(
+                check="mtu",
+                status=Status.WARN,
+                node=report.name,
+                message=f"packets of {own} bytes at most here, of {usual[0][0]} on {example}",
+                hint="give the interfaces one MTU; a run that hangs at its first large message has met this",
+            )
+
+
+def _mtu(report: Report) -> int:
+    return next((each.mtu for each in report.interfaces if report.route in each.addresses), 0)
 
 
 def _families(report: Report) -> set[str]:

@@ -21,6 +21,7 @@ from ddp_trainer.preflight.errors import PreflightError
 from ddp_trainer.preflight.finding import Status
 
 TIMEOUT_SECONDS: Final = 60.0
+_STATIC_PORT: Final = 29500
 _DESCRIPTION: Final = """Look at what distributed training needs, on all nodes at once. Start it on every node with
 the same --nnodes and --rdzv-endpoint; they meet at the node with --node-rank 0, or that the endpoint leads to."""
 
@@ -57,10 +58,14 @@ def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order
     """Raises PreflightError."""
     least, expected = (1, 1) if arguments.standalone else _nodes(arguments.nnodes)
     rank = _node_rank(arguments, environ)
-    host, port = ("", 0) if expected == 1 else _endpoint(arguments.rdzv_endpoint, "--rdzv-endpoint")
+    endpoint = arguments.rdzv_endpoint
+    if arguments.master_addr and not endpoint:
+        endpoint = f"[{arguments.master_addr.strip('[]')}]:{arguments.master_port}"
+    host, port = ("", 0) if expected == 1 else _endpoint(endpoint, "--rdzv-endpoint")
     meeting_host, meeting_port = _endpoint(arguments.meet, "--meet") if arguments.meet else (host, port)
     if arguments.script and not os.access(arguments.script, os.R_OK):
         raise PreflightError(f"The script {arguments.script!r} cannot be read; name a file, or leave it out.")
+    leads_here = expected > 1 and _is_this_host(meeting_host)
     subject = Subject(
         name=environ.get(Env.POD_NAME) or socket.gethostname(),
         node_rank=rank,
@@ -68,7 +73,8 @@ def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order
         endpoint_host=host,
         endpoint_port=port,
         meeting_host=meeting_host,
-        is_host=rank == 0 or (rank is None and expected > 1 and _is_this_host(meeting_host)),
+        is_host=rank == 0 or (rank is None and leads_here),
+        leads_here=leads_here,
         script=arguments.script,
     )
     return Order(subject=subject, expected=expected, least=least, meeting_port=meeting_port, timeout=arguments.timeout)
@@ -131,7 +137,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--nnodes", default=environ.get("PET_NNODES") or "1", metavar="N", help="nodes of the run, or MIN:MAX")
     add("--node-rank", "--node_rank", type=_whole, default=None, metavar="N", help="of this node; 0 hosts the meeting")
-    add("--nproc-per-node", "--nproc_per_node", type=_whole, default=1, metavar="N", help="workers of this node")
+    add("--nproc-per-node", "--nproc_per_node", type=_workers, default=1, metavar="N", help="workers of this node")
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
     add(
         "--rdzv-endpoint",
@@ -140,6 +146,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="the first node's, as in a launch",
     )
+    add("--master-addr", "--master_addr", default="", metavar="HOST", help="the same, as in a static launch")
+    add("--master-port", "--master_port", type=_whole, default=_STATIC_PORT, metavar="PORT", help="with --master-addr")
     add("--meet", default="", metavar="HOST:PORT", help="meet there instead, where the endpoint is what is wrong")
     add("--standalone", action="store_true", help="this node alone: only what it can tell of itself")
     add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS", help="until all nodes must have come")
@@ -154,6 +162,11 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
     return int(text)
+
+
+def _workers(text: str) -> int:
+    """As many as there turn out to be: then no number of GPUs is too small."""
+    return 1 if text in {"auto", "cpu", "gpu"} else _whole(text)
 
 
 def _seconds(text: str) -> float:

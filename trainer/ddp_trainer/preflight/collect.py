@@ -32,6 +32,8 @@ class Subject:
     endpoint_port: int
     meeting_host: str
     is_host: bool
+    leads_here: bool
+    """Whether the name of the meeting place is this machine's."""
     script: str
 
 

@@ -14,6 +14,7 @@ from ddp_trainer.preflight.collect import Subject, collect
 from ddp_trainer.preflight.facts import Facts, Listening, Report
 from ddp_trainer.preflight.listener import Listener, why_taken
 from ddp_trainer.preflight.meeting import Guest, Host, NobodyMet, meet
+from ddp_trainer.preflight.names import is_loopback
 from ddp_trainer.preflight.probing import probe
 
 
@@ -38,7 +39,7 @@ async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
     """Raises OSError when the script cannot be read."""
     until = asyncio.get_running_loop().time() + order.timeout
     host = Host(order.expected, until) if order.subject.is_host else None
-    listener = Listener(uuid.uuid4().hex, environ.get(Env.POD_IP, ""), host.serve if host else None)
+    listener = Listener(uuid.uuid4().hex, _where(environ), host.serve if host else None)
     with closing(listener), ExitStack() as stack:
         if order.is_alone:
             return Facts(reports=(await _collected(order, listener, environ),))
@@ -52,10 +53,19 @@ async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
         except NobodyMet as error:
             meeting = error
         own = await _collected(order, listener, environ)
+        if isinstance(meeting, Host) and not order.subject.leads_here:
+            meeting = await _host_or_guest(order, own, meeting, until)
+            stack.enter_context(closing(meeting))
         facts = await _together(order, own, meeting)
         if host:
             await host.farewell()
         return facts
+
+
+def _where(environ: Mapping[str, str]) -> str:
+    """Everywhere; but pods that are played on one machine share its ports, and have a loopback address each."""
+    address = environ.get(Env.POD_IP, "")
+    return address if address and is_loopback(address) else ""
 
 
 async def _open(host: Host, listener: Listener, port: int) -> None:
@@ -66,6 +76,21 @@ async def _open(host: Host, listener: Listener, port: int) -> None:
     except OSError as error:
         hint = "end what listens there, or choose another port"
         raise NobodyMet(f"nobody can be met here: {why_taken(port, error)}", hint) from error
+
+
+async def _host_or_guest(order: Order, own: Report, host: Host, until: float) -> Host | Guest:
+    """A node of rank 0 that the name does not lead to: whoever it leads to may host as well. Then this one is a guest,
+    and the table shows two nodes of one rank; else the name is wrong here, and the others may come.
+    """
+    hosting = asyncio.ensure_future(host.reports(own))
+    looking = asyncio.ensure_future(meet(order.subject.meeting_host, order.meeting_port, until))
+    await asyncio.wait({hosting, looking}, return_when=asyncio.FIRST_COMPLETED)
+    if looking.done() and looking.exception() is None:
+        hosting.cancel()
+        return looking.result()
+    looking.cancel()
+    await hosting
+    return host
 
 
 async def _collected(order: Order, listener: Listener, environ: Mapping[str, str]) -> Report:
@@ -86,6 +111,7 @@ async def _together(order: Order, own: Report, meeting: Host | Guest | NobodyMet
     try:
         if isinstance(meeting, NobodyMet):
             raise meeting
+        own = replace(own, is_host=isinstance(meeting, Host))
         reports = await meeting.reports(own)
         probes = await meeting.probes(own.token, await probe(own, reports))
     except NobodyMet as error:

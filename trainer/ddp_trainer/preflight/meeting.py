@@ -28,6 +28,8 @@ from ddp_trainer.preflight.wire import LINE_BYTES, Kind, WireError, decode, enco
 
 PROBE_SECONDS: Final = 15.0
 """So long the host waits for the probes of a node that came."""
+MOST_TOLD_WHOLE: Final = 32
+"""Nodes up to which all probes are told; their number grows by the square, so of more only those that failed are."""
 _CLOCK_ROUNDS: Final = 5
 _PAUSE: Final = 0.2
 
@@ -76,12 +78,18 @@ class _Gathering(Generic[Item]):
         self._full = asyncio.Event()
 
     def add(self, token: str, item: Item) -> None:
-        self._items[token] = item
-        self.look()
+        """Unless it comes too late: what some were told already, all are told."""
+        if not self._full.is_set():
+            self._items[token] = item
+            self.expect(self.expected)
 
-    def look(self) -> None:
-        if len(self._items) >= self.expected:
+    def expect(self, number: int) -> None:
+        self.expected = number
+        if len(self._items) >= number:
             self._full.set()
+
+    def has(self, token: str) -> bool:
+        return token in self._items
 
     async def all(self, until: float) -> tuple[Item, ...]:
         with contextlib.suppress(TimeoutError):
@@ -101,6 +109,10 @@ class Host:
         self._probes: _Gathering[tuple[Probe, ...]] = _Gathering(expected)
         self._listener: Listener | None = None
         self._guests: set[asyncio.Task[None] | None] = set()
+        self._lines: dict[Topic, bytes] = {}
+        self._has_met = False
+        self._gone = 0
+        """Guests that left before they told of their probes."""
 
     def listens_with(self, listener: Listener) -> None:
         """The listener whose banner tells the time."""
@@ -113,6 +125,9 @@ class Host:
         finally:
             self._guests.discard(asyncio.current_task())
 
+    def close(self) -> None:
+        """As a guest does; the listener is closed by whoever opened it."""
+
     async def farewell(self) -> None:
         """Until the guests have read their answers and left."""
         if guests := [task for task in self._guests if task]:
@@ -120,7 +135,7 @@ class Host:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         token = ""
-        with contextlib.suppress(WireError):
+        try:
             while line := await reader.readline():
                 ask = decode(Ask, line)
                 if ask.topic is Topic.CLOCK and self._listener:
@@ -128,24 +143,45 @@ class Host:
                 elif ask.topic is Topic.REPORT and ask.report:
                     token = ask.report.token
                     self._guests.add(asyncio.current_task())
-                    writer.write(encode(Told(reports=await self.reports(ask.report))))
-                elif ask.topic is Topic.PROBES and token:
-                    writer.write(encode(Told(probes=await self.probes(token, ask.probes))))
+                    writer.write(self._line(Topic.REPORT, Told(reports=await self.reports(ask.report))))
+                elif ask.topic is Topic.PROBES and self._reports.has(token):
+                    writer.write(self._line(Topic.PROBES, Told(probes=await self.probes(token, ask.probes))))
                 await writer.drain()
+        except WireError:
+            return  # it is no preflight
+        finally:
+            if self._reports.has(token) and not self._probes.has(token):
+                self._left()
+
+    def _left(self) -> None:
+        """Nobody waits for the probes of a guest that is gone."""
+        self._gone += 1
+        if self._has_met:
+            self._probes.expect(self._probes.expected - 1)
+
+    def _line(self, topic: Topic, told: Told) -> bytes:
+        """The same for every guest, and for a thousand of them long enough to be written down once."""
+        if topic not in self._lines:
+            self._lines[topic] = encode(told)
+        return self._lines[topic]
 
     async def reports(self, own: Report) -> tuple[Report, ...]:
         """Those of all nodes that came in time."""
         self._reports.add(own.token, own)
         met = await self._reports.all(self._until)
-        self._probes.expected = len(met)
-        self._probes.look()
+        if not self._has_met:
+            self._has_met = True
+            self._probes.expect(len(met) - self._gone)
         return met
 
     async def probes(self, token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
         """Those of all nodes that came and are still there."""
         self._probes.add(token, own)
         until = asyncio.get_running_loop().time() + PROBE_SECONDS
-        return tuple(probe for some in await self._probes.all(until) for probe in some)
+        everything = [probe for some in await self._probes.all(until) for probe in some]
+        if self._probes.expected <= MOST_TOLD_WHOLE:
+            return tuple(everything)
+        return tuple(probe for probe in everything if probe.outcome is not Outcome.OK)
 
 
 class Guest:

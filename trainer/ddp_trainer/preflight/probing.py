@@ -10,6 +10,7 @@ from typing import Final
 
 from ddp_trainer.preflight.facts import Outcome, Probe, Purpose, Report
 from ddp_trainer.preflight.listener import Banner
+from ddp_trainer.preflight.names import is_loopback
 from ddp_trainer.preflight.wire import LINE_BYTES, WireError, decode
 
 CONNECT_SECONDS: Final = 3.0
@@ -59,7 +60,9 @@ def _doors(peer: Report) -> Iterator[_Door]:
         if peer.listening.rendezvous:
             yield _Door(peer.token, Purpose.RENDEZVOUS, peer.route, peer.listening.rendezvous)
     for purpose, chosen in ((Purpose.GLOO, peer.gloo), (Purpose.NCCL, peer.nccl)):
-        if chosen.address and chosen.address != peer.route:
+        # Loopback is another machine from every machine, so it is judged without a knock.
+        is_elsewhere = chosen.address not in {"", peer.route} and not is_loopback(chosen.address)
+        if is_elsewhere:
             yield _Door(peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random)
 
 

@@ -124,6 +124,13 @@ def software(**changed: str) -> Software:
             id="IPv6 on one side that gloo would use",
         ),
         pytest.param(
+            second(interfaces=(LOOPBACK, ethernet("10.0.0.2", mtu=9000))),
+            "mtu",
+            Status.WARN,
+            "packets of 9000 bytes at most here, of 1500 on node-0",
+            id="longer packets",
+        ),
+        pytest.param(
             second(gloo=Choice(error="GLOO_SOCKET_IFNAME=eth9 is no interface")),
             "interface",
             Status.FAIL,

@@ -16,7 +16,7 @@ from ddp_trainer.preflight.conduct import in_order
 from ddp_trainer.preflight.facts import Outcome, Purpose, Report
 from ddp_trainer.preflight.interfaces import interfaces
 from ddp_trainer.preflight.listener import Listener, holder
-from ddp_trainer.preflight.meeting import Ask, NobodyMet, Told, meet
+from ddp_trainer.preflight.meeting import PROBE_SECONDS, Ask, Host, NobodyMet, Told, meet
 from ddp_trainer.preflight.probing import knock
 from ddp_trainer.preflight.wire import WireError, decode, encode
 
@@ -153,6 +153,34 @@ def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
     assert "start preflight on the first node too" in caught.value.hint
 
 
+def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
+    async def hold() -> tuple[int, int]:
+        loop = asyncio.get_running_loop()
+        host = Host(2, loop.time() + 30)
+        listener = Listener("token-0", "127.0.0.1", host.serve)
+        host.listens_with(listener)
+        port = await listener.listen(0)
+        guest = await meet("127.0.0.1", port, loop.time() + 30)
+        reports, told = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
+        assert {each.token for each in reports} == {each.token for each in told} == {"token-0", "token-1"}
+        [clock] = [each.clock for each in told if each.token == "token-1"]
+        assert abs(clock.offset) <= clock.uncertainty + 0.01
+        guest.close()
+        probes = await host.probes("token-0", (a_probe(0, 1, Purpose.RANDOM),))
+        listener.close()
+        return len(reports), len(probes)
+
+    assert asyncio.run(asyncio.wait_for(hold(), PROBE_SECONDS / 2)) == (2, 1)
+
+
+def test_a_report_that_comes_too_late_is_late_for_everybody() -> None:
+    async def hold() -> list[int]:
+        host = Host(2, asyncio.get_running_loop().time())
+        return [len(await host.reports(a_report(rank))) for rank in range(2)]
+
+    assert asyncio.run(hold()) == [1, 1]
+
+
 def test_nodes_stand_in_the_order_of_their_ranks_and_namesakes_are_told_apart() -> None:
     reports = [a_report(2), a_report(0, name="laptop"), a_report(1, name="laptop")]
     assert [report.name for report in in_order(reports)] == ["laptop/0", "laptop/1", "node-2"]
@@ -166,6 +194,7 @@ endpoint-name    ok      ok
 reverse-name     ok      ok
 address-family   ok      ok
 interface        ok      ok
+mtu              ok      ok
 rendezvous-port  ok      ok
 random-port      ok      ok
 clock            ok      ok
@@ -180,7 +209,7 @@ FAIL  versions  node-1: torch is 2.10.0 here, 2.13.0 on node-0.
       fix: run the same image on all nodes.
 -     gpus: there is no nvidia-smi here, so GPUs were not looked at.
 
-preflight: 2 of 2 nodes, 1 of 15 checks fails.
+preflight: 2 of 2 nodes, 1 of 16 checks fails.
 """
 
 
