@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from hypothesis import strategies as st
 
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.machines import Placement, Rdma, Topology
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.mounts import Mount, SecretFiles, Source
 from kubectl_ddp.spec.program import Command, Module, Program, Script
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, longest_suffix
@@ -35,6 +39,19 @@ LABEL = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 VARIABLE = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
     lambda name: name not in TORCHRUN_NAMES and not name.startswith((*RESERVED_PREFIXES, "TORCH_DISABLE_"))
 )
+
+SECRET_PATH = st.builds("/s/{}".format, LABEL)
+SECRET_PATH_OF = operator.attrgetter("path")
+TOPOLOGY = st.builds(Topology, st.sampled_from(Placement), LABEL, st.booleans())
+
+
+@st.composite
+def mounts(draw: st.DrawFn) -> Mount:
+    """Any volume beside the job's own."""
+    source = draw(st.sampled_from(Source))
+    name = str(Memory(draw(st.integers(1, 2**40)))) if source is Source.EMPTY else draw(LABEL)
+    path = draw(st.builds("/m/{}".format, LABEL))
+    return Mount(source, name, path, read_only=source is not Source.CONFIG_MAP and draw(st.booleans()))
 
 
 @st.composite
@@ -89,6 +106,15 @@ def jobs(draw: st.DrawFn) -> JobSpec:
             Toleration(draw(LABEL), draw(st.just("") | LABEL), draw(st.none() | st.sampled_from(Effect)))
             for _ in range(draw(st.integers(0, 2)))
         ),
-        gang=draw(st.booleans()),
+        gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI])),
+        engine=draw(st.sampled_from(Engine)),
         egress=draw(st.sampled_from(Egress)),
+        mounts=tuple(draw(st.lists(mounts(), max_size=3, unique_by=lambda mount: mount.path))),
+        secrets=tuple(draw(st.lists(st.builds(SecretFiles, LABEL, SECRET_PATH), max_size=2, unique_by=SECRET_PATH_OF))),
+        queue=draw(st.none() | LABEL),
+        scheduler=draw(st.none() | LABEL),
+        topology=tuple(draw(st.lists(TOPOLOGY, max_size=3, unique_by=lambda wish: (wish.placement, wish.key)))),
+        gpu_type=draw(st.none() | st.just("NVIDIA-H100-80GB-HBM3")) if gpus else None,
+        mig=draw(st.none() | st.just("3g.40gb")) if (gpus, nproc) == (1, 1) else None,
+        rdma=draw(st.none() | st.builds(Rdma, st.just("rdma/ib"), st.integers(1, 16))),
     )

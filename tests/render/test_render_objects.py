@@ -25,6 +25,7 @@ from ddp_trainer.launch import flags
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.roots import root_of
 from kubectl_ddp.spec.document import digest, from_document
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Module, Script
@@ -32,19 +33,13 @@ from kubectl_ddp.spec.quantity import Memory, Nodes
 from kubectl_ddp.spec.rules import longest_suffix
 from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
 from tests.jobs import a_job, jobs
+from tests.rendered import templates
 
 RUN = "0123456789ab"
 
 
 def by_kind(spec: JobSpec, **more: Any) -> dict[str, Object]:
     return {item["kind"]: item for item in render(spec, RUN, **more)}
-
-
-def templates(objects: list[Object]) -> list[Object]:
-    """The pod templates of the workers and of the store."""
-    found = {item["kind"]: item for item in objects}
-    worker = found["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
-    return [worker, found["Job"]["spec"]["template"]]
 
 
 def worker_pod(spec: JobSpec, **more: Any) -> Object:
@@ -78,7 +73,7 @@ def test_any_valid_job_renders_and_its_texts_arrive_as_they_were(spec: JobSpec) 
     if isinstance(spec.program, Command):
         start = len(arguments) - len(spec.args) - len(spec.program.words)
         assert arguments[start - 1 : start + len(spec.program.words)] == ["--no-python", *spec.program.words]
-    assert from_document(json.loads(objects[0]["metadata"]["annotations"][Annotation.SPEC])) == spec
+    assert from_document(json.loads(root_of(objects)["metadata"]["annotations"][Annotation.SPEC])) == spec
 
 
 @given(jobs())
@@ -103,7 +98,7 @@ def test_every_pod_meets_pod_security_restricted(spec: JobSpec) -> None:
         assert pod["automountServiceAccountToken"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert all(
-            set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim", "configMap"}
+            set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim", "configMap", "secret"}
             for volume in pod.get("volumes", [])
         )
         for each in pod["containers"]:
@@ -184,11 +179,6 @@ def test_one_incident_on_every_node_does_not_use_up_the_backoff(restarts: int, l
 def test_deadline_and_time_to_live_are_there_when_asked_for() -> None:
     policy = by_kind(a_job(deadline_seconds=60, ttl_seconds=0))["PyTorchJob"]["spec"]["runPolicy"]
     assert (policy["activeDeadlineSeconds"], policy["ttlSecondsAfterFinished"]) == (60, 0)
-
-
-def test_a_gang_is_the_least_number_of_nodes() -> None:
-    policy = by_kind(a_job(nnodes=Nodes(2, 8), gang=True))["PyTorchJob"]["spec"]["runPolicy"]
-    assert policy["schedulingPolicy"] == {"minAvailable": 2}
 
 
 def test_the_container_starts_the_launcher_with_everything_it_needs() -> None:

@@ -12,7 +12,9 @@ from typing import Final, TypeVar
 import click
 
 from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, kubeconfig_files, local_job_names
+from kubectl_ddp.cli.job_options import parameter_of
 from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.presets import PRESETS
 
 T = TypeVar("T")
@@ -155,6 +157,10 @@ def _goals(_words: Words) -> Iterable[Candidate]:
     ]
 
 
+def _words_of(key: str) -> Callable[[Words], Iterable[Candidate]]:
+    return lambda _words: [Candidate(word) for word in FIELDS[key].metavar.split("|")]
+
+
 OFFERS: Final[Mapping[str, Callable[[Words], Iterable[Candidate]]]] = {
     "job": _jobs,
     "jobs": _jobs,
@@ -164,6 +170,7 @@ OFFERS: Final[Mapping[str, Callable[[Words], Iterable[Candidate]]]] = {
     "namespace": _namespaces,
     "job_preset": _presets,
     "what": _goals,
+    **{parameter_of(key): _words_of(key) for key, field in FIELDS.items() if field.is_closed},
 }
 """Name of a parameter to what may be given for it."""
 

@@ -65,7 +65,26 @@ def root() -> click.Group:
         context_settings=settings,
         invoke_without_command=True,
         callback=_help_without_command,
+        params=[
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_version,
+                help="Print the version.",
+            )
+        ],
     )
+
+
+def _version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    """What ``version`` prints; people try the flag first."""
+    if is_asked:
+        from kubectl_ddp.cli.version import sentence  # noqa: PLC0415 - reads the disk
+
+        click.echo(sentence())
+        context.exit()
 
 
 def _help_without_command() -> None:

@@ -96,7 +96,7 @@ def job_options(command: Callable[Concatenate[JobRequest, P], R]) -> Callable[P,
             file=_pop(kwargs, "job_file"),
             assignments=_pop(kwargs, "assignments"),
             shorthand=_pop(kwargs, "shorthand"),
-            flags={key: value for key in _keys() if (value := _pop(kwargs, _parameter(key))) not in {None, ()}},
+            flags={key: value for key in _keys() if (value := _pop(kwargs, parameter_of(key))) not in {None, ()}},
         )
         return command(request, *args, **kwargs)
 
@@ -113,7 +113,7 @@ def _keys() -> list[str]:
     return [*(key for key in FIELDS if key not in DERIVED | SHARED), PRESET]
 
 
-def _parameter(key: str) -> str:
+def parameter_of(key: str) -> str:
     return f"job_{key.lower()}"
 
 
@@ -125,7 +125,7 @@ def _options() -> list[Callable[[Any], Any]]:
         *(_option(key, FIELDS[key]) for key in _keys() if key != PRESET),
         click.option(
             "--preset",
-            _parameter(PRESET),
+            parameter_of(PRESET),
             metavar="|".join(PRESETS),
             help="Values that belong together; chosen by --gpus.",
         ),
@@ -135,11 +135,9 @@ def _options() -> list[Callable[[Any], Any]]:
 
 def _option(key: str, field: Field) -> Callable[[Any], Any]:
     name = flag_of(key)
-    if not field.metavar:
-        return click.option(f"{name}/--no-{name[2:]}", _parameter(key), default=None, help=field.help)
     many = field.is_map or field.is_list
     more = " May be given several times." if many else ""
-    return click.option(name, _parameter(key), metavar=field.metavar, multiple=many, help=field.help + more)
+    return click.option(name, parameter_of(key), metavar=field.metavar, multiple=many, help=field.help + more)
 
 
 def read_job(request: JobRequest, options: Options, *, name_suffix: str = "") -> Resolved:

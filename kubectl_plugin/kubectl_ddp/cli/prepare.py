@@ -14,8 +14,11 @@ from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.render import Code, Site, render
+from kubectl_ddp.render.choose import Facts, settle
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.script import check_script, read_script
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Kind, Origin
 from kubectl_ddp.spec.program import Script
@@ -23,6 +26,12 @@ from kubectl_ddp.spec.resolve import Resolved
 
 LOCAL_CLAIM: Final = "checkpoints"
 """The volume that a local job gets for its checkpoints: one directory for all its nodes."""
+
+
+ABOUT_MACHINES: Final = frozenset(
+    {"gang", "queue", "scheduler", "topology", "priority", "nodeSelector", "tolerations", "gpuType", "rdma"}
+)
+"""Keys that choose among machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,18 @@ class Prepared:
     def placeholder(self) -> str:
         """A run id for objects that are only shown."""
         return placeholder_run_id(self.spec, self.code)
+
+    def settled(self, facts: Facts) -> Prepared:
+        """The job for a cluster of which we know what it serves. Raises PreflightFailed when no engine fits."""
+        spec, origins = settle(self.spec, facts), dict(self.resolved.origins)
+        found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
+        origins |= {key: found for key in ("engine", "gang") if getattr(spec, key) != getattr(self.spec, key)}
+        return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, spec=spec, origins=origins))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the cluster has to be asked what it serves."""
+        return self.site is Site.CLUSTER and (self.spec.engine is Engine.AUTO or self.spec.gang is Gang.AUTO)
 
     def objects(self, run_id: str) -> list[Object]:
         """What runs the job."""
@@ -108,5 +129,15 @@ def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[
 def _left_out(spec: JobSpec) -> Iterator[str]:
     for source in spec.env_from:
         yield f"The variables of {source} are not set: this machine has no such thing. Export what the job needs."
-    if spec.gang or spec.priority or spec.node_selector:
-        yield "gang, priority and nodeSelector mean nothing on one machine and are left aside."
+    if spec.engine not in {Engine.AUTO, Engine.PYTORCHJOB}:
+        yield f"This machine runs every job in one way, so the engine {spec.engine} is left aside."
+    means_nothing = [key for key, field in FIELDS.items() if key in ABOUT_MACHINES and _is_set(spec, field.attribute)]
+    if means_nothing:
+        yield f"What is about many machines means nothing on one and is left aside: {', '.join(means_nothing)}."
+    if spec.mig is not None:
+        yield "A MIG slice is given by a cluster; here the job sees every GPU that the shell does."
+
+
+def _is_set(spec: JobSpec, attribute: str) -> bool:
+    value = getattr(spec, attribute)
+    return bool(value) and value != Gang.NONE

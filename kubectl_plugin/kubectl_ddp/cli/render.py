@@ -29,7 +29,7 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.document import API_VERSION  # noqa: PLC0415
     from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
-    from kubectl_ddp.spec.rules import notes  # noqa: PLC0415
+    from kubectl_ddp.spec.notes import notes  # noqa: PLC0415
 
     prepared = prepare(options, request, shown=True)
     warn(prepared.resolved, options)

@@ -16,15 +16,19 @@ from kubectl_ddp.document import API_VERSION
 @shared_options("json")
 def version(options: Options) -> None:
     """Print the version of this program."""
-    number = release.version()
     if options.output == "json":
         document = {
             "apiVersion": API_VERSION,
             "kind": "Version",
-            "version": number,
+            "version": release.version(),
             "python": platform.python_version(),
             "platform": f"{platform.system().lower()}/{platform.machine()}",
         }
         click.echo(json.dumps(document))
     else:
-        click.echo(f"kubectl-ddp {number} (Python {platform.python_version()})")
+        click.echo(sentence())
+
+
+def sentence() -> str:
+    """The version for a person."""
+    return f"kubectl-ddp {release.version()} (Python {platform.python_version()})"

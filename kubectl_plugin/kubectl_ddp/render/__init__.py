@@ -1,5 +1,5 @@
 """From a job to the objects that run it: pure, the same input gives the same objects."""
 
-from kubectl_ddp.render.objects import Code, Site, render
+from kubectl_ddp.render.objects import Code, Site, engine_of, render
 
-__all__ = ["Code", "Site", "render"]
+__all__ = ["Code", "Site", "engine_of", "render"]

@@ -8,12 +8,16 @@ from typing import Any, Final
 
 from ddp_trainer import contract
 from kubectl_ddp.backend import Object
-from kubectl_ddp.render import pod
-from kubectl_ddp.render.engines import pytorchjob
+from kubectl_ddp.render import failures, gangs, placement, pod, volumes
+from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.spec.document import compact, digest, to_document
+from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.queues import is_kueues
 
 PLACEHOLDER_LENGTH: Final = 12
+DEFAULT_ENGINE: Final = Engine.PYTORCHJOB
+"""Where nobody was asked what a cluster serves, and for this machine, which interprets this kind."""
 
 
 class Site(StrEnum):
@@ -38,21 +42,39 @@ def placeholder_run_id(spec: JobSpec, code: Code | None = None) -> str:
     return digest(spec, code.text if code else "")[:PLACEHOLDER_LENGTH]
 
 
-def render(spec: JobSpec, run_id: str, *, site: Site = Site.CLUSTER, code: Code | None = None) -> list[Object]:
-    """The objects that run ``spec``, the root first.
+def render(
+    spec: JobSpec,
+    run_id: str,
+    *,
+    site: Site = Site.CLUSTER,
+    code: Code | None = None,
+    suspended: bool = False,
+) -> list[Object]:
+    """The objects that run ``spec``, in an order in which an API server takes them; ``roots.root_of`` finds the root.
 
     Args:
         spec: the job.
         run_id: unique per submission, a valid label value; the only thing that differs between two submissions.
         site: where they will run.
         code: the script that travels along, when ``spec`` runs one and the site is a cluster.
+        suspended: whether the root holds its pods back until it is resumed.
     """
     from kubectl_ddp.render.templating import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
 
-    view = _view(spec, run_id, code) | pod.view(spec, run_id, is_local=site is Site.LOCAL) | pytorchjob.view(spec)
+    engine = engine_of(spec, site)
+    rendering = RENDERINGS[engine]
+    # What waits in Kueue's queue is let go by Kueue; one that begins unsuspended would be stopped at once.
+    view = _view(spec, run_id, code, engine) | {"rendering": rendering, "suspended": suspended or is_kueues(spec)}
+    view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
+    view |= failures.view(spec, rendering.container)
+    view |= placement.view(spec, view["selector"](contract.Role.WORKER) | {contract.Label.RUN_ID: run_id})
+    group = view["together"].template
     templates = [
-        pytorchjob.TEMPLATE,
+        *rendering.before,
+        rendering.template,
         *(["code.yaml.j2"] if code else []),
+        *([group] if group else []),
+        *rendering.beside,
         "store-job.yaml.j2",
         "store-service.yaml.j2",
         "network-policy.yaml.j2",
@@ -61,7 +83,12 @@ def render(spec: JobSpec, run_id: str, *, site: Site = Site.CLUSTER, code: Code 
     return [fill(template, view) for template in templates]
 
 
-def _view(spec: JobSpec, run_id: str, code: Code | None) -> dict[str, Any]:
+def engine_of(spec: JobSpec, site: Site = Site.CLUSTER) -> Engine:
+    """The engine whose objects run ``spec``: this machine interprets one kind only."""
+    return DEFAULT_ENGINE if site is Site.LOCAL or spec.engine is Engine.AUTO else spec.engine
+
+
+def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict[str, Any]:
     """What templates may say about the job as a whole."""
 
     def selector(role: contract.Role | None = None) -> dict[str, str]:
@@ -71,19 +98,30 @@ def _view(spec: JobSpec, run_id: str, code: Code | None) -> dict[str, Any]:
     def labels(role: contract.Role | None = None) -> dict[str, str]:
         return selector(role) | {contract.Label.RUN_ID: run_id, contract.Label.MANAGED_BY: contract.FIELD_MANAGER}
 
-    return {
+    gang = gangs.view(spec, engine)
+    together = gang["together"]
+    annotations = {
+        contract.Annotation.DIGEST: digest(spec, code.text if code else ""),
+        contract.Annotation.SPEC: compact(to_document(spec)),
+    }
+    namespace = {"namespace": spec.namespace} if spec.namespace else {}
+    return gang | {
         "spec": spec,
         "run_id": run_id,
         "code": code,
         "closed": spec.egress == "closed",
-        "namespace": {"namespace": spec.namespace} if spec.namespace else {},
+        "namespace": namespace,
+        "root_metadata": {
+            "name": spec.name,
+            **namespace,
+            "labels": labels() | together.labels,
+            "annotations": annotations | together.annotations,
+        },
         "names": pod.names(spec),
+        "set_metadata": {"labels": together.labels, "annotations": together.annotations},
         "selector": selector,
         "labels": labels,
-        "digest": digest(spec, code.text if code else ""),
-        "document": compact(to_document(spec)),
-        "annotation": contract.Annotation,
-        "container": contract.CONTAINER,
+        "container": RENDERINGS[engine].container,
         "path": contract.Path,
         "port": contract.Port,
         "port_name": contract.PortName,

@@ -15,6 +15,8 @@ from kubectl_ddp.spec.values import EnvSource, Toleration
 USER: Final = 65532
 """uid and gid in every image of ours; a number, because ``runAsNonRoot`` can check nothing else."""
 GPU: Final = "nvidia.com/gpu"
+MIG: Final = "nvidia.com/mig-"
+"""Beginning of the resource of a MIG slice."""
 PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/")
 """Labels of the node selector that the store obeys too; most others choose GPU machines, which it does not need."""
 
@@ -153,8 +155,10 @@ def _source(source: EnvSource) -> dict[str, Any]:
 
 
 def _resources(spec: JobSpec) -> dict[str, str]:
-    gpus = {GPU: str(spec.gpus)} if spec.gpus else {}
-    return {"cpu": str(spec.cpu), "memory": str(spec.memory)} | gpus
+    gpu = f"{MIG}{spec.mig}" if spec.mig else GPU
+    gpus = {gpu: str(spec.gpus)} if spec.gpus else {}
+    rdma = {spec.rdma.resource: str(spec.rdma.count)} if spec.rdma else {}
+    return {"cpu": str(spec.cpu), "memory": str(spec.memory)} | gpus | rdma
 
 
 def _toleration(toleration: Toleration) -> dict[str, Any]:

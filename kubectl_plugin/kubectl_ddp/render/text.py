@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -36,7 +36,14 @@ def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
 
 
+def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.SequenceNode:
+    """A list of numbers takes one line: those of exit codes are long."""
+    is_numbers = bool(items) and all(isinstance(item, int) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=is_numbers)
+
+
 _Dumper.add_representer(str, _string)
+_Dumper.add_representer(list, _list)
 
 
 def to_yaml(objects: Sequence[Object]) -> str:

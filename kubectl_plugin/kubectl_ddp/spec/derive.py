@@ -53,7 +53,9 @@ def _nnodes(_values: Values, _surroundings: Surroundings) -> tuple[Nodes, Origin
     return Nodes(1, 1), DEFAULT
 
 
-def _gpus(_values: Values, _surroundings: Surroundings) -> tuple[int, Origin]:
+def _gpus(values: Values, _surroundings: Surroundings) -> tuple[int, Origin]:
+    if "mig" in values:
+        return 1, Origin(Kind.RULE, "mig", "one slice is all that a process can use")
     return 0, DEFAULT
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubectl_ddp.spec import values as v
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.machines import MIG_PROFILE, Rdma, Topology
+from kubectl_ddp.spec.mounts import Mount, SecretFiles
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes, parse_seconds
 from kubectl_ddp.spec.values import Egress, EnvSource, Raw, SecretKey, Toleration
 
@@ -26,6 +29,8 @@ class Field:
     """Given entry by entry, ``KEY=VALUE``; sources add to each other."""
     is_list: bool = False
     """Given several times; a stronger source replaces the whole list."""
+    is_closed: bool = False
+    """One of the words of ``metavar``; completion offers them."""
 
 
 VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -41,6 +46,7 @@ _object = v.matching(
 _image = v.matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "no image", "Write it as 'registry/name:version'.")
 _module = v.matching(rf"{VARIABLE}(\.{VARIABLE})*", "no Python module", "Write it as after 'python -m'.")
 _label = v.matching(v.LABEL_VALUE, "no value of a label", "Use letters, digits, '-', '_' and '.'.")
+_mig = v.matching(MIG_PROFILE, "no MIG profile", "Write it as 'nvidia-smi mig -lgip' does, as in '3g.40gb'.")
 _path = v.matching(r"(?s).+", "no path", "Name a file.")
 
 FIELDS: Final[Mapping[str, Field]] = {
@@ -92,8 +98,39 @@ FIELDS: Final[Mapping[str, Field]] = {
         "KEY[=VALUE][:EFFECT]",
         is_list=True,
     ),
-    "gang": Field("gang", v.flag, "Start the least number of nodes together; needs a gang scheduler.", ""),
-    "egress": Field("egress", v.choice(Egress, tuple(Egress)), "What the pods may reach.", "|".join(Egress)),
+    "engine": Field(
+        "engine", v.choice(Engine, tuple(Engine)), "What runs it on a cluster.", "|".join(Engine), is_closed=True
+    ),
+    "mounts": Field(
+        "mounts",
+        v.each(Mount.parse),
+        "Volume to mount: a claim, a ConfigMap or an empty directory.",
+        "pvc=NAME:/PATH[:ro]|configmap=NAME:/PATH|emptydir=SIZE:/PATH",
+        is_list=True,
+    ),
+    "secrets": Field("secrets", v.each(SecretFiles.parse), "Secret to mount as files.", "NAME:/PATH", is_list=True),
+    "queue": Field("queue", _object, "Queue to wait in: Kueue's, or that of the gang's scheduler.", "NAME"),
+    "gang": Field(
+        "gang",
+        v.choice(Gang, tuple(Gang)),
+        "Who starts the least number of nodes together, or none.",
+        "|".join(Gang),
+        is_closed=True,
+    ),
+    "scheduler": Field("scheduler", _object, "Scheduler of the workers; the gang's own when left out.", "NAME"),
+    "topology": Field(
+        "topology",
+        v.each(Topology.parse),
+        "Where the nodes lie to each other, by a label of their machines.",
+        "pack=LABEL[:required]|spread=LABEL[:required]",
+        is_list=True,
+    ),
+    "gpuType": Field("gpu_type", _label, "Product of the GPUs, as in 'NVIDIA-H100-80GB-HBM3'.", "PRODUCT"),
+    "mig": Field("mig", _mig, "MIG slice for each node instead of a GPU, as in '3g.40gb'.", "PROFILE"),
+    "rdma": Field("rdma", v.parsed(Rdma.parse), "RDMA devices of each node, as in 'rdma/ib=8'.", "RESOURCE[=COUNT]"),
+    "egress": Field(
+        "egress", v.choice(Egress, tuple(Egress)), "What the pods may reach.", "|".join(Egress), is_closed=True
+    ),
 }
 """Every key, in the order in which help, ``render --explain`` and JSON show them."""
 
@@ -102,7 +139,7 @@ PRESET: Final = "preset"
 """Not part of the job: names the preset that fills in values."""
 DERIVED: Final = frozenset({"args", "script"})
 """Keys whose flags are the words of the command line instead."""
-SINGULAR: Final[Mapping[str, str]] = {"tolerations": "toleration"}
+SINGULAR: Final[Mapping[str, str]] = {"tolerations": "toleration", "mounts": "mount", "secrets": "secret"}
 """Flags given several times are named in the singular."""
 
 

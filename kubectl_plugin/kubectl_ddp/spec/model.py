@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kubectl_ddp.spec import rules
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.machines import Rdma, Topology
+from kubectl_ddp.spec.mounts import Mount, SecretFiles
 from kubectl_ddp.spec.program import Program
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
@@ -59,8 +62,26 @@ class JobSpec:
     """Labels that a machine must have."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints of machines that the job does not mind."""
-    gang: bool = False
-    """Start when the least number of nodes can start together, and not before; needs a gang scheduler."""
+    engine: Engine = Engine.AUTO
+    """The kind of object that it becomes on a cluster."""
+    mounts: tuple[Mount, ...] = ()
+    """Volumes beside the job's own."""
+    secrets: tuple[SecretFiles, ...] = ()
+    """Secrets whose entries become files."""
+    queue: str | None = None
+    """Queue that the job waits in: Kueue's, or that of the gang's scheduler."""
+    gang: Gang = Gang.NONE
+    """Who starts the least number of nodes together, or none of them."""
+    scheduler: str | None = None
+    """Scheduler of the workers; the gang's own, or the cluster's, when ``None``."""
+    topology: tuple[Topology, ...] = ()
+    """Where the nodes are to lie to each other."""
+    gpu_type: str | None = None
+    """Product name of the GPUs."""
+    mig: str | None = None
+    """MIG profile of the slice that each node gets instead of a GPU."""
+    rdma: Rdma | None = None
+    """Network devices of each node."""
     egress: Egress = Egress.OPEN
     """What the pods may reach."""
 

@@ -10,12 +10,13 @@ from typing import Any, Final
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.derive import RULES, Surroundings, Values
 from kubectl_ddp.spec.document import make_program
+from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.quantity import BadValue
-from kubectl_ddp.spec.rules import Doubt, warnings
+from kubectl_ddp.spec.rules import warnings
 from kubectl_ddp.spec.values import text
 
 
@@ -63,7 +64,7 @@ def _preset(said: Mapping[str, Given]) -> Layer:
             hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(PRESETS)}."
             raise UsageError(f"{given.origin.place}: there is no preset '{name}'.", hint=hint)
         return PRESETS[name].layer()
-    gpus = _parse("gpus", said["gpus"]) if "gpus" in said else 0
+    gpus = _parse("gpus", said["gpus"]) if "gpus" in said else "mig" in said
     return PRESETS["gpu-nccl" if gpus else "cpu-gloo"].layer()
 
 
@@ -106,7 +107,13 @@ def _position(key: str) -> tuple[int, str]:
     return list(FIELDS).index(head), entry
 
 
-DEFAULTS: Final[Mapping[str, str]] = {"maxRestarts": "10", "grace": "30s", "egress": "open", "gang": "false"}
+DEFAULTS: Final[Mapping[str, str]] = {
+    "maxRestarts": "10",
+    "grace": "30s",
+    "egress": "open",
+    "engine": "auto",
+    "gang": "none",
+}
 
 
 def defaults() -> Layer:

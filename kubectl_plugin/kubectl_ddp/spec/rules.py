@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import NAME_LENGTH, Env
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec import machines, mounts, queues
+from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.program import TRAINER, Module
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 STORE_POD_SUFFIX: Final = "-store-00000"
 """The store's pod is named by the Job controller: the Job's name, a dash and five characters."""
+
+POD_OF_JOBSET: Final = "-node-0-{index}-00000"
+"""Longest ending of a worker pod's name, the one that JobSet makes; a PyTorchJob's is ``-worker-0``."""
 
 LEAST_GRACE_SECONDS: Final = 5
 
@@ -33,17 +37,6 @@ SECRET_NAME: Final = re.compile(
 SECRET_VALUE: Final = re.compile(r"^(AKIA[0-9A-Z]{16}|gh[pousr]_\w{20,}|hf_\w{20,}|sk-[\w-]{20,}|-----BEGIN )")
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """Something legal that is probably not meant."""
-
-    message: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.hint}".strip()
-
-
 def check(spec: JobSpec) -> None:
     """Raise UsageError with the first rule that ``spec`` breaks."""
     for rule in RULES:
@@ -55,25 +48,10 @@ def warnings(spec: JobSpec) -> list[Doubt]:
     return [found for doubt in DOUBTS for found in doubt(spec)]
 
 
-def notes(spec: JobSpec) -> list[str]:
-    """What is meant so, and surprises those who know other launchers."""
-    found = []
-    if spec.nnodes.is_elastic and 2 * spec.nnodes.minimum <= spec.nnodes.maximum:
-        found.append(
-            f"nnodes {spec.nnodes} is no majority, and need not be: one store decides who is in the run, so a cut "
-            "network makes no second world."
-        )
-    if spec.checkpoint_claim is None:
-        found.append(
-            "Without a checkpointClaim each node keeps its own copy of the checkpoints: any one node that stays is "
-            "enough to go on from, and when all of them go at once, by suspend too, the run begins anew."
-        )
-    return found
-
-
 def longest_suffix(maximum_nodes: int) -> int:
-    """Characters that names made of the job's name add to it, at most."""
-    return max(len(STORE_POD_SUFFIX), len(f"-worker-{maximum_nodes - 1}"))
+    """Characters that names made of the job's name add to it, at most, whichever engine runs it."""
+    worker = POD_OF_JOBSET.format(index=maximum_nodes - 1)
+    return max(len(STORE_POD_SUFFIX), len(worker))
 
 
 def _name_fits(spec: JobSpec) -> None:
@@ -154,10 +132,15 @@ def _time_is_enough(spec: JobSpec) -> None:
 RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     _name_fits,
     _shared_memory_fits,
+    machines.one_process_has_one_slice,
     _processes_have_a_gpu_each,
     _variables_are_free,
     _batch_feeds_the_world,
     _time_is_enough,
+    machines.gpu_type_is_of_a_gpu,
+    machines.spread_keys_are_said_once,
+    mounts.paths_are_free,
+    queues.the_gang_has_a_queue,
 )
 
 
@@ -185,7 +168,12 @@ def _floating_image(spec: JobSpec) -> Iterator[Doubt]:
         )
 
 
-DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Doubt]]]] = (_secrets_in_clear, _idle_gpus, _floating_image)
+DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Doubt]]]] = (
+    _secrets_in_clear,
+    _idle_gpus,
+    _floating_image,
+    machines.slices_of_one_gpu,
+)
 
 
 def _count(number: int, noun: str, plural: str = "") -> str:

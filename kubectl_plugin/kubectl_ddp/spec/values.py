@@ -143,13 +143,20 @@ def words(raw: Raw) -> tuple[str, ...]:
     return tuple(_clean(part) for part in parts)
 
 
+def _meant(word: str, members: tuple[str, ...]) -> str:
+    import difflib  # noqa: PLC0415 - needed on this error alone
+
+    close = difflib.get_close_matches(word, members, n=1)
+    return f"Did you mean '{close[0]}'?" if close else ""
+
+
 def choice(kind: Callable[[str], T], members: tuple[str, ...]) -> Callable[[Raw], T]:
     """One of a closed set of words."""
 
     def parse(raw: Raw) -> T:
         word = text(raw)
         if word not in members:
-            raise BadValue(f"'{word}' is not one of {', '.join(members)}")
+            raise BadValue(f"'{word}' is not one of {', '.join(members)}", hint=_meant(word, members))
         return kind(word)
 
     return parse
@@ -176,14 +183,6 @@ def process_count(raw: Raw) -> int:
             hint="Give the number; with gpus set it is one process per GPU anyway.",
         )
     return whole(1, 4096)(word)
-
-
-def flag(raw: Raw) -> bool:
-    """True or false."""
-    word = text(raw).lower()
-    if word not in {"true", "false"}:
-        raise BadValue(f"'{word}' is neither true nor false")
-    return word == "true"
 
 
 def matching(pattern: str, what: str, hint: str) -> Callable[[Raw], str]:

@@ -1,1 +1,17 @@
 """One file per kind of root object: which templates make it, and what they need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kubectl_ddp.render.engines import job, jobset, pytorchjob, trainjob
+from kubectl_ddp.render.engines.engine import Rendering
+from kubectl_ddp.spec.engine import Engine
+
+RENDERINGS: Final[Mapping[Engine, Rendering]] = {
+    Engine.PYTORCHJOB: pytorchjob.RENDERING,
+    Engine.TRAINJOB: trainjob.RENDERING,
+    Engine.JOBSET: jobset.RENDERING,
+    Engine.JOB: job.RENDERING,
+}

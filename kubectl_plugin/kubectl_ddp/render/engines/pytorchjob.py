@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp import roots
+from kubectl_ddp.render.engines.engine import Rendering
 
-TEMPLATE: Final = "pytorchjob.yaml.j2"
-
-
-def view(spec: JobSpec) -> dict[str, int]:
-    """What only this engine's template uses."""
-    return {"backoff_limit": spec.nnodes.maximum * max(1, spec.max_restarts)}
+RENDERING: Final = Rendering(root=roots.PYTORCHJOB, template="pytorchjob.yaml.j2", restart_policy=None)

@@ -17,6 +17,7 @@ from kubectl_ddp.cli.prepare import check_local
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.script import LARGEST_BYTES
+from kubectl_ddp.spec.engine import Gang
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.spec.values import EnvSource, SecretKey
 from tests.jobs import a_job
@@ -78,13 +79,14 @@ def test_every_key_of_a_job_file_has_a_flag(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.usefixtures("here")
 def test_flags_become_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     found = rendered(
-        capsys, "train.py", "--nnodes", "2:8", "--gpus", "4", "--env", "A=b=c", "--env", "B=", "--gang", "-n", "team",
+        capsys, "train.py", "--nnodes", "2:8", "--gpus", "4", "--env", "A=b=c", "--env", "B=", "--gang", "kai",
+        "-n", "team",
         "--toleration", "x=y:NoSchedule", "--toleration", "z", "--node-selector", "pool=a", "--secret-env", "T=s:k",
         "--env-from", "secret/s", "--checkpoint-claim", "c", "--", "--epochs", "3", "--", "x",
     )  # fmt: skip
     assert found["script"] == "train.py"
     assert found["args"] == ["--epochs", "3", "--", "x"]
-    assert (found["nnodes"], found["nproc"], found["gpus"], found["gang"]) == ("2:8", 4, 4, True)
+    assert (found["nnodes"], found["nproc"], found["gpus"], found["gang"]) == ("2:8", 4, 4, "kai")
     assert (found["env"]["A"], found["env"]["B"]) == ("b=c", "")
     assert found["tolerations"] == ["x=y:NoSchedule", "z"]
     assert (found["nodeSelector"], found["secretEnv"], found["envFrom"]) == ({"pool": "a"}, {"T": "s:k"}, ["secret/s"])
@@ -149,7 +151,7 @@ def test_the_image_of_the_environment_is_the_default(
         (["train.py", "--nnode", "2"], "has no flag '--nnode'. Did you mean '--nnodes'?"),
         (["train.py", "--epochs", "2"], "has no flag '--epochs'. Flags of the program follow '--'"),
         (["train.py", "extra"], "Got unexpected extra argument (extra)."),
-        (["train.py", "--name", "x" * 60], "is 9 characters too long"),
+        (["train.py", "--name", "x" * 60], "is 12 characters too long"),
         (["train.py", "--name", "Train"], "--name: 'Train' is no name for a job."),
         (
             ["--module", "ddp_trainer", "-j", "2x4", "--", "train", "--global-batch", "4"],
@@ -330,7 +332,7 @@ def test_a_secret_must_be_exported_where_there_are_no_secrets() -> None:
 
 
 def test_what_means_nothing_on_one_machine_is_said() -> None:
-    told = check_local(a_job(gang=True, env_from=(EnvSource("secret", "s"),)), {})
+    told = check_local(a_job(gang=Gang.VOLCANO, env_from=(EnvSource("secret", "s"),)), {})
     assert len(told) == 2
     assert "secret/s" in told[0]
     assert "gang" in told[1]

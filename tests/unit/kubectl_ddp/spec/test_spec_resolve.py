@@ -135,12 +135,15 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "nproc": "1", "gpus": "1", "cpu": "1", "memory": "8Gi", "shm": "1Gi", "image": "a:1", "env": {"A": "1"},
         "secretEnv": {"A": "s:k"}, "envFrom": ["secret/a"], "maxRestarts": "1", "grace": "9s", "checkpointClaim": "a",
         "deadline": "1h", "ttl": "1h", "priority": "a", "nodeSelector": {"a.b/c": "d"},
-        "tolerations": ["a=b:NoSchedule"], "gang": "true", "egress": "closed",
+        "tolerations": ["a=b:NoSchedule"], "gang": "kai", "egress": "closed", "engine": "job",
+        "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
+        "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100",
     }  # fmt: skip
     raw = samples[key]
     given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
     layer = {name: Given(value, Origin(Kind.FLAG, "--it")) for name, value in given.items()}
-    found = resolve([a_file(module="pkg"), layer], HERE)
+    on_gpus = {"gpus": "1"} if key == "gpuType" else {}
+    found = resolve([a_file(module="pkg", **on_gpus), layer], HERE)
     assert all(found.origins[name].place == "--it" for name in given)
 
 
@@ -165,7 +168,30 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
         ({"preset": "gpu-ncl"}, "--preset: there is no preset 'gpu-ncl'. Did you mean 'gpu-nccl'?"),
         ({"egress": "some"}, "--egress: 'some' is not one of open, closed."),
-        ({"gang": "maybe"}, "--gang: 'maybe' is neither true nor false."),
+        ({"gang": "vulcano"}, "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai."),
+        ({"gang": "vulcano"}, "Did you mean 'volcano'?"),
+        ({"engine": "trainjobs"}, "--engine: 'trainjobs' is not one of auto, pytorchjob, trainjob, jobset, job. Did"),
+        ({"mounts": ["hostPath=/data:/data"]}, "asks for a directory of the machine, which Pod Security 'restricted'"),
+        ({"mounts": ["nfs=a:/data"]}, "'nfs' is no kind of volume. Write pvc=NAME:/PATH[:ro], configmap="),
+        ({"mounts": ["pvc=a:data"]}, "'data' is no absolute path. Begin it with '/', as in '/data'."),
+        ({"mounts": ["pvc=a:/data/../etc"]}, "'/data/../etc' is no absolute path."),
+        ({"mounts": ["pvc=a:/usr"]}, "A mount at '/usr' would hide the image's own files."),
+        ({"mounts": ["pvc=A_B:/data"]}, "'A_B' is no name of an object."),
+        ({"mounts": ["pvc=a:/data:rx"]}, "'pvc=a:/data:rx' ends in 'rx'. Write ':ro' to mount it read-only."),
+        ({"mounts": ["configmap=a:/data:rw"]}, "asks to write to a ConfigMap."),
+        ({"mounts": ["emptydir=big:/data"]}, "'big' is no amount of memory."),
+        ({"mounts": ["data"]}, "'data' mounts nothing."),
+        ({"secrets": ["hub"]}, "'hub' mounts no Secret. Write 'NAME:/PATH'"),
+        ({"topology": ["rack"]}, "'rack' is no wish about the nodes' places. Write pack=LABEL or spread=LABEL"),
+        ({"topology": ["pack=rack:now"]}, "'pack=rack:now' is no wish about the nodes' places."),
+        ({"rdma": "ib"}, "'ib' names no RDMA resource. Write RESOURCE or RESOURCE=COUNT, as in 'rdma/ib=8'"),
+        ({"rdma": "rdma/ib=0"}, "'rdma/ib=0' names no RDMA resource."),
+        ({"mig": "half"}, "'half' is no MIG profile."),
+        ({"mig": "1g.10gb", "gpus": "2"}, "has one process and one slice, and nproc is 2"),
+        ({"mig": "1g.10gb", "nproc": "4"}, "and nproc is 4: NCCL does not join slices of one GPU. Leave nproc out"),
+        ({"gpuType": "H100"}, "gpuType is 'H100', and the job asks for no GPU."),
+        ({"gang": "kueue"}, "Kueue starts nothing that is in no queue. Add --queue NAME, a LocalQueue."),
+        ({"gang": "scheduler-plugins", "queue": "q"}, "The scheduler plugins have no queues, and the queue is 'q'."),
         ({"tolerations": ["a:Never"]}, "--tolerations: 'a:Never' is no taint."),
         ({"secretEnv__A": "hub"}, "--secretEnv__A: 'hub' names no entry of a Secret."),
         ({"env__A-B": "1"}, "--env__A-B: 'A-B' is no environment variable."),

@@ -10,7 +10,7 @@ from ddp_trainer.contract import Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Memory, Nodes
-from kubectl_ddp.spec.rules import notes, warnings
+from kubectl_ddp.spec.rules import warnings
 from kubectl_ddp.spec.values import SecretKey
 from tests.jobs import a_job
 
@@ -19,11 +19,11 @@ from tests.jobs import a_job
     ("changes", "sentence"),
     [
         (
-            {"name": "a" * 52},
-            "is 1 character too long: the names of its pods would not fit 63 characters. Use at most 51.",
+            {"name": "a" * 49},
+            "is 1 character too long: the names of its pods would not fit 63 characters. Use at most 48.",
         ),
-        ({"name": "a" * 60}, "is 9 characters too long"),
-        ({"name": "a" * 51, "nnodes": Nodes(1, 100_000)}, "is 1 character too long"),
+        ({"name": "a" * 60}, "is 12 characters too long"),
+        ({"name": "a" * 48, "nnodes": Nodes(1, 100_000)}, "is 4 characters too long"),
         ({"shm": Memory(2 * 2**30)}, "shm 2Gi leaves nothing of 2Gi."),
         ({"gpus": 1, "nproc": 2}, "2 processes cannot share 1 GPU: NCCL refuses two ranks on one. Set nproc to 1"),
         (
@@ -59,7 +59,7 @@ def test_other_variables_are(name: str) -> None:
 
 
 def test_the_longest_name_that_fits_is_taken() -> None:
-    assert a_job(name="a" * 51).name == "a" * 51
+    assert a_job(name="a" * 48).name == "a" * 48
 
 
 def test_flags_of_another_program_are_its_own_business() -> None:
@@ -104,14 +104,3 @@ def test_what_is_probably_not_meant_is_said(changes: dict[str, Any], words: str)
 )
 def test_what_is_plain_raises_no_doubt(changes: dict[str, Any]) -> None:
     assert warnings(a_job(**changes)) == []
-
-
-def test_a_minority_of_nodes_is_explained_and_a_majority_needs_no_words() -> None:
-    assert "no majority" in notes(a_job(nnodes=Nodes(2, 4), checkpoint_claim="c"))[0]
-    assert notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c")) == []
-    assert notes(a_job(nnodes=Nodes(1, 1), checkpoint_claim="c")) == []
-
-
-def test_what_becomes_of_checkpoints_without_a_volume_is_explained() -> None:
-    [note] = notes(a_job(nnodes=Nodes(2, 2)))
-    assert "when all of them go at once, by suspend too, the run begins anew" in note

@@ -1,0 +1,12 @@
+"""Kubernetes' own Indexed Job: no operator, and a headless Service that gives every node a name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.render.engines.engine import Rendering
+
+RENDERING: Final = Rendering(
+    root=roots.JOB, template="job.yaml.j2", beside=("nodes-service.yaml.j2",), has_subdomain=True
+)

@@ -1,0 +1,10 @@
+"""A JobSet of one Indexed Job."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.render.engines.engine import Rendering
+
+RENDERING: Final = Rendering(root=roots.JOBSET, template="jobset.yaml.j2")

@@ -1,0 +1,93 @@
+"""Queues and gangs: what each scheduler wants to read on the objects to start the least number of nodes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.machines import Placement
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.queues import SCHEDULERS, is_kueues
+
+KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+KAI_QUEUE: Final = "kai.scheduler/queue"
+
+Texts = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """What a queue and a gang add to the objects."""
+
+    labels: Texts = field(default_factory=dict)
+    """Of the object that the queue or the scheduler looks at."""
+    annotations: Texts = field(default_factory=dict)
+    """Of the same object."""
+    pod_labels: Texts = field(default_factory=dict)
+    pod_annotations: Texts = field(default_factory=dict)
+    template: str | None = None
+    """Template of the group's own object."""
+
+
+def together(spec: JobSpec, engine: Engine) -> Together:
+    """What the queue and the gang of ``spec`` add to the objects of ``engine``."""
+    if is_kueues(spec):
+        return _kueue(spec, engine)
+    return GANGS[spec.gang](spec) if spec.gang in GANGS else Together()
+
+
+def view(spec: JobSpec, engine: Engine) -> dict[str, Any]:
+    """The templates' part."""
+    return {
+        "together": together(spec, engine),
+        "waits_for_gang": spec.gang is not Gang.NONE,
+        "gang_queue": spec.queue if spec.queue and not is_kueues(spec) else None,
+        "scheduler": spec.scheduler or SCHEDULERS.get(spec.gang),
+    }
+
+
+def _kueue(spec: JobSpec, engine: Engine) -> Together:
+    """Kueue admits a job as a whole; of an Indexed Job also a part, down to the least number of nodes."""
+    partial = {
+        "kueue.x-k8s.io/job-min-parallelism": str(spec.nnodes.minimum),
+        "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
+    }
+    return Together(
+        labels={KUEUE_QUEUE: str(spec.queue)},
+        annotations=partial if engine is Engine.JOB and spec.nnodes.is_elastic else {},
+        pod_annotations=_kueue_topology(spec) if spec.gang is Gang.KUEUE else {},
+    )
+
+
+def _kueue_topology(spec: JobSpec) -> dict[str, str]:
+    """Kueue packs by the topology of its own; it takes one level, so the first that is named."""
+    packs = [wish for wish in spec.topology if wish.placement is Placement.PACK][:1]
+    force = {True: "required", False: "preferred"}
+    return {f"kueue.x-k8s.io/podset-{force[wish.required]}-topology": wish.key for wish in packs}
+
+
+def _volcano(spec: JobSpec) -> Together:
+    return Together(pod_annotations={"scheduling.k8s.io/group-name": spec.name}, template="pod-group-volcano.yaml.j2")
+
+
+def _scheduler_plugins(spec: JobSpec) -> Together:
+    return Together(
+        pod_labels={"scheduling.x-k8s.io/pod-group": spec.name}, template="pod-group-scheduler-plugins.yaml.j2"
+    )
+
+
+def _kai(spec: JobSpec) -> Together:
+    """KAI groups pods by their owner, and reads the least number there."""
+    queue = {KAI_QUEUE: spec.queue} if spec.queue else {}
+    return Together(
+        labels=queue, pod_labels=queue, annotations={"kai.scheduler/batch-min-member": str(spec.nnodes.minimum)}
+    )
+
+
+GANGS: Final[Mapping[Gang, Callable[[JobSpec], Together]]] = {
+    Gang.VOLCANO: _volcano,
+    Gang.SCHEDULER_PLUGINS: _scheduler_plugins,
+    Gang.KAI: _kai,
+}

@@ -1,0 +1,52 @@
+"""Where the pods of the nodes may run: labels of machines, and how they lie to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kubectl_ddp.spec.machines import GPU_PRODUCT, Placement
+from kubectl_ddp.spec.model import JobSpec
+
+
+def view(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
+    """The pod template's part; ``mine`` are the labels that the job's worker pods have in common."""
+    product = {GPU_PRODUCT: spec.gpu_type} if spec.gpu_type else {}
+    return {
+        "node_selector": {**spec.node_selector, **product},
+        "affinity": _affinity(spec, mine),
+        "spread": _spread(spec, mine),
+    }
+
+
+def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
+    """Packing: a pod goes where another of the same job is. The first one finds none, and Kubernetes lets it pass."""
+    terms = {
+        required: [
+            {"topologyKey": wish.key, "labelSelector": {"matchLabels": dict(mine)}}
+            for wish in spec.topology
+            if wish.placement is Placement.PACK and wish.required is required
+        ]
+        for required in (True, False)
+    }
+    found: dict[str, Any] = {}
+    if terms[True]:
+        found["requiredDuringSchedulingIgnoredDuringExecution"] = terms[True]
+    if terms[False]:
+        found["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            {"weight": 100, "podAffinityTerm": term} for term in terms[False]
+        ]
+    return {"podAffinity": found} if found else {}
+
+
+def _spread(spec: JobSpec, mine: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": wish.key,
+            "whenUnsatisfiable": "DoNotSchedule" if wish.required else "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(mine)},
+        }
+        for wish in spec.topology
+        if wish.placement is Placement.SPREAD
+    ]

@@ -1,0 +1,58 @@
+"""What is meant so about a job, and surprises those who know other launchers, or how its engine differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.queues import is_kueues
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.model import JobSpec
+
+
+def notes(spec: JobSpec) -> list[str]:
+    """One sentence or two each."""
+    return [*_of_the_job(spec), *_of_the_engine(spec), *_of_the_queue(spec)]
+
+
+def _of_the_job(spec: JobSpec) -> Iterator[str]:
+    if spec.nnodes.is_elastic and 2 * spec.nnodes.minimum <= spec.nnodes.maximum:
+        yield (
+            f"nnodes {spec.nnodes} is no majority, and need not be: one store decides who is in the run, so a cut "
+            "network makes no second world."
+        )
+    if spec.checkpoint_claim is None:
+        yield (
+            "Without a checkpointClaim each node keeps its own copy of the checkpoints: any one node that stays is "
+            "enough to go on from, and when all of them go at once, by suspend too, the run begins anew."
+        )
+    if spec.rdma is not None:
+        yield (
+            f"{spec.rdma.resource} needs unlimited locked memory, which the container runtime of the machines grants, "
+            "or not; a pod that Pod Security 'restricted' lets in cannot ask for it."
+        )
+
+
+def _of_the_engine(spec: JobSpec) -> Iterator[str]:
+    if spec.nnodes.is_elastic and spec.engine in {Engine.JOBSET, Engine.TRAINJOB}:
+        yield (
+            f"A {spec.engine} asks for {spec.nnodes.maximum} nodes and trains with as many as there are, from "
+            f"{spec.nnodes.minimum} on; it cannot be scaled while it runs."
+        )
+    if spec.engine is Engine.TRAINJOB and spec.ttl_seconds is not None:
+        yield (
+            "The Trainer keeps a TrainJob for ever; ttl removes its JobSet and its pods, and the TrainJob stays until "
+            "it is deleted."
+        )
+
+
+def _of_the_queue(spec: JobSpec) -> Iterator[str]:
+    if is_kueues(spec) and spec.nnodes.is_elastic and spec.engine is not Engine.JOB:
+        yield (
+            f"Kueue admits {spec.nnodes.maximum} nodes at once, or none, and stops a job that is scaled while it runs; "
+            "of the engines only job can begin with fewer."
+        )
+    if spec.gang is Gang.AUTO and spec.queue is None:
+        yield "Who starts the nodes together is found out when the job is submitted: render asks no cluster."

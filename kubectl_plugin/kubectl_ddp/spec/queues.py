@@ -1,0 +1,35 @@
+"""Rules between the queue, the gang and the scheduler of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.engine import Gang
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.model import JobSpec
+
+OF_KUEUE: Final = frozenset({Gang.NONE, Gang.AUTO, Gang.KUEUE})
+"""Gangs beside which a queue is one of Kueue's; Volcano and KAI have queues of their own."""
+SCHEDULERS: Final = {
+    Gang.VOLCANO: "volcano",
+    Gang.SCHEDULER_PLUGINS: "scheduler-plugins-scheduler",
+    Gang.KAI: "kai-scheduler",
+}
+"""The names under which these schedulers are installed by default."""
+
+
+def the_gang_has_a_queue(spec: JobSpec) -> None:
+    """Kueue knows jobs by their queue, and the scheduler plugins know no queues."""
+    if spec.gang is Gang.KUEUE and spec.queue is None:
+        raise UsageError("Kueue starts nothing that is in no queue.", hint="Add --queue NAME, a LocalQueue.")
+    if spec.gang is Gang.SCHEDULER_PLUGINS and spec.queue is not None:
+        raise UsageError(
+            f"The scheduler plugins have no queues, and the queue is '{spec.queue}'.", hint="Leave one of them out."
+        )
+
+
+def is_kueues(spec: JobSpec) -> bool:
+    """Whether Kueue decides when the job runs."""
+    return spec.queue is not None and spec.gang in OF_KUEUE

@@ -1,0 +1,191 @@
+"""One job on four engines: the same pods and companions, the same exit codes, each engine's traps avoided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from ddp_trainer.contract import Annotation, Exit, Label, Role
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object
+from kubectl_ddp.render import Site, engine_of, render
+from kubectl_ddp.render.engines import RENDERINGS
+from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.quantity import Nodes
+from tests.jobs import a_job, jobs
+from tests.rendered import store_job, worker_job, worker_template
+
+RUN = "0123456789ab"
+ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
+BATCH = (Engine.TRAINJOB, Engine.JOBSET, Engine.JOB)
+"""Those whose pods a batch Job makes."""
+
+
+def objects_of(engine: Engine, **changes: Any) -> list[Object]:
+    return render(a_job(engine=engine, **changes), RUN)
+
+
+def test_every_engine_can_be_rendered_and_found_again() -> None:
+    assert set(RENDERINGS) == set(ENGINES)
+    assert [root.engine for root in roots.ROOTS.values()] == [str(engine) for engine in ENGINES]
+    for engine in ENGINES:
+        root = roots.root_of(objects_of(engine))
+        assert (root["apiVersion"], root["kind"]) == (
+            roots.ROOTS[engine].api_version,
+            roots.ROOTS[engine].kind,
+        )
+        assert set(root["metadata"]["annotations"]) >= {Annotation.SPEC, Annotation.DIGEST}
+
+
+@pytest.mark.parametrize(
+    ("engine", "kinds"),
+    [
+        (Engine.PYTORCHJOB, ["PyTorchJob"]),
+        (Engine.TRAINJOB, ["TrainingRuntime", "TrainJob"]),
+        (Engine.JOBSET, ["JobSet"]),
+        (Engine.JOB, ["Job", "Service"]),
+    ],
+)
+def test_each_engine_has_its_root_and_all_have_the_same_companions(engine: Engine, kinds: list[str]) -> None:
+    found = [item["kind"] for item in objects_of(engine)]
+    assert found == [*kinds, "Job", "Service", "NetworkPolicy", "PodMonitor"]
+
+
+def test_the_pods_are_the_same_on_every_engine() -> None:
+    expected = worker_template(objects_of(Engine.PYTORCHJOB))
+    for engine in BATCH:
+        found = worker_template(objects_of(engine))
+        own = {"restartPolicy": "Never"} | ({"subdomain": "digits"} if engine is Engine.JOB else {})
+        assert {key: found["spec"].pop(key) for key in own} == own
+        found["spec"]["containers"][0]["name"] = expected["spec"]["containers"][0]["name"]
+        assert found == expected
+
+
+def test_the_companions_are_the_same_on_every_engine() -> None:
+    first, *others = ([item for item in objects_of(engine) if roots.kind_of(item) is None] for engine in ENGINES)
+    for found in others:
+        own = [item for item in found if item not in first]
+        assert {item["kind"] for item in own} <= {"TrainingRuntime", "Service"}
+        assert [item for item in found if item not in own] == first
+
+
+@given(jobs())
+@settings(deadline=None, max_examples=50)
+def test_any_job_has_exactly_one_root_and_its_store_beside_the_workers(spec: JobSpec) -> None:
+    objects = render(spec, RUN)
+    root = roots.root_of(objects)
+    assert root["kind"] == roots.ROOTS[engine_of(spec)].kind
+    assert roots.bounds(root) == (spec.nnodes.minimum, spec.nnodes.maximum)
+    assert roots.processes_per_node(root) == spec.nproc
+    assert roots.desired_nodes(root) == spec.nnodes.maximum
+    assert store_job(objects)["metadata"]["labels"][Label.ROLE] == Role.STORE
+    assert worker_template(objects)["metadata"]["labels"][Label.ROLE] == Role.WORKER
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("suspended", [True, False])
+def test_a_job_can_be_made_before_it_may_run(engine: Engine, suspended: bool) -> None:
+    root = roots.root_of(render(a_job(engine=engine), RUN, suspended=suspended))
+    assert roots.is_to_be_suspended(root) is suspended
+    roots.put(root, roots.ROOTS[engine].suspend, value=not suspended)
+    assert roots.is_to_be_suspended(root) is not suspended
+
+
+@pytest.mark.parametrize("engine", BATCH)
+def test_exit_codes_mean_on_a_batch_job_what_they_mean_to_the_operator(engine: Engine) -> None:
+    """1 to 127 fail the job, 128 and above make the pod anew, and a pod that was taken away costs nothing."""
+    job = worker_job(objects_of(engine))
+    disrupted, permanent = job["podFailurePolicy"]["rules"]
+    assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    codes = permanent["onExitCodes"]
+    assert (permanent["action"], codes["operator"]) == ("FailJob", "In")
+    assert codes["containerName"] == job["template"]["spec"]["containers"][0]["name"]
+    assert set(codes["values"]) == set(range(1, 128))
+    retryable = {Exit.TERMINATED, Exit.RENDEZVOUS_LOST, Exit.HANG, Exit.STALE_GENERATION, 137, 139}
+    assert not retryable & set(codes["values"])
+    assert Exit.DO_NOT_RESTART in codes["values"]
+
+
+@pytest.mark.parametrize("engine", BATCH)
+def test_a_batch_job_keeps_one_pod_per_node_and_ends_with_the_first_that_ends_well(engine: Engine) -> None:
+    job = worker_job(objects_of(engine, nnodes=Nodes(2, 8), max_restarts=10))
+    assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 8, 8)
+    assert job["backoffLimit"] == 80
+    assert job["successPolicy"] == {"rules": [{"succeededCount": 1}]}
+    assert (job["podReplacementPolicy"], job["template"]["spec"]["restartPolicy"]) == ("Failed", "Never")
+
+
+def test_a_backoff_beyond_what_kubernetes_counts_is_the_largest_it_counts() -> None:
+    job = worker_job(objects_of(Engine.JOB, nnodes=Nodes(1, 100_000), max_restarts=100_000_000))
+    assert job["backoffLimit"] == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "deadline", "ttl"),
+    [
+        (
+            Engine.PYTORCHJOB,
+            ("spec", "runPolicy", "activeDeadlineSeconds"),
+            ("spec", "runPolicy", "ttlSecondsAfterFinished"),
+        ),
+        (Engine.JOB, ("spec", "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
+        (Engine.JOBSET, (*roots.POD_JOB, "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
+        (Engine.TRAINJOB, ("spec", "activeDeadlineSeconds"), None),
+    ],
+)
+def test_deadline_and_time_to_live_stand_where_the_engine_reads_them(
+    engine: Engine, deadline: roots.Path, ttl: roots.Path | None
+) -> None:
+    objects = objects_of(engine, deadline_seconds=60, ttl_seconds=0)
+    root = roots.root_of(objects)
+    assert roots.at(root, deadline) == 60
+    if ttl is not None:
+        assert roots.at(root, ttl) == 0
+    else:
+        assert objects[0]["spec"]["template"]["spec"]["ttlSecondsAfterFinished"] == 0
+        assert "activeDeadlineSeconds" not in worker_job(objects)
+    without = roots.root_of(objects_of(engine))
+    assert roots.at(without, deadline) is None
+    assert ttl is None or roots.at(without, ttl) is None
+
+
+def test_a_set_is_never_begun_anew_since_its_job_counts_already() -> None:
+    assert roots.root_of(objects_of(Engine.JOBSET))["spec"]["failurePolicy"] == {"maxRestarts": 0}
+    runtime = objects_of(Engine.TRAINJOB)[0]
+    assert runtime["spec"]["template"]["spec"]["failurePolicy"] == {"maxRestarts": 0}
+
+
+def test_a_train_job_brings_its_runtime_and_is_told_how_many() -> None:
+    runtime, job, *_ = objects_of(Engine.TRAINJOB, nnodes=Nodes(2, 8))
+    assert runtime["metadata"]["name"] == job["metadata"]["name"] == "digits"
+    assert job["spec"]["runtimeRef"] == {
+        "apiGroup": "trainer.kubeflow.org",
+        "kind": "TrainingRuntime",
+        "name": "digits",
+    }
+    assert job["spec"]["trainer"] == {"numNodes": 8, "numProcPerNode": 2}
+    [replicated] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert (replicated["name"], replicated["replicas"]) == ("node", 1)
+    assert replicated["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    [container] = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["name"] == "node"
+    assert "--nnodes=2:8" in container["args"]
+    assert not any(variable["name"].startswith("PET_") for variable in container["env"])
+
+
+def test_the_nodes_of_a_plain_job_have_names() -> None:
+    objects = objects_of(Engine.JOB)
+    service = objects[1]
+    assert (service["kind"], service["metadata"]["name"]) == ("Service", "digits")
+    assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
+    assert service["spec"]["selector"] == {Label.JOB: "digits", Label.ROLE: Role.WORKER}
+    assert worker_template(objects)["spec"]["subdomain"] == "digits"
+
+
+def test_this_machine_is_given_the_kind_that_it_interprets() -> None:
+    for engine in Engine:
+        assert render(a_job(engine=engine), RUN, site=Site.LOCAL)[0]["kind"] == "PyTorchJob"
+    assert engine_of(a_job()) is Engine.PYTORCHJOB

@@ -1,0 +1,51 @@
+"""What surprises those who know other launchers, and how the engines differ, is said in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.machines import Rdma
+from kubectl_ddp.spec.notes import notes
+from kubectl_ddp.spec.quantity import Nodes
+from tests.jobs import a_job
+
+
+def test_a_minority_of_nodes_is_explained_and_a_majority_needs_no_words() -> None:
+    assert "no majority" in notes(a_job(nnodes=Nodes(2, 4), checkpoint_claim="c"))[0]
+    assert notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c")) == []
+    assert notes(a_job(nnodes=Nodes(1, 1), checkpoint_claim="c")) == []
+
+
+def test_what_becomes_of_checkpoints_without_a_volume_is_explained() -> None:
+    [note] = notes(a_job(nnodes=Nodes(2, 2)))
+    assert "when all of them go at once, by suspend too, the run begins anew" in note
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine": Engine.JOBSET}, "A jobset asks for 4 nodes and trains with as many as there are, from 3 on"),
+        ({"engine": Engine.TRAINJOB}, "A trainjob asks for 4 nodes"),
+        ({"engine": Engine.JOBSET}, "it cannot be scaled while it runs"),
+        (
+            {"engine": Engine.TRAINJOB, "nnodes": Nodes(4, 4), "ttl_seconds": 9},
+            "the TrainJob stays until it is deleted",
+        ),
+        ({"engine": Engine.PYTORCHJOB, "queue": "q"}, "Kueue admits 4 nodes at once, or none"),
+        ({"gang": Gang.AUTO}, "render asks no cluster"),
+        ({"rdma": Rdma("rdma/ib")}, "rdma/ib needs unlimited locked memory"),
+    ],
+)
+def test_how_an_engine_or_a_queue_differs_is_said(changes: dict[str, Any], words: str) -> None:
+    [note] = notes(a_job(**{"nnodes": Nodes(3, 4), "checkpoint_claim": "c"} | changes))
+    assert words in note
+
+
+@pytest.mark.parametrize(
+    "changes", [{"engine": Engine.JOB}, {"engine": Engine.JOB, "queue": "q"}, {"engine": Engine.PYTORCHJOB}]
+)
+def test_an_engine_that_does_all_that_is_asked_needs_no_words(changes: dict[str, Any]) -> None:
+    assert notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c", **changes)) == []
