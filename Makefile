@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PEERS  := build/peers
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-unit test-local test-cluster lint bench docs image lock clean
+.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers lint bench docs image lock clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -33,6 +34,11 @@ test-local: $(READY) ## Tests with real processes, one at a time, and every comm
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(BIN)/python -m pytest -q tests/cluster
 
+peers: $(PEERS)/.ready ## Install Lightning, Accelerate and transformers in build/peers, beside what .venv has
+
+test-peers: $(PEERS)/.ready ## Tests with scripts of other libraries, after `make peers`
+	@$(PEERS)/bin/python -m pytest -q tests/peers
+
 lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -55,6 +61,14 @@ lock: $(READY) ## Pin what is installed in .venv as constraints.txt
 
 clean: ## Remove what the verbs made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(PEERS)/.ready: $(READY) constraints-peers.txt
+	@$(BIN)/python -m venv --without-pip --clear $(PEERS)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv_of_ours.pth"
+	@$(BIN)/python -m pip --python $(PEERS)/bin/python install --disable-pip-version-check --quiet \
+		--constraint constraints.txt --constraint constraints-peers.txt --group bench
+	@touch $@
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3." >&2; exit 1; }

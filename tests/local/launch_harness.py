@@ -181,3 +181,35 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):  # gone before the open, or between it and the read
         return False
+
+
+def worker_pid(launcher: int, rank: int) -> int:
+    """The first worker of this rank, by what the kernel keeps of its first environment."""
+    for task in Path(f"/proc/{launcher}/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return int(pid)
+    raise AssertionError(f"launcher {launcher} has no worker of rank {rank}")
+
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+def run_and_kill(stage: Stage, script: str, epochs: int) -> Running:
+    """Run one of the scripts that know nothing of us on two ranks; kill rank 1 when some epochs are done."""
+    flags = ["--nproc-per-node", "2", "--max-restarts", "1", str(SCRIPTS / script)]
+    run = stage.launch(*flags, "--epochs", str(epochs), "--output", str(stage.folder), OMP_NUM_THREADS="1")
+    run.line(r"^epoch 1 ")
+    os.kill(worker_pid(run.pid, 1), signal.SIGKILL)
+    return run
+
+
+def check_recovered(run: Running, epochs: int) -> None:
+    """It went on from its own checkpoint, did every epoch once, and the last lines say so."""
+    assert run.code() == 0, run.output
+    resumed = int(run.line(r"resuming .*epoch (\d+)")[1])
+    assert resumed >= 2, run.output
+    assert f"epoch {epochs - 1} " in run.output
+    done = [int(number) for number in re.findall(r"^epoch (\d+) ", run.output, re.MULTILINE)]
+    assert sorted(set(done)) == list(range(epochs))
+    assert run.lines[-2] == "ddp-launch: Restarts by cause: failure 1."
