@@ -59,6 +59,8 @@ class Env(StrEnum):
     """Seconds, what ``--hang-floor`` is by default."""
     PULSE = "DDP_PULSE"
     """File that a worker marks what it is doing in; set by the launcher for its workers, and theirs alone."""
+    LINT_IGNORE = "DDP_LINT_IGNORE"
+    """Rules of :mod:`ddp_trainer.lint` to leave out, with commas, or ``all``."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 

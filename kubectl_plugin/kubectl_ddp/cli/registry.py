@@ -28,6 +28,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
     RUN: {
         "submit": Entry("kubectl_ddp.cli.submit", "submit", "Run a script or a job file, on a cluster or here."),
         "render": Entry("kubectl_ddp.cli.render", "render", "Print the objects that submit would create."),
+        "lint": Entry("kubectl_ddp.cli.lint", "lint", "Say what is doubtful in a job's environment."),
     },
     SEE: {
         "list": Entry("kubectl_ddp.cli.list", "list_jobs", "List jobs."),

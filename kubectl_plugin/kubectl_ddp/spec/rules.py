@@ -31,6 +31,8 @@ TORCHRUN_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
+THE_USERS: Final = frozenset({Env.LINT_IGNORE})
+"""Variables of the contract that a job may set itself."""
 SECRET_NAME: Final = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE
 )
@@ -83,7 +85,7 @@ def _processes_have_a_gpu_each(spec: JobSpec) -> None:
 
 def _variables_are_free(spec: JobSpec) -> None:
     names = [*spec.env, *spec.secret_env]
-    for name in names:
+    for name in (name for name in names if name not in THE_USERS):
         if name in TORCHRUN_NAMES or name.startswith(RESERVED_PREFIXES) or name in set(Env):
             raise UsageError(
                 f"The environment variable {name} is set by the launcher for each rank.",

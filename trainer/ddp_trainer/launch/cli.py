@@ -24,6 +24,7 @@ from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.client import TcpLink
 from ddp_trainer.launch.companions import Companion
 from ddp_trainer.launch.core import Core, Limits
+from ddp_trainer.launch.doubts import doubts
 from ddp_trainer.launch.endpoint import Endpoint, is_this_host, parse_endpoint
 from ddp_trainer.launch.environment import Launch
 from ddp_trainer.launch.errors import LaunchError
@@ -84,6 +85,9 @@ def main(
         for sentence in platforms.apply(arguments, environ):
             say(sentence)
         plan = make_plan(arguments, environ)
+        if not arguments.no_lint:
+            for sentence in doubts(environ, nodes=plan.policy.max_nodes, nproc=plan.node.local_world_size):
+                say(sentence)
         with _folders(plan, environ) as (log_dir, metrics_dir):
             return asyncio.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload))
     except LaunchError as error:

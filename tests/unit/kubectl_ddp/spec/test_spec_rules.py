@@ -10,7 +10,7 @@ from ddp_trainer.contract import Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Memory, Nodes
-from kubectl_ddp.spec.rules import warnings
+from kubectl_ddp.spec.rules import THE_USERS, warnings
 from kubectl_ddp.spec.values import SecretKey
 from tests.jobs import a_job
 
@@ -44,7 +44,16 @@ def test_a_contradiction_is_one_sentence_with_the_values(changes: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "TORCHELASTIC_RUN_ID", "DDP_ANYTHING", *Env]
+    "name",
+    [
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "PET_NNODES",
+        "TORCHELASTIC_RUN_ID",
+        "DDP_ANYTHING",
+        *sorted(set(Env) - THE_USERS),
+    ],
 )
 def test_variables_of_the_launcher_are_not_the_users(name: str) -> None:
     with pytest.raises(UsageError, match=f"The environment variable {name} is set by the launcher"):

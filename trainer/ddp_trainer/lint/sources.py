@@ -1,0 +1,23 @@
+"""Where the rules are written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ENV: Final = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+TROUBLESHOOTING: Final = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+TORCH_NCCL: Final = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
+TORCH_DISTRIBUTED: Final = "https://docs.pytorch.org/docs/stable/distributed.html"
+TORCH_CUDA: Final = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+FLIGHT_RECORDER: Final = "https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"
+EFA: Final = "https://github.com/awslabs/awsome-distributed-ai (efa-cheatsheet)"
+
+
+def env(name: str) -> str:
+    """The variable's paragraph in NCCL's guide."""
+    return f"{ENV}#{name.lower().replace('_', '-')}"
+
+
+def issue(repository: str, number: int) -> str:
+    """An issue on GitHub."""
+    return f"https://github.com/{repository}/issues/{number}"
