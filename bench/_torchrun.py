@@ -61,21 +61,22 @@ class Torchrun:
     port: int = field(default_factory=free_port)
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start_agent(self) -> None:
-        """Start one more agent, with a loopback address of its own."""
+    def start_agent(self, place: int | None = None) -> None:
+        """Start one more agent, with a loopback address of its own, or one anew in the place of one that is gone."""
+        number = len(self.agents) if place is None else place
         command = [
             *(sys.executable, "-m", "torch.distributed.run"),
             *(f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"),
-            *(f"--local-addr=127.0.0.{len(self.agents) + 1}", *self.arguments, str(SCRIPT)),
+            *(f"--local-addr=127.0.0.{number + 1}", *self.arguments, str(SCRIPT)),
             *(f"--trace={self.log}", f"--checkpoint={self.directory / 'checkpoint.pt'}"),
         ]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        with (self.directory / f"agent-{len(self.agents)}.log").open("wb") as output:
+        with (self.directory / f"agent-{number}.log").open("ab") as output:
             agent = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
-        self.agents.append(agent)
+        self.agents[number : number + 1] = [agent]
 
     @property
     def log(self) -> Path:

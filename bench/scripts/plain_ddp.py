@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from storm_faults import VARIABLE, obey
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -46,6 +47,8 @@ def main() -> None:
     ddp = DistributedDataParallel(model)
     with options.trace.open("a", buffering=1) as log:
         for step in range(first + 1, options.steps + 1):
+            if VARIABLE in os.environ:
+                obey()
             optimizer.zero_grad()
             ddp(torch.randn(16, 64)).square().mean().backward()
             optimizer.step()

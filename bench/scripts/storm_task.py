@@ -1,0 +1,27 @@
+"""Digits whose steps take their time, and obey the storm: the task of ``bench storm``."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from torch import Tensor
+
+from bench.scripts.storm_faults import VARIABLE, obey
+from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+
+PAUSE_SECONDS = 0.02
+
+
+class _StormyImages(LabelledImages):
+    def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        obey()
+        time.sleep(PAUSE_SECONDS)
+        return super().batch(ids)
+
+
+class StormyDigits(Digits):
+    """Digits; without a letter box they come at full speed, and are the same."""
+
+    def train_samples(self) -> LabelledImages:
+        return (_StormyImages if VARIABLE in os.environ else LabelledImages)(self._train.images, self._train.labels)
