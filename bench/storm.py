@@ -29,7 +29,7 @@ from bench._jobs import ROOT, LocalJobs, Rank, all_stepped
 from bench._torchrun import Torchrun, children, torchrun
 from bench.harness import CannotMeasure, Options, Report
 from bench.scripts.storm_faults import ORDERS, VARIABLE
-from ddp_trainer.contract import Role
+from ddp_trainer.contract import Env, Role
 from ddp_trainer.train.checkpoint import Checkpoint, directories, read, unpack
 from ddp_trainer.train.exact.digest import sha256
 
@@ -41,7 +41,8 @@ PATIENCE_SECONDS: Final = 60.0
 NAME: Final = "storm"
 NODES: Final = 2
 NPROC: Final = 2
-HANGS: Final = ()
+HANGS: Final = ("--env", f"{Env.ON_HANG}=act", "--env", f"{Env.HANG_FLOOR}=2")
+"""A rank that stands still is not waited for longer than the learned limit, or two seconds."""
 TRAIN: Final = (
     *("train", "--task", "bench.scripts.storm_task:StormyDigits", "--epochs", "1000000"),
     *("--level", "exact", "--shards", "4", "--global-batch", "64"),
