@@ -31,7 +31,7 @@ TORCHRUN_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
-THE_USERS: Final = frozenset({Env.LINT_IGNORE})
+THE_USERS: Final = frozenset({Env.LINT_IGNORE, Env.PREFLIGHT})
 """Variables of the contract that a job may set itself."""
 SECRET_NAME: Final = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE

@@ -52,8 +52,9 @@ def _trouble(facts: Facts, report: Report, chosen: Choice, failed: Sequence[Prob
 
 def _interface_hint(report: Report, variable: str) -> str:
     owner = next((each.name for each in report.interfaces if report.route in each.addresses), "")
-    exact = "=" if variable == NCCL_VARIABLE else ""
-    return f"export {variable}={exact}{owner or 'the interface that leads to the other nodes'} on this node"
+    if not owner:
+        return f"set {variable} to the interface that leads to the other nodes"
+    return f"export {variable}={'=' if variable == NCCL_VARIABLE else ''}{owner} on this node"
 
 
 def families(facts: Facts) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ async def probe(own: Report, reports: tuple[Report, ...]) -> tuple[Probe, ...]:
             outcome=outcome,
         )
 
-    doors = [*_endpoint(own), *(door for peer in reports if peer.token != own.token for door in _doors(peer))]
+    doors = [*_endpoint(own), *(door for peer in reports if peer.token != own.token for door in _doors(own, peer))]
     return tuple(await asyncio.gather(*map(knock_at, doors)))
 
 
@@ -53,16 +53,16 @@ def _endpoint(own: Report) -> Iterator[_Door]:
         yield _Door("", Purpose.ENDPOINT, address, own.endpoint_port)
 
 
-def _doors(peer: Report) -> Iterator[_Door]:
+def _doors(own: Report, peer: Report) -> Iterator[_Door]:
     """What the ranks of other nodes will need of this one."""
     if peer.route:
         yield _Door(peer.token, Purpose.RANDOM, peer.route, peer.listening.random)
         if peer.listening.rendezvous:
             yield _Door(peer.token, Purpose.RENDEZVOUS, peer.route, peer.listening.rendezvous)
     for purpose, chosen in ((Purpose.GLOO, peer.gloo), (Purpose.NCCL, peer.nccl)):
-        # Loopback is another machine from every machine, so it is judged without a knock.
-        is_elsewhere = chosen.address not in {"", peer.route} and not is_loopback(chosen.address)
-        if is_elsewhere:
+        is_elsewhere = chosen.address not in {"", peer.route}
+        # Loopback is another machine from every machine, and one machine reaches itself: both need no knock.
+        if is_elsewhere and not is_loopback(chosen.address) and peer.machine != own.machine:
             yield _Door(peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random)
 
 

@@ -62,7 +62,9 @@ def test_variables_of_the_launcher_are_not_the_users(name: str) -> None:
         a_job(secret_env={name: SecretKey("s", "k")})
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "NCCL_DEBUG", "TORCH_LOGS", "PYTHONUNBUFFERED", "HOME"])
+@pytest.mark.parametrize(
+    "name", ["OMP_NUM_THREADS", "NCCL_DEBUG", "TORCH_LOGS", "PYTHONUNBUFFERED", "HOME", "DDP_PREFLIGHT"]
+)
 def test_other_variables_are(name: str) -> None:
     assert a_job(env={name: "1"}).env == {name: "1"}
 
