@@ -42,7 +42,7 @@ def _of_failure(failure: Failure) -> str:
         return f"{failure.message}, and was killed for it."
     first_line = failure.message.partition("\n")[0]
     how = evidence.sentence_of(failure.exit_code)
-    what = how if first_line == how else f"{how}: {first_line}"
+    what = how if first_line == how else f"{how}: {first_line.rstrip('.')}"
     hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
     host = f" ({failure.host})" if failure.host and not failure.node.startswith(failure.host) else ""
     return f"Rank {failure.rank} on {failure.node}{host} failed first, it {what}{hint}."

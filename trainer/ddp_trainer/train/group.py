@@ -19,8 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_trainer.train.backend import choose_backend
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import PeerLost
+from ddp_trainer.train.options import BackendName
 
 _CHUNK_BYTES: Final = 64 << 20
 """Bytes are broadcast in pieces, so that a large checkpoint needs no second copy on the device."""
@@ -55,15 +57,18 @@ class Group:
         """What the ranks are about, for the sentence that tells of a lost peer."""
 
     @classmethod
-    def join(cls, env: Environment, device: torch.device, timeout_seconds: float) -> Group:
+    def join(
+        cls, env: Environment, device: torch.device, timeout_seconds: float, asked: BackendName = BackendName.AUTO
+    ) -> Group:
         """Meet the other ranks of this generation.
 
         Raises:
+            BadConfig: the backend that was asked for is not to be had here.
             PeerLost: they did not come within the timeout, or the master port cannot be used.
         """
         if env.world_size == 1:
             return cls(0, 1, "none", device)
-        backend = "nccl" if device.type == "cuda" else "gloo"
+        backend = choose_backend(asked, device)
         timeout = timedelta(seconds=timeout_seconds)
         where = f"{env.master_address}:{env.master_port}"
         what = f"Rank {env.rank} could not meet its {env.world_size - 1} peers at {where}"

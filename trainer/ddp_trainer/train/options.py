@@ -81,6 +81,16 @@ class BalanceName(StrEnum):
     DYNAMIC = "dynamic"
 
 
+class BackendName(StrEnum):
+    """What carries the collectives."""
+
+    AUTO = "auto"
+    """NCCL between GPUs, else gloo."""
+    GLOO = "gloo"
+    NCCL = "nccl"
+    MPI = "mpi"
+
+
 class OptionGroup(StrEnum):
     """Headings in ``--help``."""
 
@@ -129,6 +139,16 @@ class Options:
     image_size: int | None = field(
         default=None,
         metadata=flagged(OptionGroup.TASK, "side of the images, in pixels (default: 64)", parse=int, metavar="N"),
+    )
+
+    backend: BackendName = field(
+        default=BackendName.AUTO,
+        metadata=flagged(
+            OptionGroup.STRATEGY,
+            "auto, gloo, nccl or mpi: what carries the collectives (default: auto)",
+            parse=BackendName,
+            metavar="NAME",
+        ),
     )
 
     workers: int = field(

@@ -155,7 +155,7 @@ class Job:
         """Meet the other ranks, and make what depends on them."""
         config, env = self._config, self._env
         limit_threads(env)
-        self._group = Group.join(env, choose_device(config.device, env), config.timeout_seconds)
+        self._group = Group.join(env, choose_device(config.device, env), config.timeout_seconds, config.backend)
         self._open.callback(self._group.close)
         self._recorder.identity(
             rank=env.rank,

@@ -129,7 +129,7 @@ def _train(task: Task, given: _Given) -> Outcome:
     env, config = given.env, given.config
     limit_threads(env, config)
     device = choose_device(config.device, env)
-    group = Group.join(env, device, config.timeout_seconds)
+    group = Group.join(env, device, config.timeout_seconds, config.backend)
     given.recorder.identity(
         rank=env.rank,
         local_rank=env.local_rank,
