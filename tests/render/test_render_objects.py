@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from ddp_trainer.contract import (
     CONTAINER,
     NAME_LENGTH,
+    SWITCHES,
     Annotation,
     CheckpointScope,
     Env,
@@ -30,7 +31,7 @@ from kubectl_ddp.spec.document import digest, from_document
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Module, Script
 from kubectl_ddp.spec.quantity import Memory, Nodes
-from kubectl_ddp.spec.rules import THE_USERS, longest_suffix
+from kubectl_ddp.spec.rules import longest_suffix
 from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
 from tests.jobs import a_job, jobs
 from tests.rendered import templates
@@ -247,8 +248,13 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert found[Env.METRICS_PORT] == "9464"
     assert found[Env.GRACE_SECONDS] == "30"
     assert found[Env.SHARE_STORE_OFF] == "1"
-    launchers = {Env.METRICS_ADDRESS, Env.METRICS_DIR, Env.GENERATION, Env.FENCE, Env.RESTARTS}
-    assert set(Env) - set(found) == launchers | THE_USERS
+    launchers = {Env.METRICS_ADDRESS, Env.METRICS_DIR, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE}
+    assert set(Env) - set(found) == launchers | SWITCHES
+
+
+@pytest.mark.parametrize("switch", sorted(SWITCHES))
+def test_a_job_may_set_the_launchers_switches(switch: str) -> None:
+    assert environment(a_job(env={switch: "off"}))[switch] == "off"
 
 
 def test_the_users_variables_win_over_those_that_are_only_a_default() -> None:

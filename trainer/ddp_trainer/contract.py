@@ -65,6 +65,10 @@ class Env(StrEnum):
     """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
 
+SWITCHES: Final = frozenset({Env.PREFLIGHT, Env.ON_HANG, Env.HANG_FLOOR, Env.LINT_IGNORE})
+"""Variables of the launcher that a job may set as it likes; the others are the launcher's and the platform's."""
+
+
 class CheckpointScope(StrEnum):
     """Which ranks see the same checkpoint directory, and so which of them write."""
 

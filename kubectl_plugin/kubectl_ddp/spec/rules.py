@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.contract import NAME_LENGTH, Env
+from ddp_trainer.contract import NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import machines, mounts, queues
 from kubectl_ddp.spec.doubt import Doubt
@@ -31,8 +31,6 @@ TORCHRUN_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
-THE_USERS: Final = frozenset({Env.LINT_IGNORE, Env.PREFLIGHT})
-"""Variables of the contract that a job may set itself."""
 SECRET_NAME: Final = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE
 )
@@ -85,7 +83,7 @@ def _processes_have_a_gpu_each(spec: JobSpec) -> None:
 
 def _variables_are_free(spec: JobSpec) -> None:
     names = [*spec.env, *spec.secret_env]
-    for name in (name for name in names if name not in THE_USERS):
+    for name in (name for name in names if name not in SWITCHES):
         if name in TORCHRUN_NAMES or name.startswith(RESERVED_PREFIXES) or name in set(Env):
             raise UsageError(
                 f"The environment variable {name} is set by the launcher for each rank.",

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.contract import Env
+from ddp_trainer.contract import SWITCHES, Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Memory, Nodes
-from kubectl_ddp.spec.rules import THE_USERS, warnings
+from kubectl_ddp.spec.rules import warnings
 from kubectl_ddp.spec.values import SecretKey
 from tests.jobs import a_job
 
@@ -52,7 +52,7 @@ def test_a_contradiction_is_one_sentence_with_the_values(changes: dict[str, Any]
         "PET_NNODES",
         "TORCHELASTIC_RUN_ID",
         "DDP_ANYTHING",
-        *sorted(set(Env) - THE_USERS),
+        *sorted(set(Env) - SWITCHES),
     ],
 )
 def test_variables_of_the_launcher_are_not_the_users(name: str) -> None:
