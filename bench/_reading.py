@@ -9,12 +9,17 @@ Groups are forked from a server that has imported what they need, since an impor
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import multiprocessing
 import os
+import random
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Final, Self
@@ -23,8 +28,12 @@ from bench.harness import CannotMeasure
 
 SAMPLES: Final = 1000
 SEED: Final = 3
-GROUP_SECONDS: Final = 300
-"""After which a group that has not ended never will."""
+GROUP_SECONDS: Final = 180
+"""After which a group that has not ended never will; its ranks then say where they are."""
+PARTING_SECONDS: Final = 10
+"""In which the others have to notice that a rank failed."""
+PORTS: Final = range(20_000, 32_000)
+"""Below those that the kernel hands to connections, one of which could take a port between its choice and its use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +143,31 @@ def read_epoch(
 
 
 def _run(context: ForkServerContext, arm: Arm, stages: Sequence[Stage], logs: Path) -> list[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     ranks = [context.Process(target=_rank, args=(arm, stage, logs, port)) for stage in stages]
     for rank in ranks:
         rank.start()
-    for rank in ranks:
-        rank.join(GROUP_SECONDS)
+    deadline = time.monotonic() + GROUP_SECONDS
+    while (left := [rank.sentinel for rank in ranks if rank.exitcode is None]) and time.monotonic() < deadline:
+        wait(left, timeout=deadline - time.monotonic())
+        if any(rank.exitcode for rank in ranks):
+            deadline = min(deadline, time.monotonic() + PARTING_SECONDS)
     codes = [rank.exitcode for rank in ranks]
     for rank in ranks:
         rank.kill()
         rank.join()
         rank.close()
     if None in codes:
-        raise CannotMeasure(f"{arm.__name__} at {len(stages)} ranks did not end within {GROUP_SECONDS} s.")
+        raise CannotMeasure(f"{arm.__name__} at {len(stages)} ranks did not end in time, but with {codes}.")
     return [code for code in codes if code is not None]
+
+
+def _free_port() -> int:
+    for port in random.sample(PORTS, k=len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise CannotMeasure(f"No port from {PORTS.start} to {PORTS.stop} is free.")
 
 
 def _rank(arm: Arm, stage: Stage, logs: Path, port: int) -> None:
@@ -168,5 +186,8 @@ def _rank(arm: Arm, stage: Stage, logs: Path, port: int) -> None:
         "DDP_RUN_ID": "samples",
         "OMP_NUM_THREADS": "1",
     }
+    faulthandler.dump_traceback_later(GROUP_SECONDS - PARTING_SECONDS)
     with Log(logs, stage) as log:
         arm(stage, log)
+    # What is measured is done. A process group of gloo that is taken down while DDP holds it may wait for ever.
+    os._exit(0)

@@ -100,7 +100,6 @@ def torch_sampler(stage: Stage, log: Log) -> None:
         optimizer.step()
         log.committed(step)
     dist.barrier()
-    dist.destroy_process_group()
 
 
 def accelerate(stage: Stage, log: Log) -> None:
@@ -122,7 +121,7 @@ def accelerate(stage: Stage, log: Log) -> None:
         accelerator.backward(_loss(model, batch, log))
         optimizer.step()
         log.committed(step)
-    accelerator.end_training()
+    accelerator.wait_for_everyone()
 
 
 def lightning(stage: Stage, log: Log) -> None:
