@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 import torch
 
 from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_trainer.preflight.collectives.sizes import show
 
 Run = Callable[[], object]
+
+
+_CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 class Timer(Protocol):
@@ -56,3 +61,30 @@ def choose(backend: str, local_rank: int, local_world: int) -> tuple[str, torch.
         )
     torch.cuda.set_device(local_rank)
     return backend, torch.device("cuda", local_rank), on_gpu
+
+
+def refuse_what_does_not_fit(largest_bytes: int, device: torch.device, local_world: int) -> None:
+    """Raises BadRequest before anything is allocated: the kernel would promise memory that it does not have.
+
+    No operation needs more than twice the size, one buffer for what goes and one for what comes.
+    """
+    on_cpu = device.type == "cpu"
+    needed = 2 * largest_bytes * (local_world if on_cpu else 1)
+    free = free_memory() if on_cpu else torch.cuda.mem_get_info(device)[0]
+    if needed > free:
+        who = f"the {local_world} ranks of this node need" if on_cpu and local_world > 1 else "a rank needs"
+        raise BadRequest(
+            f"Messages of {show(largest_bytes)} do not fit: {who} {show(needed)}, and {show(free)} are free; "
+            "lower --sizes."
+        )
+
+
+def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
+    """Bytes that this container may still take: of the machine, and of its own limit."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return free
+    return free if limit == "max" else max(0, min(free, int(limit) - int(used)))

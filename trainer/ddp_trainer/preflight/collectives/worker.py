@@ -79,6 +79,10 @@ def main(argv: Sequence[str], operations: Mapping[str, Operation] | None = None)
         code, sentence = error.exit_code, str(error)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads the table any more; what Python would still write at its end goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code, sentence = 1, "The reader of the results is gone."
     if sentence:
         _leave_word(sentence)
     return code
@@ -89,11 +93,12 @@ def _measure(
 ) -> tuple[int, str]:
     """Exit code and sentence, the same on all ranks."""
     # A wrong flag is told before torch takes its second.
-    from ddp_trainer.preflight.collectives.device import choose  # noqa: PLC0415
+    from ddp_trainer.preflight.collectives.device import choose, refuse_what_does_not_fit  # noqa: PLC0415
     from ddp_trainer.preflight.collectives.measure import Bench  # noqa: PLC0415
     from ddp_trainer.preflight.collectives.operations import OPERATIONS  # noqa: PLC0415
 
     backend, device, timer = choose(request.backend, place.local_rank, place.local_world)
+    refuse_what_does_not_fit(max(request.sizes_of(backend)), device, place.local_world)
     with _group(request, place, backend) as exchange:
         bench = Bench(request=request, exchange=exchange, device=device, timer=timer)
         places = exchange.gather("place", {"host": platform.node(), "device": str(device)})
