@@ -244,6 +244,7 @@ def _setup(
         role=arguments.role,
         virtual_local_rank=arguments.virtual_local_rank or device is not None,
         first_device=device or 0,
+        cpus=settings.cpus_of(arguments.numa_binding, plan.node.local_world_size, device or 0, environ),
     )
     return Setup(
         core=Core(

@@ -27,6 +27,8 @@ class Launch:
     """LOCAL_RANK is 0 everywhere, and each worker sees one GPU."""
     first_device: int = 0
     """The GPU of the first worker then: the platform's, where it starts a launcher per worker."""
+    cpus: tuple[frozenset[int], ...] = ()
+    """Processors of each worker; all that we may use when empty."""
 
 
 def worker_environment(

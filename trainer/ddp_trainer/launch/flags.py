@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from ddp_trainer.contract import Env
-from ddp_trainer.launch import completion, platforms
+from ddp_trainer.launch import completion, numa, platforms
 from ddp_trainer.launch.errors import LaunchError
 
 
@@ -92,7 +92,14 @@ TORCHRUN: Final = (
     Flag("--master-port", None, _whole, "port of rank 0 in a static launch"),
     Flag("--local-addr", None, str, "address that peers reach this node at"),
     Flag("--logs-specs", None, str, "not supported", in_environment=False),
-    Flag("--numa-binding", None, str, "not supported", in_environment=False),
+    Flag(
+        "--numa-binding",
+        None,
+        str,
+        "keep each worker on processors near its GPU",
+        in_environment=False,
+        choices=numa.NAMES,
+    ),
     Flag("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", str, "signals that end the run, passed to workers"),
     Flag("--shutdown-timeout", None, _whole, "seconds between asking workers to stop and killing them", since="2.13"),
     Flag("--virtual-local-rank", None, None, "each worker sees one GPU, as device 0"),
@@ -142,7 +149,6 @@ _FLAGS_TO_COMPLETE: Final = {flag.long: flag.kind is not None for flag in ALL}
 
 _UNSUPPORTED: Final = {
     "logs_specs": "--logs-specs {value!r}: log plugins of torch need torchrun; use torchrun --rdzv-backend=ddp.",
-    "numa_binding": "--numa-binding {value!r} is torch's own; use torchrun --rdzv-backend=ddp, or numactl.",
 }
 
 

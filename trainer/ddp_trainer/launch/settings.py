@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Env
+from ddp_trainer.launch import numa
 from ddp_trainer.launch.core import Limits
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.logs import LogSpec, parse_std
@@ -257,6 +258,11 @@ def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
     if text == "cpu":
         return _cpus()
     raise LaunchError(f"--nproc-per-node {text!r} is neither a number from 1 nor auto, cpu or gpu.")
+
+
+def cpus_of(mode: str | None, workers: int, first_gpu: int, environ: Mapping[str, str]) -> tuple[frozenset[int], ...]:
+    """Processors that each worker is bound to; none when nobody asks. Raises LaunchError."""
+    return numa.bindings(mode, workers, numa.this_machine(environ), first_gpu) if mode else ()
 
 
 def too_few_gpus(local_world_size: int, environ: Mapping[str, str], *, one_each: bool) -> str:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,9 +145,17 @@ class Workers:
             forked = self._fork(local_rank, environment, 1 if out is None else out, 2 if err is None else err)
             if forked and self._zygote:
                 self._children.adopt(forked, ended)
+                self._bind(forked, local_rank)
                 self._zygote.release()
             command = self._program.command(local_rank)
             self._pids[local_rank] = forked or self._children.start(command, environment, ended, stdout=out, stderr=err)
+            self._bind(self._pids[local_rank], local_rank)
+
+    def _bind(self, pid: int, local_rank: int) -> None:
+        """At once, while the process has but one thread, for later ones inherit it."""
+        if self._launch.cpus:
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(pid, self._launch.cpus[local_rank])
 
     def _fork(self, local_rank: int, environment: dict[str, str], out: int, err: int) -> int | None:
         if self._zygote is None or self._program.kind == "command":

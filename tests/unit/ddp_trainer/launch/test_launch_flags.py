@@ -55,6 +55,13 @@ def test_flags_that_torchrun_does_not_know_are_those_that_are_ours(torchs_parser
     assert extra == {flag.dest for flag in (*LEGACY, *OURS)} | newer
 
 
+def test_the_choices_of_a_flag_are_torchs(torchs_parser: argparse.ArgumentParser) -> None:
+    theirs, ours = actions_of(torchs_parser), actions_of(parser_for({}))
+    chosen = {option: set(action.choices or ()) for option, action in theirs.items()}
+    assert {option: set(ours[option].choices or ()) for option in theirs} == chosen
+    assert chosen["--numa-binding"]
+
+
 def test_flags_of_the_launch_module_are_taken_too() -> None:
     """``torch.distributed.launch`` builds its parser only to use it, so its source is what there is to compare with."""
     from torch.distributed import launch
@@ -140,7 +147,7 @@ def test_an_empty_switch_of_the_kubeflow_operator_is_no_crash() -> None:
         (["x.py"], {"PET_MAX_RESTARTS": "many"}, "many"),
         (["x.py"], {"PET_STANDALONE": "yes"}, "PET_STANDALONE='yes'"),
         (["--nnodes"], {}, "nnodes"),
-        (["--numa-binding", "node", "x.py"], {}, "numactl"),
+        (["--numa-binding", "near", "x.py"], {}, "near"),
         (["--logs-specs", "mine", "x.py"], {}, "torchrun"),
         (["--r", "x.py"], {}, "--r"),
         (["--start-method", "thread", "x.py"], {}, "thread"),

@@ -27,7 +27,19 @@ from ddp_trainer.launch.report import Report, fit
 
 @pytest.mark.parametrize(
     "name",
-    ["ranks", "evidence", "endpoint", "exitcodes", "logs", "report", "completion", "absence", "client", "farewell"],
+    [
+        "ranks",
+        "evidence",
+        "endpoint",
+        "exitcodes",
+        "logs",
+        "report",
+        "completion",
+        "absence",
+        "client",
+        "farewell",
+        "numa",
+    ],
 )
 def test_examples_in_docstrings_hold(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"ddp_trainer.launch.{name}"))
