@@ -114,7 +114,7 @@ def _stop(sides: list[Side]) -> None:
 
 
 def both(
-    a: Side, b: Side, *flags: str, timeout: float = 20, environment: Mapping[str, str] | None = None, **more: list[str]
+    a: Side, b: Side, *flags: str, timeout: float = 60, environment: Mapping[str, str] | None = None, **more: list[str]
 ) -> tuple[Outcome, Outcome]:
     """A preflight of both nodes; ``environment`` and ``b_flags`` are for the second alone, ``b_python`` replaces how it
     is started.
@@ -138,7 +138,7 @@ def both(
 
 
 def _outcome(process: subprocess.Popen[str], began: float) -> Outcome:
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=150)
     assert err == "", err
     return Outcome(process.returncode, json.loads(out), time.monotonic() - began)
 

@@ -12,7 +12,8 @@ import pytest
 from launch_harness import LAUNCH, Running
 from preflight_namespaces import PORT, Side, needs_namespaces, pair
 
-HELLO = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'runs', flush=True)"
+HELLO = "import os; os.write(1, 'rank {RANK} of {WORLD_SIZE} runs\\n'.format(**os.environ).encode())"
+"""In one write, so that two ranks cannot mix theirs."""
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_two_agents_with_a_firewall_between_them_start_no_worker(nodes: tuple[Si
     b.block("iifname eth0 tcp flags & (syn|ack) == syn reject with tcp reset")
     flags = ["launch", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"node-a:{PORT}"]
     command = [sys.executable, "-m", "ddp_trainer", *flags, "--preflight", "strict", str(script)]
-    done = [(agent.communicate(timeout=90), agent.returncode) for agent in (a.start(*command), b.start(*command))]
+    done = [(agent.communicate(timeout=150), agent.returncode) for agent in (a.start(*command), b.start(*command))]
     assert [code for _, code in done] == [94, 94]
     assert [out for (out, _), _ in done] == ["", ""]
     for (_, err), _ in done:

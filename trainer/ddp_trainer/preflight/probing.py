@@ -13,8 +13,8 @@ from ddp_trainer.preflight.listener import Banner
 from ddp_trainer.preflight.names import is_loopback
 from ddp_trainer.preflight.wire import LINE_BYTES, WireError, decode
 
-CONNECT_SECONDS: Final = 3.0
-"""A lost SYN is sent again after 1 s, so this allows for one loss."""
+CONNECT_SECONDS: Final = 5.0
+"""A lost SYN is sent again after 1 s and after 3 s, so this allows for two losses."""
 _AT_ONCE: Final = 64
 _NO_ROUTE: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}
 
