@@ -59,7 +59,7 @@ def _collectives(argv: Sequence[str]) -> int:
     return main(argv, launch=_launch, unclaimed=unclaimed)
 
 
-PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.run", "sklearn.datasets")}
+PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.training", "sklearn.datasets")}
 """What our own trainer imports, so that a restart of it need not."""
 
 SUBCOMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

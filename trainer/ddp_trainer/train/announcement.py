@@ -11,7 +11,7 @@ from ddp_trainer.train.progress import Started
 
 def started(task: str, model: nn.Module, plan: Plan, group: Group, *, step: int, flops: int | None = None) -> Started:
     """The run goes on after ``step`` steps; ``flops`` are those of one sample, where the model knows them."""
-    sizes = shares(plan.global_batch, plan.shards, group.world_size)
+    sizes = shares(min(plan.global_batch, plan.samples), plan.shards, group.world_size)
     return Started(
         task=task,
         world_size=group.world_size,
@@ -26,4 +26,14 @@ def started(task: str, model: nn.Module, plan: Plan, group: Group, *, step: int,
         resumed_step=step,
         weights=sum(weight.numel() for weight in model.parameters()),
         flops_per_sample=flops,
+    )
+
+
+def on_small_data(plan: Plan) -> str:
+    """What to say of fewer samples than one global batch has; empty where there are enough."""
+    if plan.endless or plan.samples >= plan.global_batch:
+        return ""
+    return (
+        f"The data set has {plan.samples} samples, fewer than the global batch of {plan.global_batch}: "
+        "every epoch is one step of all of them."
     )

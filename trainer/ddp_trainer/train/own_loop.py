@@ -1,8 +1,8 @@
 """Elastic training for a loop that is the user's own: exactly-once samples, checkpoints, SIGTERM and metrics.
 
-The loop computes losses; everything that makes a step count stands here. It is what :mod:`ddp_trainer.train.run` does
-for a task, with the same plan, vote, ledger, checkpoints and summary. The model is not wrapped: gradients are added
-up over ranks when the step ends.
+The loop computes losses; everything that makes a step count stands here. It is what
+:mod:`ddp_trainer.train.training` does for a task, with the same plan, vote, ledger, checkpoints and summary. The model
+is not wrapped: gradients are added up over ranks when the step ends.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ddp_trainer.train.stop import StopRequest, leave_at_once
 from ddp_trainer.train.task import TASK_FLAGS, Task, load_task
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.run import Outcome
+    from ddp_trainer.train.training import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ def _train(task: Task, given: _Given) -> Outcome:
     # These import torch, 0.9 s: what can be refused without it does not wait for it.
     from ddp_trainer.train.group import Group  # noqa: PLC0415
     from ddp_trainer.train.hardware import choose_device, limit_threads  # noqa: PLC0415
-    from ddp_trainer.train.run import Run  # noqa: PLC0415
     from ddp_trainer.train.surroundings import Surroundings  # noqa: PLC0415
+    from ddp_trainer.train.training import Run  # noqa: PLC0415
 
     env, config = given.env, given.config
     limit_threads(env, config)

@@ -134,7 +134,7 @@ def _read_pickled(file: Path) -> object:
     except Exception as err:
         reason = str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__
         raise BadConfig(
-            f"--init-from is {file}, which cannot be loaded for safety: {reason}",
+            f"--init-from is {file}, which cannot be loaded for safety: {reason.rstrip('.')}.",
             hint="Save tensors and plain values alone.",
         ) from err
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp_trainer import train
 from ddp_trainer.recorder import SilentRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.errors import CheckpointMismatch, NotFinite
@@ -190,3 +191,18 @@ def test_a_plain_torch_data_set_will_do() -> None:
             return super().losses(model, batch if isinstance(batch, Tensor) else batch[0])
 
     assert run(a_config(), Plain(), env=HERE).summary.loss == run(a_config(), Lines(), env=HERE).summary.loss
+
+
+def test_run_is_the_packages_function_however_often_it_is_called() -> None:
+    # A module of this name would take the function's place as soon as it is imported, which the first call does.
+    for _ in range(2):
+        assert train.run(Config(epochs=1, global_batch=4, shards=1), Lines(), env=HERE).summary.steps == 3
+
+
+def test_a_data_set_smaller_than_a_global_batch_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    train.run(Config(epochs=1, global_batch=16, shards=2), Lines(), env=HERE)
+    said = capsys.readouterr().err
+    assert "10 samples per rank" in said
+    assert "The data set has 10 samples, fewer than the global batch of 16: every epoch is one step of all" in said
+    train.run(Config(epochs=1, global_batch=10, shards=2), Lines(), env=HERE)
+    assert "fewer than" not in capsys.readouterr().err

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from ddp_trainer.contract import Exit, Phase, Section
-from ddp_trainer.train.announcement import started
+from ddp_trainer.train.announcement import on_small_data, started
 from ddp_trainer.train.assembly import assemble
 from ddp_trainer.train.checkpoint import Checkpoint
 from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
@@ -160,6 +160,8 @@ class Run:
         self._progress.tell(
             started(self._ground.task.name, model, self._plan, self._group, step=self._step, flops=flops(model))
         )
+        if remark := on_small_data(self._plan):
+            self._progress.note(remark)
 
     def _take_step(self) -> bool:
         """One step, with the saving and evaluating that is due after it; whether the ranks agreed to stop."""
