@@ -153,23 +153,25 @@ class HangGuard:
             self._say(f"hang: {sentence}; {'it is killed' if is_doomed else 'the others wait for it'}")
         reasons = dict(zip(hung.ranks, hung.sentences, strict=True))
         for watch in [watch for watch in self._watches.values() if watch.rank in reasons]:
-            stack = await self._stack(watch)
+            is_doomed = acts and watch.rank in hung.to_kill
+            # A signal ends a sleep in C: of a rank that may yet be killed, only before it is.
+            stack = await self._stack(watch, by_signal=is_doomed or not acts)
             if watch.local_rank not in self._watches:
                 continue  # it has ended meanwhile
-            if not (acts and watch.rank in hung.to_kill):
+            if not is_doomed:
                 self._say(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
                 continue
             self._condemned[watch.local_rank] = (f"R{reasons[watch.rank][1:]}", stack)
             self._kill(watch.local_rank)
 
-    async def _stack(self, watch: RankWatch) -> str:
+    async def _stack(self, watch: RankWatch, *, by_signal: bool) -> str:
         """Where it stands, by whatever means there are; also written to its file."""
         look = watch.examine(time.monotonic())
         file = watch.folder / "stacks.txt"
         if look.state is RankState.ALIVE and look.stack:
             return look.stack
         before = file.stat().st_size if file.exists() else 0
-        if look.state is RankState.DEAF and (number := watch.catches_stack_signal()):
+        if by_signal and look.state is RankState.DEAF and (number := watch.catches_stack_signal()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(watch.pid, number)
             await asyncio.sleep(DUMP_SECONDS)

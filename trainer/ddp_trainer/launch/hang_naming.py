@@ -149,4 +149,5 @@ def name_of(collective: str) -> str:
 def _where(look: Look) -> str:
     parts = [f"in section {look.section}" if look.section else "", f"at {look.place}" if look.place else ""]
     place = " ".join(part for part in parts if part)
-    return f"; {place} for {look.seconds:.0f} s" if place else f", for {look.seconds:.0f} s"
+    limit = "" if look.limit is None else f" (limit {look.limit:.1f} s)"
+    return f"{f'; {place}' if place else ','} for {look.seconds:.1f} s{limit}"

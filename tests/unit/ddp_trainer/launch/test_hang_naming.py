@@ -50,7 +50,10 @@ TABLE = {
         {1: "is stopped by a signal"},
     ),
     "one that holds the GIL": ([*WAITING, behind(1, state=RankState.DEAF)], {1: "holds the GIL"}),
-    "one in an endless loop": ([*WAITING, behind(1)], {1: "did not enter all_reduce #40; at train.py:7 for 20 s"}),
+    "one in an endless loop": (
+        [*WAITING, behind(1)],
+        {1: "did not enter all_reduce #40; at train.py:7 for 20.0 s (limit 30.0 s)"},
+    ),
     "two in endless loops": ([waiting(0), behind(1), behind(2)], {1: "did not enter", 2: "did not enter"}),
     "the last of three that wait for one another": (
         [waiting(0), behind(1), behind(2, sequence=38, collectives=(EACH_STEP * 10)[:-2])],
@@ -88,7 +91,7 @@ TABLE = {
             waiting(0, section=Section.BACKWARD, sequence=-1),
             waiting(1, section=Section.DATA, sequence=-1, waits_in=""),
         ],
-        {1: "waits in no collective; in section data at train.py:30 in step for 20 s"},
+        {1: "waits in no collective; in section data at train.py:30 in step for 20.0 s (limit 30.0 s)"},
     ),
     "nobody while one moves, however slow": ([waiting(0), waiting(2), behind(1, seconds=3.0)], {}),
     "nobody while another one moves": ([waiting(0, seconds=1.0), waiting(2), behind(1)], {}),
@@ -111,7 +114,7 @@ def test_it_names(looks: list[Look], expected: dict[int, str]) -> None:
 def test_a_sentence_says_who_where_and_for_how_long() -> None:
     (culprit,) = culprits([*WAITING, behind(1, section=Section.DATA)])
     assert culprit.sentence == (
-        "rank 1 on worker-0 did not enter all_reduce #40; in section data at train.py:7 for 20 s"
+        "rank 1 on worker-0 did not enter all_reduce #40; in section data at train.py:7 for 20.0 s (limit 30.0 s)"
     )
 
 

@@ -1,0 +1,192 @@
+"""Who is named when a rank stops, loops, holds the GIL or skips a collective, how soon, and when the group goes on.
+
+Two programs: the reference trainer, which tells its sections, and a plain DDP script that knows nothing of us. Stock
+torchrun runs the script beside them, and is watched for as long as ours took to train again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench._torchrun import children
+from bench.harness import CannotMeasure, Options, Report
+
+SUMMARY = "share of hanging ranks that are named rightly, and how soon, for our trainer and for a plain DDP script"
+
+SCRIPTS: Final = Path(__file__).parent / "scripts"
+NPROC: Final = 3
+FLOOR_SECONDS: Final = 3.0
+"""``--hang-floor``: what a run of a few seconds cannot learn."""
+PATIENCE_SECONDS: Final = 300.0
+"""A machine that stalls for seconds teaches limits of minutes."""
+
+KINDS: Final = {
+    "stop": "is stopped by a signal",
+    "loop": "did not enter ",
+    "gil": "holds the GIL",
+    "skip": "where barrier",
+}
+"""Fault, and what must be said of the rank that has it."""
+
+PROGRAMS: Final = {
+    "script": [str(SCRIPTS / "hanging_ddp.py")],
+    "trainer": [
+        *("-m", "ddp_trainer", "train", "--task", "hanging_task:Hanging", "--epochs", "1000000"),
+        *("--shards", str(NPROC), "--evaluate-every", "1000000", "--timeout-seconds", "600"),
+    ],
+}
+NAMED: Final = re.compile(r"hang: (?P<what>rank (?P<rank>\d+) on .* for [\d.]+ s) \(limit (?P<limit>[\d.]+) s\)")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the faults of one kind."""
+
+    count: int = 0
+    right: int = 0
+    again: int = 0
+    seconds: list[float] = field(default_factory=list)
+    """From the fault to the name."""
+    of_limit: list[float] = field(default_factory=list)
+    """The same as part of the limit that the launcher had learned."""
+    recovered: list[float] = field(default_factory=list)
+    """From the fault until the new group is under way."""
+
+
+class Launch:
+    """A launcher, with its lines and when they came."""
+
+    def __init__(self, command: list[str], trouble: Path) -> None:
+        environment = {**os.environ, "TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_ZYGOTE": "1"}
+        self._trouble = trouble
+        self._process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        self._lines: queue.SimpleQueue[tuple[float, str]] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put((time.monotonic(), line.rstrip()))
+
+    def wait(self, pattern: str, seconds: float = PATIENCE_SECONDS) -> tuple[float, str] | None:
+        """When a line came that matches, and the line; None after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                when, line = self._lines.get(timeout=left)
+            except queue.Empty:
+                return None
+            if re.search(pattern, line):
+                return when, line
+        return None
+
+    def order(self, rank: int, kind: str) -> float:
+        """Have a rank get into trouble; when it did."""
+        unread = self._trouble / "unread"
+        unread.write_text(kind)
+        unread.replace(self._trouble / f"rank-{rank}")
+        struck = self.wait(f"trouble: rank={rank} kind={kind}")
+        if struck is None:
+            raise CannotMeasure(f"Rank {rank} did not get into trouble; did the program start?")
+        return struck[0]
+
+    def close(self) -> None:
+        """End it, and all of its workers with it: those of stock torchrun outlive it."""
+        workers = children(self._process.pid)
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+
+
+@contextmanager
+def launched(command: list[str]) -> Iterator[Launch]:
+    """A launcher that is under way."""
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
+        launch = Launch(command, Path(directory))
+        try:
+            if launch.wait("^ready:") is None:
+                raise CannotMeasure(f"{' '.join(command)} did not begin to train.")
+            yield launch
+        finally:
+            launch.close()
+
+
+def ours(program: str) -> list[str]:
+    """The command of our launcher."""
+    flags = ["--nproc-per-node", str(NPROC), "--max-restarts", "100000"]
+    watch = ["--on-hang", "act", "--hang-floor", str(FLOOR_SECONDS)]
+    return [sys.executable, "-m", "ddp_trainer", "launch", *flags, *watch, *PROGRAMS[program]]
+
+
+def one_fault(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
+    """Order it, and see who is named and whether the group goes on; what was said."""
+    begun = launch.order(rank, kind)
+    tally.count += 1
+    named = launch.wait("hang: rank")
+    said = NAMED.search(named[1]) if named else None
+    if named and said:
+        tally.right += int(said["rank"]) == rank and KINDS[kind] in said["what"]
+        tally.seconds.append(named[0] - begun)
+        tally.of_limit.append((named[0] - begun) / float(said["limit"]))
+    if again := launch.wait("^ready:"):
+        tally.again += 1
+        tally.recovered.append(again[0] - begun)
+    return said["what"] if said else "nobody was named"
+
+
+def measure_program(program: str, options: Options) -> dict[str, Tally]:
+    """Every kind of fault, so many times, in one run that goes on after each."""
+    tallies = {kind: Tally() for kind in KINDS}
+    rounds = 3 if options.quick else 20
+    with launched(ours(program)) as launch:
+        for number in range(1, rounds + 1):
+            for kind in options.random.sample(list(KINDS), k=len(KINDS)):
+                said = one_fault(launch, kind, options.random.randrange(NPROC), tallies[kind])
+                options.progress(f"{program}, round {number}/{rounds}, {kind}: {said}")
+    return tallies
+
+
+def stock_names_anybody(kind: str, seconds: float) -> bool:
+    """Whether stock torchrun says a word about a fault, or trains again, within so many seconds."""
+    flags = ["--standalone", "--nproc-per-node", str(NPROC), "--max-restarts", "100"]
+    with launched([sys.executable, "-m", "torch.distributed.run", *flags, *PROGRAMS["script"]]) as launch:
+        launch.order(1, kind)
+        return launch.wait(r"^ready:|[Hh]ang|[Rr]ank\D*1\b", seconds) is not None
+
+
+def measure(options: Options) -> Report:
+    """Both programs, and stock torchrun on the script."""
+    report = Report()
+    slowest = 0.0
+    for program in PROGRAMS:
+        for kind, tally in measure_program(program, options).items():
+            name = f"{program}_{kind}"
+            report.figure(f"{name}_named_ratio", tally.right / tally.count)
+            report.figure(f"{name}_recovered_ratio", tally.again / tally.count)
+            report.figure(f"{name}_named_seconds", tally.seconds)
+            report.figure(f"{name}_recovered_seconds", tally.recovered)
+            limit = report.figure(f"{name}_named_of_limit_ratio", tally.of_limit)
+            report.at_least(f"share of {tally.count} named rightly, {kind}, {program}", tally.right / tally.count, 1.0)
+            report.at_most(f"latest name as part of the learned limit, {kind}, {program}", limit.maximum, 1.0)
+            slowest = max(slowest, *tally.recovered)
+    for kind in KINDS:
+        report.baseline(f"stock_{kind}_named_or_recovered_ratio", float(stock_names_anybody(kind, slowest)))
+    return report

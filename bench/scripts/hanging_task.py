@@ -1,0 +1,35 @@
+"""A task for the reference trainer that gets into trouble on order, and waits for its peers once per shard."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from trouble import strike
+
+from ddp_trainer.train.tasks.digits import Digits
+
+PAUSE_SECONDS = 0.05
+READY_STEP = 40
+
+
+class Hanging(Digits):
+    """Digits, slowly."""
+
+    name = "hanging"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rank, self._step = int(os.environ["RANK"]), 0
+
+    def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Those of digits, after what was ordered."""
+        if not strike(self._rank):
+            dist.barrier()
+        self._step += 1
+        if self._step == READY_STEP and self._rank == 0:
+            os.write(1, f"ready: pid={os.getpid()}\n".encode())
+        time.sleep(PAUSE_SECONDS)
+        return super().losses(model, batch)
