@@ -8,6 +8,7 @@ step stops it, so that no loop is charged for its start or its end.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import statistics
 import time
@@ -24,6 +25,8 @@ from ddp_trainer.train.models.gpt import Gpt
 SEED: Final = 5
 _RATE: Final = 1e-3
 _CLASSES: Final = 10
+_BLOCK: Final = 100
+"""Steps whose processor time is taken together: an epoch of the small workload."""
 
 Pair = tuple[Tensor, Tensor]
 """Inputs and labels of some samples."""
@@ -73,7 +76,7 @@ class Clock:
     def __init__(self, warmup: int, steps: int) -> None:
         self._first, self._last = warmup, warmup + steps
         self._ticks: list[float] = []
-        self._processor = 0.0
+        self._processor: list[float] = []
 
     @property
     def steps(self) -> int:
@@ -82,27 +85,29 @@ class Clock:
 
     def tick(self) -> None:
         """A forward pass begins."""
-        passed = len(self._ticks)
-        if passed == self._first:
-            self._processor = -time.process_time()
-        elif passed == self._last:
-            self._processor += time.process_time()
+        timed = len(self._ticks) - self._first
+        if timed >= 0 and timed % _BLOCK == 0:
+            self._processor.append(time.process_time())
         self._ticks.append(time.perf_counter())
 
     def result(self) -> dict[str, float]:
-        """Seconds of a step: the mean and the median by the clock on the wall, and the mean of the processor's.
+        """Seconds of a step: the mean and the median by the clock on the wall, and the processor's.
+
+        The processor's are the median over blocks of steps: a block holds all that a loop does once per epoch, and one
+        that was disturbed by other load on the machine does not count for more than another.
 
         Raises:
             RuntimeError: the loop took another number of steps than it was told to.
         """
         if len(self._ticks) != self.steps:
             raise RuntimeError(f"The loop ran {len(self._ticks)} forward passes where {self.steps} were wanted.")
-        timed = self._ticks[self._first :]
-        steps = [after - before for before, after in itertools.pairwise(timed)]
+        steps = [after - before for before, after in itertools.pairwise(self._ticks[self._first :])]
+        blocks = [after - before for before, after in itertools.pairwise(self._processor)]
         return {
             "mean": statistics.fmean(steps),
             "median": statistics.median(steps),
-            "processor": self._processor / len(steps),
+            "processor": statistics.median(blocks) / _BLOCK if blocks else math.nan,
+            "least": min(blocks) / _BLOCK if blocks else 0,
         }
 
 

@@ -10,17 +10,18 @@ for the others, and a slow rank would make all look alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from ddp_trainer.contract import Phase
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import owned
+from ddp_trainer.train.task import Batch
 
 WINDOW_STEPS: Final = 10
 """Steps whose median decides; also the least number of steps between two maps."""
@@ -44,17 +45,20 @@ class Balance:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._forward = 0.0
 
-    @contextmanager
-    def forward(self) -> Iterator[None]:
-        """Around a forward pass: on a GPU the host does not know how long that takes."""
+    def timed(self, forward: Callable[[Batch], Tensor]) -> Callable[[Batch], Tensor]:
+        """The forward pass, on a GPU between two marks: the host does not know how long it takes."""
         if self._group.device.type != "cuda":
-            yield
-            return
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call] # torch's
-        began.record()
-        yield
-        ended.record()
-        self._events.append((began, ended))
+            return forward
+
+        def run(batch: Batch) -> Tensor:
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call] # torch's
+            began.record()
+            losses = forward(batch)
+            ended.record()
+            self._events.append((began, ended))
+            return losses
+
+        return run
 
     def ballot(self, samples: int) -> list[float]:
         """Seconds that a sample kept this rank busy, in its own place, for the vote; zeros for those of the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -43,7 +44,8 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
 
         fallback = alarm if config.compile_fallback else None
         losses = CompiledLosses(model, losses, backend=config.compile_backend, alarm=fallback)
-    return _within(around(config.precision, group.device), losses)
+    context = around(config.precision, group.device)
+    return losses if context is nullcontext else _within(context, losses)
 
 
 def _within(context: Callable[[], Any], losses: Losses) -> Losses:

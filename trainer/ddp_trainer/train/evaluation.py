@@ -96,12 +96,12 @@ class Evaluation:
 
     def _sums_of(self, model: nn.Module, own: range) -> _Sums:
         random = KeyedRandom(0, torch.device("cpu"))
-        read = ShardReader(self._samples, random, skips=self._skipped is not None)
+        reader = ShardReader(self._samples, random, skips=self._skipped is not None)
         sums: dict[str, Tensor] = {}
         skipped = 0
         for start in range(own.start, own.stop, _BATCH):
             ids = torch.arange(start, min(start + _BATCH, own.stop))
-            fetched = read(Request(0, 0, 0, ids))
+            fetched = reader.read(Request(0, 0, 0, ids))
             for sentence in fetched.skipped:
                 skipped += 1
                 if self._skipped is not None:

@@ -14,31 +14,26 @@ def total_norm(gradients: Sequence[Tensor]) -> Tensor:
     return nn.utils.get_total_norm(list(gradients))
 
 
-def flaw(gradients: Sequence[Tensor], norm: Tensor | None = None) -> Tensor:
+def flaw(gradients: Sequence[Tensor], norm: Tensor | None = None, zero: Tensor | None = None) -> Tensor:
     """A scalar on the device: 0 when every gradient is finite, else 1 or not a number.
 
-    Ranks add theirs up, and the sum is 0 only where all are.
+    Ranks add theirs up, and the sum is 0 only where all are. ``zero`` is an earlier answer known to be 0: it is used
+    again, and saves a launch.
     """
-    if norm is None and gradients and _are_plain(gradients):
+    if norm is None and gradients:
         try:
-            return _found(gradients)
+            return _found(gradients, zero)
         except (AttributeError, RuntimeError):
-            # GradScaler's own kernel: the fastest way, 3 us where a norm takes 20, but no public name.
+            # GradScaler's own kernel: the fastest way, 4 us where a norm takes 20, but no public name, and none for
+            # sparse gradients.
             norm = total_norm(gradients)
     norm = total_norm(gradients) if norm is None else norm
     return norm - norm
 
 
-def _are_plain(gradients: Sequence[Tensor]) -> bool:
-    for gradient in gradients:  # noqa: SIM110 - a generator costs more than what it asks, each step
-        if gradient.dtype is not torch.float32 or gradient.is_sparse:
-            return False
-    return True
-
-
-def _found(gradients: Sequence[Tensor]) -> Tensor:
+def _found(gradients: Sequence[Tensor], zero: Tensor | None) -> Tensor:
     device = gradients[0].device
-    found = torch.zeros((), device=device)
+    found = torch.zeros((), device=device) if zero is None else zero
     torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, _one(device))  # type: ignore[arg-type,unused-ignore] # a list
     return found
 

@@ -14,13 +14,16 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType, SimpleNamespace
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import torch
 
 _NAME: Final = "torch._dynamo"
 _F = TypeVar("_F", bound=Callable[..., object])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class _StandIn(ModuleType):
@@ -77,3 +80,14 @@ class uncompiled:  # noqa: N801 - reads as a function; a class enters at a quart
     def __exit__(self, *_: object) -> None:
         if self._stands_in:
             _remove(_STAND_IN)
+
+
+def without_compiler(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function, called while :class:`uncompiled` is active."""
+
+    @wraps(function)
+    def run(*args: _P.args, **options: _P.kwargs) -> _R:
+        with uncompiled():
+            return function(*args, **options)
+
+    return run

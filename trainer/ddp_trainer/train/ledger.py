@@ -46,9 +46,10 @@ class Ledger:
     def commit(self, ids: Tensor, skipped: int = 0) -> None:
         """A step consumed these samples, and could not read so many of them."""
         self.skipped += skipped
-        self.committed += len(ids)
+        count = ids.numel()
+        self.committed += count
         self._unread.append(ids)
-        if len(self._unread) * len(ids) >= _SAMPLES_AT_ONCE:
+        if len(self._unread) * count >= _SAMPLES_AT_ONCE:
             self._count()
 
     def _count(self) -> None:

@@ -26,9 +26,9 @@ class LossScale:
         """The factor by which the loss is scaled up; on a GPU, reading it waits for the device."""
         return self._scaler.get_scale()
 
-    def up(self, loss: Tensor) -> Tensor:
-        """The loss to differentiate."""
-        scaled: Tensor = self._scaler.scale(loss)
+    def up(self, losses: Tensor) -> Tensor:
+        """The losses to differentiate."""
+        scaled: Tensor = self._scaler.scale(losses)
         return scaled
 
     def down(self, optimizer: Optimizer) -> None:

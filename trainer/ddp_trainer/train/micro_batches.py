@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,17 +11,15 @@ from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.task import Batch
 
 
-def micro_batches(batch: Batch, samples: int, most: int | None) -> Iterator[Batch]:
+def micro_batches(batch: Batch, samples: int, most: int | None) -> Sequence[Batch]:
     """The batch of ``samples`` in pieces of at most ``most``, in order; whole where None.
 
     Raises:
         BadTask: something in the batch has another length.
     """
     if most is None or samples <= most:
-        yield batch
-        return
-    for start in range(0, samples, most):
-        yield _piece(batch, samples, slice(start, start + most))
+        return (batch,)
+    return [_piece(batch, samples, slice(start, start + most)) for start in range(0, samples, most)]
 
 
 def _piece(batch: Batch, samples: int, where: slice) -> Batch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +15,28 @@ from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.finiteness import flaw, total_norm
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.loss_scale import LossScale
+from ddp_trainer.train.optimizer_step import OptimizerStep
 from ddp_trainer.train.options import KernelName, LrScaling
 from ddp_trainer.train.task import ChoosesOptimizer, Task
 
 _PEAK: Final = "peak_lr"
+_OF_FLAGS: Final = (_PEAK, "foreach", "fused")
+"""What a checkpoint does not decide about a group of weights."""
 
-_KERNEL: Final[Mapping[KernelName, dict[str, bool]]] = {
-    KernelName.AUTO: {},
-    KernelName.LOOP: {"foreach": False},
-    KernelName.FOREACH: {"foreach": True},
-    KernelName.FUSED: {"fused": True},
+
+class Kernel(TypedDict):
+    """How torch's optimizers are told to go over the weights."""
+
+    foreach: bool | None
+    fused: bool | None
+
+
+_KERNEL: Final[Mapping[KernelName, Kernel]] = {
+    KernelName.LOOP: {"foreach": False, "fused": False},
+    KernelName.FOREACH: {"foreach": True, "fused": False},
+    KernelName.FUSED: {"foreach": False, "fused": True},
 }
+_TORCHS_CHOICE: Final[Kernel] = {"foreach": None, "fused": None}
 
 
 class Optimization:
@@ -36,12 +47,15 @@ class Optimization:
     ) -> None:
         """``loss_scale`` is fp16's, and None in every other precision."""
         self.optimizer = optimizer
+        self._move = OptimizerStep(optimizer)
         self._schedule = config.schedule
         self._warmup = config.warmup_steps
         self._total = total_steps
         self._clip = config.clip_norm
         self._loss_scale = loss_scale
         self._norm: Tensor | None = None
+        self._flaw: Tensor | None = None
+        self._passed: Tensor | None = None
         self._weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.learning_rate = 0.0
         """Rate of the first parameter group in the last step."""
@@ -65,9 +79,9 @@ class Optimization:
                 optimizer = _optimizer(model, config)
         return cls(optimizer, config, total_steps, loss_scale)
 
-    def scaled(self, loss: Tensor) -> Tensor:
-        """The loss to differentiate: with fp16 scaled up, against gradients that vanish."""
-        return loss if self._loss_scale is None else self._loss_scale.up(loss)
+    def scaled(self, losses: Tensor) -> Tensor:
+        """The losses to differentiate: with fp16 scaled up, against gradients that vanish."""
+        return losses if self._loss_scale is None else self._loss_scale.up(losses)
 
     @property
     def loss_scale(self) -> float:
@@ -78,9 +92,11 @@ class Optimization:
         """Look at the gradients of a step before it is voted on; see :func:`ddp_trainer.train.finiteness.flaw`."""
         if self._loss_scale is not None:
             self._loss_scale.down(self.optimizer)
-        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        gradients = [gradient for weight in self._weights if (gradient := weight.grad) is not None]
         self._norm = total_norm(gradients) if self._clip is not None or self._loss_scale is not None else None
-        return flaw(gradients, self._norm)
+        self._flaw = flaw(gradients, self._norm, self._passed)
+        self._passed = None
+        return self._flaw
 
     def step(self, step: int) -> None:
         """Move the weights by the gradients of this global step, which were examined."""
@@ -90,8 +106,9 @@ class Optimization:
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         if self._clip is not None and self._norm is not None:
             nn.utils.clip_grads_with_norm_(self._weights, self._clip, self._norm)
-        with uncompiled():
-            self.optimizer.step()
+        self._move()
+        # Nobody would step by gradients with a flaw: that answer was 0, and will do for the next one.
+        self._passed = self._flaw
         if self._loss_scale is not None:
             self._loss_scale.stepped()
 
@@ -112,12 +129,14 @@ class Optimization:
             return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a stored state; the peak rates are those of this run's flags."""
-        peaks = [group[_PEAK] for group in self.optimizer.param_groups]
+        """Go on from a stored state; the peak rates and the kernel are those of this run's flags."""
+        own = [{key: group[key] for key in _OF_FLAGS if key in group} for group in self.optimizer.param_groups]
+        stored = state["param_groups"]
+        if len(stored) == len(own):
+            # Before it is loaded: where torch keeps the counters of steps depends on the kernel.
+            state = {**state, "param_groups": [group | mine for group, mine in zip(stored, own, strict=True)]}
         with uncompiled():
             self.optimizer.load_state_dict(state)
-        for group, peak in zip(self.optimizer.param_groups, peaks, strict=True):
-            group[_PEAK] = peak
 
     def loss_scale_state(self) -> dict[str, Any] | None:
         """State of the loss scale; None without fp16."""
@@ -130,31 +149,26 @@ class Optimization:
 
 
 def _optimizer(model: nn.Module, config: Config) -> Optimizer:
-    kernel = _KERNEL[config.optimizer_kernel]
+    if config.optimizer_kernel is KernelName.AUTO:
+        # The fused kernel goes over each weight once, where torch's own choice on the CPU makes ten calls for each.
+        try:
+            return _with_kernel(_KERNEL[KernelName.FUSED], model, config)
+        except RuntimeError:
+            return _with_kernel(_TORCHS_CHOICE, model, config)
     try:
-        if config.optimizer is OptimizerName.ADAMW:
-            return torch.optim.AdamW(
-                model.parameters(),
-                lr=config.learning_rate,
-                weight_decay=config.weight_decay,
-                foreach=kernel.get("foreach"),
-                fused=kernel.get("fused"),
-            )
-        return torch.optim.SGD(
-            model.parameters(),
-            lr=config.learning_rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            foreach=kernel.get("foreach"),
-            fused=kernel.get("fused"),
-        )
+        return _with_kernel(_KERNEL[config.optimizer_kernel], model, config)
     except RuntimeError as err:
-        if not kernel:
-            raise
         raise BadConfig(
             f"--optimizer-kernel is {config.optimizer_kernel}, but {config.optimizer} cannot: {str(err).rstrip('.')}.",
             hint="Give --optimizer-kernel auto.",
         ) from None
+
+
+def _with_kernel(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:
+    weights, rate, decay = model.parameters(), config.learning_rate, config.weight_decay
+    if config.optimizer is OptimizerName.ADAMW:
+        return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, **kernel)
+    return torch.optim.SGD(weights, lr=rate, momentum=config.momentum, weight_decay=decay, **kernel)
 
 
 def lr_scale(config: Config) -> float:

@@ -21,6 +21,8 @@ NEXT: Final = {
 """What a rank is about when a phase has ended. After a backward pass it waits for the other ranks, or fetches the data
 of its next shard; whoever waits is told from whoever is waited for by the collectives they are in."""
 
+_NOTHING: Final = dict.fromkeys(Phase, 0.0)
+
 
 class Phases:
     """Seconds per phase since the last step was reported."""
@@ -30,7 +32,7 @@ class Phases:
         self._marks: Marks = [0.0, 0.0] if marks is None else marks
         self._clock = clock
         self._last = clock()
-        self._seconds = dict.fromkeys(Phase, 0.0)
+        self._seconds = _NOTHING.copy()
         self.productive = 0.0
         """Seconds of all steps reported so far, without those for checkpoints."""
 
@@ -75,5 +77,5 @@ class Phases:
         )
         total = sum(spent.values())
         self.productive += total - spent[Phase.CHECKPOINT]
-        self._seconds = dict.fromkeys(Phase, 0.0)
+        self._seconds = _NOTHING.copy()
         return total

@@ -8,7 +8,7 @@ may change its world size between any two steps and still see every sample exact
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -42,20 +42,19 @@ class Plan:
     endless: bool = False
     """The stream has no end, and so the run has no epochs; ``samples`` are those of ``max_steps``."""
 
+    steps_per_epoch: int = field(init=False)
+    """Global steps of one epoch; the last may be partial."""
+    total_steps: int = field(init=False)
+    """Global steps of the run."""
+
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise BadConfig("The training set is empty.", hint="Give the task at least one sample.")
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Global steps of one epoch; the last may be partial."""
-        return -(-self.samples // self.global_batch)
-
-    @property
-    def total_steps(self) -> int:
-        """Global steps of the run."""
-        planned = self.epochs * self.steps_per_epoch
-        return planned if self.max_steps is None else min(planned, self.max_steps)
+        steps = -(-self.samples // self.global_batch)
+        planned = self.epochs * steps
+        # Asked for several times in every step, so worked out once.
+        object.__setattr__(self, "steps_per_epoch", steps)
+        object.__setattr__(self, "total_steps", planned if self.max_steps is None else min(planned, self.max_steps))
 
     def epoch_of(self, step: int) -> int:
         """Epoch, from 0, of a global step, from 0."""
@@ -65,13 +64,26 @@ class Plan:
         """Whether the global step is the last of its epoch."""
         return not self.endless and (step + 1) % self.steps_per_epoch == 0
 
+    def batch_length(self, step: int) -> int:
+        """Samples of a global step; the last of an epoch may have fewer than the others."""
+        return min(self.global_batch, self.samples - step % self.steps_per_epoch * self.global_batch)
+
     def batch(self, step: int) -> Tensor:
         """Sample ids, int64, that the global step must consume, in order."""
-        epoch, index = divmod(step, self.steps_per_epoch)
+        return self.batches(range(step, step + 1))[0]
+
+    def batches(self, steps: range) -> Tensor:
+        """Those of several consecutive steps of one epoch, a row each; all of them must have the same length."""
+        epoch, index = divmod(steps.start, self.steps_per_epoch)
+        length = self.batch_length(steps.start)
         start = index * self.global_batch
-        if self.sequential:
-            return torch.arange(start, min(start + self.global_batch, self.samples))
-        return order(self.samples, self.seed, epoch)[start : start + self.global_batch]
+        stop = start + len(steps) * length
+        ids = torch.arange(start, stop) if self.sequential else order(self.samples, self.seed, epoch)[start:stop]
+        return ids.view(len(steps), length)
+
+    def alike_from(self, step: int) -> int:
+        """How many steps of the same length there are in the epoch from this one on; at least 1."""
+        return max(1, self.samples // self.global_batch - step % self.steps_per_epoch)
 
     def shard(self, step: int, shard: int) -> Tensor:
         """Sample ids of one logical shard; sizes differ by at most one, and may be 0 in a partial step."""

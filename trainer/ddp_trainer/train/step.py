@@ -1,9 +1,12 @@
-"""One global step on one rank: fetch, compute shard by shard, vote, and only then commit."""
+"""One global step on one rank: fetch, compute shard by shard, vote, and only then commit.
+
+What does not change from step to step is decided when the parts are built, and what follows from the plan is worked out
+ahead: ``bench overhead`` measures what is left over a loop written by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,18 +17,18 @@ from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import to_device
 from ddp_trainer.train.buffers import make_buffers
 from ddp_trainer.train.config import Config
-from ddp_trainer.train.digests import Digests
-from ddp_trainer.train.feeds import Feed, Fetched, Request
+from ddp_trainer.train.feeds import Feed, Request
+from ddp_trainer.train.feeds.portions import Portion, Portions
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.guards import Guard
-from ddp_trainer.train.lazy_dynamo import uncompiled
+from ddp_trainer.train.lazy_dynamo import without_compiler
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.merging import merge
 from ddp_trainer.train.micro_batches import micro_batches
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.options import Level
 from ddp_trainer.train.phases import Phases
-from ddp_trainer.train.plan import Plan, cut, owned
+from ddp_trainer.train.plan import Plan, owned
 from ddp_trainer.train.randomness import KeyedRandom, Stream
 from ddp_trainer.train.strategies import Strategy
 from ddp_trainer.train.task import Batch
@@ -36,16 +39,12 @@ from ddp_trainer.train.vote import Ballot, Verdict, check, vote
 class Share:
     """What this rank has computed of the step under way."""
 
-    loss: Tensor
-    """Sum over its samples, float64 scalar on the device."""
-    samples: int = 0
-    """How many went through a backward pass."""
-    digest: int = 0
-    """Of their ids."""
-    error: Exception | None = None
-    """Why its samples could not be fetched."""
+    loss: Tensor | None = None
+    """Sum over its samples, float64 scalar on the device; None of no samples."""
     skipped: int = 0
     """Samples that could not be read; they have weight 0."""
+    error: Exception | None = None
+    """Why its samples could not be fetched."""
 
 
 class Stepper:
@@ -68,24 +67,27 @@ class Stepper:
     ) -> None:
         """``told`` gets the sentence of each sample that is skipped."""
         self._plan = plan
-        self._digests = Digests(plan)
-        self._no_loss = torch.zeros((), dtype=torch.float64, device=group.device)
         self._group = group
         self._strategy = strategy
         self._optimization = optimization
         self._feed = feed
-        self._guard = guard
-        self._micro_batch = config.micro_batch
-        # Computing activations again asks for the compiler, as optimizers do.
-        self._recomputes = uncompiled if config.activation_checkpointing else nullcontext
-        self._balance = balance
-        self._told = told
         self._ledger = ledger
         self._phases = phases
+        self._guard = guard
+        self._balance = balance
+        self._told = told
         self._shards = owned(plan.shards, group.world_size, group.rank)
+        self._portions = Portions(plan, self._shards)
         self._random = KeyedRandom(plan.seed, group.device)
-        self._merges = config.level is Level.FAST
         self._buffers = make_buffers(strategy.model, group, plan.shards, config)
+        self._no_loss = torch.zeros((), dtype=torch.float64, device=group.device)
+        self._moves = group.device.type != "cpu"
+        self._micro_batch = config.micro_batch
+        self._passes = self._one_pass if config.level is Level.FAST else self._pass_by_shard
+        self._forward = strategy.forward if balance is None else balance.timed(strategy.forward)
+        # Computing activations again asks for the compiler, as optimizers do.
+        again = config.activation_checkpointing
+        self._backward = without_compiler(strategy.backward) if again else strategy.backward
         self.samples = 0
         """This rank's samples of the last step."""
 
@@ -99,93 +101,101 @@ class Stepper:
             RollBack: as above, and the run is to go back to its last checkpoint.
         """
         self._group.activity = f"in step {step}"
-        batch = self._plan.batch(step)
-        share = self._compute(step, batch)
+        portion = self._portions.of(step)
+        share = self._compute(portion)
         ballot = Ballot(
-            samples=share.samples,
-            digest=share.digest,
-            loss=self._strategy.loss_for_vote(share.loss),
+            samples=portion.own_samples,
+            digest=portion.own_digest,
+            loss=self._strategy.loss_for_vote(self._no_loss if share.loss is None else share.loss),
             failed=share.error is not None,
             stop=stop,
             save=save,
             skipped=share.skipped,
             flaw=self._optimization.examine(),
-            busy=() if self._balance is None else self._balance.ballot(share.samples),
+            busy=() if self._balance is None else self._balance.ballot(portion.own_samples),
         )
         verdict = vote(ballot, self._group)
         self._phases.lap(Phase.COMM_EXPOSED)
         if share.error is not None:
             raise share.error
-        check(verdict, step=step, samples=len(batch), digest=self._digests.batch(step))
+        check(verdict, step=step, samples=portion.samples, digest=portion.digest)
         self._move(step, verdict)
-        self._commit(step, batch, verdict)
-        self.samples = share.samples
+        self._commit(portion, verdict)
         return verdict
 
-    def _compute(self, step: int, batch: Tensor) -> Share:
+    def _compute(self, portion: Portion) -> Share:
         """Forward and backward of the shards that this rank owns and that are not empty."""
         self._optimization.forget()
-        self._strategy.begin(step)
-        share = Share(self._no_loss)
-        cuts = [(shard, batch[cut(len(batch), self._plan.shards, shard)]) for shard in self._shards]
-        work = [(shard, ids) for shard, ids in cuts if len(ids)]
-        last = None if not work else work[0][0] if self._merges else work[-1][0]
-        for shard, samples, whole in self._read(step, work, share):
-            self._random.enter(Stream.MODEL, step, shard)
-            pieces = list(micro_batches(whole, samples, self._micro_batch))
-            for number, piece in enumerate(pieces, start=1):
-                is_last = (shard, number) == (last, len(pieces))
-                with nullcontext() if is_last else self._strategy.alone():
-                    share.loss = share.loss + self._pass(piece, len(batch))
-                self._buffers.shard_done()
-            self._buffers.close_shard(shard)
-            self._strategy.shard_done(shard)
+        self._strategy.begin(portion.step)
+        share = Share()
+        self._passes(portion, share)
         # The other ranks wait for this one's gradients, also where it has none to give.
-        self._strategy.reduce(len(batch))
+        self._strategy.reduce(portion.samples)
         return share
 
-    def _read(self, step: int, work: Sequence[tuple[int, Tensor]], share: Share) -> Iterator[tuple[int, int, Batch]]:
-        """What is computed at once: shard, number of samples and batch; with ``fast`` all shards as their first."""
-        parts = self._read_shards(step, work, share)
-        if not self._merges:
-            yield from parts
-        elif read := list(parts):
-            shards, counts, batches = zip(*read, strict=True)
-            yield shards[0], sum(counts), merge(batches)
+    def _pass_by_shard(self, portion: Portion, share: Share) -> None:
+        """Every shard by itself, as it would be on any other rank."""
+        own = portion.own
+        for number, request in enumerate(own, start=1):
+            batch, samples = self._fetch(request, share)
+            if share.error is not None:
+                return
+            if samples:
+                self._shard(portion, request.shard, batch, samples, share, is_last=number == len(own))
 
-    def _read_shards(
-        self, step: int, work: Sequence[tuple[int, Tensor]], share: Share
-    ) -> Iterator[tuple[int, int, Batch]]:
-        for shard, ids in work:
-            try:
-                fetched = self._fetched(step, shard, ids)
-            except Exception as err:  # noqa: BLE001 - the user's dataset may raise anything; raised again after the vote
-                share.error = err
-                break
-            share.samples += len(ids)
-            share.digest += self._digests.shard(step, shard)
-            share.skipped += len(fetched.skipped)
-            if fetched.batch is None:
-                continue
-            yield shard, len(ids) - len(fetched.skipped), fetched.batch
+    def _one_pass(self, portion: Portion, share: Share) -> None:
+        """All shards of the rank together, as if they were the first of them."""
+        batches: list[Batch] = []
+        total = 0
+        for request in portion.own:
+            batch, samples = self._fetch(request, share)
+            if share.error is not None:
+                return
+            if samples:
+                batches.append(batch)
+                total += samples
+        if total:
+            self._shard(portion, portion.own[0].shard, merge(batches), total, share, is_last=True)
 
-    def _fetched(self, step: int, shard: int, ids: Tensor) -> Fetched:
-        fetched = self._feed.fetch(Request(step, self._plan.epoch_of(step), shard, ids))
-        for sentence in fetched.skipped:
+    def _fetch(self, request: Request, share: Share) -> tuple[Batch, int]:
+        """The samples on the device, and how many could be read."""
+        try:
+            batch, skipped = self._feed.fetch(request)
+        except Exception as err:  # noqa: BLE001 - the user's dataset may raise anything; raised again after the vote
+            share.error = err
+            return None, 0
+        for sentence in skipped:
             self._told(sentence)
+        share.skipped += len(skipped)
         self._phases.lap(Phase.DATA_WAIT)
-        fetched = Fetched(to_device(fetched.batch, self._group.device), fetched.skipped)
-        self._phases.lap(Phase.HOST_TO_DEVICE)
-        return fetched
+        if self._moves:
+            batch = to_device(batch, self._group.device)
+            self._phases.lap(Phase.HOST_TO_DEVICE)
+        return batch, request.ids.numel() - len(skipped)
 
-    def _pass(self, samples: Batch, count: int) -> Tensor:
-        with nullcontext() if self._balance is None else self._balance.forward():
-            loss = self._strategy.forward(samples)
+    def _shard(self, portion: Portion, shard: int, batch: Batch, samples: int, share: Share, *, is_last: bool) -> None:
+        """Compute a shard, in several passes where it does not fit into memory; gradients travel with the last."""
+        self._random.enter(Stream.MODEL, portion.step, shard)
+        pieces: Sequence[Batch] = micro_batches(batch, samples, self._micro_batch)
+        for number, piece in enumerate(pieces, start=1):
+            if is_last and number == len(pieces):
+                loss = self._pass(piece, portion.samples)
+            else:
+                with self._strategy.alone():
+                    loss = self._pass(piece, portion.samples)
+            share.loss = loss if share.loss is None else share.loss + loss
+            self._buffers.shard_done()
+        self._buffers.close_shard(shard)
+        self._strategy.shard_done(shard)
+
+    def _pass(self, batch: Batch, samples: int) -> Tensor:
+        """Forward and backward; the sum of the losses."""
+        losses = self._forward(batch)
+        total = losses.detach().sum(dtype=torch.float64)
         self._phases.lap(Phase.FORWARD)
-        with self._recomputes():
-            self._strategy.backward(self._optimization.scaled(loss), count)
+        self._backward(self._optimization.scaled(losses), samples)
         self._phases.lap(Phase.BACKWARD)
-        return loss.detach()
+        return total
 
     def _move(self, step: int, verdict: Verdict) -> None:
         """Weights and buffers take the step, unless a guard decides that they do not."""
@@ -197,18 +207,22 @@ class Stepper:
             self._buffers.discard()
             self._guard.refuse(step, verdict, self._optimization)
 
-    def _commit(self, step: int, batch: Tensor, verdict: Verdict) -> None:
-        self._strategy.committed(step, self._optimization.optimizer)
+    def _commit(self, portion: Portion, verdict: Verdict) -> None:
+        self._strategy.committed(portion.step, self._optimization.optimizer)
         self._phases.lap(Phase.OPTIMIZER)
-        self._ledger.commit(batch, verdict.skipped)
-        if self._plan.ends_epoch(step):
+        self._ledger.commit(portion.ids, verdict.skipped)
+        if self._plan.ends_epoch(portion.step):
             self._ledger.close_epoch()
+        self.samples = portion.own_samples
         shards = None if self._balance is None else self._balance.settle(verdict.busy)
         if shards is not None:
-            self._shards = shards
-            self._feed.reassign(shards)
-            self._strategy.reassign(shards)
-            self._buffers.reassign(shards)
+            self._reassign(shards)
+
+    def _reassign(self, shards: range) -> None:
+        """From the next step on this rank owns these shards."""
+        self._shards = shards
+        for part in (self._portions, self._feed, self._strategy, self._buffers):
+            part.reassign(shards)
 
     def restart(self) -> None:
         """Weights and buffers were loaded from elsewhere."""

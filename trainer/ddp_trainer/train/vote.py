@@ -58,13 +58,19 @@ class Verdict(NamedTuple):
 
 def vote(ballot: Ballot, group: Group) -> Verdict:
     """Exchange ballots: the one place of a step where the device is waited for."""
-    if group.world_size > 1:
-        with group.watched():  # NCCL reports a lost peer only when the result is read
-            numbers = group.sum(_written(ballot, group.device)).tolist()
-    else:
-        numbers = _read(ballot)
+    if group.world_size == 1:
+        return _own(ballot)
+    with group.watched():  # NCCL reports a lost peer only when the result is read
+        numbers = group.sum(_written(ballot, group.device)).tolist()
     samples, digest, loss, failed, stop, save, skipped, flaw, *busy = numbers
     return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy)
+
+
+def _own(ballot: Ballot) -> Verdict:
+    """Of a group of one."""
+    samples, digest, loss, failed, stop, save, skipped, flaw, busy = ballot
+    found = 0.0 if flaw is None else flaw.item()
+    return Verdict(samples, digest, loss.item(), int(failed), int(stop), int(save), skipped, found, busy)
 
 
 def _written(ballot: Ballot, device: torch.device) -> Tensor:

@@ -63,7 +63,7 @@ def test_an_image_becomes_channels_between_minus_one_and_one(tmp_path: Path) -> 
 
 def drawn(task: ImageFolder, seed: int, epoch: int, ids: list[int]) -> torch.Tensor:
     reader = ShardReader(task.train_samples(), KeyedRandom(seed, CPU), skips=False)
-    return reader(Request(step=3, epoch=epoch, shard=0, ids=torch.tensor(ids))).batch[0]
+    return reader.read(Request(step=3, epoch=epoch, shard=0, ids=torch.tensor(ids))).batch[0]
 
 
 def test_an_image_is_drawn_the_same_beside_any_others_and_differently_in_the_next_epoch(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ ALONE = Group(0, 1, "none", torch.device("cpu"))
 
 def a_verdict(**changes: float) -> Verdict:
     values = {"samples": 4, "digest": 99, "loss": 1.5, "failed": 0, "stop": 0, "save": 0, "skipped": 0, "flaw": 0}
-    return Verdict(**{"busy": [], **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
+    return Verdict(**{"busy": (), **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
 
 
 def test_a_ballot_comes_back_as_the_verdict_of_a_group_of_one() -> None:

@@ -46,11 +46,7 @@ class DirectFeed:
 
     def __init__(self, samples: Samples, reader: ShardReader) -> None:
         self._samples = samples
-        self._reader = reader
-
-    def fetch(self, request: Request) -> Fetched:
-        """Read them now."""
-        return self._reader(request)
+        self.fetch = reader.read
 
     def reassign(self, shards: range) -> None:
         """Nothing was read ahead."""

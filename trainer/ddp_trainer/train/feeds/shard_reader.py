@@ -26,7 +26,7 @@ class ShardReader:
         self._random = random
         self._skips = skips
 
-    def __call__(self, request: Request) -> Fetched:
+    def read(self, request: Request) -> Fetched:
         """Read them all.
 
         Raises:

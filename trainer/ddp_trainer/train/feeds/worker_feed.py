@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from ddp_trainer.train.errors import DataWorkerLost, TrainError
 from ddp_trainer.train.feeds.fetched import Fetched, Request
+from ddp_trainer.train.feeds.portions import Portions
 from ddp_trainer.train.feeds.shard_reader import ShardReader
-from ddp_trainer.train.plan import Plan, cut
+from ddp_trainer.train.plan import Plan
 
 _PR_SET_PDEATHSIG: Final = 1
 _LOST: Final = "DataLoader worker"
@@ -63,13 +64,11 @@ class WorkerFeed:
 
     def __iter__(self) -> Iterator[Request]:
         """What this rank will ask for, from the step under way to the end of the run."""
+        portions = Portions(self._plan, self._shards)
         for step in range(self._step, self._plan.total_steps):
-            batch = self._plan.batch(step)
-            for shard in self._shards:
-                ids = batch[cut(len(batch), self._plan.shards, shard)]
-                if len(ids):
-                    # An array travels to the worker by value; a tensor would take a file descriptor each.
-                    yield Request(step, self._plan.epoch_of(step), shard, ids.numpy())  # type: ignore[arg-type]
+            for request in portions.of(step).own:
+                # An array travels to the worker by value; a tensor would take a file descriptor each.
+                yield request._replace(ids=request.ids.numpy())  # type: ignore[arg-type]
 
     def fetch(self, request: Request) -> Fetched:
         """Wait for what a worker has read.
@@ -130,7 +129,7 @@ class _Answers(Dataset[Any]):
 
     def __getitem__(self, request: Request) -> Fetched | TrainError:
         try:
-            return self._reader(request._replace(ids=torch.from_numpy(request.ids)))
+            return self._reader.read(request._replace(ids=torch.from_numpy(request.ids)))
         except TrainError as err:
             # As a value: raised in a worker, it would arrive as a page of traceback in place of its sentence.
             return err

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.lazy_dynamo import uncompiled
-from ddp_trainer.train.strategies.shard_loss import SampleLosses
 from ddp_trainer.train.strategies.single import Single
 from ddp_trainer.train.strategies.strategy import Parts
 from ddp_trainer.train.task import Batch
@@ -28,11 +27,11 @@ class DataParallel(Single):
         self._spread: nn.Module | None = None
         if gpus > 1:
             with uncompiled():
-                self._spread = nn.DataParallel(SampleLosses(parts.model, parts.losses), device_ids=list(range(gpus)))
+                self._spread = nn.DataParallel(parts.module(), device_ids=list(range(gpus)))
 
-    def forward(self, batch: Batch | None) -> Tensor:
-        """Each GPU computes a slice of the samples; the first adds up."""
-        if self._spread is None or batch is None:
+    def forward(self, batch: Batch) -> Tensor:
+        """Each GPU computes a slice of the samples; the first gathers their losses."""
+        if self._spread is None:
             return super().forward(batch)
         losses: Tensor = self._spread(batch)
-        return losses.sum()
+        return losses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,6 +16,8 @@ from ddp_trainer.train.task import Batch
 class Ddp(Strategy):
     """The default for more than one rank."""
 
+    averages = True
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         if parts.config.static_graph:
@@ -24,7 +25,7 @@ class Ddp(Strategy):
         self._exchanged = False
         with self._group.watched(), uncompiled():
             self._ddp = DistributedDataParallel(
-                self._loss,
+                parts.module(),
                 device_ids=[self._group.device] if self._group.device.type == "cuda" else None,
                 # The step shares buffers itself, also where rank 0's are wanted: see ddp_trainer.train.buffers.
                 forward_sync_buffers=False,
@@ -43,14 +44,14 @@ class Ddp(Strategy):
         return self._ddp.no_sync()
 
     def forward(self, batch: Batch | None) -> Tensor:
-        """Through DDP, which prepares for the backward pass."""
+        """Through DDP, which prepares for the backward pass; None stands for no samples."""
         with uncompiled():
             return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
 
-    def backward(self, loss: Tensor, samples: int) -> None:
-        """DDP averages over ranks, and what is wanted is the sum."""
+    def backward(self, losses: Tensor, samples: int) -> None:
+        """DDP exchanges gradients meanwhile, unless it is told to leave them alone."""
         with self._group.watched_backward():
-            torch.autograd.backward(loss * (self._group.world_size / samples))
+            super().backward(losses, samples)
         self._exchanged = self._ddp.require_backward_grad_sync
 
     def reduce(self, samples: int) -> None:

@@ -43,11 +43,11 @@ class Exact(Strategy):
         self._tree.clear()
         self._loss_of_shard = self._no_loss()
 
-    def forward(self, batch: Batch | None) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Also keeps the loss of the shard, which goes through the tree."""
-        loss = super().forward(batch)
-        self._loss_of_shard += loss.detach()
-        return loss
+        losses = super().forward(batch)
+        self._loss_of_shard += losses.detach().sum()
+        return losses
 
     def shard_done(self, shard: int) -> None:
         """Take the gradients out, so that the next shard's are not added to them."""

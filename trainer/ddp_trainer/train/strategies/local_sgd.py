@@ -21,34 +21,40 @@ from ddp_trainer.train.strategies.strategy import Parts, Strategy
 
 
 class LocalSgd(Strategy):
-    """With SGD and a synchronisation in every step it equals ``ddp`` up to rounding."""
+    """With SGD and a synchronisation in every step it equals ``ddp`` up to rounding.
+
+    Each rank steps as if all had as many samples as it has; the average over ranks then weighs every sample the same.
+    """
+
+    averages = True
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._every = parts.config.sync_steps
         self._plan = parts.plan
         self._passes = 0
+        self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
         """No pass yet."""
         self._passes = 0
 
-    def backward(self, loss: Tensor, samples: int) -> None:
-        """As if all ranks had as many samples; the average over ranks then weighs every sample the same."""
-        torch.autograd.backward(loss * (self._group.world_size / samples))
+    def backward(self, losses: Tensor, samples: int) -> None:
+        """One more pass."""
+        super().backward(losses, samples)
         self._passes += 1
 
-    def reduce(self, samples: int) -> None:
+    def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
         """Nothing is exchanged; a rank without samples steps by zeros, as its share of the average."""
         if not self._passes:
-            self.backward(self.forward(None), samples)
+            for weight in self._weights:
+                weight.grad = torch.zeros_like(weight)
 
     def committed(self, step: int, optimizer: Optimizer) -> None:
         """Average weights and moments when it is time."""
         if self.is_synchronised(step + 1):
-            weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-            average([weight.detach() for weight in weights] + _moments(optimizer), self._group)
+            average([weight.detach() for weight in self._weights] + _moments(optimizer), self._group)
 
     def is_synchronised(self, steps: int) -> bool:
         """After every so many steps, an epoch, and the run."""

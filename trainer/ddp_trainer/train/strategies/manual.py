@@ -8,7 +8,6 @@ does the same, but packs gradients into buckets and sends each while the backwar
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ddp_trainer.train.strategies.between_ranks import average, send_from_first
 from ddp_trainer.train.strategies.strategy import Parts, Strategy
@@ -17,14 +16,12 @@ from ddp_trainer.train.strategies.strategy import Parts, Strategy
 class Manual(Strategy):
     """Equal to ``ddp`` up to rounding."""
 
+    averages = True
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
-
-    def backward(self, loss: Tensor, samples: int) -> None:
-        """Scaled up by the number of ranks, because an average over ranks divides by it."""
-        torch.autograd.backward(loss * (self._group.world_size / samples))
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
         """Average every gradient; a weight that no sample of this rank reached contributes zeros."""

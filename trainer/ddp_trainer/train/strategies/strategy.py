@@ -6,8 +6,8 @@ For each step, on every rank::
     for each logical shard of this rank that has samples:
         for each pass over the shard (one, or several with --micro-batch):
             with nullcontext() if it is the very last pass of the step else alone():
-                loss = forward(batch)
-                backward(loss, samples of the whole global step)
+                losses = forward(batch)
+                backward(losses, samples of the whole global step)
         shard_done(shard)
     reduce(samples of the whole global step)
     ... the vote, after which all ranks commit the step or none does:
@@ -25,14 +25,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.plan import Plan
-from ddp_trainer.train.strategies.shard_loss import ShardLoss
+from ddp_trainer.train.strategies.backward import MeanBackward
+from ddp_trainer.train.strategies.sample_losses import SampleLosses
 from ddp_trainer.train.task import Batch
 
 
@@ -48,9 +48,9 @@ class Parts:
     plan: Plan
     config: Config
 
-    def shard_loss(self) -> ShardLoss:
-        """The module that a strategy calls or wraps."""
-        return ShardLoss(self.model, self.losses)
+    def module(self) -> SampleLosses:
+        """The losses as a module that can be wrapped."""
+        return SampleLosses(self.model, self.losses)
 
 
 class Strategy:
@@ -59,11 +59,15 @@ class Strategy:
     remark: ClassVar[str] = ""
     """What a person who chose it should know."""
 
+    averages: ClassVar[bool] = False
+    """Gradients are averaged over ranks where their sum is wanted, so each is made larger by the number of ranks."""
+
     def __init__(self, parts: Parts) -> None:
         self.model = parts.model
         """Whose weights are optimized, evaluated and saved."""
         self._group = parts.group
-        self._loss = parts.shard_loss()
+        self._losses = parts.losses
+        self._differentiate = MeanBackward(self._group.world_size if self.averages else 1)
 
     def begin(self, step: int) -> None:
         """A step begins; gradients were forgotten."""
@@ -72,13 +76,13 @@ class Strategy:
         """Around every pass of a step but the last one: keep gradients on this rank."""
         return nullcontext()
 
-    def forward(self, batch: Batch | None) -> Tensor:
-        """Sum of the losses of the samples, a scalar."""
-        return self._loss(batch)  # type: ignore[no-any-return] # a Module's call is untyped
+    def forward(self, batch: Batch) -> Tensor:
+        """Losses of the samples, one each."""
+        return self._losses(self.model, batch)
 
-    def backward(self, loss: Tensor, samples: int) -> None:
-        """Add the gradients of ``loss / samples``, where ``samples`` are those of the whole global step."""
-        torch.autograd.backward(loss / samples)
+    def backward(self, losses: Tensor, samples: int) -> None:
+        """Add the gradients of ``losses.sum() / samples``, where ``samples`` are those of the whole global step."""
+        self._differentiate(losses, samples)
 
     def shard_done(self, shard: int) -> None:
         """All passes over a logical shard are done; ``weight.grad`` holds it and, unless taken out, those before."""

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ddp_trainer.train.task import Batch
 
 
-class ShardLoss(nn.Module):
-    """Sum of the losses of some samples, a scalar; of no samples, a zero that depends on every weight.
+class SampleLosses(nn.Module):
+    """Losses of some samples, one each, shape ``(n,)``; of no samples, a zero that depends on every weight.
 
     DDP counts on a gradient of every weight in each backward pass, so a rank without samples gives zeros.
     """
@@ -22,21 +22,8 @@ class ShardLoss(nn.Module):
         self._losses = losses
 
     def forward(self, batch: Batch | None) -> Tensor:
-        """Loss of the samples, or zero for None."""
+        """Losses of the samples, or zero for None."""
         if batch is None:
             zeros = [(weight * 0).sum() for weight in self.model.parameters() if weight.requires_grad]
             return torch.stack(zeros).sum()
-        return self._losses(self.model, batch).sum()
-
-
-class SampleLosses(nn.Module):
-    """Losses of some samples, one each: what can be gathered from several devices."""
-
-    def __init__(self, model: nn.Module, losses: Callable[[nn.Module, Batch], Tensor]) -> None:
-        super().__init__()
-        self.model = model
-        self._losses = losses
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Shape ``(n,)``."""
         return self._losses(self.model, batch)
