@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from bench._workload import SEED, Clock, Pair, Rows, Timed, Workload, mean_loss, optimizer_of, world_size
+from bench._workload import RATE, SEED, Clock, Pair, Rows, Timed, Workload, mean_loss, optimizer_of, world_size
 from ddp_trainer.metrics.attach import rank_recorder
 from ddp_trainer.train.config import Config, ScheduleName
 from ddp_trainer.train.session import run
@@ -41,8 +41,8 @@ def bare(work: Workload, clock: Clock) -> None:
         dist.destroy_process_group()
 
 
-class TimedTask:
-    """The workload as a task of our trainer."""
+class PlainTask:
+    """The workload as a task of our trainer, whose optimizer is the one of the flags."""
 
     name = "bench/overhead"
 
@@ -52,10 +52,6 @@ class TimedTask:
     def model(self) -> nn.Module:
         """The same weights as everywhere."""
         return Timed(self._work, self._clock)
-
-    def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
-        """The same optimizer as everywhere."""
-        return optimizer_of(nn.ParameterList(parameters))
 
     def train_samples(self) -> Rows:
         """The same samples as everywhere."""
@@ -76,7 +72,25 @@ class TimedTask:
         return {"loss": self.losses(model, pair).sum()}
 
 
+class SameOptimizerTask(PlainTask):
+    """With an optimizer of its own: the very object that the loop written by hand makes."""
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
+        """The same as everywhere."""
+        return optimizer_of(nn.ParameterList(parameters))
+
+
 def ours(work: Workload, clock: Clock) -> None:
+    """With the optimizer that the flags make: AdamW of the same numbers, with the kernel that they choose."""
+    _run(PlainTask(work, clock), work, clock)
+
+
+def ours_same_optimizer(work: Workload, clock: Clock) -> None:
+    """With the optimizer of the loop written by hand, down to its kernel."""
+    _run(SameOptimizerTask(work, clock), work, clock)
+
+
+def _run(task: PlainTask, work: Workload, clock: Clock) -> None:
     """Board, ledger, vote, phases, guards, stop requests and checkpoints by time, as ``ddp_trainer train`` has them.
 
     As many logical shards as ranks, which is what a job of fixed size gets.
@@ -89,8 +103,9 @@ def ours(work: Workload, clock: Clock) -> None:
             global_batch=work.batch,
             shards=world_size(),
             seed=SEED,
+            learning_rate=RATE,
             schedule=ScheduleName.CONSTANT,
             warmup_steps=0,
             checkpoint_dir=Path(directory),
         )
-        run(config, TimedTask(work, clock), rank_recorder())
+        run(config, task, rank_recorder())

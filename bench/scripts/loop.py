@@ -23,7 +23,7 @@ _WARMUP = {"tiny": 200, "gpt": 3}
 def main() -> None:
     """Run the loop that the command line names."""
     name, workload, steps = sys.argv[1:]
-    module = "bench._our_loops" if name in {"ours", "bare"} else "bench._peer_loops"
+    module = "bench._our_loops" if name in {"bare", "ours", "ours_same_optimizer"} else "bench._peer_loops"
     clock = Clock(_WARMUP[workload], int(steps))
     with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what libraries think of each other is not measured here
