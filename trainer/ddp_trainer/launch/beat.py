@@ -56,14 +56,14 @@ class Finder:
         return spec
 
 
-def follow(c10d: Any) -> None:
-    """Have torch tell us when its default group comes and goes.
+def follow(c10d: Any) -> Beat | None:
+    """Have torch tell us when its default group comes and goes; None where it cannot.
 
     ``_update_default_pg`` is private. Where torch has none, no beat begins and the launcher judges no script by it.
     """
     inner = getattr(c10d, "_update_default_pg", None)
     if inner is None:
-        return
+        return None
     beat = Beat(c10d, os.environ[PULSE_VARIABLE])
 
     def update(group: Any) -> None:
@@ -73,6 +73,7 @@ def follow(c10d: Any) -> None:
             beat.go_on()
 
     c10d._update_default_pg = update  # noqa: SLF001 - the guard is above
+    return beat
 
 
 class Beat:
@@ -114,14 +115,15 @@ class Beat:
             self._end = threading.Event()
             self._thread = threading.Thread(target=self._run, name="ddp-beat", daemon=True)
             # A thread that Python freezes inside of torch while it shuts down would end the process by abort.
-            atexit.register(self._stop)
+            atexit.register(self.stop)
             self._look()
             self._thread.start()
         else:
             self._look()
         self._cells[self._pulse.HAS_GROUP] = 1.0
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """No beat any more, and no thread."""
         self.pause()
         self._end.set()
         if self._thread is not None and os.getpid() == self._owner:

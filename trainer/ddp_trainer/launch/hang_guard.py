@@ -148,6 +148,9 @@ class HangGuard:
 
     async def _obey(self, hung: Hung) -> None:
         acts = self._policy.on_hang is OnHang.ACT
+        if not hung.ranks:
+            self._say(f"hang: {'; '.join(hung.sentences)}; the stacks of all are in {self._stacks()}")
+            return
         for rank, sentence in zip(hung.ranks, hung.sentences, strict=True):
             is_doomed = acts and rank in hung.to_kill
             self._say(f"hang: {sentence}; {'it is killed' if is_doomed else 'the others wait for it'}")
@@ -163,6 +166,10 @@ class HangGuard:
                 continue
             self._condemned[watch.local_rank] = (f"R{reasons[watch.rank][1:]}", stack)
             self._kill(watch.local_rank)
+
+    def _stacks(self) -> str:
+        folders = {str(watch.folder.parent) for watch in self._watches.values()}
+        return f"{', '.join(sorted(folders))}/*/stacks.txt"
 
     async def _stack(self, watch: RankWatch, *, by_signal: bool) -> str:
         """Where it stands, by whatever means there are; also written to its file."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ddp_trainer.launch.hang_look import Look
-from ddp_trainer.launch.hang_naming import Culprit, culprits
+from ddp_trainer.launch.hang_naming import Culprit, culprits, nobody_missing
 from ddp_trainer.launch.protocol import Alarm, Hung, Looks, Show
 
 FRESH_SECONDS: Final = 5.0
@@ -42,10 +42,13 @@ class HangJudge:
         looks = sorted((look for each in expected for look in self._looks[each][1]), key=lambda look: look.rank)
         named = culprits(looks)
         declared = any(culprit.look.is_overdue(1.0) for culprit in named)
-        verdict = (tuple(culprit.look.rank for culprit in named), declared)
+        stuck = "" if named else nobody_missing(looks)
+        verdict = (tuple(culprit.look.rank for culprit in named), declared or bool(stuck))
         if verdict == self._told:
             return None
         self._told = verdict
+        if stuck:
+            return Hung(generation=generation, ranks=(), to_kill=(), sentences=(stuck,))
         return verdict_of(named, generation, declared=declared) if named else None
 
 

@@ -59,6 +59,19 @@ def culprits(looks: Sequence[Look]) -> list[Culprit]:
     return overdue if all(look.seconds > since / 2 for look in looks) else []
 
 
+def nobody_missing(looks: Sequence[Look]) -> str:
+    """A sentence where all ranks have long been waiting in one and the same collective; else nothing."""
+    waited_in = {(look.sequence, look.waits_in) for look in looks}
+    if len(looks) < 2 or len(waited_in) > 1 or not all(look.waits_in and look.is_overdue(WARNING) for look in looks):
+        return ""
+    number, collective = waited_in.pop()
+    since = min(look.seconds for look in looks)
+    return (
+        f"all {len(looks)} ranks wait in {name_of(collective)} #{number} for {since:.1f} s and none is missing: "
+        "the network between them, or a device, does not deliver"
+    )
+
+
 def _stopped(looks: Sequence[Look]) -> list[Culprit]:
     found = [look for look in looks if look.state is RankState.STOPPED]
     return [Culprit(look=look, why=f"is stopped by a signal (state T){_where(look)}") for look in found]

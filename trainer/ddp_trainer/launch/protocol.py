@@ -253,7 +253,7 @@ class Hung:
     to_kill: tuple[int, ...]
     """Those that are past their limit, where the agents are to act."""
     sentences: tuple[str, ...]
-    """What tells each of them from the others."""
+    """What tells each of them from the others; where there is no rank, one that says what all wait for."""
 
 
 FromAgent = Hello | Join | Failed | Succeeded | Leave | Alarm | Looks | Ping

@@ -54,6 +54,17 @@ def test_a_warning_comes_first_and_is_said_once_and_the_limit_is_for_acting() ->
     assert verdict.to_kill == (1,)
 
 
+def test_that_nobody_is_missing_is_said_once_and_kills_nobody() -> None:
+    judge = HangJudge()
+    same = {"sequence": 8, "waits_in": "all_reduce[[4]]"}
+    told(judge, 0, 1.0, **same)
+    verdict = told(judge, 1, 1.0, **same)
+    assert isinstance(verdict, Hung)
+    assert (verdict.ranks, verdict.to_kill) == ((), ())
+    assert "none is missing" in verdict.sentences[0]
+    assert told(judge, 1, 2.0, **same, seconds=30.0) is None
+
+
 def test_who_went_on_and_hangs_again_is_named_again() -> None:
     judge = HangJudge()
     told(judge, 0, 1.0)

@@ -8,7 +8,7 @@ import pytest
 
 from ddp_trainer.contract import Section
 from ddp_trainer.launch.hang_look import Look, RankState
-from ddp_trainer.launch.hang_naming import culprits
+from ddp_trainer.launch.hang_naming import culprits, nobody_missing
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
 """The collectives of a step of plain DDP: gradients, then the loss."""
@@ -116,6 +116,19 @@ def test_a_sentence_says_who_where_and_for_how_long() -> None:
     assert culprit.sentence == (
         "rank 1 on worker-0 did not enter all_reduce #40; in section data at train.py:7 for 20.0 s (limit 30.0 s)"
     )
+
+
+def test_where_all_wait_in_one_collective_the_network_is_suspected() -> None:
+    assert nobody_missing(WAITING).startswith("all 3 ranks wait in all_reduce #40 for 20.0 s and none is missing")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [behind(1), waiting(1, waits_in=""), waiting(1, waits_in="barrier[]"), waiting(1, seconds=2.0)],
+    ids=["one is behind", "one waits in none", "one waits in another", "one has moved"],
+)
+def test_else_it_is_not(other: Look) -> None:
+    assert not nobody_missing([*WAITING, other])
 
 
 def test_a_long_checkpoint_is_told_of_and_not_killed() -> None:

@@ -1,0 +1,134 @@
+"""What the worker's thread relies on in torch, and what it leaves alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch._C._distributed_c10d as c10d_extension
+from torch.distributed import distributed_c10d
+
+from ddp_trainer import pulse
+from ddp_trainer.launch import beat
+
+
+class Group:
+    """A process group as torch's, as far as it is looked at."""
+
+    def __init__(self, size: int, begun: int = 7) -> None:
+        self._size, self.begun = size, begun
+
+    def size(self) -> int:
+        return self._size
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.begun
+
+
+class FakeC10d(ModuleType):
+    """A module with a default group, as torch's."""
+
+    def __init__(self) -> None:
+        super().__init__(beat.C10D)
+        self._world = SimpleNamespace(default_pg=None, pg_map={})
+
+    def _update_default_pg(self, group: Any) -> None:
+        self._world.default_pg = group
+        self._world.pg_map = {} if group is None else {group: "gloo"}
+
+
+@pytest.fixture
+def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> memoryview[float]:
+    path = str(tmp_path / "p")
+    pulse.create(path)
+    monkeypatch.setenv(pulse.VARIABLE, path)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    return pulse.open_cells(path)
+
+
+def followed() -> tuple[FakeC10d, beat.Beat]:
+    module = FakeC10d()
+    watcher = beat.follow(module)
+    assert watcher is not None
+    return module, watcher
+
+
+def test_torch_still_has_what_the_thread_looks_at() -> None:
+    assert list(inspect.signature(distributed_c10d._update_default_pg).parameters) == ["pg"]
+    assert hasattr(torch._C._distributed_c10d.ProcessGroup, "_get_sequence_number_for_group")
+    assert hasattr(distributed_c10d._world, "default_pg")
+    assert hasattr(distributed_c10d._world, "pg_map")
+    assert hasattr(c10d_extension, "_dump_fr_trace_json")
+    assert isinstance(beat.collectives(), list)
+
+
+def test_a_group_begins_the_beat_and_its_end_ends_it(cells: memoryview[float]) -> None:
+    module, watcher = followed()
+    try:
+        module._update_default_pg(Group(2))
+        assert cells[pulse.HAS_GROUP] == 1
+        assert (cells[pulse.SEQUENCE], cells[pulse.TOTAL]) == (7, 7)
+        module._update_default_pg(None)
+        assert cells[pulse.HAS_GROUP] == 0
+        module._update_default_pg(Group(2, begun=0))
+        assert (cells[pulse.HAS_GROUP], cells[pulse.TOTAL]) == (1, 0)
+    finally:
+        watcher.stop()
+
+
+def test_a_group_of_one_rank_has_nobody_to_wait_for(cells: memoryview[float]) -> None:
+    module, _ = followed()
+    module._update_default_pg(Group(1))
+    assert cells[pulse.HAS_GROUP] == 0
+
+
+def test_a_forked_child_leaves_the_page_to_its_parent(
+    cells: memoryview[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _ = followed()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    module._update_default_pg(Group(2))
+    assert cells[pulse.HAS_GROUP] == 0
+
+
+def test_a_torch_without_the_private_function_is_left_as_it_is(cells: memoryview[float]) -> None:
+    module = ModuleType(beat.C10D)
+    assert beat.follow(module) is None
+    assert cells[pulse.HAS_GROUP] == 0
+
+
+def test_a_backend_that_does_not_count_is_no_reason_to_fail(cells: memoryview[float]) -> None:
+    module, watcher = followed()
+    try:
+        group = Group(2)
+        monkey: Any = group
+        monkey._get_sequence_number_for_group = None
+        module._update_default_pg(group)
+        assert (cells[pulse.HAS_GROUP], cells[pulse.SEQUENCE]) == (1, -1)
+    finally:
+        watcher.stop()
+
+
+def test_the_finder_leaves_all_other_imports_alone_and_goes_after_its_own() -> None:
+    finder = beat.Finder()
+    sys.meta_path.insert(0, finder)
+    assert finder.find_spec("json") is None
+    found = finder.find_spec(beat.C10D, torch.distributed.__path__)
+    assert found.name == beat.C10D == importlib.util.find_spec(beat.C10D).name  # type: ignore[union-attr]
+    assert finder not in sys.meta_path
+
+
+def test_the_place_is_the_innermost_line_that_is_no_library_s() -> None:
+    frames = [
+        SimpleNamespace(filename="/home/me/train.py", lineno=12, name="step"),
+        SimpleNamespace(filename="/v/lib/python3.11/site-packages/torch/x.py", lineno=3, name="forward"),
+        SimpleNamespace(filename=os.__file__, lineno=1, name="read"),
+    ]
+    assert beat.place_of(frames) == "train.py:12 in step"
