@@ -72,6 +72,7 @@ class ApiServer:
         self.answers: dict[str, deque[Answer]] = {}
         """``METHOD path`` → answers for the next such requests, before the objects are asked."""
         self.page = 500
+        self.minor = "36+"
         self.url = ""
         self._version = 100
         self._forgotten = 0
@@ -152,7 +153,9 @@ class ApiServer:
         if request.path in self.groups:
             kinds = [{"kind": kind, "name": plural} for kind, plural in self.groups[request.path].items()]
             return Answer(200, {"kind": "APIResourceList", "resources": kinds})
-        if not any(f"/{plural}" in request.path for kinds in self.groups.values() for plural in kinds.values()):
+        if request.path == "/version":
+            return Answer(200, {"major": "1", "minor": self.minor})
+        if not any(f"/{plural}/" in f"{request.path}/" for kinds in self.groups.values() for plural in kinds.values()):
             return Answer(404, "404 page not found\n")
         return getattr(self, f"_{request.method.lower()}")(request)
 

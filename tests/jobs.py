@@ -41,7 +41,6 @@ VARIABLE = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
 )
 
 SECRET_PATH = st.builds("/s/{}".format, LABEL)
-SECRET_PATH_OF = operator.attrgetter("path")
 TOPOLOGY = st.builds(Topology, st.sampled_from(Placement), LABEL, st.booleans())
 
 
@@ -52,6 +51,21 @@ def mounts(draw: st.DrawFn) -> Mount:
     name = str(Memory(draw(st.integers(1, 2**40)))) if source is Source.EMPTY else draw(LABEL)
     path = draw(st.builds("/m/{}".format, LABEL))
     return Mount(source, name, path, read_only=source is not Source.CONFIG_MAP and draw(st.booleans()))
+
+
+@st.composite
+def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
+    """What most jobs do without."""
+    return {
+        "mounts": tuple(draw(st.lists(mounts(), max_size=2, unique_by=operator.attrgetter("path")))),
+        "secrets": tuple(draw(st.lists(st.builds(SecretFiles, LABEL, SECRET_PATH), max_size=1))),
+        "queue": draw(st.none() | LABEL),
+        "scheduler": draw(st.none() | LABEL),
+        "topology": tuple(draw(st.lists(TOPOLOGY, max_size=2, unique_by=lambda wish: (wish.placement, wish.key)))),
+        "gpu_type": "NVIDIA-H100-80GB-HBM3" if gpus else None,
+        "mig": "3g.40gb" if (gpus, nproc) == (1, 1) else None,
+        "rdma": draw(st.none() | st.builds(Rdma, st.just("rdma/ib"), st.integers(1, 16))),
+    }
 
 
 @st.composite
@@ -109,12 +123,5 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI])),
         engine=draw(st.sampled_from(Engine)),
         egress=draw(st.sampled_from(Egress)),
-        mounts=tuple(draw(st.lists(mounts(), max_size=3, unique_by=lambda mount: mount.path))),
-        secrets=tuple(draw(st.lists(st.builds(SecretFiles, LABEL, SECRET_PATH), max_size=2, unique_by=SECRET_PATH_OF))),
-        queue=draw(st.none() | LABEL),
-        scheduler=draw(st.none() | LABEL),
-        topology=tuple(draw(st.lists(TOPOLOGY, max_size=3, unique_by=lambda wish: (wish.placement, wish.key)))),
-        gpu_type=draw(st.none() | st.just("NVIDIA-H100-80GB-HBM3")) if gpus else None,
-        mig=draw(st.none() | st.just("3g.40gb")) if (gpus, nproc) == (1, 1) else None,
-        rdma=draw(st.none() | st.builds(Rdma, st.just("rdma/ib"), st.integers(1, 16))),
+        **(draw(extras(gpus, nproc)) if draw(st.booleans()) else {}),
     )

@@ -77,6 +77,9 @@ class ScriptedBackend:
             if since is None or line[:19] >= since[:19]:
                 yield line if timestamps else line.partition(" ")[2]
 
+    def facts(self) -> None:
+        """There is nothing to choose."""
+
     def submit(self, objects: Sequence[Object]) -> None:
         """Not scripted."""
         raise NotImplementedError

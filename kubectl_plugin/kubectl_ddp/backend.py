@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from kubectl_ddp.render.choose import Facts
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON: apiVersion, kind, metadata, spec, status."""
@@ -31,6 +34,9 @@ class Backend(Protocol):
 
     where: str
     """``local``, or the name of the kubeconfig context."""
+
+    def facts(self) -> Facts | None:
+        """What this place is, of that which decides how a job is rendered; ``None`` where there is no choice."""
 
     def submit(self, objects: Sequence[Object]) -> None:
         """Create a rendered job: the root object first, the rest owned by it. Raises NameTaken."""

@@ -48,7 +48,12 @@ class Root:
     @property
     def resource(self) -> str:
         """The resource as kubectl prints it, as in ``pytorchjob.kubeflow.org``."""
-        return f"{self.kind.lower()}.{self.api_version.partition('/')[0]}"
+        return f"{self.kind.lower()}.{self.group}"
+
+    @property
+    def group(self) -> str:
+        """The API group."""
+        return self.api_version.partition("/")[0]
 
 
 PYTORCHJOB: Final = Root(
@@ -155,13 +160,13 @@ def bounds(job: Object) -> tuple[int, int]:
     if elastic:
         desired = desired_nodes(job)
         return int(elastic.get("minReplicas") or desired), int(elastic.get("maxReplicas") or desired)
-    least, _, most = str(_said(job).get("nnodes") or desired_nodes(job)).partition(":")
+    least, _, most = str(said(job).get("nnodes") or desired_nodes(job)).partition(":")
     return int(least), int(most or least)
 
 
 def processes_per_node(job: Object) -> int:
     """Training processes per pod; the operator takes words too (``auto``), which we never write and count as one."""
-    text = str((job.get("spec") or {}).get("nprocPerNode") or _said(job).get("nproc") or 1)
+    text = str((job.get("spec") or {}).get("nprocPerNode") or said(job).get("nproc") or 1)
     return int(text) if text.isdecimal() else 1
 
 
@@ -190,7 +195,7 @@ def put(item: Object, path: Path, value: Any) -> None:
     place[last] = value
 
 
-def _said(job: Object) -> Mapping[str, Any]:
+def said(job: Object) -> Mapping[str, Any]:
     """The specification that the job was submitted with."""
     text = (job["metadata"].get("annotations") or {}).get(Annotation.SPEC, "")
     try:

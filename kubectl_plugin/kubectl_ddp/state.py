@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer.contract import GroupState, Metric, MetricLabel
-from kubectl_ddp import evidence
+from kubectl_ddp import evidence, roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError
@@ -189,10 +189,10 @@ def job_state(
         state=state,
         reason=_reason(state, facts, [*workers, *evidence.stores(snapshot.pods)]),
         nodes=_nodes(job, workers),
-        processes_per_node=_processes_per_node(job),
+        processes_per_node=roots.processes_per_node(job),
         restarts=counted,
         created=epoch(job["metadata"].get("creationTimestamp")),
-        started=epoch(status.get("startTime")),
+        started=epoch(roots.started(job)),
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         silent=tuple(sorted(running - told.keys())),
@@ -203,15 +203,10 @@ def job_state(
 
 
 def _facts(job: Object, workers: list[Object], told: Mapping[str, Samples], counted: Mapping[str, int]) -> _Facts:
-    conditions = {
-        str(item["type"]): item
-        for item in (job.get("status") or {}).get("conditions") or ()
-        if item.get("status") == "True"
-    }
     return _Facts(
-        conditions=conditions,
+        conditions=roots.conditions(job),
         is_deleting="deletionTimestamp" in job["metadata"],
-        is_to_be_suspended=bool((job["spec"].get("runPolicy") or {}).get("suspend")),
+        is_to_be_suspended=roots.is_to_be_suspended(job),
         running_pods=sum(_runs(pod) for pod in workers),
         group_states=frozenset(state for said in told.values() if (state := _group_state(said))),
         has_restarted=any(counted.values()) or any(_status(pod).get("restartCount") for pod in workers),
@@ -232,18 +227,9 @@ def _runs(pod: Object) -> bool:
 
 
 def _nodes(job: Object, workers: Iterable[Object]) -> Nodes:
-    spec = job["spec"]
-    desired = int(spec["pytorchReplicaSpecs"]["Worker"].get("replicas") or 1)
-    elastic = spec.get("elasticPolicy") or {}
     ready = sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers)
-    low, high = (int(elastic.get(key) or desired) for key in ("minReplicas", "maxReplicas"))
-    return Nodes(ready=ready, desired=desired, minimum=low, maximum=high)
-
-
-def _processes_per_node(job: Object) -> int:
-    """The operator takes words too (``auto``, ``gpu``); we never write them, and count them as one."""
-    text = str(job["spec"].get("nprocPerNode") or 1)
-    return int(text) if text.isdecimal() else 1
+    low, high = roots.bounds(job)
+    return Nodes(ready=ready, desired=roots.desired_nodes(job), minimum=low, maximum=high)
 
 
 def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:

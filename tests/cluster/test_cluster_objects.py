@@ -21,7 +21,7 @@ SLEEP = (*CHEAP, "--command", "sleep 3600")
         ("--nnodes", "1:2", "--nproc", "2", "--module", "ddp_trainer"),
         ("--nnodes", "2:8", "--gpus", "8", "--module", "ddp_trainer"),
         (
-            *("--nnodes", "3", "--gpus", "4", "--gang", "--egress", "closed", "--deadline", "2h", "--ttl", "1d"),
+            *("--nnodes", "3", "--gpus", "4", "--egress", "closed", "--deadline", "2h", "--ttl", "1d"),
             *("--toleration", "dedicated=training:NoSchedule", "--node-selector", "disk=ssd", "--module", "app.train"),
             *("--env", "A=b", "--secret-env", "TOKEN=hub:token", "--env-from", "configmap/settings"),
             *("--checkpoint-claim", "shared", "--grace", "2m", "--max-restarts", "3"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.contract import Annotation, Exit, Label, Role
 from kubectl_ddp import roots
@@ -19,6 +19,8 @@ from tests.jobs import a_job, jobs
 from tests.rendered import store_job, worker_job, worker_template
 
 RUN = "0123456789ab"
+ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+"""A loaded machine draws jobs slowly, which says nothing about them."""
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 BATCH = (Engine.TRAINJOB, Engine.JOBSET, Engine.JOB)
 """Those whose pods a batch Job makes."""
@@ -73,7 +75,7 @@ def test_the_companions_are_the_same_on_every_engine() -> None:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=50)
+@ANY_JOB
 def test_any_job_has_exactly_one_root_and_its_store_beside_the_workers(spec: JobSpec) -> None:
     objects = render(spec, RUN)
     root = roots.root_of(objects)

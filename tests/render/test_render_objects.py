@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.contract import (
     CONTAINER,
@@ -37,6 +37,8 @@ from tests.jobs import a_job, jobs
 from tests.rendered import templates
 
 RUN = "0123456789ab"
+ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+"""A loaded machine draws jobs slowly, which says nothing about them."""
 
 
 def by_kind(spec: JobSpec, **more: Any) -> dict[str, Object]:
@@ -64,7 +66,7 @@ def expanded(text: str) -> str:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=50)
+@ANY_JOB
 def test_any_valid_job_renders_and_its_texts_arrive_as_they_were(spec: JobSpec) -> None:
     objects = render(spec, RUN)
     found = environment(spec)
@@ -78,7 +80,7 @@ def test_any_valid_job_renders_and_its_texts_arrive_as_they_were(spec: JobSpec) 
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=50)
+@ANY_JOB
 def test_any_valid_job_renders_names_that_kubernetes_takes(spec: JobSpec) -> None:
     for item in render(spec, RUN):
         name = item["metadata"]["name"]
@@ -89,7 +91,7 @@ def test_any_valid_job_renders_names_that_kubernetes_takes(spec: JobSpec) -> Non
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=50)
+@ANY_JOB
 def test_every_pod_meets_pod_security_restricted(spec: JobSpec) -> None:
     for template in templates(render(spec, RUN)):
         pod = template["spec"]
@@ -111,7 +113,7 @@ def test_every_pod_meets_pod_security_restricted(spec: JobSpec) -> None:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=50)
+@ANY_JOB
 def test_no_list_of_named_things_has_a_name_twice(spec: JobSpec) -> None:
     """A server-side apply refuses it, though ``create`` does not."""
     for template in templates(render(spec, RUN)):
@@ -203,7 +205,7 @@ def test_the_container_starts_the_launcher_with_everything_it_needs() -> None:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=50)
+@ANY_JOB
 def test_the_launcher_reads_from_its_arguments_what_the_job_says(spec: JobSpec) -> None:
     arguments = flags.parse([expanded(word) for word in container(spec)["args"]], {})
     assert (arguments.nnodes, arguments.nproc_per_node) == (

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 import click
 
+from kubectl_ddp import roots
 from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, kubeconfig_files, local_job_names
 from kubectl_ddp.cli.job_options import parameter_of
 from kubectl_ddp.cli.registry import COMMANDS
@@ -123,8 +124,8 @@ def _ranks(words: Words) -> Iterable[Candidate]:
 
 def _world(where: Where, name: str) -> int:
     """The most ranks that a job can have."""
-    spec = backend_for(where, name).job(name).job["spec"]
-    return int(spec["elasticPolicy"]["maxReplicas"]) * int(spec["nprocPerNode"])
+    job = backend_for(where, name).job(name).job
+    return roots.bounds(job)[1] * roots.processes_per_node(job)
 
 
 def _contexts(_words: Words) -> Iterable[Candidate]:

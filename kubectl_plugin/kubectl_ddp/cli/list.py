@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import RESOURCE, jobs_of, places, print_document, style
+from kubectl_ddp.cli.target import jobs_of, places, print_document, resource, style
 from kubectl_ddp.document import job_list_document
 from kubectl_ddp.present import job_table
 from kubectl_ddp.program import program
@@ -25,7 +25,7 @@ def list_jobs(options: Options) -> None:
     found = jobs_of(places(options), options)
     if options.output == "name":
         for _, snapshot in found:
-            click.echo(f"{RESOURCE}/{snapshot.job['metadata']['name']}")
+            click.echo(resource(snapshot.job))
         return
     states = []
     for backend in dict.fromkeys(backend for backend, _ in found):

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.backends import Where, is_local
 from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.render import Code, Site, render
-from kubectl_ddp.render.choose import Facts, settle
+from kubectl_ddp.render.choose import settle
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.script import check_script, read_script
 from kubectl_ddp.spec.engine import Engine, Gang
@@ -53,17 +53,19 @@ class Prepared:
         """A run id for objects that are only shown."""
         return placeholder_run_id(self.spec, self.code)
 
-    def settled(self, facts: Facts) -> Prepared:
-        """The job for a cluster of which we know what it serves. Raises PreflightFailed when no engine fits."""
+    def settled(self, backend: Backend) -> Prepared:
+        """The job with nothing left to choose; a cluster is asked what it serves only if something is.
+
+        Raises PreflightFailed when no engine fits.
+        """
+        is_open = self.spec.engine is Engine.AUTO or self.spec.gang is Gang.AUTO
+        facts = backend.facts() if is_open and self.site is Site.CLUSTER else None
+        if facts is None:
+            return self
         spec, origins = settle(self.spec, facts), dict(self.resolved.origins)
         found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
         origins |= {key: found for key in ("engine", "gang") if getattr(spec, key) != getattr(self.spec, key)}
         return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, spec=spec, origins=origins))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the cluster has to be asked what it serves."""
-        return self.site is Site.CLUSTER and (self.spec.engine is Engine.AUTO or self.spec.gang is Gang.AUTO)
 
     def objects(self, run_id: str) -> list[Object]:
         """What runs the job."""

@@ -15,7 +15,7 @@ from kubectl_ddp.cli.job_options import JobRequest, warn
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.cli.prepare import Prepared, check_local, prepare
 from kubectl_ddp.cli.stay import stay
-from kubectl_ddp.cli.target import RESOURCE, print_document, seconds_of
+from kubectl_ddp.cli.target import print_document, resource, seconds_of
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.program import program
@@ -51,6 +51,7 @@ def submit_job(options: Options, request: JobRequest, manner: Manner) -> None:
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
     backend = backend_for(prepared.where)
+    prepared = prepared.settled(backend)
     run_id = secrets.token_hex(6)
     try:
         backend.submit(prepared.objects(run_id))
@@ -88,9 +89,7 @@ def _ending() -> str:
 def _dry_run(prepared: Prepared, options: Options, *, on_server: bool) -> None:
     from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415 - YAML, which help does without
 
-    objects = prepared.objects(prepared.placeholder)
-    if on_server:
-        objects = _checked_by_server(prepared, objects)
+    objects = _checked_by_server(prepared) if on_server else prepared.objects(prepared.placeholder)
     if options.output in {"json", "yaml"}:
         click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
         return
@@ -99,14 +98,14 @@ def _dry_run(prepared: Prepared, options: Options, *, on_server: bool) -> None:
         click.echo(f"{_resource(item)}/{item['metadata']['name']}{suffix}")
 
 
-def _checked_by_server(prepared: Prepared, objects: list[Object]) -> list[Object]:
+def _checked_by_server(prepared: Prepared) -> list[Object]:
     if prepared.site is Site.LOCAL:
         raise UsageError("--dry-run=server asks a cluster, and this job would run here.", hint="Use --dry-run=client.")
     from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports the Kubernetes client
 
     where = prepared.where
     backend = ClusterBackend(context=where.context, kubeconfig=where.kubeconfig, namespace=where.namespace)
-    return backend.dry_run(objects)
+    return backend.dry_run(prepared.settled(backend).objects(prepared.placeholder))
 
 
 def _resource(item: Object) -> str:
@@ -119,12 +118,14 @@ def _resource(item: Object) -> str:
 def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, Any]:
     """What came of it; submitting the same job again changes nothing, and then the run is the one before."""
     spec = prepared.spec
-    metadata = backend.job(spec.name).job["metadata"]
+    job = backend.job(spec.name).job
+    metadata = job["metadata"]
     found = metadata["labels"][Label.RUN_ID]
     return {
         "apiVersion": API_VERSION,
         "kind": "Submission",
         "name": spec.name,
+        "resource": resource(job).partition("/")[0],
         "namespace": metadata.get("namespace"),
         "where": backend.where,
         "runId": found,
@@ -137,7 +138,7 @@ def _announce(submission: dict[str, Any], options: Options, *, is_last: bool) ->
     """Say what was made, and what to type next; data comes once, when there is no more to come."""
     name, where = submission["name"], submission["where"]
     if options.output == "name":
-        click.echo(f"{RESOURCE}/{name}")
+        click.echo(f"{submission['resource']}/{name}")
     elif options.output is not None and is_last:
         print_document(submission, options.output)
     did = "created" if submission["created"] else "was there already, unchanged,"

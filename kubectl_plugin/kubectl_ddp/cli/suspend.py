@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ddp_trainer.contract import CheckpointScope, Env
+from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import seconds_of, target
@@ -54,7 +55,10 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
 
 def keeps_checkpoints_in_pods(job: Object) -> bool:
     """Whether the progress of a job is lost when all of its pods go at once."""
-    containers = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    template = roots.at(job, (roots.kind_of(job) or roots.PYTORCHJOB).template)
+    if not template or "spec" not in template:  # the template of a TrainJob is in another object
+        return "checkpointClaim" not in roots.said(job)
+    containers = template["spec"]["containers"]
     variables = [variable for container in containers for variable in container.get("env") or ()]
     return {"name": str(Env.CHECKPOINT_SCOPE), "value": str(CheckpointScope.POD)} in variables
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import click
 
-from kubectl_ddp.backend import Backend, Snapshot
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.backends import Where, backend_for, has_kubeconfig
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
@@ -18,8 +19,11 @@ from kubectl_ddp.present import Style
 from kubectl_ddp.program import program
 from kubectl_ddp.spec.quantity import BadValue, parse_seconds
 
-RESOURCE: Final = "pytorchjob.kubeflow.org"
-_KINDS: Final = frozenset({"pytorchjob", "pytorchjobs", RESOURCE, "pytorchjobs.kubeflow.org"})
+_KINDS: Final = frozenset(
+    word
+    for root in roots.ROOTS.values()
+    for word in (root.engine, root.plural, root.resource, f"{root.plural}.{root.group}")
+)
 
 
 def places(options: Options) -> list[Backend]:
@@ -71,6 +75,11 @@ def bare_name(job: str) -> str:
     if slash and kind.lower() not in _KINDS:
         raise UsageError(f"'{kind}' is no kind of job.", hint=f"Write '{name}' or 'pytorchjob/{name}'.")
     return name
+
+
+def resource(job: Object) -> str:
+    """A job as kubectl names it, as in ``pytorchjob.kubeflow.org/digits``."""
+    return f"{(roots.kind_of(job) or roots.PYTORCHJOB).resource}/{job['metadata']['name']}"
 
 
 def style(options: Options) -> Style:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from ddp_trainer.contract import Label, Port, PortName
+from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import Connection, connect
 from kubectl_ddp.cluster.podlogs import PodLogs, main_container
 from kubectl_ddp.cluster.reflector import Reflector
 from kubectl_ddp.cluster.refusals import NotServed
-from kubectl_ddp.cluster.resources import PYTORCHJOB, collection, not_served
-from kubectl_ddp.cluster.submission import Submission
+from kubectl_ddp.cluster.resources import Discovery, collection
+from kubectl_ddp.cluster.submission import QUEUE, Submission
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.program import program
+from kubectl_ddp.render.choose import Facts, kinds_asked_about
 
 METRICS_SECONDS: Final = 5.0
 """How long a pod may take to answer through the API server's proxy."""
@@ -65,11 +68,18 @@ class ClusterBackend:
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
         """Every job of ours in the namespace, or in all of them, oldest first; without its events."""
         namespace = None if all_namespaces else self.namespace
-        with self._naming_the_missing():
-            jobs, _ = self._api.items(_jobs(namespace), labelSelector=Label.JOB)
+        jobs = self._all(namespace)
         pods, _ = self._api.items(collection("v1", "pods", namespace), labelSelector=Label.JOB) if jobs else ([], "")
         jobs.sort(key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
-        return [Snapshot(_whole(job), _pods_of(job, pods)) for job in jobs]
+        return [Snapshot(job, _pods_of(job, pods)) for job in jobs]
+
+    def facts(self) -> Facts:
+        """What the cluster is, of that which decides how a job is rendered."""
+        discovery = Discovery(self._api)
+        served = {kind for kind in kinds_asked_about() if discovery.plural_of(*kind) is not None}
+        told = self._api.get("/version")
+        major, minor = (int(re.sub(r"\D.*", "", str(told[part])) or 0) for part in ("major", "minor"))
+        return Facts(self.where, (major, minor), frozenset(served))
 
     def job(self, name: str) -> Snapshot:
         """One job. Raises NotFound."""
@@ -84,8 +94,8 @@ class ClusterBackend:
     def watch(self, name: str) -> Iterator[Snapshot]:
         """The job now, and again whenever it, one of its pods or its events changed; ends when it is deleted."""
         first = self.job(name).job
-        space = self.namespace
-        jobs = Reflector(self._api, _jobs(space), fieldSelector=f"metadata.name={name}")
+        space, kind = self.namespace, _kind(first)
+        jobs = Reflector(self._api, _jobs(kind, space), fieldSelector=f"metadata.name={name}")
         pods = Reflector(self._api, collection("v1", "pods", space), labelSelector=f"{Label.JOB}={name}")
         events = Reflector(self._api, collection("v1", "events", space), keep=lambda event: _is_about(event, name))
         changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
@@ -106,7 +116,7 @@ class ClusterBackend:
                 found = [job for job in jobs.objects() if job["metadata"]["uid"] == first["metadata"]["uid"]]
                 if not found:
                     return
-                yield _snapshot(_whole(found[0]), pods.objects(), events.objects())
+                yield _snapshot(_whole(kind, found[0]), pods.objects(), events.objects())
                 _wait(changes)
         finally:
             for reflector in reflectors:
@@ -158,80 +168,122 @@ class ClusterBackend:
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods. Raises UsageError outside of the job's bounds."""
         job = self._changeable(name)
-        workers = job["spec"]["pytorchReplicaSpecs"]["Worker"]
-        bounds = job["spec"].get("elasticPolicy") or {}
-        low = bounds.get("minReplicas", workers["replicas"])
-        high = bounds.get("maxReplicas", workers["replicas"])
+        kind = _kind(job)
+        if not kind.is_scalable:
+            raise UsageError(
+                f"A {kind.kind} such as '{name}' cannot be scaled while it runs.",
+                hint="Submit it again with other --nnodes, or with --engine pytorchjob or job.",
+            )
+        if QUEUE in job["metadata"]["labels"]:
+            raise UsageError(
+                f"Job '{name}' is in a queue of Kueue's, which stops a job that is scaled while it runs.",
+                hint="Submit it again with other --nnodes.",
+            )
+        low, high = roots.bounds(job)
         if not low <= nodes <= high:
             can = f"between {low} and {high} nodes" if low < high else f"exactly {low} nodes"
             raise UsageError(
                 f"Job '{name}' cannot have {nodes} nodes: it was submitted for {can}.",
                 hint="Submit it again with other --nnodes." if low == high else "Choose a number between them.",
             )
-        self._patch(job, {"pytorchReplicaSpecs": {"Worker": {"replicas": nodes}}})
+        patch: Object = {}
+        for path in kind.nodes:
+            roots.put(patch, path, nodes)
+        self._patch(job, patch)
 
     def suspend(self, name: str, *, suspended: bool) -> None:
         """Stop the pods and keep the job, or let it run again."""
-        self._patch(self._changeable(name), {"runPolicy": {"suspend": suspended}})
+        job, patch = self._changeable(name), Object()
+        roots.put(patch, _kind(job).suspend, suspended)
+        self._patch(job, patch)
 
     def delete(self, name: str) -> None:
         """Delete the job; what it owns goes in the background. Raises NotFound."""
         job = self._ours(name)
-        self._api.delete(f"{_jobs(self.namespace)}/{name}", uid=job["metadata"]["uid"])
+        self._api.delete(f"{_jobs(_kind(job), self.namespace)}/{name}", uid=job["metadata"]["uid"])
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
+    def _all(self, namespace: str | None) -> list[Object]:
+        """Every root object of ours. Raises what the first kind is refused with, when every kind that is served is."""
+        found: list[Object] = []
+        refusals: list[Forbidden] = []
+        for kind in roots.ROOTS.values():
+            try:
+                items, _ = self._api.items(_jobs(kind, namespace), labelSelector=Label.JOB)
+            except NotServed:
+                continue
+            except Forbidden as refusal:
+                refusals.append(refusal)
+                continue
+            found += [job for item in items if _is_ours(job := _whole(kind, item))]
+        if refusals and not found:
+            raise refusals[0]
+        return found
+
     def _ours(self, name: str) -> Object:
         """The root object of a job that we submitted. Raises NotFound."""
-        missing = NotFound(
+        refusals: list[DdpError] = []
+        for kind in roots.ROOTS.values():
+            try:
+                job = _whole(kind, self._api.get(f"{_jobs(kind, self.namespace)}/{name}"))
+            except (NotServed, NotFound):
+                continue
+            except Forbidden as refusal:
+                refusals.append(refusal)
+                continue
+            if _is_ours(job):
+                return job
+            refusals.append(
+                NotFound(
+                    f"The {kind.kind} '{name}' in namespace '{self.namespace}' was not submitted by {program()}.",
+                    hint="Use kubectl for it.",
+                )
+            )
+        if refusals:
+            raise refusals[0]
+        raise NotFound(
             f"There is no job '{name}' in namespace '{self.namespace}' of context '{self.where}'.",
             hint=f"'{program()} list' names them all; -n chooses another namespace.",
         )
-        try:
-            with self._naming_the_missing():
-                job = self._api.get(f"{_jobs(self.namespace)}/{name}")
-        except NotFound:
-            raise missing from None
-        if Label.JOB not in (job["metadata"].get("labels") or {}):
-            raise NotFound(
-                f"The PyTorchJob '{name}' in namespace '{self.namespace}' was not submitted by {program()}.",
-                hint="Use kubectl for it.",
-            )
-        return _whole(job)
 
     def _changeable(self, name: str) -> Object:
         """The root object of a job that is not over. Raises NotFound, UsageError."""
         job = self._ours(name)
-        conditions = (job.get("status") or {}).get("conditions") or ()
-        if any(each["type"] in {"Succeeded", "Failed"} and each["status"] == "True" for each in conditions):
+        if {"Succeeded", "Failed"} & roots.conditions(job).keys():
             raise UsageError(
                 f"Job '{name}' is over and cannot be changed.", hint=f"Delete it: '{program()} delete {name}'."
             )
         return job
 
-    def _patch(self, job: Object, spec: Mapping[str, Any]) -> None:
+    def _patch(self, job: Object, patch: Object) -> None:
         about = job["metadata"]
-        self._api.merge(f"{_jobs(self.namespace)}/{about['name']}", {"metadata": {"uid": about["uid"]}, "spec": spec})
-
-    @contextlib.contextmanager
-    def _naming_the_missing(self) -> Iterator[None]:
-        try:
-            yield
-        except NotServed:
-            raise not_served(*PYTORCHJOB[:2], self.where) from None
+        path = f"{_jobs(_kind(job), self.namespace)}/{about['name']}"
+        self._api.merge(path, {"metadata": {"uid": about["uid"]}, **patch})
 
 
-def _jobs(namespace: str | None) -> str:
-    return collection(PYTORCHJOB[0], PYTORCHJOB[2], namespace)
+def _jobs(kind: roots.Root, namespace: str | None) -> str:
+    return collection(kind.api_version, kind.plural, namespace)
+
+
+def _kind(job: Object) -> roots.Root:
+    return roots.kind_of(job) or roots.PYTORCHJOB
+
+
+def _is_ours(job: Object) -> bool:
+    """Whether it is a root of ours, and not what an operator made of one, or a store."""
+    owners = job["metadata"].get("ownerReferences") or ()
+    is_made = any(owner.get("controller") for owner in owners)
+    return not is_made and roots.kind_of(job) is not None and Label.JOB in (job["metadata"].get("labels") or {})
 
 
 def _pod_path(pod: Object) -> str:
     return f"{collection('v1', 'pods', pod['metadata']['namespace'])}/{pod['metadata']['name']}"
 
 
-def _whole(job: Object) -> Object:
+def _whole(kind: roots.Root, job: Object) -> Object:
     """A job with its kind, which lists leave out, and a status, which a job that no operator has seen lacks."""
-    return {"apiVersion": PYTORCHJOB[0], "kind": PYTORCHJOB[1], "status": {}} | job
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "status": {}} | job
 
 
 def _pods_of(job: Object, pods: Sequence[Object]) -> tuple[Object, ...]:

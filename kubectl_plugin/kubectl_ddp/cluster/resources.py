@@ -9,11 +9,12 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
 
-PYTORCHJOB: Final = ("kubeflow.org/v1", "PyTorchJob", "pytorchjobs")
-"""The root object: apiVersion, kind, and the plural that its path has, so that reading jobs asks for no list first."""
-
 PROVIDERS: Final[Mapping[str, str]] = {
-    "PyTorchJob": "Install Kubeflow's training operator (v1.9), or run on this machine with --local.",
+    "PyTorchJob": "Install Kubeflow's training operator (v1.9), or choose another --engine; job needs no operator.",
+    "TrainJob": "Install Kubeflow Trainer (v2), or choose another --engine.",
+    "TrainingRuntime": "Install Kubeflow Trainer (v2), or choose another --engine.",
+    "JobSet": "Install JobSet, or choose another --engine.",
+    "PodGroup": "Install the scheduler that --gang names, or leave --gang out.",
     "PodMonitor": "Install the Prometheus operator.",
 }
 """Who serves a kind that is not Kubernetes' own."""
@@ -40,10 +41,13 @@ class Discovery:
 
     def plural(self, item: Object) -> str | None:
         """The plural of an object's kind; ``None`` when the cluster does not serve it."""
-        group = str(item["apiVersion"])
+        return self.plural_of(str(item["apiVersion"]), str(item["kind"]))
+
+    def plural_of(self, group: str, kind: str) -> str | None:
+        """The plural of a kind of a group and version; ``None`` when the cluster does not serve it."""
         if group not in self._groups:
             self._groups[group] = self._ask(group)
-        return self._groups[group].get(str(item["kind"]))
+        return self._groups[group].get(kind)
 
     def _ask(self, group: str) -> dict[str, str]:
         try:

@@ -1,7 +1,9 @@
 """A rendered job becomes real, in an order in which the command may die at any moment.
 
 1. The root is created suspended and marked incomplete, so that no pod of it starts. Creating, unlike applying, lets
-   only one of two people have the name.
+   only one of two people have the name. What waits in Kueue's queue is not put there yet: Kueue would let it go. What
+   the API server must know before it takes the root, a TrainingRuntime, is created before, and owned as soon as there
+   is an owner.
 2. Everything else is created, owned by the root; Jobs among it suspended, too.
 3. The Jobs are let go, then the root, in the patch that takes the mark away.
 
@@ -17,11 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Final
 
-from ddp_trainer.contract import GROUP, Annotation
+from ddp_trainer.contract import GROUP, Annotation, Label
+from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import Conflict
-from kubectl_ddp.cluster.resources import PYTORCHJOB, Discovery, collection, not_served
+from kubectl_ddp.cluster.resources import Discovery, collection, not_served
 from kubectl_ddp.errors import DdpError, NameTaken, NotFound, UsageError
 from kubectl_ddp.program import program
 
@@ -30,6 +33,12 @@ INCOMPLETE: Final = f"{GROUP}/incomplete"
 
 OPTIONAL: Final[Mapping[str, str]] = {"PodMonitor": "Prometheus will not find the job by itself"}
 """Kinds that a job can do without, and what it then lacks."""
+
+BEFORE_ROOT: Final = frozenset({"TrainingRuntime"})
+"""Kinds without which the API server refuses the root."""
+
+QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""Label by which Kueue knows what it decides about."""
 
 TRIES: Final = 20
 """How often a name is asked for that only a deleted job's remains still have; the cluster collects them in a moment."""
@@ -58,12 +67,16 @@ class Submission:
         self._api = api
         self._namespace = namespace
         self._sleep = sleep
-        roots = [item for item in objects if (item["apiVersion"], item["kind"]) == PYTORCHJOB[:2]]
-        if len(roots) != 1:
-            raise UsageError(f"A job is one {PYTORCHJOB[1]} with what it needs; here are {len(roots)}.")
-        self._root = roots[0]
+        found = [(kind, item) for item in objects if (kind := roots.kind_of(item)) is not None]
+        if len(found) != 1:
+            kinds = ", ".join(root.kind for root in roots.ROOTS.values())
+            raise UsageError(f"A job is one of {kinds}, with what it needs; here are {len(found)}.")
+        [(self._kind, self._root)] = found
         self._plurals = self._served(objects, notice)
-        self._companions = [item for item in objects if item is not self._root and item["kind"] in self._plurals]
+        self._notice = notice
+        others = [item for item in objects if item is not self._root and item["kind"] in self._plurals]
+        self._before = [item for item in others if item["kind"] in BEFORE_ROOT]
+        self._companions = [item for item in others if item["kind"] not in BEFORE_ROOT]
 
     def _served(self, objects: Sequence[Object], notice: Callable[[str], None]) -> dict[str, str]:
         discovery = Discovery(self._api)
@@ -81,7 +94,12 @@ class Submission:
 
     def dry_run(self) -> list[Object]:
         """What the API server would make of the objects; nothing is changed. Raises NameTaken and what it refuses."""
-        wanted = [self._root, *self._companions]
+        if self._before:
+            self._notice(
+                f"The {self._kind.kind} itself is not checked: the API server takes one only after its "
+                f"{self._before[0]['kind']}, and a dry run creates none."
+            )
+        wanted = [*self._before, *([] if self._before else [self._root]), *self._companions]
         try:
             return [self._api.create(self._collection(item), item, dryRun="All") for item in wanted]
         except NameTaken:
@@ -95,6 +113,8 @@ class Submission:
         if root is None:
             return
         try:
+            for item in self._before:
+                self._api.merge(self._path(item), {"metadata": {"ownerReferences": _owned_by(root)}})
             for item in self._companions:
                 self._create_owned(item, root)
             self._let_go(root)
@@ -107,9 +127,12 @@ class Submission:
         """Create the root, suspended and marked; ``None`` when the identical job is there already. Raises NameTaken."""
         root = deepcopy(self._root)
         root["metadata"].setdefault("annotations", {})[INCOMPLETE] = "true"
-        root["spec"].setdefault("runPolicy", {})["suspend"] = True
+        roots.put(root, self._kind.suspend, value=True)
+        root["metadata"]["labels"].pop(QUEUE, None)
         for tried in range(TRIES):
             self._sleep(PAUSE_SECONDS if tried > 1 else 0)
+            if not self._is_ready_for_root():
+                continue
             with contextlib.suppress(NameTaken):
                 return self._api.create(self._collection(root), root)
             with contextlib.suppress(NotFound):  # deleted between our two questions
@@ -118,6 +141,36 @@ class Submission:
                     return None
                 self._withdraw(existing)
         raise self._taken(self._root)
+
+    def _is_ready_for_root(self) -> bool:
+        """Create what the root cannot be created without, unless it is there; not while an earlier job's is going.
+
+        Raises NameTaken when its name is somebody else's.
+        """
+        for item in self._before:
+            with contextlib.suppress(NameTaken):
+                self._api.create(self._collection(item), item)
+                continue
+            try:
+                existing = self._api.get(self._path(item))
+            except NotFound:
+                return False
+            if (existing["metadata"].get("labels") or {}).get(Label.JOB) != self._root["metadata"]["name"]:
+                raise self._taken(item)
+            if not existing["metadata"].get("ownerReferences"):  # of a submission that died before its root
+                self._api.apply(self._path(item), item)
+            elif not self._is_there(self._root):
+                with contextlib.suppress(NotFound, Conflict):
+                    self._api.delete(self._path(item), uid=existing["metadata"]["uid"])
+                return False
+        return True
+
+    def _is_there(self, item: Object) -> bool:
+        try:
+            self._api.get(self._path(item))
+        except NotFound:
+            return False
+        return True
 
     def _existing(self) -> Object:
         """The root of this name that is there. Raises NameTaken unless it is this very job, and NotFound."""
@@ -135,11 +188,7 @@ class Submission:
     def _create_owned(self, item: Object, root: Object) -> None:
         """Create a companion that goes when the root goes. Raises NameTaken when its name is somebody else's."""
         owned = deepcopy(item)
-        owned["metadata"]["ownerReferences"] = [
-            {name: root[name] for name in ("apiVersion", "kind")}
-            | {name: root["metadata"][name] for name in ("name", "uid")}
-            | {"controller": False}
-        ]
+        owned["metadata"]["ownerReferences"] = _owned_by(root)
         if owned["kind"] == "Job":
             owned["spec"]["suspend"] = True
         for tried in range(TRIES):
@@ -161,9 +210,11 @@ class Submission:
         for item in self._companions:
             if item["kind"] == "Job":
                 self._api.merge(self._path(item), {"spec": {"suspend": item["spec"].get("suspend", False)}})
-        suspend = self._root["spec"].get("runPolicy", {}).get("suspend", False)
-        about = {"uid": root["metadata"]["uid"], "annotations": {INCOMPLETE: None}}
-        self._api.merge(self._path(root), {"metadata": about, "spec": {"runPolicy": {"suspend": suspend}}})
+        labels = self._root["metadata"]["labels"]
+        queue = {"labels": {QUEUE: labels[QUEUE]}} if QUEUE in labels else {}
+        patch: Object = {"metadata": {"uid": root["metadata"]["uid"], "annotations": {INCOMPLETE: None}, **queue}}
+        roots.put(patch, self._kind.suspend, roots.is_to_be_suspended(self._root))
+        self._api.merge(self._path(root), patch)
 
     def _withdraw(self, root: Object) -> None:
         with contextlib.suppress(NotFound, Conflict):
@@ -184,6 +235,14 @@ class Submission:
             hint=hint
             or f"Choose another --name, or delete it with '{program()} delete {self._root['metadata']['name']}'.",
         )
+
+
+def _owned_by(root: Object) -> list[Object]:
+    return [
+        {name: root[name] for name in ("apiVersion", "kind")}
+        | {name: root["metadata"][name] for name in ("name", "uid")}
+        | {"controller": False}
+    ]
 
 
 def _annotations(item: Object) -> Mapping[str, str]:

@@ -149,6 +149,9 @@ class LocalBackend:
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
+    def facts(self) -> None:
+        """There is nothing to choose: every job is run in the same way."""
+
     def submit(self, objects: Sequence[Object]) -> None:
         """Create a job and start its engine; returns once its first pods are started.
 

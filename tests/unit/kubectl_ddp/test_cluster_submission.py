@@ -194,8 +194,7 @@ def test_without_the_operator_nothing_is_created_and_one_sentence_says_what_is_m
             backend.submit(digits())
         assert caught.value.exit_code == 4
         assert not changes(server)
-        with pytest.raises(PreflightFailed, match="does not know PyTorchJob"):
-            backend.jobs()
+        assert backend.jobs() == [], "the other engines' jobs can be there all the same"
 
 
 def test_a_dry_run_asks_for_every_object_and_creates_none(server: ApiServer, backend: ClusterBackend) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.document import compact, digest, from_document, to_document
@@ -16,6 +16,7 @@ from tests.jobs import a_job, jobs
 
 
 @given(jobs())
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a loaded machine draws jobs slowly
 def test_any_job_survives_json(spec: JobSpec) -> None:
     assert from_document(json.loads(compact(to_document(spec)))) == spec
 

@@ -8,6 +8,8 @@ import pytest
 
 from ddp_trainer.contract import SWITCHES, Env
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.machines import Topology
+from kubectl_ddp.spec.mounts import Mount, SecretFiles
 from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Memory, Nodes
 from kubectl_ddp.spec.rules import warnings
@@ -115,3 +117,34 @@ def test_what_is_probably_not_meant_is_said(changes: dict[str, Any], words: str)
 )
 def test_what_is_plain_raises_no_doubt(changes: dict[str, Any]) -> None:
     assert warnings(a_job(**changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"mounts": (Mount.parse("pvc=a:/checkpoints"),)}, "'pvc=a:/checkpoints' is in the way of /checkpoints"),
+        ({"mounts": (Mount.parse("pvc=a:/dev/shm/x"),)}, "is in the way of /dev/shm"),
+        (
+            {"mounts": (Mount.parse("pvc=a:/data"),), "secrets": (SecretFiles.parse("s:/data/"),)},
+            "The mounts 'pvc=a:/data' and 's:/data' have the same path. Keep one of them.",
+        ),
+        (
+            {"gpus": 1, "nproc": 1, "gpu_type": "A", "node_selector": {"nvidia.com/gpu.product": "B"}},
+            "gpuType says 'A', and nodeSelector says 'B'. Keep one of them.",
+        ),
+        (
+            {"topology": (Topology.parse("pack=zone"), Topology.parse("pack=zone:required"))},
+            "The topology 'pack=zone' is given twice.",
+        ),
+    ],
+)
+def test_volumes_and_places_do_not_contradict_each_other(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        a_job(**changes)
+    assert sentence in str(caught.value)
+
+
+def test_slices_that_may_share_a_gpu_are_doubted() -> None:
+    [doubt] = warnings(a_job(mig="1g.10gb", gpus=1, nproc=1))
+    assert "may share one GPU" in str(doubt)
+    assert warnings(a_job(mig="1g.10gb", gpus=1, nproc=1, nnodes=Nodes(1, 1))) == []

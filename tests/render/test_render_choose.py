@@ -1,0 +1,57 @@
+"""What a cluster serves decides what the job left open; what was asked for is never changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.render.choose import GANG_KINDS, Facts, choose_engine, choose_gang, kinds_asked_about, settle
+from kubectl_ddp.roots import ROOTS
+from kubectl_ddp.spec.engine import Engine, Gang
+from tests.jobs import a_job
+
+PREFERENCE = tuple(engine for engine in Engine if engine is not Engine.AUTO)
+
+
+def facts(*engines: Engine, gang: Gang | None = None, version: tuple[int, int] = (1, 36)) -> Facts:
+    kinds = {(ROOTS[engine].api_version, ROOTS[engine].kind) for engine in (*engines, Engine.JOB)}
+    kinds |= {kind for name, kind in GANG_KINDS if name is gang}
+    return Facts("lab", version, frozenset(kinds))
+
+
+@pytest.mark.parametrize("first", range(len(PREFERENCE)))
+def test_the_first_engine_that_is_served_is_taken(first: int) -> None:
+    assert choose_engine(Engine.AUTO, facts(*PREFERENCE[first:])) is PREFERENCE[first]
+
+
+def test_an_engine_that_is_asked_for_is_taken_whatever_is_served() -> None:
+    assert choose_engine(Engine.TRAINJOB, facts(Engine.PYTORCHJOB)) is Engine.TRAINJOB
+
+
+def test_a_plain_job_needs_a_kubernetes_that_knows_when_it_is_done() -> None:
+    assert choose_engine(Engine.AUTO, facts(version=(1, 31))) is Engine.JOB
+    with pytest.raises(PreflightFailed, match=r"'lab' can run no job: .* Kubernetes 1\.30 is too old .*--local"):
+        choose_engine(Engine.AUTO, facts(version=(1, 30)))
+    assert choose_engine(Engine.AUTO, facts(Engine.JOBSET, version=(1, 30))) is Engine.JOBSET
+
+
+@pytest.mark.parametrize("gang", [gang for gang, _ in GANG_KINDS])
+def test_a_gang_is_whatever_the_cluster_has(gang: Gang) -> None:
+    assert choose_gang(a_job(gang=Gang.AUTO), facts(gang=gang)) is gang
+
+
+def test_a_queue_is_kueues_unless_another_gang_is_named() -> None:
+    assert choose_gang(a_job(gang=Gang.AUTO, queue="q"), facts(gang=Gang.VOLCANO)) is Gang.KUEUE
+    assert choose_gang(a_job(gang=Gang.VOLCANO, queue="q"), facts()) is Gang.VOLCANO
+    assert choose_gang(a_job(), facts(gang=Gang.VOLCANO)) is Gang.NONE
+
+
+def test_a_gang_that_nobody_makes_is_refused() -> None:
+    with pytest.raises(PreflightFailed, match=r"Nobody in the cluster of context 'lab' starts nodes together.*--queue"):
+        choose_gang(a_job(gang=Gang.AUTO), facts())
+
+
+def test_a_settled_job_leaves_nothing_open_and_is_otherwise_the_same() -> None:
+    settled = settle(a_job(gang=Gang.AUTO), facts(Engine.JOBSET, gang=Gang.KAI))
+    assert settled == a_job(engine=Engine.JOBSET, gang=Gang.KAI)
+    assert kinds_asked_about() >= facts(*PREFERENCE, gang=Gang.KAI).kinds

@@ -1,0 +1,175 @@
+"""Queues, gangs, places, slices, volumes: what each key becomes on the objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddp_trainer.contract import Label, Role
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object
+from kubectl_ddp.render import render
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.machines import Rdma, Topology
+from kubectl_ddp.spec.mounts import Mount, SecretFiles
+from kubectl_ddp.spec.quantity import Nodes
+from tests.jobs import a_job
+from tests.rendered import store_job, worker_template
+
+RUN = "0123456789ab"
+ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
+ELASTIC = Nodes(2, 8)
+
+
+def rendered(**changes: Any) -> list[Object]:
+    return render(a_job(**{"nnodes": ELASTIC} | changes), RUN)
+
+
+def pod(**changes: Any) -> Any:
+    return worker_template(rendered(**changes))["spec"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_in_kueues_queue_begins_suspended_since_kueue_lets_it_go(engine: Engine) -> None:
+    objects = rendered(engine=engine, queue="team")
+    root = roots.root_of(objects)
+    assert root["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert roots.is_to_be_suspended(root)
+    assert "schedulerName" not in worker_template(objects)["spec"]
+    assert "kueue.x-k8s.io/queue-name" not in store_job(objects)["metadata"]["labels"]
+    assert not roots.is_to_be_suspended(roots.root_of(rendered(engine=engine)))
+
+
+def test_kueue_may_begin_an_elastic_indexed_job_with_the_least_number_of_nodes() -> None:
+    partial = {"kueue.x-k8s.io/job-min-parallelism": "2", "kueue.x-k8s.io/job-completions-equal-parallelism": "true"}
+    annotations = roots.root_of(rendered(engine=Engine.JOB, queue="team"))["metadata"]["annotations"]
+    assert partial.items() <= annotations.items()
+    for changes in ({"engine": Engine.JOBSET}, {"engine": Engine.JOB, "nnodes": Nodes(8, 8)}):
+        annotations = roots.root_of(rendered(queue="team", **changes))["metadata"]["annotations"]
+        assert not partial.keys() & annotations.keys()
+
+
+@pytest.mark.parametrize(("wish", "force"), [("pack=rack", "preferred"), ("pack=rack:required", "required")])
+def test_kueue_packs_by_its_own_topology_when_it_is_the_gang(wish: str, force: str) -> None:
+    topology = (Topology.parse("spread=zone"), Topology.parse(wish))
+    annotations = worker_template(rendered(queue="q", gang=Gang.KUEUE, topology=topology))["metadata"]["annotations"]
+    assert annotations[f"kueue.x-k8s.io/podset-{force}-topology"] == "rack"
+    plain = worker_template(rendered(queue="q", topology=topology))["metadata"]["annotations"]
+    assert not any("topology" in key for key in plain)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("gang", "group", "scheduler"),
+    [
+        (Gang.VOLCANO, "scheduling.volcano.sh/v1beta1", "volcano"),
+        (Gang.SCHEDULER_PLUGINS, "scheduling.x-k8s.io/v1alpha1", "scheduler-plugins-scheduler"),
+    ],
+)
+def test_a_gang_with_an_object_of_its_own_is_the_least_number_of_workers(
+    engine: Engine, gang: Gang, group: str, scheduler: str
+) -> None:
+    objects = rendered(engine=engine, gang=gang)
+    [found] = [item for item in objects if item["kind"] == "PodGroup"]
+    assert (found["apiVersion"], found["metadata"]["name"], found["spec"]) == (group, "digits", {"minMember": 2})
+    worker, store = worker_template(objects), store_job(objects)["spec"]["template"]
+    assert worker["spec"]["schedulerName"] == scheduler
+    assert "schedulerName" not in store["spec"], "the store is there whether the workers have a place or not"
+    names = worker["metadata"]["labels"] | worker["metadata"]["annotations"]
+    key = {Gang.VOLCANO: "scheduling.k8s.io/group-name"}.get(gang, "scheduling.x-k8s.io/pod-group")
+    assert names[key] == "digits"
+    assert key not in store["metadata"]["labels"] | store["metadata"]["annotations"]
+
+
+def test_volcano_is_told_its_queue_and_the_priority() -> None:
+    objects = rendered(gang=Gang.VOLCANO, queue="gpus", priority="high")
+    [group] = [item for item in objects if item["kind"] == "PodGroup"]
+    assert group["spec"] == {"minMember": 2, "queue": "gpus", "priorityClassName": "high"}
+    root = roots.root_of(objects)
+    assert "kueue.x-k8s.io/queue-name" not in root["metadata"]["labels"]
+    policy = root["spec"]["runPolicy"]["schedulingPolicy"]
+    assert policy == {"minAvailable": 2, "queue": "gpus", "priorityClass": "high"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_kai_reads_the_least_number_and_the_queue_where_it_groups_pods(engine: Engine) -> None:
+    objects = rendered(engine=engine, gang=Gang.KAI, queue="gpus")
+    looked_at = roots.root_of(objects)["metadata"]
+    assert looked_at["annotations"]["kai.scheduler/batch-min-member"] == "2"
+    assert looked_at["labels"]["kai.scheduler/queue"] == "gpus"
+    if engine is Engine.TRAINJOB:
+        inner = objects[0]["spec"]["template"]["metadata"]
+        assert inner["annotations"]["kai.scheduler/batch-min-member"] == "2"
+    worker = worker_template(objects)
+    assert (worker["spec"]["schedulerName"], worker["metadata"]["labels"]["kai.scheduler/queue"]) == (
+        "kai-scheduler",
+        "gpus",
+    )
+
+
+@pytest.mark.parametrize("gang", [gang for gang in Gang if gang not in {Gang.NONE, Gang.KUEUE}])
+def test_the_operator_is_told_the_least_number_of_any_gang(gang: Gang) -> None:
+    policy = roots.root_of(rendered(gang=gang))["spec"]["runPolicy"]
+    assert policy["schedulingPolicy"] == {"minAvailable": 2}
+    assert "schedulingPolicy" not in roots.root_of(rendered())["spec"]["runPolicy"]
+
+
+def test_a_scheduler_of_another_name_is_used_for_the_workers() -> None:
+    assert pod(gang=Gang.VOLCANO, scheduler="volcano-2")["schedulerName"] == "volcano-2"
+    assert pod(scheduler="mine")["schedulerName"] == "mine"
+    assert "schedulerName" not in pod()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nodes_are_packed_and_spread_by_the_labels_of_their_machines(engine: Engine) -> None:
+    wishes = ("pack=rack:required", "pack=zone", "spread=kubernetes.io/hostname", "spread=zone:required")
+    found = pod(engine=engine, topology=tuple(map(Topology.parse, wishes)))
+    mine = {"matchLabels": {Label.JOB: "digits", Label.ROLE: Role.WORKER, Label.RUN_ID: RUN}}
+    assert found["affinity"]["podAffinity"] == {
+        "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack", "labelSelector": mine}],
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 100, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": mine}}
+        ],
+    }
+    assert [(each["topologyKey"], each["whenUnsatisfiable"]) for each in found["topologySpreadConstraints"]] == [
+        ("kubernetes.io/hostname", "ScheduleAnyway"),
+        ("zone", "DoNotSchedule"),
+    ]
+    assert not {"affinity", "topologySpreadConstraints"} & pod(engine=engine).keys()
+
+
+def test_the_type_of_a_gpu_is_a_label_of_its_machine() -> None:
+    found = pod(gpus=8, nproc=8, gpu_type="NVIDIA-H100-80GB-HBM3", node_selector={"pool": "a"})
+    assert found["nodeSelector"] == {"pool": "a", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+
+
+def test_a_slice_is_asked_for_instead_of_a_gpu() -> None:
+    found = pod(gpus=1, nproc=1, mig="3g.40gb", nnodes=Nodes(1, 1))
+    limits = found["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/mig-3g.40gb"] == "1"
+    assert "nvidia.com/gpu" not in limits
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in found["tolerations"]
+
+
+def test_rdma_devices_are_counted_and_need_no_capability_that_restricted_refuses() -> None:
+    container = pod(rdma=Rdma("rdma/ib", 8))["containers"][0]
+    assert container["resources"]["limits"]["rdma/ib"] == container["resources"]["requests"]["rdma/ib"] == "8"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_volumes_are_mounted_where_they_are_asked_for() -> None:
+    found = pod(
+        mounts=tuple(map(Mount.parse, ("pvc=data:/data:ro", "configmap=app:/etc/app", "emptydir=10Gi:/scratch"))),
+        secrets=(SecretFiles.parse("hub:/secrets/hub"),),
+    )
+    mounts = {mount["name"]: mount for mount in found["containers"][0]["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in found["volumes"]}
+    assert volumes["mount-0"]["persistentVolumeClaim"] == {"claimName": "data", "readOnly": True}
+    assert mounts["mount-0"] == {"name": "mount-0", "mountPath": "/data", "readOnly": True}
+    assert volumes["mount-1"]["configMap"] == {"name": "app"}
+    assert mounts["mount-1"]["readOnly"] is True
+    assert volumes["mount-2"]["emptyDir"] == {"sizeLimit": "10Gi"}
+    assert mounts["mount-2"] == {"name": "mount-2", "mountPath": "/scratch"}
+    assert volumes["secret-0"]["secret"] == {"secretName": "hub", "defaultMode": 0o440}
+    assert mounts["secret-0"] == {"name": "secret-0", "mountPath": "/secrets/hub", "readOnly": True}
