@@ -26,13 +26,16 @@ T = TypeVar("T")
 
 KINDS = (
     ("kubeflow.org/v1", "pytorchjobs"),
+    ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
+    ("trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
+    ("jobset.x-k8s.io/v1alpha2", "jobsets"),
     ("batch/v1", "jobs"),
     ("v1", "pods"),
     ("v1", "services"),
     ("v1", "configmaps"),
     ("networking.k8s.io/v1", "networkpolicies"),
 )
-"""What a job may leave behind; PodMonitors besides, where they are served."""
+"""What a job may leave behind, of what the cluster serves; PodMonitors besides."""
 
 RESTRICTED: Json = {
     "allowPrivilegeEscalation": False,

@@ -1,0 +1,76 @@
+"""Every engine on a real cluster: the API server takes all objects and pods, and a job of each trains to its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubectl_ddp import roots
+from kubectl_ddp.cluster.refusals import NotServed
+from tests.cluster.live_cluster import Namespace, until
+from tests.rendered import templates
+
+ENGINES = tuple(roots.ROOTS)
+SMALL = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "128Mi", "--module", "ddp_trainer")
+SCENARIOS = {
+    "plain": ("--nnodes", "2"),
+    "elastic": ("--nnodes", "1:4", "--deadline", "2h", "--ttl", "1d"),
+    "queued": ("--nnodes", "2:4", "--queue", "team"),
+    "placed": (
+        *("--nnodes", "4", "--gpus", "1", "--gpu-type", "H100", "--topology", "pack=rack:required"),
+        *("--topology", "spread=kubernetes.io/hostname", "--rdma", "rdma/ib=1", "--scheduler", "mine"),
+    ),
+    "mounted": (
+        *("--nnodes", "1", "--mount", "pvc=data:/data:ro", "--mount", "configmap=app:/app"),
+        *("--mount", "emptydir=1Gi:/more", "--secret", "hub:/secrets/hub", "--mig", "1g.10gb"),
+    ),
+}
+PLURALS = {
+    "Job": "jobs",
+    "Service": "services",
+    "NetworkPolicy": "networkpolicies",
+    "TrainingRuntime": "trainingruntimes",
+}
+
+
+def need(space: Namespace, engine: str) -> None:
+    """Skip where the engine's operator is not installed."""
+    root = roots.ROOTS[engine]
+    try:
+        space.api.get(space.path(root.api_version, root.plural))
+    except NotServed:
+        pytest.skip(f"This cluster does not serve {root.kind}.")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_api_server_takes_every_object_and_every_pod_of_an_engine(space: Namespace, engine: str) -> None:
+    need(space, engine)
+    for scenario, flags in SCENARIOS.items():
+        words = ("--name", f"{engine}-{scenario}", "--image", space.image, "--engine", engine, *flags, *SMALL)
+        objects = space.ddp("render", *words, "-o", "json", "--", "train").ok().json["items"]
+        for item in objects:
+            if item["kind"] == "PodMonitor":
+                continue
+            plural = PLURALS.get(item["kind"]) or roots.ROOTS[engine].plural
+            real = item["kind"] == "TrainingRuntime"  # a TrainJob is refused before its runtime is there
+            space.api.create(space.path(item["apiVersion"], plural), item, **({} if real else {"dryRun": "All"}))
+        for number, template in enumerate(templates(objects)):
+            pod = {"metadata": {"name": f"p{number}", **template["metadata"]}, "spec": template["spec"]}
+            space.api.create(space.path("v1", "pods"), pod, dryRun="All")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_of_each_engine_trains_to_its_end_and_leaves_nothing(space: Namespace, engine: str) -> None:
+    need(space, engine)
+    words = ("--name", "digits", "--image", space.image, "--engine", engine, "--nnodes", "1:2", *SMALL, "-o", "name")
+    training = ("--", "train", "--task", "digits", "--epochs", "2", "--global-batch", "64", "--seed", "0")
+    submitted = space.ddp("submit", *words, *training).ok()
+    assert submitted.out == f"{roots.ROOTS[engine].resource}/digits\n"
+    done = space.ddp("wait", "digits", "--for=complete", "--timeout", "4m")
+    assert done.code == 0, done.err
+    state = space.ddp("status", "digits", "-o", "json").ok().json
+    assert (state["state"], state["summary"]["result"]) == ("Succeeded", "succeeded")
+    assert (state["summary"]["samples_lost"], state["summary"]["samples_repeated"]) == (0, 0)
+    assert [job["name"] for job in space.ddp("list", "-o", "json").ok().json["items"]] == ["digits"]
+    space.ddp("delete", "digits").ok()
+    until("nothing left", lambda: not space.left())
