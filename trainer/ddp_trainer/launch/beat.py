@@ -8,7 +8,6 @@ one rank, so a script without one pays nothing, and forks as it always did. What
 from __future__ import annotations
 
 import importlib.machinery
-import json
 import os
 import sys
 
@@ -172,6 +171,8 @@ class Beat:
 
     def _answer(self) -> None:
         """Write where every thread is, and the last collectives."""
+        import json  # noqa: PLC0415 - costs 4 ms, and hardly ever is there a question
+
         try:
             answer = {"place": "", "stack": "", "collectives": collectives()}
             stacks = stacks_of_threads()
@@ -237,6 +238,8 @@ def collectives() -> list[list[object]]:
 
     Each is its group, its number in there, what it is, the shapes of its input, and whether it is over.
     """
+    import json  # noqa: PLC0415
+
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(c10d, "_dump_fr_trace_json", None)
     if dump is None:

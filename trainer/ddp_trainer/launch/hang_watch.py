@@ -19,6 +19,8 @@ DEAF_SECONDS: Final = 1.0
 """The thread of a rank wants a turn four times a second; silence is judged only of a rank that does not move."""
 
 MOST_STACK_CHARACTERS: Final = 4000
+MOST_SHAPE_CHARACTERS: Final = 160
+"""Of one collective: those over lists of tensors have many shapes, and a line of the protocol has a limit."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,10 @@ def with_answer(look: Look, path: Path) -> Look:
     """The look, with what its worker has written; unchanged where that cannot be read."""
     try:
         answer: dict[str, Any] = json.loads(path.read_text())
-        told = [(group, f"{name}{sizes}", over) for group, _, name, sizes, over in answer["collectives"]]
+        told = [
+            (group, f"{name}{sizes}"[:MOST_SHAPE_CHARACTERS], over)
+            for group, _, name, sizes, over in answer["collectives"]
+        ]
         begun = [what for group, what, _ in told if group == "0"]
         waits_in = next((what for _, what, over in reversed(told) if not over), "")
         return replace(

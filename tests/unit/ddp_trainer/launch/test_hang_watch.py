@@ -170,5 +170,5 @@ def test_an_answer_that_is_torn_is_none(rank: Rank, tmp_path: Path) -> None:
 
 def test_a_rank_without_a_handler_is_sent_no_signal(rank: Rank) -> None:
     assert rank.watch.catches_stack_signal() == 0
-    rank.cells[pulse.SIGNAL] = 57.0  # as it says, but a process that replaced it catches nothing
+    rank.cells[pulse.SIGNAL] = 50.0  # as it says, but a program that has replaced it catches nothing
     assert rank.watch.catches_stack_signal() == 0
