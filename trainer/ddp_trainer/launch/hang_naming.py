@@ -67,8 +67,8 @@ def nobody_missing(looks: Sequence[Look]) -> str:
     number, collective = waited_in.pop()
     since = min(look.seconds for look in looks)
     return (
-        f"all {len(looks)} ranks wait in {name_of(collective)} #{number} for {since:.1f} s and none is missing: "
-        "the network between them, or a device, does not deliver"
+        f"all {len(looks)} ranks that run wait in {name_of(collective)} #{number} for {since:.1f} s: "
+        "another has ended early, or the network or a device does not deliver"
     )
 
 

@@ -61,7 +61,7 @@ def test_that_nobody_is_missing_is_said_once_and_kills_nobody() -> None:
     verdict = told(judge, 1, 1.0, **same)
     assert isinstance(verdict, Hung)
     assert (verdict.ranks, verdict.to_kill) == ((), ())
-    assert "none is missing" in verdict.sentences[0]
+    assert "another has ended early" in verdict.sentences[0]
     assert told(judge, 1, 2.0, **same, seconds=30.0) is None
 
 
