@@ -72,10 +72,10 @@ class Running:
     def output(self) -> str:
         return "\n".join(self.lines)
 
-    def line(self, pattern: str) -> re.Match[str]:
-        """The first line that matches, when it comes."""
+    def line(self, pattern: str, *, after: int = 0) -> re.Match[str]:
+        """The first line that matches, when it comes; so many lines are not looked at."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        seen = 0
+        seen = after
         with self._changed:
             while True:
                 for text in self.lines[seen:]:

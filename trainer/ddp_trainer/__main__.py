@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ddp_trainer.contract import Exit
+
+if TYPE_CHECKING:
+    from ddp_trainer.launch.workers import Program
 
 
 def _launch(argv: Sequence[str]) -> int:
@@ -18,7 +22,12 @@ def _launch(argv: Sequence[str]) -> int:
     from ddp_trainer.launch.cli import main  # noqa: PLC0415
     from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
 
-    return main(argv, recorder=agent_recorder, preload=PRELOAD)
+    return main(argv, recorder=agent_recorder, preload=PRELOAD, prepares=_is_our_trainer)
+
+
+def _is_our_trainer(program: Program) -> bool:
+    """It can import, and read its samples, before it has a place in a group."""
+    return (program.kind, program.target, program.arguments[:1]) == ("module", "ddp_trainer", ("train",))
 
 
 def _store(argv: Sequence[str]) -> int:
@@ -37,7 +46,7 @@ def _train(argv: Sequence[str]) -> int:
     from ddp_trainer.metrics.attach import rank_recorder  # noqa: PLC0415
     from ddp_trainer.train.cli import main  # noqa: PLC0415
 
-    return main(argv, recorder=rank_recorder())
+    return main(argv, recorder=rank_recorder)
 
 
 def _checkpoint(argv: Sequence[str]) -> int:
@@ -59,7 +68,7 @@ def _collectives(argv: Sequence[str]) -> int:
     return main(argv, launch=_launch, unclaimed=unclaimed)
 
 
-PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.training", "sklearn.datasets")}
+PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.training")}
 """What our own trainer imports, so that a restart of it need not."""
 
 SUBCOMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

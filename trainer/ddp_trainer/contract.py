@@ -61,6 +61,9 @@ class Env(StrEnum):
     """File that a worker marks what it is doing in; set by the launcher for its workers, and theirs alone."""
     LINT_IGNORE = "DDP_LINT_IGNORE"
     """Rules of :mod:`ddp_trainer.lint` to leave out, with commas, or ``all``."""
+    CHANNEL = "DDP_CHANNEL"
+    """Number of the descriptor that leads a worker to its agent, see :mod:`ddp_trainer.channel`; set by the launcher
+    for its workers."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 

@@ -73,6 +73,7 @@ def run(
     # torch and the rooms come in here: importing ddp_trainer must cost nothing.
     from ddp_trainer.metrics.attach import rank_recorder  # noqa: PLC0415
     from ddp_trainer.train.config import Config  # noqa: PLC0415
+    from ddp_trainer.train.control import Control  # noqa: PLC0415
     from ddp_trainer.train.environment import Environment  # noqa: PLC0415
     from ddp_trainer.train.own_loop import Job  # noqa: PLC0415
 
@@ -90,4 +91,7 @@ def run(
         keep=keep,
     )
     env = Environment.from_environ(os.environ)
-    return Job(model, optimizer, dataset, config, scheduler=scheduler, recorder=rank_recorder(), env=env)
+    control = Control.from_environ(os.environ)
+    return Job(
+        model, optimizer, dataset, config, scheduler=scheduler, recorder=rank_recorder(), env=env, control=control
+    )

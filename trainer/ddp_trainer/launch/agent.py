@@ -14,24 +14,25 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.channel import Able, Left, Message
 from ddp_trainer.contract import Env, Exit, FailureReason, GroupState, RestartCause
 from ddp_trainer.launch import absence, evidence, exitcodes, farewell
-from ddp_trainer.launch.children import Children
-from ddp_trainer.launch.core import (
+from ddp_trainer.launch.actions import (
     Action,
     Arm,
-    Core,
     Disarm,
     Enter,
     Finish,
-    Limits,
+    PrepareWorkers,
+    RegroupWorkers,
     Rejoin,
     Send,
     SignalWorkers,
     StartWorkers,
-    State,
     Timer,
 )
+from ddp_trainer.launch.children import Children
+from ddp_trainer.launch.core import Core, Limits, State
 from ddp_trainer.launch.environment import Launch, common_environment
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.hang_guard import HangGuard
@@ -79,6 +80,8 @@ class Setup:
     """Whether the nodes are looked at before the first workers."""
     hangs: HangPolicy
     pulse_dir: Path
+    prepares: bool = False
+    """Workers get ready before there is a generation for them."""
 
 
 class Agent:
@@ -119,6 +122,7 @@ class Agent:
             else Zygote(children, setup.program.python, setup.preload, environment),
             exited=self._exited,
             pulse_of=self._guard.prepare,
+            said=self._said,
         )
         program = setup.program
         script = program.target if program.kind == "script" else ""
@@ -129,7 +133,7 @@ class Agent:
         """Until the run is over for this pod; returns the exit code of design §4."""
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._signalled, which)
-        self._do([Rejoin()])
+        self._do(self._core.prepare() if self._setup.prepares else [Rejoin()])
         self._link.start(self)
         finish = await self._finished
         if finish.code != Exit.SUCCESS:
@@ -184,26 +188,37 @@ class Agent:
         self._guard.gone(local_rank)
         failure = self._failure(local_rank, exitcodes.of_wait_status(returncode)) if returncode else None
         self._do(self._core.exited(local_rank, failure))
+        self._keep_failure()
+
+    def _said(self, local_rank: int, message: Message) -> None:
+        """A worker that can outlive its group speaks."""
+        generation = self._core.generation.number if self._core.generation else 0
+        match message:
+            case Able():
+                self._do(self._core.able(local_rank, able=message.able))
+            case Left() if message.generation in {0, generation}:
+                failure = self._left_behind(local_rank, message) if message.generation else None
+                self._do(self._core.left(local_rank, failure))
+                self._keep_failure()
+            case _:
+                pass
+
+    def _keep_failure(self) -> None:
         if self._core.failure is not self._kept and self._core.failure:
             self._kept = self._core.failure
             self._setup.report.keep(self._kept)
 
     def _failure(self, local_rank: int, exit_code: int) -> Failure:
-        generation = self._core.generation
-        number = generation.number if generation else 0
+        number = self._core.generation.number if self._core.generation else 0
         note = evidence.read_error_file(self._workers.error_file(number, local_rank))
         kills, self._oom_kills = self._oom_kills, evidence.oom_kills()
         message = note.message if note else ""
         reason = evidence.reason_of(exit_code, message, oom_killed=self._oom_kills > kills)
-        failure = Failure(
-            generation=number,
-            rank=(generation.first_rank(self._core.node.token) if generation else 0) + local_rank,
-            local_rank=local_rank,
-            node=self._core.node.name,
+        failure = self._failure_of(
+            local_rank,
             exit_code=exit_code,
             reason=reason,
             message=evidence.shorten(message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
-            host=self._setup.environment.get(Env.NODE_NAME) or socket.gethostname(),
             timestamp=note.timestamp if note else time.time(),
             stack=evidence.shorten(note.stack, evidence.STACK_CHARACTERS) if note else "",
         )
@@ -211,6 +226,31 @@ class Agent:
         if self._core.state is State.RUNNING:
             self._setup.recorder.failed(FailureReason(failure.reason))
         return failure
+
+    def _left_behind(self, local_rank: int, left: Left) -> Failure:
+        """What a worker that stayed says of the end of its group."""
+        message = evidence.shorten(left.why, evidence.MESSAGE_CHARACTERS)
+        reason = evidence.reason_of(left.exit_code, message, oom_killed=False)
+        return self._failure_of(
+            local_rank, exit_code=left.exit_code, reason=reason, message=message, timestamp=time.time()
+        )
+
+    def _failure_of(
+        self, local_rank: int, *, exit_code: int, reason: FailureReason, message: str, timestamp: float, stack: str = ""
+    ) -> Failure:
+        generation, node = self._core.generation, self._core.node
+        return Failure(
+            generation=generation.number if generation else 0,
+            rank=(generation.first_rank(node.token) if generation else 0) + local_rank,
+            local_rank=local_rank,
+            node=node.name,
+            exit_code=exit_code,
+            reason=reason,
+            message=message,
+            host=self._setup.environment.get(Env.NODE_NAME) or socket.gethostname(),
+            timestamp=timestamp,
+            stack=stack,
+        )
 
     # ------------------------------------------------------------------ what to do
 
@@ -222,11 +262,8 @@ class Agent:
         match action:
             case Send():
                 self._link.send(action.message)
-            case StartWorkers():
-                self._start_workers(action.generation)
-            case SignalWorkers():
-                self._workers.signal(action.signal)
-                self._preflight.stop()
+            case StartWorkers() | PrepareWorkers() | RegroupWorkers() | SignalWorkers():
+                self._do_to_workers(action)
             case Arm():
                 self._disarm(action.timer)
                 self._timers[action.timer] = self._loop.call_later(action.seconds, self._fire, action.timer)
@@ -248,6 +285,19 @@ class Agent:
     def _kill(self, local_rank: int) -> None:
         self._workers.kill(local_rank)
 
+    def _do_to_workers(self, action: StartWorkers | PrepareWorkers | RegroupWorkers | SignalWorkers) -> None:
+        match action:
+            case StartWorkers():
+                self._start_workers(action.generation)
+            case PrepareWorkers():
+                self._prepare_workers()
+            case RegroupWorkers():
+                number = self._core.generation.number if self._core.generation else 0
+                self._workers.regroup(action.local_ranks, number, graceful=action.graceful)
+            case SignalWorkers():
+                self._workers.signal(action.signal, action.local_ranks)
+                self._preflight.stop()
+
     def _disarm(self, timer: Timer) -> None:
         if handle := self._timers.pop(timer, None):
             handle.cancel()
@@ -259,6 +309,16 @@ class Agent:
         self._port = HeldPort()
         self._joined_at = time.monotonic()
         self._do(self._core.join(self._port.number))
+
+    def _prepare_workers(self) -> None:
+        try:
+            self._workers.prepare()
+        except (OSError, LaunchError) as error:
+            self._cannot_start(error)
+
+    def _cannot_start(self, error: Exception) -> None:
+        self._workers.signal(signal.SIGKILL)
+        self._do_one(Finish(CANNOT_EXECUTE, f"The workers could not be started: {error}"))
 
     def _start_workers(self, generation: Generation) -> None:
         self._record(generation)
@@ -277,8 +337,7 @@ class Agent:
         try:
             start(generation)
         except (OSError, LaunchError) as error:
-            self._workers.signal(signal.SIGKILL)
-            self._do_one(Finish(CANNOT_EXECUTE, f"The workers could not be started: {error}"))
+            self._cannot_start(error)
 
     def _looked(self, generation: Generation, verdict: Verdict) -> None:
         """The preflight is over; the core knows of workers by now, which start, or count as ended."""

@@ -84,6 +84,8 @@ class Beat:
         self._owner = os.getpid()
         self._cells: Any = None
         self._thread: Any = None
+        self._folder = ""
+        self._stacks: Any = None
         self._pulse = load_pulse()
 
     def pause(self) -> None:
@@ -109,8 +111,7 @@ class Beat:
             import threading  # noqa: PLC0415
 
             self._cells = self._pulse.open_cells(self._path)
-            self._folder = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
-            self._register_signal()
+            self._find_folder()
             self._end = threading.Event()
             self._thread = threading.Thread(target=self._run, name="ddp-beat", daemon=True)
             # A thread that Python freezes inside of torch while it shuts down would end the process by abort.
@@ -118,6 +119,7 @@ class Beat:
             self._look()
             self._thread.start()
         else:
+            self._find_folder()
             self._look()
         self._cells[self._pulse.HAS_GROUP] = 1.0
 
@@ -127,6 +129,13 @@ class Beat:
         self._end.set()
         if self._thread is not None and os.getpid() == self._owner:
             self._thread.join(1.0)
+
+    def _find_folder(self) -> None:
+        """Answers belong where the files of this group are; a process may outlive the group before."""
+        folder = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
+        if folder != self._folder:
+            self._folder = folder
+            self._register_signal()
 
     def _register_signal(self) -> None:
         """Where the script leaves the signal alone, have it write all stacks: in C, so also while the GIL is held."""
@@ -139,8 +148,10 @@ class Beat:
                 return
             path = os.path.join(self._folder, "stacks.txt")  # noqa: PTH118
             # Kept open: a signal handler cannot open a file.
-            self._stacks = open(path, "a")  # noqa: PTH123, SIM115
+            before, self._stacks = self._stacks, open(path, "a")  # noqa: PTH123, SIM115
             faulthandler.register(number, self._stacks, all_threads=True, chain=False)
+            if before is not None:
+                before.close()
         except (OSError, ValueError, RuntimeError):
             return
         self._cells[self._pulse.SIGNAL] = float(number)

@@ -72,12 +72,17 @@ class Plan:
 
 
 def main(
-    argv: Sequence[str], *, recorder: MakeRecorder | None = None, preload: Mapping[str, Sequence[str]] = NOTHING
+    argv: Sequence[str],
+    *,
+    recorder: MakeRecorder | None = None,
+    preload: Mapping[str, Sequence[str]] = NOTHING,
+    prepares: Callable[[Program], bool] = lambda _: False,
 ) -> int:
     """Run the launcher; returns the exit code of :mod:`exitcodes`.
 
     ``recorder`` makes the recorder of this agent when metrics are wanted, which starts an aggregator too. ``preload``
-    names modules, by the script that is known to need them, which a restarted worker shall find imported.
+    names modules, by the script that is known to need them, which a restarted worker shall find imported;
+    ``prepares`` tells programs that can get ready, and wait, before they have a place in a group.
     """
     environ = dict(os.environ)
     try:
@@ -89,7 +94,7 @@ def main(
             for sentence in doubts(environ, nodes=plan.policy.max_nodes, nproc=plan.node.local_world_size):
                 say(sentence)
         with _folders(plan, environ) as (log_dir, metrics_dir):
-            return asyncio.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload))
+            return asyncio.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
     except LaunchError as error:
         say(str(error))
         Report(environ).ended(error.exit_code, str(error))
@@ -203,6 +208,7 @@ async def _run(
     metrics_dir: Path,
     make_recorder: MakeRecorder | None,
     preload: Mapping[str, Sequence[str]],
+    prepares: Callable[[Program], bool],
 ) -> int:
     loop = asyncio.get_running_loop()
     children = Children(loop)
@@ -220,6 +226,9 @@ async def _run(
     try:
         modules = settings.preload_of(plan.arguments, environ, preload)
         setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules)
+        # Alone, or with places that are known, there is nothing to wait for.
+        waits = plan.endpoint is not None and not plan.is_static
+        setup = replace(setup, prepares=waits and prepares(plan.program))
         return await Agent(setup, _link(plan, environ), children).run()
     finally:
         for companion in companions:

@@ -2,12 +2,17 @@
 
 ::
 
-             Start                     all workers exited 0
+    PREPARING (only where the program can)
+       │ workers ready, or gone
+       ▼     Start                     all workers exited 0
     JOINING ───────▶ RUNNING ─────────────────────────────────▶ DONE
        ▲                │ a worker failed, Stop, Over, a signal    │ Stop: JOINING
        │                ▼                                          │ Over: OVER
        └──────────── STOPPING ──▶ OVER ◀───────────────────────────┘
-        all workers gone          (what the stop was for decides)
+        no worker busy            (what the stop was for decides)
+
+A worker is *busy* from its start until it exits. One that is *able* to outlive its group is so only until it has left
+it: then it is idle, and goes on in the next generation. Whoever is not able, or does not leave in time, is stopped.
 
 The link to the store may be down at any time. While workers run that changes nothing; whatever the store must
 know is said again when the link is up (:meth:`Core.opening`), so nothing is queued and nothing is said twice in vain.
@@ -17,11 +22,25 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 from typing import Final
 
 from ddp_trainer.contract import Exit, GroupState
 from ddp_trainer.launch import absence, exitcodes
+from ddp_trainer.launch.actions import (
+    Action,
+    Arm,
+    Disarm,
+    Enter,
+    Finish,
+    PrepareWorkers,
+    RegroupWorkers,
+    Rejoin,
+    Send,
+    SignalWorkers,
+    StartWorkers,
+    Timer,
+)
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.protocol import (
     VERSION,
@@ -52,81 +71,12 @@ from ddp_trainer.launch.protocol import (
 class State(Enum):
     """What the agent is about."""
 
+    PREPARING = auto()
     JOINING = auto()
     RUNNING = auto()
     STOPPING = auto()
     DONE = auto()
     OVER = auto()
-
-
-class Timer(StrEnum):
-    """What the agent waits for at most so long."""
-
-    KILL = "kill"
-    """Workers that were asked to stop."""
-    JOIN = "join"
-    """A place in a generation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Say it to the store, if the link is up."""
-
-    message: FromAgent
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
-    """Start the workers of a generation."""
-
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class SignalWorkers:
-    """Send a signal to the workers that live."""
-
-    signal: signal.Signals
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """Fire the timer after so many seconds, instead of when it was to fire before."""
-
-    timer: Timer
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Disarm:
-    """The timer is not to fire."""
-
-    timer: Timer
-
-
-@dataclass(frozen=True, slots=True)
-class Enter:
-    """The worker group is in another state now."""
-
-    state: GroupState
-
-
-@dataclass(frozen=True, slots=True)
-class Rejoin:
-    """Hold a new port and :meth:`Core.join` with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The agent's last action."""
-
-    code: int
-    sentence: str = ""
-    failure: Failure | None = None
-    restarts: dict[str, int] | None = None
-
-
-Action = Send | StartWorkers | SignalWorkers | Arm | Disarm | Enter | Rejoin | Finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +89,8 @@ class Limits:
     """Between SIGTERM and SIGKILL when everybody is alive: the workers finish their step and save."""
     failure: float = 3.0
     """The same when a peer is dead: what still runs is stuck in a collective, or about to fail."""
+    prepare: float = 60.0
+    """For workers that get ready before they have a generation; after that they are started when they have one."""
 
 
 AS_ASKED: Final = {
@@ -168,6 +120,8 @@ class Core:
         self._endpoint = endpoint
         self._port = 0
         self._alive: set[int] = set()
+        self._able: set[int] = set()
+        self._idle: set[int] = set()
         self._ending: Finish | None = None
         """What follows when the workers are gone; to join again when None."""
         self._is_graceful = True
@@ -193,7 +147,7 @@ class Core:
         )
         messages: list[FromAgent] = [hello]
         if self.state is State.JOINING:
-            messages.append(Join(port=self._port))
+            messages.append(self._join())
         if self.state is State.STOPPING and self.failure:
             messages.append(Failed(failure=self.failure))
         if self._ending is TOLD_TO_STOP:
@@ -230,12 +184,21 @@ class Core:
 
     # ------------------------------------------------------------------ joining
 
+    def prepare(self) -> list[Action]:
+        """First of all, where the program can wait for its generation: let it get ready meanwhile."""
+        self.state = State.PREPARING
+        self._alive = set(range(self.node.local_world_size))
+        return [Enter(GroupState.STARTING), PrepareWorkers(), Arm(Timer.KILL, self._limits.prepare)]
+
     def join(self, port: int) -> list[Action]:
-        """No worker runs, and ``port`` is held for the next generation."""
+        """No worker is busy, and ``port`` is held for the next generation."""
         self.state = State.JOINING
         self._port = port
         self._waiting = None
-        return [Enter(GroupState.RENDEZVOUS), Arm(Timer.JOIN, self._limits.join), Send(Join(port=port))]
+        return [Enter(GroupState.RENDEZVOUS), Arm(Timer.JOIN, self._limits.join), Send(self._join())]
+
+    def _join(self) -> Join:
+        return Join(port=self._port, is_prepared=len(self._idle) == self.node.local_world_size)
 
     def _start(self, generation: Generation) -> list[Action]:
         if self.state is not State.JOINING or self.node.token not in {node.token for node in generation.nodes}:
@@ -245,13 +208,43 @@ class Core:
         self.failure = None
         self._is_graceful = True
         self._alive = set(range(self.node.local_world_size))
+        self._idle.clear()
         return [Disarm(Timer.JOIN), Enter(GroupState.STARTING), StartWorkers(generation), Enter(GroupState.RUNNING)]
 
     # ------------------------------------------------------------------ workers
 
+    @property
+    def _busy(self) -> set[int]:
+        return self._alive - self._idle
+
+    def able(self, local_rank: int, *, able: bool = True) -> list[Action]:
+        """A worker can outlive its group from now on, or can no longer."""
+        if able and local_rank in self._alive:
+            self._able.add(local_rank)
+        elif local_rank in self._able:
+            self._able.discard(local_rank)
+            if self.state is State.STOPPING:
+                return [SignalWorkers(signal.SIGTERM, frozenset({local_rank}))]
+        return []
+
+    def left(self, local_rank: int, failure: Failure | None) -> list[Action]:
+        """A worker has left its group and stays; ``failure`` is what it would have ended with, None of a first one."""
+        if local_rank not in self._able:
+            return []
+        self._idle.add(local_rank)
+        if self._ending is TOLD_TO_STOP and self.state is State.STOPPING:
+            return [] if self._busy else [Send(Leave(has_left=True))]
+        return self._no_longer_busy(failure)
+
     def exited(self, local_rank: int, failure: Failure | None) -> list[Action]:
         """A worker is gone; ``failure`` is None when it exited with 0."""
-        self._alive.discard(local_rank)
+        for group in (self._alive, self._able, self._idle):
+            group.discard(local_rank)
+        return self._no_longer_busy(failure)
+
+    def _no_longer_busy(self, failure: Failure | None) -> list[Action]:
+        if self.state in {State.PREPARING, State.JOINING}:
+            return self._no_longer_preparing()
         actions: list[Action] = []
         if failure and not (self.state is State.STOPPING and failure.exit_code in AS_ASKED):
             first = earlier(self.failure, failure)
@@ -263,24 +256,40 @@ class Core:
         elif self.state is State.RUNNING and not self._alive and self.generation:
             self.state = State.DONE
             actions += [Enter(GroupState.SUCCEEDED), Send(Succeeded(generation=self.generation.number))]
-        elif self.state is State.STOPPING and not self._alive:
+        elif self.state is State.STOPPING and self._has_stopped():
             actions += self._stopped()
         return actions
+
+    def _no_longer_preparing(self) -> list[Action]:
+        """A worker that ended while it got ready will be started in its generation, and fail there if it must."""
+        if self.state is State.PREPARING and not self._busy:
+            return [Disarm(Timer.KILL), Rejoin()]
+        return []
 
     def _stop(self, *, graceful: bool) -> list[Action]:
         self.state = State.STOPPING
         self._is_graceful = graceful
         patience = self._limits.shutdown if graceful else self._limits.failure
-        actions: list[Action] = [
-            Disarm(Timer.JOIN),
-            Enter(GroupState.STOPPING),
-            SignalWorkers(signal.SIGTERM),
-            Arm(Timer.KILL, patience),
-        ]
-        return actions if self._alive else actions[:2] + self._stopped()
+        actions: list[Action] = [Disarm(Timer.JOIN), Enter(GroupState.STOPPING)]
+        if self._has_stopped():
+            return actions + self._stopped()
+        return [*actions, *self._ask(graceful=graceful), Arm(Timer.KILL, patience)]
+
+    def _ask(self, *, graceful: bool) -> list[Action]:
+        """Have workers stop: those that stay for the next group only leave this one."""
+        staying = frozenset(self._able & self._busy) if self._ending is None else frozenset()
+        actions: list[Action] = [RegroupWorkers(staying, graceful)] if staying else []
+        if not staying:
+            actions.append(SignalWorkers(signal.SIGTERM))
+        elif going := frozenset(self._busy - staying):
+            actions.append(SignalWorkers(signal.SIGTERM, going))
+        return actions
+
+    def _has_stopped(self) -> bool:
+        return not (self._busy if self._ending is None else self._alive)
 
     def _stopped(self) -> list[Action]:
-        """No worker is left: on to what the stop was for."""
+        """No worker is busy, or none is left: on to what the stop was for."""
         if self._ending is None:
             return [Disarm(Timer.KILL), Rejoin()]
         return [Disarm(Timer.KILL), *self._over(self._ending)]
@@ -296,7 +305,8 @@ class Core:
             return self._stop(graceful=graceful)
         if self.state is State.STOPPING and self._is_graceful and not graceful:
             self._is_graceful = False
-            return [Arm(Timer.KILL, self._limits.failure)]
+            hurry: list[Action] = [RegroupWorkers(frozenset(self._able & self._busy), graceful=False)]
+            return [*(hurry if self._able & self._busy else []), Arm(Timer.KILL, self._limits.failure)]
         return []
 
     def _end_with(self, ending: Finish) -> list[Action]:
@@ -305,8 +315,13 @@ class Core:
             return []
         self._ending = ending if self._ending is None else self._ending
         if self.state is State.STOPPING:
-            return [Arm(Timer.KILL, self._limits.failure)] if self._ending is not TOLD_TO_STOP else []
-        return self._stop(graceful=False) if self.state is State.RUNNING else self._over(ending)
+            late = [*self._end_those_that_stayed(), Arm(Timer.KILL, self._limits.failure)]
+            return late if self._ending is not TOLD_TO_STOP else []
+        return self._stop(graceful=False) if self._alive else self._over(self._ending)
+
+    def _end_those_that_stayed(self) -> list[Action]:
+        """They were not asked to end before."""
+        return [SignalWorkers(signal.SIGTERM, frozenset(self._able))] if self._able else []
 
     def signalled(self, which: signal.Signals) -> list[Action]:
         """Somebody told this agent to stop; the second time, at once."""
@@ -315,10 +330,10 @@ class Core:
         if self._ending is TOLD_TO_STOP:
             return [SignalWorkers(signal.SIGKILL)]
         self._ending = TOLD_TO_STOP
-        if self.state in {State.JOINING, State.DONE}:
+        if not self._alive and self.state is not State.STOPPING:
             return [Send(Leave()), *self._over(TOLD_TO_STOP)]
         if self.state is State.STOPPING:
-            return [Send(Leave())]
+            return [Send(Leave()), *self._end_those_that_stayed()]
         self.state = State.STOPPING
         patience = Arm(Timer.KILL, self._limits.shutdown)
         return [Send(Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), patience]
@@ -326,8 +341,18 @@ class Core:
     def fired(self, timer: Timer) -> list[Action]:
         """A timer ran out."""
         if timer is Timer.KILL:
-            return [SignalWorkers(signal.SIGKILL)] if self.state is State.STOPPING else []
-        return self._over(Finish(Exit.RENDEZVOUS_LOST, self._why_not_joined())) if self.state is State.JOINING else []
+            return self._kill()
+        if self.state is not State.JOINING:
+            return []
+        self._ending = Finish(Exit.RENDEZVOUS_LOST, self._why_not_joined())
+        return self._stop(graceful=True) if self._alive else self._over(self._ending)
+
+    def _kill(self) -> list[Action]:
+        """What is still busy has had its time; where the run goes on, those that have left their group stay."""
+        if self.state not in {State.PREPARING, State.STOPPING}:
+            return []
+        has_staying = self._idle and self._ending is None
+        return [SignalWorkers(signal.SIGKILL, frozenset(self._busy) if has_staying else None)]
 
     def _why_not_joined(self) -> str:
         seconds = f"{self._limits.join:g} s"

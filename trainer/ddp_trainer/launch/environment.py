@@ -35,6 +35,13 @@ def worker_environment(
     base: Mapping[str, str], launch: Launch, generation: Generation, local_rank: int, error_file: str
 ) -> dict[str, str]:
     """The whole environment of one worker; ``base`` is :func:`common_environment`."""
+    return {**base, **place_in(base, launch, generation, local_rank, error_file)}
+
+
+def place_in(
+    base: Mapping[str, str], launch: Launch, generation: Generation, local_rank: int, error_file: str
+) -> dict[str, str]:
+    """The part of it that tells a worker its place in the generation."""
     rank = generation.first_rank(launch.token) + local_rank
     peers = [node for node in generation.nodes if node.role == launch.role]
     role_nodes_before = generation.nodes[: generation.node_rank(launch.token)]
@@ -62,10 +69,17 @@ def worker_environment(
         Env.FENCE: str(generation.fence),
         Env.RESTARTS: json.dumps(generation.restarts, sort_keys=True),
     }
-    environment = {**base, **own}
     if launch.virtual_local_rank:
-        environment |= _one_gpu(base, launch.first_device + local_rank)
-    return {str(name): value for name, value in environment.items()}
+        own |= _one_gpu(base, launch.first_device + local_rank)
+    return {str(name): value for name, value in own.items()}
+
+
+def prepared_environment(base: Mapping[str, str], launch: Launch, local_rank: int) -> dict[str, str]:
+    """The environment of a worker that belongs to no generation yet: by ``RANK``, which is not there, it knows."""
+    own = {"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(launch.local_world_size)}
+    if launch.virtual_local_rank:
+        own |= _one_gpu(base, launch.first_device + local_rank)
+    return {**base, **own}
 
 
 def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str]:

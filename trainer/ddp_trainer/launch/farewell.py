@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ddp_trainer.contract import FailureReason
 from ddp_trainer.launch import evidence
-from ddp_trainer.launch.core import Finish
+from ddp_trainer.launch.actions import Finish
 from ddp_trainer.launch.protocol import Failure
 
 

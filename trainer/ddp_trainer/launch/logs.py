@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
 from pathlib import Path
+from string import Template
 from typing import Final
 
 from ddp_trainer.launch.errors import LaunchError
@@ -73,24 +74,39 @@ def _of_rank(spec: dict[int, Std] | Std, local_rank: int) -> Std:
 
 
 @dataclass(slots=True)
+class Prefix:
+    """What stands before each line on the console; the rank in it may change while the worker lives."""
+
+    template: str
+    """With ``${rank}``."""
+    rank: int | None
+    """None before the first group."""
+
+    def __bytes__(self) -> bytes:
+        """As it is now."""
+        return Template(self.template).safe_substitute(rank="?" if self.rank is None else self.rank).encode()
+
+
+@dataclass(slots=True)
 class _Stream:
     """One pipe and where its lines go."""
 
     source: int
     console: int | None
-    prefix: bytes
+    prefix: Prefix
     file: int | None
     filters: tuple[bytes, ...]
     filtered: Path | None
     partial: bytearray = field(default_factory=bytearray)
 
     def write(self, lines: Sequence[bytes]) -> None:
+        prefix = bytes(self.prefix)
         if self.console is not None:
-            _write(self.console, b"".join(self.prefix + line + b"\n" for line in lines))
+            _write(self.console, b"".join(prefix + line + b"\n" for line in lines))
         matching = [line for line in lines if any(word in line for word in self.filters)]
         if matching and self.filtered:
             with contextlib.suppress(OSError), self.filtered.open("ab") as file:
-                file.write(b"".join(self.prefix + line + b"\n" for line in matching))
+                file.write(b"".join(prefix + line + b"\n" for line in matching))
 
     def take(self, chunk: bytes) -> None:
         if self.file is not None:
@@ -132,7 +148,7 @@ class LogPump:
         self,
         *,
         console: int | None,
-        prefix: str,
+        prefix: Prefix,
         file: Path | None,
         filters: tuple[str, ...] = (),
         filtered: Path | None = None,
@@ -142,7 +158,7 @@ class LogPump:
         source, sink = os.pipe()
         words = tuple(word.encode() for word in filters)
         with self._lock:
-            self._new.append(_Stream(source, console, prefix.encode(), target, words, filtered))
+            self._new.append(_Stream(source, console, prefix, target, words, filtered))
         os.write(self._wake_write, b".")
         return sink
 

@@ -125,13 +125,13 @@ class Membership:
             case Ping():
                 self._send(peer, Ping())
             case Join() if agent:
-                self._joined(agent, message.port)
+                self._joined(agent, message)
             case Failed() if agent:
                 self._failed(message.failure)
             case Succeeded() if agent:
                 self._did_succeed(agent, message.generation)
             case Leave() if agent:
-                self._leaves(agent, message.giving_up)
+                self._leaves(agent, message)
             case Alarm() | Looks() if agent and self._is_busy(agent) and message.generation == self.number:
                 self._hear_of_hang(agent, message)
             case _:
@@ -233,8 +233,8 @@ class Membership:
         elif hello.standing is Standing.SUCCEEDED:
             self._succeeded.add(agent.node.token)
 
-    def _joined(self, agent: Agent, port: int) -> None:
-        agent.port = port
+    def _joined(self, agent: Agent, join: Join) -> None:
+        agent.port, agent.is_prepared = join.port, join.is_prepared
         if self._is_busy(agent):
             self._change(graceful=False)  # its workers ended and we never heard why
         elif not self.roster.is_member(agent.node.token):
@@ -247,11 +247,13 @@ class Membership:
         if generation == self.number and self.roster.is_member(agent.node.token):
             self._succeeded.add(agent.node.token)
 
-    def _leaves(self, agent: Agent, giving_up: Failure | None) -> None:
-        if giving_up and self.over is None:
-            self._end(Over(verdict=Verdict.FAILED, exit_code=giving_up.exit_code, failure=giving_up))
+    def _leaves(self, agent: Agent, leave: Leave) -> None:
+        if (failure := leave.giving_up) and self.over is None:
+            self._end(Over(verdict=Verdict.FAILED, exit_code=failure.exit_code, failure=failure))
         was_busy = self._is_busy(agent)
         agent.leaving = True
+        if leave.has_left:
+            agent.lost_at = self._clock()
         if was_busy:
             self._change(graceful=True)
 
@@ -345,7 +347,8 @@ class Membership:
         has_absent = any(agent.peer is None for agent in self.roster.members())
         if not newcomers or room <= 0 or self._succeeded or has_absent:
             return math.inf
-        return -math.inf if newcomers >= room else self._settled_at()
+        all_are_here = all(agent.is_prepared for agent in self.roster.newcomers())
+        return -math.inf if newcomers >= room or all_are_here else self._settled_at()
 
     def _form_at(self) -> float:
         """When those that are ready become a group."""

@@ -145,6 +145,8 @@ class Join:
 
     port: int
     """Held for the rendezvous of the ranks, in case rank 0 is here."""
+    is_prepared: bool = False
+    """My workers are there, and only wait to be told their places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,8 @@ class Succeeded:
 class Leave:
     """I was told to stop; the connection closes when my workers are gone."""
 
+    has_left: bool = False
+    """None of my workers belongs to the group any more; what they still do, as saving, the others need not wait for."""
     giving_up: Failure | None = None
     """Set by an agent that counts restarts by itself, as stock torchrun's does, and has none left: the run is over."""
 

@@ -17,6 +17,8 @@ class Agent:
     """Its connection; None while it may still come back."""
     port: int | None = None
     """Set when it has joined: nothing of it runs."""
+    is_prepared: bool = False
+    """With its workers up and waiting: to take it in stops nobody for long."""
     lost_at: float = math.inf
     """When it counts as lost."""
     leaving: bool = False
@@ -49,6 +51,14 @@ class Roster:
     def ready(self) -> dict[str, Agent]:
         """Those that can be in the next group, by token."""
         return {token: agent for token, agent in self.agents.items() if agent.is_ready}
+
+    def newcomers(self) -> list[Agent]:
+        """Those that are connected, want to be in a group and are not members, ready or not."""
+        return [
+            agent
+            for token, agent in self.agents.items()
+            if agent.peer is not None and not agent.leaving and not self.is_member(token)
+        ]
 
     def namesakes(self, node: Node) -> list[Agent]:
         """Earlier incarnations of a pod."""

@@ -1,4 +1,4 @@
-"""The worker processes of one generation on this node."""
+"""The worker processes on this node: started for a generation, kept for the next one where they can, or prepared."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from string import Template
 
+from ddp_trainer.channel import Begin, Message, Regroup
 from ddp_trainer.contract import Env
+from ddp_trainer.launch.channels import Channel
 from ddp_trainer.launch.children import Children, kill, kill_group
-from ddp_trainer.launch.environment import Launch, with_local_rank, worker_environment
-from ddp_trainer.launch.logs import LogPump, LogSpec, Std
+from ddp_trainer.launch.environment import Launch, place_in, prepared_environment, with_local_rank
+from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std
 from ddp_trainer.launch.protocol import Generation
 from ddp_trainer.launch.zygote import Zygote, has_torch
 
@@ -40,8 +42,19 @@ class Program:
         return [self.python, "-u", str(BOOTSTRAP), str(os.getpid()), self.kind, self.target, *arguments]
 
 
+@dataclass(slots=True)
+class _Worker:
+    """One process."""
+
+    pid: int = 0
+    channel: Channel | None = None
+    """None for a command, which is none of Python's."""
+    prefixes: list[Prefix] = field(default_factory=list)
+    """Of what it prints; they name its rank."""
+
+
 class Workers:
-    """Starts a worker per local rank, tells of their ends, and signals those that live."""
+    """Starts a worker per local rank, tells what becomes of them, and signals those that live."""
 
     def __init__(
         self,
@@ -54,10 +67,12 @@ class Workers:
         environment: Mapping[str, str],
         zygote: Zygote | None,
         exited: Callable[[int, int], None],
+        said: Callable[[int, Message], None],
         pulse_of: Callable[[int], str] = lambda _: "",
     ) -> None:
-        """``exited`` is called with a local rank and a return code, negative for a signal; ``pulse_of`` makes the pulse
-        of a worker that is about to start, see :mod:`ddp_trainer.launch.hang_guard`, and returns its path.
+        """``exited`` is called with a local rank and a return code, negative for a signal; ``said`` with what the
+        worker of a local rank says over its channel; ``pulse_of`` makes the pulse of a worker that is about to start,
+        see :mod:`ddp_trainer.launch.hang_guard`, and returns its path.
         """
         self._children = children
         self._program = program
@@ -68,55 +83,72 @@ class Workers:
         self._zygote = zygote
         self._exited = exited
         self._pulse_of = pulse_of
+        self._said = said
         self._pump: LogPump | None = None
-        self._pids: dict[int, int] = {}
+        self._living: dict[int, _Worker] = {}
 
     def start(self, generation: Generation) -> None:
-        """Start them all. Raises OSError, LaunchError."""
+        """One for each local rank: those that live go on, the others are started. Raises OSError, LaunchError."""
         if self._zygote:
             self._zygote.hurry()
         folder = self.folder(generation.number)
         shutil.rmtree(folder, ignore_errors=True)
         for local_rank in range(self._launch.local_world_size):
             (folder / str(local_rank)).mkdir(parents=True)
-            environment = worker_environment(
-                self._environment,
-                self._launch,
-                generation,
-                local_rank,
-                str(self.error_file(generation.number, local_rank)),
-            )
-            if pulse := self._pulse_of(local_rank):
-                environment[Env.PULSE.value] = pulse
-            self._start_one(local_rank, generation.first_rank(self._launch.token) + local_rank, environment, folder)
+            error_file = str(self.error_file(generation.number, local_rank))
+            place = place_in(self._environment, self._launch, generation, local_rank, error_file)
+            rank = generation.first_rank(self._launch.token) + local_rank
+            if worker := self._living.get(local_rank):
+                self._go_on(worker, rank, place)
+            else:
+                self._start_one(local_rank, rank, {**self._environment, **place}, folder)
 
-    def signal(self, which: signal.Signals) -> None:
+    def prepare(self) -> None:
+        """Start one for each local rank that belongs to no generation yet. Raises OSError, LaunchError."""
+        folder = self.folder(0)
+        shutil.rmtree(folder, ignore_errors=True)
+        for local_rank in range(self._launch.local_world_size):
+            (folder / str(local_rank)).mkdir(parents=True)
+            environment = prepared_environment(self._environment, self._launch, local_rank)
+            self._start_one(local_rank, None, environment, folder)
+
+    def regroup(self, local_ranks: Collection[int], generation: int, *, graceful: bool) -> None:
+        """Have these leave their group and stay."""
+        for local_rank in local_ranks:
+            worker = self._living.get(local_rank)
+            if worker and worker.channel:
+                worker.channel.send(Regroup(generation=generation, graceful=graceful))
+
+    def signal(self, which: signal.Signals, local_ranks: Collection[int] | None = None) -> None:
         """SIGKILL goes to everything a worker started, other signals to the worker: a trainer that is to finish its
         step still needs its loader processes. A command may be a shell that passes nothing on, so it is not spared.
+
+        All of them get it where ``local_ranks`` is None.
         """
         whole_group = which is signal.SIGKILL or self._program.kind == "command"
-        for pid in self._pids.values():
-            (kill_group if whole_group else kill)(pid, which)
+        for local_rank, worker in self._living.items():
+            if local_ranks is None or local_rank in local_ranks:
+                (kill_group if whole_group else kill)(worker.pid, which)
 
     @property
     def alive(self) -> list[int]:
         """Local ranks that run."""
-        return sorted(self._pids)
+        return sorted(self._living)
 
     @property
     def pids(self) -> Mapping[int, int]:
         """Process ids of those that live, by local rank."""
-        return self._pids
+        return {local_rank: worker.pid for local_rank, worker in self._living.items()}
 
     def kill(self, local_rank: int) -> None:
         """End one of them, with all that it started."""
-        if pid := self._pids.get(local_rank):
-            kill_group(pid, signal.SIGKILL)
+        if worker := self._living.get(local_rank):
+            kill_group(worker.pid, signal.SIGKILL)
 
     def have_torch(self) -> bool:
         """Whether a zygote would save them anything."""
         can_fork = self._zygote is not None and self._program.kind != "command"
-        return can_fork and any(map(has_torch, self._pids.values()))
+        return can_fork and any(has_torch(worker.pid) for worker in self._living.values())
 
     def prepare_restart(self) -> None:
         """Have a zygote ready."""
@@ -138,18 +170,30 @@ class Workers:
         """Torch's error file of a worker."""
         return self.folder(generation) / str(local_rank) / "error.json"
 
-    def _start_one(self, local_rank: int, rank: int, environment: dict[str, str], folder: Path) -> None:
+    def _go_on(self, worker: _Worker, rank: int, place: dict[str, str]) -> None:
+        for prefix in worker.prefixes:
+            prefix.rank = rank
+        if worker.channel:
+            worker.channel.send(Begin(environment=place))
+
+    def _start_one(self, local_rank: int, rank: int | None, environment: dict[str, str], folder: Path) -> None:
+        worker = _Worker()
+        if pulse := self._pulse_of(local_rank):
+            environment = {**environment, Env.PULSE: pulse}
         with ExitStack() as ours:
-            out, err = (self._sink(local_rank, rank, stream, folder, ours) for stream in (Std.OUT, Std.ERR))
+            out, err = (self._sink(worker, local_rank, rank, stream, folder, ours) for stream in (Std.OUT, Std.ERR))
             ended = partial(self._ended, local_rank)
-            forked = self._fork(local_rank, environment, 1 if out is None else out, 2 if err is None else err)
+            if self._program.kind != "command":
+                worker.channel = Channel(partial(self._heard, local_rank, worker))
+                ours.callback(worker.channel.started)
+            forked = self._fork(worker, local_rank, environment, 1 if out is None else out, 2 if err is None else err)
             if forked and self._zygote:
                 self._children.adopt(forked, ended)
                 self._bind(forked, local_rank)
                 self._zygote.release()
-            command = self._program.command(local_rank)
-            self._pids[local_rank] = forked or self._children.start(command, environment, ended, stdout=out, stderr=err)
-            self._bind(self._pids[local_rank], local_rank)
+            worker.pid = forked or self._execute(worker, local_rank, environment, out, err)
+            self._living[local_rank] = worker
+            self._bind(worker.pid, local_rank)
 
     def _bind(self, pid: int, local_rank: int) -> None:
         """At once, while the process has but one thread, for later ones inherit it."""
@@ -157,8 +201,18 @@ class Workers:
             with suppress(ProcessLookupError):
                 os.sched_setaffinity(pid, self._launch.cpus[local_rank])
 
-    def _fork(self, local_rank: int, environment: dict[str, str], out: int, err: int) -> int | None:
-        if self._zygote is None or self._program.kind == "command":
+    def _execute(
+        self, worker: _Worker, local_rank: int, environment: dict[str, str], out: int | None, err: int | None
+    ) -> int:
+        passed: tuple[int, ...] = ()
+        if worker.channel:
+            passed = (worker.channel.theirs.fileno(),)
+            environment = {**environment, Env.CHANNEL: str(passed[0])}
+        command, ended = self._program.command(local_rank), partial(self._ended, local_rank)
+        return self._children.start(command, environment, ended, stdout=out, stderr=err, pass_fds=passed)
+
+    def _fork(self, worker: _Worker, local_rank: int, environment: dict[str, str], out: int, err: int) -> int | None:
+        if self._zygote is None or worker.channel is None:
             return None
         request = {
             "kind": self._program.kind,
@@ -167,13 +221,21 @@ class Workers:
             "environment": environment,
             "cwd": str(Path.cwd()),
         }
-        return self._zygote.fork(request, out, err)
+        return self._zygote.fork(request, out, err, worker.channel.theirs.fileno())
+
+    def _heard(self, local_rank: int, worker: _Worker, message: Message) -> None:
+        if self._living.get(local_rank) is worker:
+            self._said(local_rank, message)
 
     def _ended(self, local_rank: int, returncode: int) -> None:
-        self._pids.pop(local_rank, None)
+        worker = self._living.pop(local_rank, None)
+        if worker and worker.channel:
+            worker.channel.close()
         self._exited(local_rank, returncode)
 
-    def _sink(self, local_rank: int, rank: int, stream: Std, folder: Path, ours: ExitStack) -> int | None:
+    def _sink(
+        self, worker: _Worker, local_rank: int, rank: int | None, stream: Std, folder: Path, ours: ExitStack
+    ) -> int | None:
         """Where a worker writes a stream; None for where we write ours."""
         is_out = stream is Std.OUT
         to_file, to_console = self._logs.of(local_rank, stream)
@@ -184,9 +246,11 @@ class Workers:
         if to_file and not to_console and not filters:
             return _opened(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), ours)
         self._pump = self._pump or LogPump()
-        prefix = Template(self._logs.prefix).safe_substitute(
-            role_name=self._launch.role, local_rank=local_rank, rank=rank, hostname=socket.gethostname()
+        template = Template(self._logs.prefix).safe_substitute(
+            role_name=self._launch.role, local_rank=local_rank, hostname=socket.gethostname()
         )
+        prefix = Prefix(template, rank)
+        worker.prefixes.append(prefix)
         sink = self._pump.add(
             console=(1 if is_out else 2) if to_console else None,
             prefix=prefix,

@@ -82,14 +82,14 @@ class Zygote:
             self.stop()
             self._starts = max(0, self._starts - 1)
 
-    def fork(self, request: Mapping[str, object], stdout: int, stderr: int) -> int | None:
+    def fork(self, request: Mapping[str, object], stdout: int, stderr: int, channel: int) -> int | None:
         """Process id of a new child that waits for :meth:`release` at a gate, or None."""
         if self._control is None or not self._is_ready:
             return None
         gate, self._gate = os.pipe()
         try:
             body = json.dumps(request).encode()
-            socket.send_fds(self._control, [_LENGTH.pack(len(body))], [stdout, stderr, gate])
+            socket.send_fds(self._control, [_LENGTH.pack(len(body))], [stdout, stderr, gate, channel])
             self._control.sendall(body)
             (pid,) = _LENGTH.unpack(self._receive(self._control))
         except (OSError, struct.error):

@@ -27,8 +27,11 @@ LENGTH = struct.Struct("!Q")
 READY = LENGTH.pack(0)
 """Sent once, when everything is imported; later numbers are process ids."""
 
-DESCRIPTORS = 3
-"""A request brings stdout, stderr, and the gate that the fork waits at."""
+DESCRIPTORS = 4
+"""A request brings stdout, stderr, the gate that the fork waits at, and the worker's end of its channel."""
+
+CHANNEL = "DDP_CHANNEL"
+"""The contract's name, which this file, run by path, cannot import."""
 
 GO = b"g"
 PATIENCE_SECONDS = 2.0
@@ -114,16 +117,17 @@ def become_worker(request: dict, descriptors: list, agent: int, bootstrap) -> No
     while os.getppid() != agent and time.monotonic() < deadline:
         time.sleep(0.0002)  # the one between is about to end
     bootstrap.die_with_parent(agent)
-    out, err, gate = descriptors
+    out, err, gate, channel = descriptors
     if os.read(gate, 1) != GO:
         os._exit(0)  # the agent gave this one up
     os.dup2(out, 1)
     os.dup2(err, 2)
-    for descriptor in descriptors:
+    for descriptor in (out, err, gate):
         os.close(descriptor)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    os.environ[CHANNEL] = str(channel)
     reseed()
     importlib.invalidate_caches()
     bootstrap.run(request["kind"], request["target"], request["arguments"])

@@ -1,4 +1,4 @@
-"""The parts of a run that take and evaluate steps, built once it is known how a batch is cut."""
+"""The parts of a run that take and evaluate steps: some are kept for good, the others belong to one group of ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import is_stream
-from ddp_trainer.train.computation import prepare
+from ddp_trainer.train.computation import Losses, prepare
 from ddp_trainer.train.evaluation import Evaluation
 from ddp_trainer.train.feeds import Feed, known_count, make_feed, sample_count
 from ddp_trainer.train.groundwork import Groundwork
@@ -22,59 +22,74 @@ from ddp_trainer.train.strategies import Parts, Strategy, build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assembly:
-    """What a run steps, evaluates and saves with."""
+class Kept:
+    """What this process keeps from one group of ranks to the next: all of the state is in here and in the model."""
 
     plan: Plan
     ledger: Ledger
-    strategy: Strategy
+    losses: Losses
     optimization: Optimization
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """What a run steps and evaluates with in one group."""
+
+    strategy: Strategy
     feed: Feed
     stepper: Stepper
     evaluation: Evaluation
 
+    def abandon(self) -> None:
+        """The group is gone in the middle of whatever it was about: nothing stays of a step that did not count."""
+        self.feed.close()
+        self.stepper.abandon()
 
-def assemble(ground: Groundwork, stored_shards: int | None) -> Assembly:
-    """Build them, in this order; ``stored_shards`` are those of the checkpoint that the run goes on from.
+
+def keep(ground: Groundwork, stored_shards: int | None) -> Kept:
+    """Build what stays, once it is known how a batch is cut: by ``stored_shards`` where there is a state to go on from.
 
     Raises:
         BadConfig: a flag does not go with the task, the group or another flag.
-        BadTask: the task cannot be evaluated as it is.
     """
-    config, progress, group = ground.config, ground.around.progress, ground.around.group
+    config, group = ground.config, ground.around.group
     plan = _plan(ground, stored_shards)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
     ground.model.to(group.device)
-    ledger = Ledger(plan.samples)
-    losses = prepare(ground.model, ground.task.losses, config, group, progress.alarm)
-    strategy = build(Parts(model=ground.model, losses=losses, group=group, plan=plan, config=config))
-    if strategy.remark:
-        progress.note(strategy.remark)
+    losses = prepare(ground.model, ground.task.losses, config, group, ground.around.progress.alarm)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
-    optimization = Optimization.build(ground.task, ground.model, config, plan.total_steps, loss_scale)
+    return Kept(
+        plan=plan,
+        ledger=Ledger(plan.samples),
+        losses=losses,
+        optimization=Optimization.build(ground.task, ground.model, config, plan.total_steps, loss_scale),
+    )
+
+
+def assemble(ground: Groundwork, kept: Kept) -> Assembly:
+    """Build the rest, for the group that this rank is in; the state of all ranks must be the same by now.
+
+    Raises:
+        BadConfig: a flag does not go with the group or another flag.
+        BadTask: the task cannot be evaluated as it is.
+    """
+    config, group, plan = ground.config, ground.around.group, kept.plan
+    strategy = build(Parts(model=ground.model, losses=kept.losses, group=group, plan=plan, config=config))
     feed = make_feed(ground.samples, plan, owned(plan.shards, group.world_size, group.rank), config, group.device)
     stepper = Stepper(
         plan=plan,
         group=group,
         strategy=strategy,
-        optimization=optimization,
+        optimization=kept.optimization,
         feed=feed,
-        ledger=ledger,
+        ledger=kept.ledger,
         phases=ground.phases,
         guard=ground.guard,
         config=config,
         balance=_balance(ground, plan),
         told=ground.skips,
     )
-    return Assembly(
-        plan=plan,
-        ledger=ledger,
-        strategy=strategy,
-        optimization=optimization,
-        feed=feed,
-        stepper=stepper,
-        evaluation=_evaluation(ground, plan),
-    )
+    return Assembly(strategy=strategy, feed=feed, stepper=stepper, evaluation=_evaluation(ground, plan))
 
 
 def _plan(ground: Groundwork, stored_shards: int | None) -> Plan:

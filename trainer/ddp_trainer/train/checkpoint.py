@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from ddp_trainer.train.archive import Archive
+from ddp_trainer.train.archive import Archive, pack
 from ddp_trainer.train.claim import Claim
 from ddp_trainer.train.durable import SyncedStream, sync_directory, write_synced
 from ddp_trainer.train.errors import CheckpointMismatch
@@ -65,6 +65,10 @@ class CheckpointDirectory:
         self._claim.take()
         for leftover in self.path.glob(f"{_TEMPORARY}*"):
             shutil.rmtree(leftover, ignore_errors=True)
+
+    def renew(self, *, generation: int, fence: int) -> None:
+        """Stay the writer in a later worker group; see :meth:`ddp_trainer.train.claim.Claim.renew`."""
+        self._claim.renew(generation=generation, fence=fence)
 
     def newest(self, skipped: Callable[[str], None]) -> Checkpoint | None:
         """The newest whole checkpoint; each damaged one on the way is reported in a sentence."""
@@ -159,6 +163,14 @@ def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
             hint="Give another --checkpoint-dir.",
         ) from err
     return state  # type: ignore[no-any-return] # torch.load is untyped
+
+
+def copied(state: dict[str, Any], draft: Manifest) -> Checkpoint:
+    """A state as a checkpoint that is on no disk."""
+    buffer = io.BytesIO()
+    pack(state).write_to(buffer)
+    payload = buffer.getvalue()
+    return Checkpoint(replace(draft, sha256=digest(payload), size_bytes=len(payload)), payload)
 
 
 def digest(payload: bytes) -> str:

@@ -53,6 +53,16 @@ class Claim:
         write_durably(self._file, json.dumps(claim).encode())
         self._taken = True
 
+    def renew(self, *, generation: int, fence: int) -> None:
+        """Claim it again for a later group, in which this writer still is one; what it is writing stays valid.
+
+        Raises:
+            StaleGeneration: as :meth:`take` does.
+            OSError: the claim could not be written.
+        """
+        self._generation, self._fence, self._taken = generation, fence, False
+        self.take()
+
     def check(self) -> None:
         """Pass if this writer's claim still stands; take it first if that has not worked so far.
 

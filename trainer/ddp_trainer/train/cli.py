@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_trainer.contract import CheckpointScope, Env
+from ddp_trainer.contract import CheckpointScope, Env, Exit
 from ddp_trainer.recorder import RankRecorder
 from ddp_trainer.train.config import Config, DeviceName, OptimizerName, ScheduleName, flag
+from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.failure import last_words, leave_group
@@ -21,25 +23,30 @@ from ddp_trainer.train.keeping import Keeping
 from ddp_trainer.train.session import run
 
 
-def main(argv: Sequence[str], recorder: RankRecorder | None = None) -> int:
-    """Train as the flags say; the code to exit with.
+def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None) -> int:
+    """Train as the flags say; the code to exit with. ``recorder`` is called once it is known which rank this is.
 
     A rank that fails among others ends its process here: their group cannot be torn down in good order, and the
     launcher is waiting.
     """
-    env = Environment()
+    control = Control.from_environ(os.environ)
     try:
         config = parse(argv)
-        env = Environment.from_environ(os.environ)
-        outcome = run(config, recorder=recorder, env=env)
-        if env.rank == 0 and not config.log_json:
+        outcome = run(config, recorder=recorder, env=Environment.from_environ(os.environ), control=control)
+        # A process that outlived its group has another place by now.
+        if Environment.from_environ(os.environ).rank == 0 and not config.log_json:
             print(outcome.summary.to_json(), flush=True)
     except Exception as err:  # noqa: BLE001 - the edge: the task's own code may raise anything
-        return _failed(err, env)
-    return outcome.exit_code if outcome.error is None else _failed(outcome.error, env)
+        if control is not None and control.stands_by:
+            return int(Exit.FAILURE)  # it will be started again in its group, and say there what is wrong
+        return _failed(err)
+    return outcome.exit_code if outcome.error is None else _failed(outcome.error)
 
 
-def _failed(err: Exception, env: Environment) -> int:
+def _failed(err: Exception) -> int:
+    env = Environment()
+    with suppress(BadConfig):
+        env = Environment.from_environ(os.environ)
     # A launcher that broke our own variables still names the file.
     named = os.environ.get("TORCHELASTIC_ERROR_FILE")
     error_file = Path(named) if named else env.error_file

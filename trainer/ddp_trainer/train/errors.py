@@ -13,7 +13,8 @@
     ├─ NotFinite                1   the loss is no longer a number
     ├─ CheckpointNotWritten     1   the last state of the run could not be saved
     ├─ PeerLost               170   another rank went away or stayed silent: not this rank's fault, retryable
-    │  └─ PeerFailed          170   another rank said that its part of the step failed
+    │  ├─ PeerFailed          170   another rank said that its part of the step failed
+    │  └─ GroupEnds           143   the group was told to end, and all ranks agreed after which step
     └─ StaleGeneration        172   a newer worker group owns the checkpoint directory
 
 Each message is one sentence that names the value; ``hint`` says what to do next.
@@ -90,9 +91,19 @@ class PeerLost(TrainError):
 
     exit_code = Exit.RENDEZVOUS_LOST
 
+    def alone(self) -> PeerLost:
+        """The same without the frames that it came through, which keep everything alive that they worked with."""
+        return type(self)(self.message, hint=self.hint)
+
 
 class PeerFailed(PeerLost):
     """Another rank voted that its part of the step failed; it reports why itself."""
+
+
+class GroupEnds(PeerLost):
+    """This group is over, and nobody's fault is it: nodes come or go."""
+
+    exit_code = Exit.TERMINATED
 
 
 class StaleGeneration(TrainError):

@@ -33,12 +33,19 @@ def newest_of_all(own: Checkpoint | None, group: Group, demand: Callable[[Manife
     if max(steps) == _NOTHING:
         return None
     holder = steps.index(max(steps))
+    return Found(from_rank(holder, own, group, demand), holder)
+
+
+def from_rank(
+    holder: int, own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None] = lambda _: None
+) -> Checkpoint:
+    """The holder's checkpoint, on every rank; every rank must call it."""
     mine = own if group.rank == holder else None
     text = group.broadcast(None if mine is None else mine.manifest.to_json().encode(), holder)
     manifest = Manifest.from_json(text.decode())
     demand(manifest)
     payload = group.broadcast(None if mine is None else mine.payload, holder)
-    return Found(Checkpoint(manifest, payload), holder)
+    return Checkpoint(manifest, payload)
 
 
 def agreed(own: Reading, group: Group, now: float) -> Reading:

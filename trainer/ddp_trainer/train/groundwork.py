@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp_trainer.train.batches import data_digest
+from ddp_trainer.train.batches import data_digest, is_stream
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.feeds import Skips, known_count
+from ddp_trainer.train.feeds.feed import Stateful
 from ddp_trainer.train.guards import Guard
 from ddp_trainer.train.manifest import Identity, signature
 from ddp_trainer.train.mixing import ALGORITHM
+from ddp_trainer.train.options import BackendName, Level, StrategyName
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.randomness import KeyedRandom, Stream
 from ddp_trainer.train.surroundings import Surroundings
@@ -38,6 +40,20 @@ class Groundwork:
     watch: Watch
     guard: Guard
     skips: Skips
+
+    @property
+    def can_stay(self) -> bool:
+        """Whether this process could go on in another worker group with what it holds.
+
+        Not where ranks hold states of their own between synchronisations, where layers are bound to a group, where
+        samples come in an order that cannot be gone back in, or with MPI, which begins once in a process: its
+        successor then starts from a checkpoint.
+        """
+        config = self.config
+        has_one_state = config.strategy is not StrategyName.LOCAL_SGD or config.level is Level.EXACT
+        reads_anywhere = not is_stream(self.samples) and not isinstance(self.samples, Stateful)
+        is_bound = config.sync_batchnorm or config.backend is BackendName.MPI
+        return has_one_state and reads_anywhere and not is_bound
 
 
 def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwork:

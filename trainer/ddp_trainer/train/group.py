@@ -11,18 +11,22 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ddp_trainer.train.backend import choose_backend
+from ddp_trainer.train.connections import Connections
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import PeerLost
 from ddp_trainer.train.options import BackendName
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.control import Control
 
 _CHUNK_BYTES: Final = 64 << 20
 """Bytes are broadcast in pieces, so that a large checkpoint needs no second copy on the device."""
@@ -47,7 +51,9 @@ _SOURCE_LINE: Final = re.compile(r"^(?:\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*)+")
 class Group:
     """This rank's view of the worker group."""
 
-    def __init__(self, rank: int, world_size: int, backend: str, device: torch.device) -> None:
+    def __init__(
+        self, rank: int, world_size: int, backend: str, device: torch.device, connections: Connections | None = None
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.backend = backend
@@ -55,17 +61,28 @@ class Group:
         self.device = device
         self.activity = "while it started"
         """What the ranks are about, for the sentence that tells of a lost peer."""
+        self._connections = connections
 
     @classmethod
     def join(
-        cls, env: Environment, device: torch.device, timeout_seconds: float, asked: BackendName = BackendName.AUTO
+        cls,
+        env: Environment,
+        device: torch.device,
+        timeout_seconds: float,
+        asked: BackendName = BackendName.AUTO,
+        *,
+        control: Control | None = None,
     ) -> Group:
-        """Meet the other ranks of this generation.
+        """Meet the other ranks of this generation; ``control`` may call the meeting off.
 
         Raises:
             BadConfig: the backend that was asked for is not to be had here.
+            GroupEnds: it was called off before it began.
             PeerLost: they did not come within the timeout, or the master port cannot be used.
         """
+        connections = Connections()
+        if control is not None:
+            control.entering(connections.cut)
         if env.world_size == 1:
             return cls(0, 1, "none", device)
         backend = choose_backend(asked, device)
@@ -74,8 +91,8 @@ class Group:
         what = f"Rank {env.rank} could not meet its {env.world_size - 1} peers at {where}"
         hosts_store = env.rank == 0 and not env.agent_hosts_store
         if not hosts_store:
-            _wait_for_store(env.master_address, env.master_port, timeout_seconds, what)
-        with _translated(what):
+            _wait_for_store(env.master_address, env.master_port, timeout_seconds, what, control)
+        with _translated(what), _or_cut(connections):
             store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
                 env.master_address,
                 env.master_port,
@@ -91,7 +108,13 @@ class Group:
                 world_size=env.world_size,
                 timeout=timeout,
             )
-        return cls(env.rank, env.world_size, backend, device)
+        connections.complete()
+        return cls(env.rank, env.world_size, backend, device, connections)
+
+    @classmethod
+    def alone(cls) -> Group:
+        """A group of one on the CPU, for whoever belongs to none yet."""
+        return cls(0, 1, "none", torch.device("cpu"))
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add up over ranks, in place."""
@@ -150,7 +173,26 @@ class Group:
 
     def close(self) -> None:
         """Leave in good order; every rank is expected to."""
-        if self.world_size > 1:
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def abandon(self) -> None:
+        """Leave without the others, whatever is under way; peers that wait for this rank notice at once."""
+        if self._connections is not None:
+            self._connections.cut()
+        leave_default_group()
+
+
+def leave_default_group() -> None:
+    """Take down what is there of torch's process group, whole or half made."""
+    if not dist.is_initialized():
+        return
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+    with suppress(RuntimeError, ValueError):
+        if abort is not None and dist.get_backend() == "nccl":
+            abort()  # destroying would wait for collectives that never end
+    if dist.is_initialized():
+        with suppress(RuntimeError):
             dist.destroy_process_group()
 
 
@@ -161,18 +203,28 @@ def is_network(err: RuntimeError) -> bool:
     return type(err) is RuntimeError and _NETWORK.search(str(err)) is not None
 
 
-def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str) -> None:
+def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, control: Control | None) -> None:
     """Return once somebody listens there: sooner than torch, which waits longer between tries, and quietly."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
             socket.create_connection((host, port), timeout=1.0).close()
         except OSError as err:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or (control is not None and control.asked):
                 raise PeerLost(f"{what}: {err.strerror or err}.", hint=_REFORM) from None
             time.sleep(_KNOCK_SECONDS)
         else:
             return
+
+
+@contextmanager
+def _or_cut(connections: Connections) -> Iterator[None]:
+    """A group that could not be met is left by no one else."""
+    try:
+        yield
+    except BaseException:
+        connections.cut()
+        raise
 
 
 @contextmanager

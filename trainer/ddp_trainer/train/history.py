@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TypedDict
 
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.exchange import agreed
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.odometer import Odometer, Reading
@@ -26,20 +26,23 @@ class HistoryState(TypedDict):
 class History:
     """The account that processes of one run hand on to each other."""
 
-    def __init__(self, odometer: Odometer | None, phases: Phases, recorder: RankRecorder) -> None:
-        """``odometer`` is None on a rank that writes none."""
-        self._odometer = odometer
+    def __init__(self, phases: Phases) -> None:
+        self._odometer: Odometer | None = None
         self._phases = phases
-        self._recorder = recorder
+        self._recorder: RankRecorder = SilentRankRecorder()
         self._reading = Reading()
         self._productive_before = 0.0
 
-    def recall(self, group: Group, began: float) -> None:
-        """What earlier processes went through, as far as any rank knows; every rank must call it.
+    def recall(self, odometer: Odometer | None, recorder: RankRecorder, group: Group, began: float) -> None:
+        """What this process and earlier ones went through, as far as any rank knows; every rank must call it.
 
-        ``began`` is when a run begins that has no earlier process, in seconds since the Unix epoch.
+        ``odometer`` is None on a rank that writes none in this group; ``began`` is when a run begins that has no
+        earlier process, in seconds since the Unix epoch.
         """
-        own = Reading() if self._odometer is None else self._odometer.read()
+        if self._odometer is not None:
+            self._odometer.close()
+        self._odometer, self._recorder = odometer, recorder
+        own = self._reading if odometer is None else self._reading.merged(odometer.read())
         self._reading = agreed(own, group, began)
 
     def go_on_from(self, step: int) -> int:

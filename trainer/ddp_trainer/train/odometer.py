@@ -30,6 +30,13 @@ class Reading:
     first_start: float = 0.0
     """When the run began, in seconds since the Unix epoch; 0 when not known."""
 
+    def merged(self, other: Reading) -> Reading:
+        """What either of them knows."""
+        starts = [start for start in (self.first_start, other.first_start) if start]
+        return Reading(
+            max(self.highest_step, other.highest_step), max(self.lost_steps, other.lost_steps), min(starts, default=0.0)
+        )
+
 
 class Odometer:
     """The file, open for in-place writing; one that cannot be written only forgets."""

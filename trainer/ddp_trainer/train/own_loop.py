@@ -24,35 +24,42 @@ from ddp_trainer.recorder import RankRecorder
 from ddp_trainer.train.announcement import started
 from ddp_trainer.train.batches import reader
 from ddp_trainer.train.buffers import SharedBuffers
-from ddp_trainer.train.checkpoint import unpack
+from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.config import Config
+from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import NotFinite
-from ddp_trainer.train.exchange import newest_of_all
+from ddp_trainer.train.errors import GroupEnds, NotFinite, PeerLost, StaleGeneration
 from ddp_trainer.train.failure import leave_group
 from ddp_trainer.train.gradients import add_up
 from ddp_trainer.train.group import Group
-from ddp_trainer.train.hardware import choose_device, limit_threads
+from ddp_trainer.train.hardware import limit_threads
 from ddp_trainer.train.history import History
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.manifest import Manifest, demand_same
-from ddp_trainer.train.own_parts import OwnParts, identity_of
+from ddp_trainer.train.own_parts import OwnParts, identity_of, plan_of
 from ddp_trainer.train.own_step import Step, StepParts
+from ddp_trainer.train.passage import Passage
 from ddp_trainer.train.phases import Phases
-from ddp_trainer.train.plan import Plan, choose_shards, digest, owned
+from ddp_trainer.train.plan import Plan, digest, owned
 from ddp_trainer.train.randomness import KeyedRandom
-from ddp_trainer.train.session import make_progress, with_defaults
+from ddp_trainer.train.resume import find_state
+from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.session import make_progress, shown, with_defaults
 from ddp_trainer.train.snapshot import state_bytes
 from ddp_trainer.train.stop import StopRequest, leave_at_once
 from ddp_trainer.train.strategies.between_ranks import send_from_first
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.task import Samples
 from ddp_trainer.train.vote import Ballot, Verdict, check, vote
-from ddp_trainer.train.writer import make_odometer, make_saver
+from ddp_trainer.train.writer import make_odometer, make_saver, renew_saver
 
 
 class Job:
     """One process's part of a run; a context manager, and inside of it an iterable of steps."""
+
+    _group: Group
+    _plan: Plan
+    _saver: Saver
 
     def __init__(
         self,
@@ -64,6 +71,7 @@ class Job:
         scheduler: LRScheduler | None,
         recorder: RankRecorder,
         env: Environment,
+        control: Control | None = None,
     ) -> None:
         self._began = time.time()
         self._own = OwnParts(model, optimizer, scheduler)
@@ -71,7 +79,11 @@ class Job:
         self._config = with_defaults(config, env)
         self._progress = make_progress(self._config, env)
         self._stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
+        self._control = control
+        self._passage = Passage(self._config, control, self._stop, can_stay=True)
         self._phases = Phases(time.perf_counter)
+        self._history = History(self._phases)
+        self._has_saver = self._has_state = False
         self._open = ExitStack()
         self._rate = 0.0
         self.step = 0
@@ -82,13 +94,13 @@ class Job:
     def __enter__(self) -> Self:
         self._open.enter_context(self._stop.listening())
         self._open.enter_context(closing(self._progress))
+        self._open.callback(self._passage.close)
         try:
-            self._join()
-            self._resume()
+            limit_threads(self._env)
+            self._enter(self._passage.first(self._env))
         except BaseException as err:
             self.__exit__(type(err), err, err.__traceback__)
             raise
-        self._stop.training_begins()
         return self
 
     def __exit__(
@@ -99,13 +111,20 @@ class Job:
         self._open.close()
 
     def __iter__(self) -> Iterator[Step]:
-        self._phases.restart()
-        while self.step < self._plan.total_steps:
-            self._forget()
-            step = Step(self.step, self._parts)
-            yield step
-            self._commit(step)
-        self._finish()
+        while True:
+            try:
+                if self.step >= self._plan.total_steps:
+                    self._finish()
+                    return
+                self._forget()
+                step = Step(self.step, self._parts)
+                yield step
+                self._commit(step)
+            except PeerLost as err:
+                ended = self._survived(err)
+            else:
+                continue
+            self._enter(self._passage.next(ended))
 
     @property
     def device(self) -> torch.device:
@@ -151,12 +170,34 @@ class Job:
         """Add up over ranks, for metrics of one's own; every rank must call it."""
         return self._group.sum(tensor.detach().clone().to(self.device))
 
-    def _join(self) -> None:
+    def _enter(self, env: Environment | None) -> None:
+        """Take this process's place in a group, and in the next one if that ends before it begins."""
+        while env is not None:
+            try:
+                self._join(env)
+                self._resume()
+            except PeerLost as err:
+                ended = self._survived(err)
+            else:
+                return
+            env = self._passage.next(ended)
+        self._leave()
+
+    def _survived(self, err: PeerLost) -> PeerLost:
+        """The group has ended: nothing stays of a step that did not count. Raises it where that is this one's end."""
+        if not self._passage.is_open:
+            raise err
+        if self._has_state:
+            self._parts.buffers.discard()
+            self._own.forget()
+        return err.alone()
+
+    def _join(self, env: Environment) -> None:
         """Meet the other ranks, and make what depends on them."""
-        config, env = self._config, self._env
-        limit_threads(env)
-        self._group = Group.join(env, choose_device(config.device, env), config.timeout_seconds, config.backend)
-        self._open.callback(self._group.close)
+        config = self._config
+        self._env = env
+        self._progress.show(*shown(config, env))
+        self._group = self._passage.join(env)
         self._recorder.identity(
             rank=env.rank,
             local_rank=env.local_rank,
@@ -165,30 +206,39 @@ class Job:
             device=str(self._group.device),
         )
         self._own.to(self._group.device)
-        self._identity = identity_of(self._own.model, self._samples, config)
-        self._saver = make_saver(config, env, self._group, self._recorder, self._progress)
-        self._history = History(make_odometer(config, env, self._identity), self._phases, self._recorder)
-        self._open.enter_context(self._saver)
+        if not self._has_saver:
+            self._identity = identity_of(self._own.model, self._samples, config)
+            self._open.callback(lambda: self._group.close())  # noqa: PLW0108 - whichever it is by then
+        if not self._has_saver or not renew_saver(self._saver, config, env, self._group):
+            self._saver = make_saver(config, env, self._group, self._recorder, self._progress)
+            self._has_saver = True
+            self._open.enter_context(self._saver)
+            self._saver.open()
 
     def _resume(self) -> None:
-        """Go on from the newest checkpoint of any rank, or begin with rank 0's weights."""
+        """Go on from what the ranks hold, else from the newest checkpoint of any, else with rank 0's weights."""
         config, group = self._config, self._group
         began = time.perf_counter()
-        self._saver.open()
         where = f"in {config.checkpoint_dir}"
-        found = newest_of_all(
-            self._saver.newest(),
+        checkpoint, is_durable = find_state(
             group,
-            lambda manifest: demand_same(manifest, self._identity, where=where, shards=config.shards),
+            self.step if self._has_state else None,
+            copy=self._copy,
+            newest=self._saver.newest,
+            demand=lambda manifest: demand_same(manifest, self._identity, where=where, shards=config.shards),
         )
-        self._history.recall(group, self._began)
-        self._plan = self._make_plan(None if found is None else found.checkpoint.manifest.shards)
-        self._ledger = Ledger(self._plan.samples)
-        if found is not None:
-            self._load(unpack(found.checkpoint))
+        self._history.recall(make_odometer(config, self._env, self._identity), self._recorder, group, self._began)
+        if not self._has_state:
+            stored_shards = None if checkpoint is None else checkpoint.manifest.shards
+            self._plan = plan_of(self._samples, config, self._env, stored_shards)
+            self._ledger = Ledger(self._plan.samples)
+        if checkpoint is not None:
+            self._load(unpack(checkpoint))
+            self._saver.saved_step = self.step if is_durable else None
             self._recorder.checkpoint_loaded(time.perf_counter() - began)
-        elif group.world_size > 1:
+        elif group.world_size > 1 and not self._has_state:
             send_from_first(self._own.tensors, group)
+        self._has_state = True
         self._history.go_on_from(self.step)
         self._saver.reserve(state_bytes(self._own.model, self._plan.samples))
         self._parts = StepParts(
@@ -201,23 +251,13 @@ class Job:
             group.device,
         )
         self._announce()
+        self._stop.training_begins()
+        if self._control is not None:
+            self._control.training_begins()
+        self._phases.restart()
 
-    def _make_plan(self, stored_shards: int | None) -> Plan:
-        config = self._config
-        shards = choose_shards(
-            config.shards if config.shards is not None else stored_shards,
-            most_ranks=self._env.most_ranks,
-            world_size=self._group.world_size,
-            global_batch=config.global_batch,
-        )
-        return Plan(
-            samples=len(self._samples),
-            global_batch=config.global_batch,
-            shards=shards,
-            seed=config.seed,
-            epochs=config.epochs,
-            max_steps=config.max_steps,
-        )
+    def _copy(self) -> Checkpoint:
+        return copied(self._state(None), self._manifest())
 
     def _announce(self) -> None:
         plan, group = self._plan, self._group
@@ -245,7 +285,12 @@ class Job:
         self._history.reached(self.step)
         self._report(step, verdict)
         if verdict.stop:
-            self._stopped()
+            ended = GroupEnds(f"The group ended after step {self.step}, as all ranks agreed.")
+            if self._passage.is_open and not self._stop.requested:
+                raise ended
+            if self._control is not None:
+                self._control.leave(ended)  # the others need not wait until this rank has saved
+            self._leave()
         elif self.step < self._plan.total_steps and self._saver.is_due(self.step, asked=bool(verdict.save)):
             self._save(None)
 
@@ -256,7 +301,7 @@ class Job:
             samples=sum(len(ids) for ids in step.own_ids),
             digest=sum(digest(ids) for ids in step.own_ids),
             loss=step.loss,
-            stop=self._stop.requested,
+            stop=self._stop.requested or (self._control is not None and self._control.asked),
             save=self._saver.wants_save(),
         )
         verdict = vote(ballot, self._group)
@@ -281,11 +326,15 @@ class Job:
             learning_rate=rate,
         )
 
-    def _stopped(self) -> None:
+    def _leave(self) -> None:
         """Save, and leave the user's loop for good."""
-        if self._saver.saved_step != self.step:
-            self._save(None)
-        self._saver.settle()
+        try:
+            if self._saver.saved_step != self.step:
+                self._save(None)
+            self._saver.settle()
+        except StaleGeneration:
+            if self._control is None:
+                raise  # where there is one, the other ranks may have gone on already
         self._progress.note(f"Told to stop: left after step {self.step} of {self._plan.total_steps}.")
         raise SystemExit(self._stop.exit_code if self._stop.exit_code is not None else int(Exit.TERMINATED))
 
@@ -323,7 +372,7 @@ class Job:
             {"model": state["model"], "optimizer": state["optimizer"], "scheduler": state["scheduler"]}
         )
         self._ledger.load_state_dict(state["ledger"])
-        self.step = self._saver.saved_step = state["cursor"]["step"]
+        self.step = state["cursor"]["step"]
         self._history.load_state_dict(state["time"])
         if state["summary"] is not None:
             self._saver.durable_step = self.step

@@ -13,9 +13,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ddp_trainer.train.batches import data_digest
 from ddp_trainer.train.config import Config
+from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.manifest import Identity, signature
 from ddp_trainer.train.mixing import ALGORITHM
+from ddp_trainer.train.plan import Plan, choose_shards
 from ddp_trainer.train.task import Samples
 
 
@@ -94,4 +96,22 @@ def identity_of(model: nn.Module, samples: Samples, config: Config) -> Identity:
         seed=config.seed,
         global_batch=config.global_batch,
         order=ALGORITHM,
+    )
+
+
+def plan_of(samples: Samples, config: Config, env: Environment, stored_shards: int | None) -> Plan:
+    """How the samples become steps; ``stored_shards`` are those of the state that the run goes on from."""
+    shards = choose_shards(
+        config.shards if config.shards is not None else stored_shards,
+        most_ranks=env.most_ranks,
+        world_size=env.world_size,
+        global_batch=config.global_batch,
+    )
+    return Plan(
+        samples=len(samples),
+        global_batch=config.global_batch,
+        shards=shards,
+        seed=config.seed,
+        epochs=config.epochs,
+        max_steps=config.max_steps,
     )

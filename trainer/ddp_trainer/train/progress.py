@@ -155,11 +155,17 @@ class Progress:
         self._stream = stream
         self._clock = clock
         self._every_steps = every_steps
-        self._every_seconds = _LIVE_SECONDS if mode is Mode.LIVE else every_seconds
+        self._seconds = every_seconds
         self._begun = self._printed = clock()
         self._first_step = 0
         self._samples = 0
         self._line_open = False
+
+    def show(self, mode: Mode, stream: TextIO) -> None:
+        """From now on in this way: another rank may be the first one of the next group."""
+        if mode is not self._mode:
+            self._end_line()
+            self._mode, self._stream = mode, stream
 
     def begin(self, step: int) -> None:
         """Training begins after this many steps; rates and times count from here."""
@@ -190,7 +196,7 @@ class Progress:
     def _due(self, step: int) -> bool:
         if self._every_steps is not None and self._mode is not Mode.LIVE:
             return step % self._every_steps == 0
-        return self._clock() - self._printed >= self._every_seconds
+        return self._clock() - self._printed >= (_LIVE_SECONDS if self._mode is Mode.LIVE else self._seconds)
 
     def tell(self, event: Event) -> None:
         """Show an event; on a silent rank, alarms alone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 from ddp_trainer.train.errors import BadConfig
 
@@ -146,10 +146,8 @@ class Reports:
             except OSError:
                 self._reports.remove(report)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Leave everything where others can read it."""
         for report in self._reports:
             report.close()
 

@@ -6,6 +6,7 @@ import errno
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Self
 
 import torch
@@ -73,16 +74,33 @@ class Saver:
             BadConfig: it cannot be used.
             StaleGeneration: a newer worker group has it.
         """
-        if self._directory is None:
-            return
+        if self._directory is not None:
+            self._claim(self._directory, self._directory.open)
+
+    def renew(self, *, generation: int, fence: int, keeps_time: bool) -> None:
+        """Go on in a later worker group, in which this rank writes as it did; a save under way goes on too.
+
+        Raises:
+            BadConfig, StaleGeneration: as :meth:`open` does.
+        """
+        self._keeps_time = keeps_time
+        if self._directory is not None:
+            self._claim(self._directory, partial(self._directory.renew, generation=generation, fence=fence))
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes checkpoints."""
+        return self._directory is not None
+
+    def _claim(self, directory: CheckpointDirectory, claim: Callable[[], None]) -> None:
         try:
-            self._directory.open()
+            claim()
         except OSError as err:
             if err.errno in _FULL:
                 self._failed(err)
                 return
             raise BadConfig(
-                f"The checkpoint directory {self._directory.path} cannot be used: {err.strerror}.",
+                f"The checkpoint directory {directory.path} cannot be used: {err.strerror}.",
                 hint="Give a --checkpoint-dir that this user may write to.",
             ) from None
 

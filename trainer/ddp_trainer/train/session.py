@@ -10,19 +10,24 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ddp_trainer.contract import File
 from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.config import Config
+from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.errors import PeerLost
 from ddp_trainer.train.progress import Ended, Mode, Progress
 from ddp_trainer.train.stop import StopRequest, leave_at_once
 from ddp_trainer.train.task import TASK_FLAGS, Task, load_task
 
 if TYPE_CHECKING:
+    from ddp_trainer.train.passage import Passage
+    from ddp_trainer.train.surroundings import Surroundings
     from ddp_trainer.train.training import Outcome
 
 
@@ -30,26 +35,30 @@ if TYPE_CHECKING:
 class _Given:
     config: Config
     env: Environment
-    recorder: RankRecorder
+    recorder: Callable[[], RankRecorder]
+    """Made when it is known which rank this is."""
     progress: Progress
     stop: StopRequest
     began: float
+    control: Control | None
 
 
 def run(
     config: Config,
     task: Task | None = None,
-    recorder: RankRecorder | None = None,
+    recorder: RankRecorder | Callable[[], RankRecorder] | None = None,
     *,
     env: Environment | None = None,
+    control: Control | None = None,
 ) -> Outcome:
     """Train, from the newest checkpoint where there is one; call it in every process of the worker group.
 
     Args:
         config: what to do.
         task: what to train; the one that ``config.task`` names by default.
-        recorder: where metrics go; nowhere by default.
+        recorder: where metrics go, or what makes that once it is known which rank this is; nowhere by default.
         env: this process's place in the group; read from the environment by default.
+        control: the channel to the launcher, by which the process may go on when its group ends.
 
     Returns:
         The summary, and the code that the process should exit with.
@@ -62,8 +71,9 @@ def run(
     config = with_defaults(config, env)
     progress = make_progress(config, env)
     stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
+    make_recorder = recorder if callable(recorder) else lambda: recorder or SilentRankRecorder()
     with stop.listening(), closing(progress):
-        given = _Given(config, env, recorder or SilentRankRecorder(), progress, stop, began)
+        given = _Given(config, env, make_recorder, progress, stop, began, control)
         _import_torch()
         outcome = _train(task or load_task(config.task, task_flags(config)), given)
     # In every pod: a controller that sees the first pod succeed may delete the others, rank 0's among them.
@@ -90,18 +100,17 @@ def with_defaults(config: Config, env: Environment) -> Config:
 
 def make_progress(config: Config, env: Environment) -> Progress:
     """Live on a terminal, else plain lines on stderr; JSON lines, which are data, on stdout."""
+    return Progress(*shown(config, env), time.monotonic, every_seconds=config.log_seconds, every_steps=config.log_steps)
+
+
+def shown(config: Config, env: Environment) -> tuple[Mode, TextIO]:
+    """How this rank shows progress, and where."""
     mode = Mode.LIVE if sys.stderr.isatty() else Mode.PLAIN
     if config.log_json:
         mode = Mode.JSON
     if env.rank != 0:
         mode = Mode.SILENT
-    return Progress(
-        mode,
-        sys.stdout if mode is Mode.JSON else sys.stderr,
-        time.monotonic,
-        every_seconds=config.log_seconds,
-        every_steps=config.log_steps,
-    )
+    return mode, sys.stdout if mode is Mode.JSON else sys.stderr
 
 
 def _import_torch() -> None:
@@ -122,32 +131,54 @@ def _import_torch() -> None:
 def _train(task: Task, given: _Given) -> Outcome:
     # These import torch, 0.9 s: what can be refused without it does not wait for it.
     from ddp_trainer.train.group import Group  # noqa: PLC0415
-    from ddp_trainer.train.hardware import choose_device, limit_threads  # noqa: PLC0415
+    from ddp_trainer.train.hardware import limit_threads  # noqa: PLC0415
+    from ddp_trainer.train.passage import Passage  # noqa: PLC0415
     from ddp_trainer.train.surroundings import Surroundings  # noqa: PLC0415
     from ddp_trainer.train.training import Run  # noqa: PLC0415
 
-    env, config = given.env, given.config
-    limit_threads(env, config)
-    device = choose_device(config.device, env)
-    group = Group.join(env, device, config.timeout_seconds, config.backend)
-    given.recorder.identity(
+    limit_threads(given.env, given.config)
+    around = Surroundings(
+        env=given.env,
+        group=Group.alone(),
+        recorder=SilentRankRecorder(),
+        progress=given.progress,
+        stop=given.stop,
+        began=given.began,
+        control=given.control,
+    )
+    with Run(given.config, task, around) as run:
+        passage = Passage(given.config, given.control, given.stop, can_stay=run.can_stay)
+        env = passage.first(given.env)
+        while env is not None:
+            try:
+                around = _in_group(around, given, passage, env)
+                outcome = run.go(around)
+            except PeerLost as err:
+                if not passage.is_open:
+                    raise
+                ended = err.alone()
+            else:
+                run.abandon()
+                around.group.close()
+                return outcome
+            run.abandon()
+            env = passage.next(ended)
+        return run.leave()
+
+
+def _in_group(around: Surroundings, given: _Given, passage: Passage, env: Environment) -> Surroundings:
+    """What surrounds the run in the group that ``env`` has a place in."""
+    given.progress.show(*shown(given.config, env))
+    group = passage.join(env)
+    recorder = given.recorder() if isinstance(around.recorder, SilentRankRecorder) else around.recorder
+    recorder.identity(
         rank=env.rank,
         local_rank=env.local_rank,
         world_size=env.world_size,
         backend=group.backend,
-        device=str(device),
+        device=str(group.device),
     )
-    around = Surroundings(
-        env=env,
-        group=group,
-        recorder=given.recorder,
-        progress=given.progress,
-        stop=given.stop,
-        began=given.began,
-    )
-    outcome = Run(config, task, around).go()
-    group.close()
-    return outcome
+    return replace(around, env=env, group=group, recorder=recorder)
 
 
 def _publish(outcome: Outcome, config: Config, progress: Progress) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ddp_trainer.train.assembly import Assembly
-from ddp_trainer.train.checkpoint import Checkpoint, unpack
+from ddp_trainer.train.assembly import Kept
+from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.groundwork import Groundwork
 from ddp_trainer.train.history import History
 from ddp_trainer.train.manifest import Manifest
@@ -17,30 +17,41 @@ from ddp_trainer.train.options import Level
 from ddp_trainer.train.summary import Summary
 
 
+class Restored(NamedTuple):
+    """What a state says besides what its parts took back."""
+
+    step: int
+    """Committed global steps."""
+    finished: Summary | None
+    """The summary, if it is the state of a finished run."""
+    data: dict[str, Any] | None
+    """For the feed."""
+
+
 class State:
     """The state of a run, spread over its parts."""
 
-    def __init__(self, ground: Groundwork, parts: Assembly, history: History) -> None:
+    def __init__(self, ground: Groundwork, kept: Kept, history: History) -> None:
         self._ground = ground
-        self._parts = parts
+        self._kept = kept
         self._history = history
         self._is_exact = ground.config.level is Level.EXACT
 
-    def take(self, step: int, summary: Summary | None) -> dict[str, Any]:
-        """All that a run is made of after so many steps; tensors and plain values only."""
-        ground, parts = self._ground, self._parts
+    def take(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
+        """All that a run is made of after so many steps; tensors and plain values only. ``data``: the feed's part."""
+        ground, kept = self._ground, self._kept
         config = ground.config
         return {
             "model": ground.model.state_dict(),
-            "optimizer": parts.optimization.state_dict(),
-            "loss_scale": parts.optimization.loss_scale_state(),
+            "optimizer": kept.optimization.state_dict(),
+            "loss_scale": kept.optimization.loss_scale_state(),
             "guard": ground.guard.state_dict(),
             # The learning rate is a function of the step, and random streams are keyed: these are for the reader.
             "schedule": {"name": str(config.schedule), "peak": config.learning_rate},
             "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "shard"]},
-            "cursor": {"seed": config.seed, "epoch": parts.plan.epoch_of(step), "step": step},
-            "ledger": parts.ledger.state_dict(),
-            "data": parts.feed.state_dict(),
+            "cursor": {"seed": config.seed, "epoch": kept.plan.epoch_of(step), "step": step},
+            "ledger": kept.ledger.state_dict(),
+            "data": data,
             "watch": ground.watch.state_dict(),
             "computed_on": self._computed_on(),
             "time": self._history.state_dict(),
@@ -49,7 +60,7 @@ class State:
 
     def manifest(self, step: int) -> Manifest:
         """What will stand beside the payload, but for the digest and size of that."""
-        env, plan = self._ground.around.env, self._parts.plan
+        env, plan = self._ground.around.env, self._kept.plan
         return Manifest(
             identity=self._ground.identity,
             step=step,
@@ -65,25 +76,27 @@ class State:
             metrics=self._ground.watch.metrics_after(step),
         )
 
-    def give_back(self, checkpoint: Checkpoint) -> tuple[int, Summary | None]:
-        """Go on from a checkpoint: the steps it is after, and the summary if it is that of a finished run."""
-        ground, parts = self._ground, self._parts
+    def copy(self, step: int) -> Checkpoint:
+        """The state after so many steps as a checkpoint in memory, for ranks that do not have it."""
+        return copied(self.take(step, None, None), self.manifest(step))
+
+    def give_back(self, checkpoint: Checkpoint) -> Restored:
+        """Go on from a checkpoint."""
+        ground, kept = self._ground, self._kept
         state = unpack(checkpoint)
         ground.model.load_state_dict(state["model"])
-        parts.optimization.load_state_dict(state["optimizer"])
-        parts.optimization.load_loss_scale(state.get("loss_scale"))
+        kept.optimization.load_state_dict(state["optimizer"])
+        kept.optimization.load_loss_scale(state.get("loss_scale"))
         ground.guard.load_state_dict(state.get("guard"))
-        parts.ledger.load_state_dict(state["ledger"])
-        parts.feed.load_state_dict(state.get("data"))
+        kept.ledger.load_state_dict(state["ledger"])
         if "watch" in state:
             ground.watch.load_state_dict(state["watch"])
-        parts.stepper.restart()
         self._tell_change(state.get("computed_on", ""))
         self._history.load_state_dict(state["time"])
-        step, summary = state["cursor"]["step"], state["summary"]
-        if summary is None or not (step >= parts.plan.total_steps or ground.watch.has_waited_enough):
-            return step, None
-        return step, Summary.from_dict(summary)
+        step, summary, data = state["cursor"]["step"], state["summary"], state.get("data")
+        if summary is None or not (step >= kept.plan.total_steps or ground.watch.has_waited_enough):
+            return Restored(step, None, data)
+        return Restored(step, Summary.from_dict(summary), data)
 
     def digest(self) -> str | None:
         """SHA-256 of weights and optimizer; None where no bits are promised."""
@@ -91,7 +104,7 @@ class State:
             return None
         from ddp_trainer.train.exact.digest import sha256  # noqa: PLC0415 - few runs need it
 
-        return sha256([self._ground.model.state_dict(), self._parts.optimization.state_dict()])
+        return sha256([self._ground.model.state_dict(), self._kept.optimization.state_dict()])
 
     def _computed_on(self) -> str:
         """What the bits depend on besides the run; empty where none are promised."""

@@ -224,6 +224,11 @@ class Stepper:
         for part in (self._portions, self._feed, self._strategy, self._buffers):
             part.reassign(shards)
 
+    def abandon(self) -> None:
+        """The step under way ends here, wherever it is: its gradients, and what it did to buffers, are dropped."""
+        self._buffers.discard()
+        self._optimization.forget()
+
     def restart(self) -> None:
         """Weights and buffers were loaded from elsewhere."""
         self._buffers.restart()

@@ -38,6 +38,8 @@ class StopRequest:
         self._deadline: threading.Timer | None = None
         self.exit_code: int | None = None
         """What to exit with once stopped; None when nobody asked."""
+        self.heard: Callable[[], None] = _nothing
+        """Called from the listening thread after each request."""
 
     @property
     def requested(self) -> bool:
@@ -65,6 +67,7 @@ class StopRequest:
             self._deadline = threading.Timer(self.patience_seconds, self._leave, (code, late))
             self._deadline.daemon = True
             self._deadline.start()
+        self.heard()
 
     def finished(self) -> None:
         """The process leaves in good order."""
@@ -99,6 +102,10 @@ class StopRequest:
             for number in numbers:
                 if number in (signal.SIGTERM, signal.SIGINT):
                     self.signalled(number)
+
+
+def _nothing() -> None:
+    """Nobody else has to know."""
 
 
 def _noted(_number: int, _frame: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.progress import Progress
@@ -22,3 +23,16 @@ class Surroundings:
     stop: StopRequest
     began: float
     """When this process began, in seconds since the Unix epoch; imports count as lost time."""
+    control: Control | None = None
+    """The channel to the launcher; None where there is none."""
+
+    @property
+    def is_asked_to_leave(self) -> bool:
+        """This process is to leave the group after the step under way, for good or for another one."""
+        return self.stop.requested or (self.control is not None and self.control.asked)
+
+    def begin_training(self) -> None:
+        """From here on whoever asks waits for the end of the step."""
+        self.stop.training_begins()
+        if self.control is not None:
+            self.control.training_begins()

@@ -6,35 +6,40 @@ The story stands here; the parts and how they are made in :mod:`ddp_trainer.trai
 
 from __future__ import annotations
 
+import gc
 import time
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
 
 from ddp_trainer.contract import Exit, Phase, Section
 from ddp_trainer.train.announcement import on_small_data, started
-from ddp_trainer.train.assembly import assemble
+from ddp_trainer.train.assembly import Assembly, Kept, assemble, keep
 from ddp_trainer.train.checkpoint import Checkpoint
 from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
 from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import CheckpointNotWritten, NotFinite
+from ddp_trainer.train.errors import CheckpointNotWritten, GroupEnds, NotFinite, StaleGeneration
 from ddp_trainer.train.exchange import newest_of_all
 from ddp_trainer.train.groundwork import lay_groundwork
 from ddp_trainer.train.guards import RollBack
 from ddp_trainer.train.history import History
-from ddp_trainer.train.manifest import demand_same
+from ddp_trainer.train.manifest import Manifest, demand_same
 from ddp_trainer.train.models import flops
 from ddp_trainer.train.options import OnNonFinite
+from ddp_trainer.train.plan import Plan
 from ddp_trainer.train.profiling import Profile
 from ddp_trainer.train.progress import Evaluated
-from ddp_trainer.train.reports import open_reports
+from ddp_trainer.train.reports import Reports, open_reports
+from ddp_trainer.train.resume import find_state
+from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.snapshot import state_bytes
-from ddp_trainer.train.state import State
+from ddp_trainer.train.state import Restored, State
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.surroundings import Surroundings
 from ddp_trainer.train.task import Task
 from ddp_trainer.train.vote import Verdict
 from ddp_trainer.train.weights import initialize
-from ddp_trainer.train.writer import make_odometer, make_saver
+from ddp_trainer.train.writer import make_odometer, make_saver, renew_saver
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,105 +54,170 @@ class Outcome:
 
 
 class Run:
-    """One process's part of one run."""
+    """One process's part of one run, over as many worker groups as the process lives through."""
+
+    _kept: Kept
+    _parts: Assembly
+    _plan: Plan
+    _state: State
+    _saver: Saver
+    _reports: Reports
+    _profile: Profile
 
     def __init__(self, config: Config, task: Task, around: Surroundings) -> None:
-        env, group, recorder, progress = around.env, around.group, around.recorder, around.progress
+        """``around`` may be that of a process that belongs to no group yet."""
         self._config = config
-        self._around = around
-        self._group, self._recorder, self._progress = group, recorder, progress
+        self._around, self._group = around, around.group
+        self._recorder, self._progress = around.recorder, around.progress
         self._ground = lay_groundwork(config, task, around)
         self._phases, self._watch = self._ground.phases, self._ground.watch
-        self._saver = make_saver(config, env, group, recorder, progress, self._watch.best)
-        self._history = History(make_odometer(config, env, self._ground.identity), self._phases, recorder)
-        self._reports = open_reports(config, env)
-        self._profile = Profile(config, env)
+        self._history = History(self._phases)
+        self._has_state = False
+        self._is_first: bool | None = None
+        self._has_parts = False
         self._to_stop = self._to_save = False
         self._step = 0
         self._loss: float | None = None
 
-    def go(self) -> Outcome:
-        """As :meth:`_go`; what comes before and after is nothing that ranks wait for."""
-        try:
-            return self._go()
-        finally:
-            self._phases.enter(None)
+    @property
+    def can_stay(self) -> bool:
+        """Whether this process is of use to another group, with what it holds."""
+        return self._ground.can_stay
 
-    def _go(self) -> Outcome:
-        """Train to the end, or until told to stop.
+    def go(self, around: Surroundings) -> Outcome:
+        """Train in one worker group, to the end or until told to stop; called once for each group.
 
         Raises:
+            PeerLost: the group is over; after :meth:`abandon`, the next one may go on where it was.
             TrainError: see :mod:`ddp_trainer.train.errors`.
         """
-        checkpoint = self._restore()
-        self._build(None if checkpoint is None else checkpoint.manifest.shards)
-        finished = self._initialize() if checkpoint is None else self._load(checkpoint)
-        if finished is not None:
+        try:
+            return self._go(around)
+        finally:
+            self._phases.enter(None)  # what comes before and after is nothing that ranks wait for
+
+    def _go(self, around: Surroundings) -> Outcome:
+        self._enter(around)
+        is_new = not self._has_state
+        restored = self._restore()
+        if restored is not None and restored.finished is not None:
             self._progress.note(f"The run was finished at step {self._step} already.")
-            return Outcome(finished, Exit.SUCCESS)
-        self._saver.reserve(state_bytes(self._ground.model, self._plan.samples))
+            return Outcome(restored.finished, Exit.SUCCESS)
+        self._assemble(restored)
         self._announce()
-        self._around.stop.training_begins()
+        around.begin_training()
         self._phases.restart()
-        by_hand = collecting_by_hand(self._config.gc_steps)
-        with by_hand, closing(self._parts.feed), self._saver, self._reports, self._profile:
+        with collecting_by_hand(self._config.gc_steps):
             self._pay_evaluation()
-            if checkpoint is None and self._config.on_nonfinite is OnNonFinite.ROLLBACK:
+            if is_new and restored is None and self._config.on_nonfinite is OnNonFinite.ROLLBACK:
                 self._save(None)
             while self._step < self._plan.total_steps and not self._watch.has_waited_enough:
                 if self._take_step():
-                    return self._stopped()
+                    return self._group_ends()
             return self._succeeded()
 
-    def _restore(self) -> Checkpoint | None:
-        """The newest checkpoint of any rank, checked to be of this run, and the account of lost steps."""
+    def abandon(self) -> None:
+        """The group is over: drop what belongs to it, and what it had not agreed on. The state stays."""
+        if self._has_parts:
+            self._parts.abandon()
+            self._has_parts = False
+            del self._parts
+        self._to_stop = self._to_save = False
+        # Before the process group goes: DDP's reducer, in a circle of references until it is collected, must not be the
+        # last to hold that. It would wait for gloo's threads with the GIL in its hands, and they may wait for the GIL.
+        gc.collect()
+
+    def leave(self) -> Outcome:
+        """Told to stop while this process belonged to no group: save what it holds, if that is this rank's to do."""
+        return self._stopped()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._has_parts:
+            self._parts.feed.close()
+        if self._is_first is not None:
+            self._profile.__exit__(kind, err, trace)
+            self._reports.close()
+            self._saver.__exit__()
+
+    def _enter(self, around: Surroundings) -> None:
+        """Whose part this rank's is from now on, and what it writes."""
+        config, env, group = self._config, around.env, around.group
+        self._around, self._group, self._recorder = around, group, around.recorder
+        self._ground = replace(self._ground, around=around)
+        was_first, is_first = self._is_first, env.rank == 0
+        if was_first is None or not renew_saver(self._saver, config, env, group):
+            self._saver = make_saver(config, env, group, self._recorder, self._progress, self._watch.best)
+            self._saver.open()
+        if was_first is None:
+            self._profile = Profile(config, env)
+        if was_first is not is_first:
+            if was_first:
+                self._reports.close()
+            self._reports = open_reports(config, env)
+        self._is_first = is_first
+
+    def _restore(self) -> Restored | None:
+        """Have the state that all ranks go on from: kept, taken from a peer or a disk, or new; and what is lost."""
         began = time.perf_counter()
-        self._saver.open()
-        checkpoint = self._newest()
-        self._history.recall(self._group, self._around.began)
-        self._history.go_on_from(0 if checkpoint is None else checkpoint.manifest.step)
-        if checkpoint is not None:
-            self._recorder.checkpoint_loaded(time.perf_counter() - began)
-        return checkpoint
-
-    def _newest(self) -> Checkpoint | None:
-        identity, shards = self._ground.identity, self._config.shards
-        where = f"in {self._config.checkpoint_dir}"
-        found = newest_of_all(
-            self._saver.newest(),
-            self._group,
-            lambda manifest: demand_same(manifest, identity, where=where, shards=shards),
+        held = self._step if self._has_state else None
+        saver = self._saver
+        checkpoint, is_durable = find_state(
+            self._group, held, copy=self._copy, newest=saver.newest, demand=self._demand
         )
-        return None if found is None else found.checkpoint
-
-    def _build(self, stored_shards: int | None) -> None:
-        self._parts = assemble(self._ground, stored_shards)
-        self._plan = self._parts.plan
-        self._state = State(self._ground, self._parts, self._history)
+        odometer = make_odometer(self._config, self._around.env, self._ground.identity)
+        self._history.recall(odometer, self._recorder, self._group, self._around.began)
+        if not self._has_state:
+            self._kept = keep(self._ground, None if checkpoint is None else checkpoint.manifest.shards)
+        self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history)
         self._recorder.planned(self._plan.total_steps)
+        self._history.go_on_from(self._step if checkpoint is None else checkpoint.manifest.step)
+        restored = None if checkpoint is None else self._load(checkpoint)
+        if restored is not None:
+            saver.saved_step = self._step if is_durable else None
+            self._recorder.checkpoint_loaded(time.perf_counter() - began)
+        elif held is None and self._config.init_from is not None:
+            optimization, with_optimizer = self._kept.optimization, self._config.init_optimizer
+            initialize(self._ground.model, optimization, self._config.init_from, with_optimizer=with_optimizer)
+        self._has_state = True
+        return restored
 
-    def _initialize(self) -> Summary | None:
-        """Start anew: from random weights, or from those of a file."""
-        file = self._config.init_from
-        if file is not None:
-            optimization = self._parts.optimization
-            initialize(self._ground.model, optimization, file, with_optimizer=self._config.init_optimizer)
-            self._parts.stepper.restart()
-        return None
+    def _assemble(self, restored: Restored | None) -> None:
+        """Build what belongs to this group."""
+        self._parts = assemble(self._ground, self._kept)
+        self._has_parts = True
+        if restored is not None:
+            self._parts.feed.load_state_dict(restored.data)
+        if self._parts.strategy.remark:
+            self._progress.note(self._parts.strategy.remark)
+        self._saver.reserve(state_bytes(self._ground.model, self._plan.samples))
 
-    def _load(self, checkpoint: Checkpoint) -> Summary | None:
-        """Go on from a checkpoint; the summary, if it is that of a finished run."""
-        self._step, finished = self._state.give_back(checkpoint)
-        self._saver.saved_step = self._step
-        return finished
+    def _copy(self) -> Checkpoint:
+        return self._state.copy(self._step)
+
+    def _demand(self, manifest: Manifest) -> None:
+        config = self._config
+        demand_same(manifest, self._ground.identity, where=f"in {config.checkpoint_dir}", shards=config.shards)
+
+    def _load(self, checkpoint: Checkpoint) -> Restored:
+        """Go on from a checkpoint."""
+        restored = self._state.give_back(checkpoint)
+        self._step = restored.step
+        return restored
 
     def _roll_back(self, why: str) -> None:
         """Go on from the newest checkpoint, in this process; the steps since count as lost."""
         self._saver.settle()
-        checkpoint = self._newest()
-        if checkpoint is None:
+        found = newest_of_all(self._saver.newest(), self._group, self._demand)
+        if found is None:
             raise NotFinite(why, hint="There is no checkpoint to go back to: see why none could be saved.")
-        self._load(checkpoint)
+        self._parts.feed.load_state_dict(self._load(found.checkpoint).data)
+        self._saver.saved_step = self._step
+        self._parts.stepper.restart()
         lost = self._history.go_on_from(self._step)
         self._reports.rewind(self._step)
         self._progress.note(f"{why} Rolled back to step {self._step}: steps to do again: {lost}.")
@@ -168,9 +238,10 @@ class Run:
         collect_if_due(self._step, self._config.gc_steps)
         self._saver.poll()
         self._profile.step(self._step)
-        asked = self._around.stop.requested
         try:
-            verdict = self._parts.stepper.take(self._step, stop=asked, save=self._saver.wants_save())
+            verdict = self._parts.stepper.take(
+                self._step, stop=self._around.is_asked_to_leave, save=self._saver.wants_save()
+            )
         except RollBack as err:
             self._roll_back(str(err))
             return False
@@ -195,7 +266,7 @@ class Run:
         epoch = self._plan.epoch_of(self._step - 1)
         if verdict.is_finite or self._loss is None:
             self._loss = verdict.loss / verdict.samples
-        rate = self._parts.optimization.learning_rate
+        rate = self._kept.optimization.learning_rate
         own = self._parts.stepper.samples
         self._phases.report(self._recorder, step=self._step, epoch=epoch, samples=own)
         self._recorder.progress(self._loss, rate)
@@ -239,10 +310,11 @@ class Run:
 
     def _save(self, summary: Summary | None) -> None:
         step, state = self._step, self._state
+        data = self._parts.feed.state_dict() if self._has_parts else None
         self._to_save = False
         self._phases.lap(Phase.OTHER)
         self._phases.enter(Section.CHECKPOINT)
-        self._saver.save(step, lambda: state.take(step, summary), lambda: state.manifest(step))
+        self._saver.save(step, lambda: state.take(step, summary, data), lambda: state.manifest(step))
         self._phases.lap(Phase.CHECKPOINT)
 
     def _settle(self) -> None:
@@ -250,10 +322,25 @@ class Run:
         self._saver.settle()
         self._phases.lap(Phase.CHECKPOINT)
 
+    def _group_ends(self) -> Outcome:
+        """All ranks agreed to end here; those that were not told to stop go on in another group, if they can."""
+        control = self._around.control
+        ended = GroupEnds(f"The group ended after step {self._step}, as all ranks agreed.")
+        if control is not None and self.can_stay and not self._around.stop.requested:
+            raise ended
+        if control is not None:
+            control.leave(ended)  # the others need not wait until this rank has saved
+        return self._stopped()
+
     def _stopped(self) -> Outcome:
-        if self._saver.saved_step != self._step:
-            self._save(None)
-        self._settle()
+        try:
+            if self._saver.saved_step != self._step:
+                self._save(None)
+            self._settle()
+        except StaleGeneration:
+            if self._around.control is None:
+                raise
+            self._progress.note("The other ranks have gone on, and save what they come to.")
         saved = "saved" if self._config.checkpoint_dir is not None and self._saver.failure is None else "nothing saved"
         self._progress.note(f"Told to stop: left after step {self._step} of {self._plan.total_steps}, {saved}.")
         code = self._around.stop.exit_code
@@ -275,7 +362,7 @@ class Run:
         return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
 
     def _summary(self, result: Result, metrics: dict[str, float]) -> Summary:
-        ground, plan, ledger, env = self._ground, self._plan, self._parts.ledger, self._around.env
+        ground, plan, ledger, env = self._ground, self._plan, self._kept.ledger, self._around.env
         seconds = self._history.seconds
         return Summary(
             result=result,

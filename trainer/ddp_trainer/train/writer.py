@@ -41,10 +41,25 @@ def make_saver(
     )
 
 
+def renew_saver(saver: Saver, config: Config, env: Environment, group: Group) -> bool:
+    """Take a saver along to the next group; False where this rank's part in saving is another one there.
+
+    A save that a rank began, and may not end as it writes no more, comes to nothing: the next writer's claim stops it.
+    """
+    if saver.writes != _writes_here(config, env):
+        return False
+    saver.renew(generation=env.generation, fence=env.fence, keeps_time=group.rank == 0)
+    return True
+
+
 def make_odometer(config: Config, env: Environment, identity: Identity) -> Odometer | None:
     """The odometer of the run of this identity; None where this rank writes none."""
     path = config.checkpoint_dir
     return Odometer(path, json.dumps(asdict(identity))) if path is not None and _writes(config, env) else None
+
+
+def _writes_here(config: Config, env: Environment) -> bool:
+    return config.checkpoint_dir is not None and _writes(config, env)
 
 
 def _writes(config: Config, env: Environment) -> bool:

@@ -7,20 +7,18 @@ import pytest
 from launch_simulation import a_failure, a_policy
 
 from ddp_trainer.contract import Exit, GroupState
-from ddp_trainer.launch.core import (
+from ddp_trainer.launch.actions import (
     Arm,
-    Core,
     Disarm,
     Enter,
     Finish,
-    Limits,
     Rejoin,
     Send,
     SignalWorkers,
     StartWorkers,
-    State,
     Timer,
 )
+from ddp_trainer.launch.core import Core, Limits, State
 from ddp_trainer.launch.protocol import (
     Failed,
     Generation,

@@ -18,7 +18,7 @@ from ddp_trainer.launch.endpoint import Endpoint, is_this_host, parse_endpoint
 from ddp_trainer.launch.environment import Launch, common_environment, with_local_rank, worker_environment
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
-from ddp_trainer.launch.logs import LogPump, LogSpec, Std, parse_std
+from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std, parse_std
 from ddp_trainer.launch.ports import HeldPort
 from ddp_trainer.launch.protocol import Generation, Node
 from ddp_trainer.launch.ranks import choose, in_order, node_index
@@ -323,21 +323,42 @@ class TestLines:
     def test_lines_are_cut_at_every_kind_of_end_and_carried_whole(self, tmp_path: Path) -> None:
         read, write = os.pipe()
         pump = LogPump()
-        sink = pump.add(console=write, prefix="> ", file=tmp_path / "log", filters=("b",), filtered=tmp_path / "some")
+        sink = pump.add(
+            console=write,
+            prefix=Prefix("${rank}> ", 7),
+            file=tmp_path / "log",
+            filters=("b",),
+            filtered=tmp_path / "some",
+        )
         for part in (b"a", b"b\r", b"\nc\rd\n\nlast"):
             os.write(sink, part)
         os.close(sink)
         pump.close()
         os.close(write)
         with os.fdopen(read, "rb") as console:
-            assert console.read() == b"> ab\n> c\n> d\n> \n> last\n"
+            assert console.read() == b"7> ab\n7> c\n7> d\n7> \n7> last\n"
         assert (tmp_path / "log").read_bytes() == b"ab\r\nc\rd\n\nlast"
-        assert (tmp_path / "some").read_bytes() == b"> ab\n"
+        assert (tmp_path / "some").read_bytes() == b"7> ab\n"
+
+    def test_the_rank_before_a_line_is_the_one_that_the_worker_has_when_it_writes(self, tmp_path: Path) -> None:
+        read, write = os.pipe()
+        pump = LogPump()
+        prefix = Prefix("[${role_name} ${rank}] ", None)
+        sink = pump.add(console=write, prefix=prefix, file=None)
+        lines = os.fdopen(read, "rb")
+        for rank, name in ((None, b"?"), (3, b"3"), (0, b"0")):
+            prefix.rank = rank
+            os.write(sink, b"x\n")
+            assert lines.readline() == b"[${role_name} " + name + b"] x\n"
+        os.close(sink)
+        pump.close()
+        os.close(write)
+        lines.close()
 
     def test_a_line_without_an_end_is_broken_before_it_fills_the_memory(self, tmp_path: Path) -> None:
         out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
         pump = LogPump()
-        sink = pump.add(console=out, prefix="", file=None)
+        sink = pump.add(console=out, prefix=Prefix("", 0), file=None)
         os.write(sink, b"x" * 60_000)
         os.write(sink, b"x" * 60_000)
         os.close(sink)

@@ -9,6 +9,7 @@ import io
 import json
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -231,7 +232,7 @@ def test_a_csv_file_that_cannot_be_written_is_refused_in_a_sentence() -> None:
 def test_other_ranks_write_no_reports(tmp_path: Path) -> None:
     from ddp_trainer.train.reports import open_reports
 
-    with open_reports(a_config(csv=tmp_path / "c.csv"), Environment(rank=1, world_size=2)) as reports:
+    with closing(open_reports(a_config(csv=tmp_path / "c.csv"), Environment(rank=1, world_size=2))) as reports:
         reports.begin(0)
     assert not list(tmp_path.iterdir())
 

@@ -1,0 +1,134 @@
+"""Workers that outlive their group: nodes die, leave, join, step in, and the others keep their processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launch_harness import Running, Stage, is_alive, stage_of
+
+from tests.local import train_reformed
+from tests.local.train_reformed import BATCH, EPOCHS, SAMPLES, samples_of_steps
+
+QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
+OWN_LOOP = ("-m", train_reformed.__name__)
+TRAINER = (
+    *("-m", "ddp_trainer", "train", "--task", f"{train_reformed.__name__}:SlowDigits", "--level", "exact"),
+    *("--global-batch", "16", "--shards", "4", "--max-steps", "150", "--evaluate-every", "100", "--log-steps", "1"),
+)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    (tmp_path / "log").mkdir()
+    yield from stage_of(tmp_path)
+
+
+def agent(stage: Stage, index: int, program: tuple[str, ...], *, nnodes: str = "1:2", nproc: int = 1) -> Running:
+    folder = {"HURRY": str(stage.folder / "hurry"), "FETCH_LOG": str(stage.folder / "log")}
+    checkpoints = {"DDP_CHECKPOINT_DIR": str(stage.folder / "checkpoints")}
+    return stage.agent(
+        index, "--nproc-per-node", str(nproc), *program, nnodes=nnodes, **QUICKLY, **folder, **checkpoints
+    )
+
+
+def training(running: Running, world: int, *, after: int = 0) -> int:
+    """Process id of a worker of this agent, once it steps in a world of this size, after so many lines."""
+    return int(running.line(rf"pid=(\d+) world={world} step=", after=after)[1])
+
+
+def hurry(stage: Stage) -> None:
+    (stage.folder / "hurry").touch()
+
+
+def demand_every_sample_once(stage: Stage) -> None:
+    steps = samples_of_steps(stage.folder / "log")
+    per_epoch = SAMPLES // BATCH
+    assert sorted(steps) == list(range(EPOCHS * per_epoch))
+    for epoch in range(EPOCHS):
+        counts = Counter(sample for step in range(epoch * per_epoch, (epoch + 1) * per_epoch) for sample in steps[step])
+        assert counts == dict.fromkeys(range(SAMPLES), 1)
+
+
+def test_a_loop_of_ones_own_survives_a_lost_node_a_joining_and_a_leaving_one_in_its_process(stage: Stage) -> None:
+    stage.store()
+    first, second = (agent(stage, index, OWN_LOOP) for index in (0, 1))
+    survivor, lost = training(first, 2), training(second, 2)
+    second.send(signal.SIGKILL)
+    assert training(first, 1) == survivor
+    assert not is_alive(lost)
+    seen = len(first.lines)
+    joiner = agent(stage, 1, OWN_LOOP)
+    assert training(first, 2, after=seen) == survivor
+    training(joiner, 2)
+    seen = len(first.lines)
+    joiner.send(signal.SIGTERM)
+    assert joiner.code() == 143
+    assert training(first, 1, after=seen) == survivor
+    hurry(stage)
+    assert first.code() == 0
+    assert "lost=0 0 0 end" in first.output
+    demand_every_sample_once(stage)
+
+
+def test_a_killed_worker_is_replaced_and_its_peers_keep_their_processes(stage: Stage) -> None:
+    stage.store()
+    first, second = (agent(stage, index, OWN_LOOP, nnodes="2") for index in (0, 1))
+    survivor, victim = training(first, 2), training(second, 2)
+    seen, before = len(first.lines), len(second.lines)
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    assert training(first, 2, after=seen) == survivor
+    assert training(second, 2, after=before) != victim
+    hurry(stage)
+    assert [first.code(), second.code()] == [0, 0]
+    assert "lost=0 0 0 end" in first.output
+    demand_every_sample_once(stage)
+
+
+def test_a_store_that_goes_away_and_comes_back_lets_workers_outlive_the_next_fault(stage: Stage) -> None:
+    store = stage.store()
+    first, second = (agent(stage, index, OWN_LOOP) for index in (0, 1))
+    survivor, _ = training(first, 2), training(second, 2)
+    store.send(signal.SIGKILL)
+    store.code()
+    second.send(signal.SIGKILL)
+    stage.store("--adopt-seconds", "1")
+    assert training(first, 1) == survivor
+    hurry(stage)
+    assert first.code() == 0
+    assert "lost=0 0 0 end" in first.output
+    demand_every_sample_once(stage)
+
+
+def workers_of(running: Running) -> list[int]:
+    """Process ids of the workers of an agent that were not forked from a zygote."""
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    return [int(child) for child in children if b"bootstrap.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def digest_of(running: Running) -> str:
+    return running.line(r"SHA-256 ([0-9a-f]{64})")[1]
+
+
+def test_a_spare_steps_in_and_exact_training_has_the_bits_of_a_run_without_a_fault(stage: Stage) -> None:
+    stage.store()
+    first, second = (agent(stage, index, TRAINER, nnodes="2") for index in (0, 1))
+    first.line("on 2 ranks")
+    (survivor,) = workers_of(first)
+    spare = agent(stage, 2, TRAINER, nnodes="2")
+    spare.line("the group is full, waiting as a spare")
+    second.send(signal.SIGKILL)
+    first.line(r"on 2 ranks.*resumed after step [1-9]")
+    assert workers_of(first) == [survivor]
+    hurry(stage)
+    assert [first.code(), spare.code()] == [0, 0]
+    summary = json.loads(next(line for line in first.lines if line.startswith("{")))
+    assert [summary[name] for name in ("samples_lost", "samples_repeated", "lost_steps")] == [0, 0, 0]
+    alone = stage.launch("--nproc-per-node", "1", *TRAINER, HURRY=str(stage.folder / "hurry"), OMP_NUM_THREADS="1")
+    assert alone.code() == 0
+    assert digest_of(first) == digest_of(alone)

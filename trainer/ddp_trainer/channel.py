@@ -1,0 +1,85 @@
+"""What an agent and a worker that can stay alive between two groups say to each other.
+
+The launcher gives every worker one end of a socket, whose number stands in ``$DDP_CHANNEL``; a worker that knows
+nothing of it never touches it, and is stopped and started as ever. One that says :class:`Able` keeps its process, and
+so its model, optimizer and data, when its group ends: it says :class:`Left`, and :class:`Begin` tells its place in the
+next one. One JSON object per line. Standard library only: launcher and trainer both import this.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+LINE_BYTES: Final = 1 << 16
+"""Longest line; the longest message is a part of an environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Able:
+    """From the worker: whether I can leave a group without ending, from now on."""
+
+    able: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """From the worker: I belong to no group, and wait for the next one."""
+
+    generation: int
+    """Of the group that was left; 0 of one that has not been in any."""
+    exit_code: int
+    """What this process would have ended with, had it not stayed."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """From the agent: leave this group; end nothing."""
+
+    generation: int
+    graceful: bool
+    """Everybody is alive: finish the step first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """From the agent: your place in the next group."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that tell it; they replace those of the group before."""
+
+
+Message = Able | Left | Regroup | Begin
+
+_KINDS: Final = {kind.__name__.lower(): kind for kind in (Able, Left, Regroup, Begin)}
+
+
+def encode(message: Message) -> bytes:
+    """The message as one line."""
+    return json.dumps({"is": type(message).__name__.lower(), **asdict(message)}).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message of one line. Raises ValueError for anything else."""
+    try:
+        data = json.loads(line)
+        message: Message = _KINDS[data.pop("is")](**data)
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(f"no message: {line[:40]!r}") from error
+    return message
+
+
+class Lines:
+    """Bytes as they come, cut into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, data: bytes) -> list[Message]:
+        """Those that are whole now. Raises ValueError for bytes that no peer of ours sends."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_BYTES:
+            raise ValueError(f"a line of more than {LINE_BYTES} bytes")
+        return [decode(line) for line in lines]

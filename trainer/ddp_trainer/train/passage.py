@@ -1,0 +1,63 @@
+"""How a process gets from one worker group to the next without ending.
+
+Everything that belongs to the group goes, what it has learned stays. Where there is no channel to a launcher, or the
+run is of a kind that cannot, a process belongs to one group and ends with it, and the launcher starts another.
+"""
+
+from __future__ import annotations
+
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.control import Control
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.errors import PeerLost
+from ddp_trainer.train.group import Group, leave_default_group
+from ddp_trainer.train.hardware import choose_device
+from ddp_trainer.train.stop import StopRequest
+
+
+class Passage:
+    """The way of one process from group to group."""
+
+    def __init__(self, config: Config, control: Control | None, stop: StopRequest, *, can_stay: bool) -> None:
+        """``can_stay``: this process is of use after its group has ended."""
+        self._config = config
+        self._control = control
+        self._stop = stop
+        self._group: Group | None = None
+        self.is_open = control is not None and can_stay
+        """Whether there is a next group for this process."""
+        if control is not None:
+            stop.heard = control.wake
+            control.able()
+
+    def first(self, env: Environment) -> Environment | None:
+        """The place that this process was started for; one that got ready before waits for it, None if in vain."""
+        if self._control is None or not self._control.stands_by:
+            return env
+        self._control.stand_by()
+        return self._wait(self._control)
+
+    def join(self, env: Environment) -> Group:
+        """Meet the other ranks; see :meth:`Group.join`."""
+        self._group = None
+        device = choose_device(self._config.device, env)
+        self._group = Group.join(env, device, self._config.timeout_seconds, self._config.backend, control=self._control)
+        return self._group
+
+    def next(self, ended: PeerLost) -> Environment | None:
+        """Leave the group, of which nothing is in use any more, and wait for the next; None when told to stop."""
+        assert self._control is not None  # noqa: S101 - asked only where the passage is open
+        if self._group is None:
+            leave_default_group()
+        else:
+            self._group.abandon()
+        self._control.leave(ended)
+        return self._wait(self._control)
+
+    def close(self) -> None:
+        """From here on this process ends with its group."""
+        if self._control is not None:
+            self._control.able(able=False)
+
+    def _wait(self, control: Control) -> Environment | None:
+        return control.next_place(lambda: self._stop.requested)
