@@ -1,7 +1,8 @@
 """What a run trains: a task gives a model, samples, a loss and metrics; the run does the rest.
 
 A task may also have ``optimizer(parameters)``, which then replaces the one of the flags, and ``data_digest()``, a
-string that changes when the data do; without one, the number of samples and a few of them are hashed.
+string that changes when the data do; without one, the number of samples and a few of them are hashed. With
+``show(model)`` it says at the end of a run, in words of its own, what was learnt.
 """
 
 from __future__ import annotations
@@ -74,6 +75,14 @@ class DigestsData(Protocol):
 
     def data_digest(self) -> str:
         """Changes when the training samples change."""
+
+
+@runtime_checkable
+class ShowsModel(Protocol):
+    """A task that can show what its model has learnt."""
+
+    def show(self, model: nn.Module) -> str:
+        """A few lines for the person who waits; called on rank 0 after the last evaluation, without gradients."""
 
 
 BUILT_IN: Final[Mapping[str, str]] = {

@@ -32,6 +32,7 @@ from ddp_trainer.train.progress import Evaluated
 from ddp_trainer.train.reports import Reports, open_reports
 from ddp_trainer.train.resume import find_state
 from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.showing import shown
 from ddp_trainer.train.snapshot import state_bytes
 from ddp_trainer.train.state import Restored, State
 from ddp_trainer.train.summary import Result, Summary
@@ -359,6 +360,8 @@ class Run:
         # With a volume per pod, one copy is enough. Ranks also wait here for each other's saves.
         copies = sum(self._group.gather(self._saver.holds(self._step)))
         error = None if copies else self._saver.not_written(self._step)
+        if self._group.rank == 0 and (text := shown(self._ground.task, self._ground.model)) is not None:
+            self._progress.note(text)
         return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
 
     def _summary(self, result: Result, metrics: dict[str, float]) -> Summary:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.errors import BadData
-from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, read
+from ddp_trainer.train.showing import shown
+from ddp_trainer.train.tasks.digits import Digits
+from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, continued, read
 
 
 def a_folder(path: Path, files: int = 30, length: int = 100) -> Path:
@@ -106,3 +108,32 @@ def test_the_loss_of_certainty_is_nothing_and_that_of_no_idea_is_eight_bits(tmp_
     assert float(metrics["bits_per_byte"]) == pytest.approx(16)
     assert float(task.metrics(Knows(1.0), batch)["accuracy"]) == 2
     assert task.model()(batch[0]).shape == (2, 4, 256)
+
+
+class _Alphabet(nn.Module):
+    """Is certain that the next byte is one more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        assert tokens.shape[1] <= 8
+        return nn.functional.one_hot((tokens + 1) % 256, 256) * 100.0 + self.weight
+
+
+def test_a_model_is_shown_by_what_it_writes(tmp_path: Path) -> None:
+    task = Text(data=a_folder(tmp_path), window=8)
+    model = _Alphabet().train()
+    assert continued(model, b"abc", 5, 8) == "abcdefgh"
+    text = shown(task, model)
+    assert text is not None
+    assert text.startswith("The model writes:\ndef !")
+    assert text == shown(task, model)
+    assert model.training
+
+
+def test_a_task_that_cannot_show_its_model_does_not_fail_the_run(tmp_path: Path) -> None:
+    task = Text(data=a_folder(tmp_path), window=8)
+    assert shown(task, nn.Identity()) == "What was learnt could not be shown: StopIteration()."
+    assert shown(Digits(), nn.Identity()) is None

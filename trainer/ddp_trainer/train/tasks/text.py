@@ -26,6 +26,10 @@ WINDOW: Final = 128
 MOST_TEST_WINDOWS: Final = 2048
 """An evaluation takes its windows evenly from all test bytes; more would make it no more telling, only longer."""
 
+SHOWN_BYTES: Final = 240
+SHOWN_START: Final = b"def "
+TEMPERATURE: Final = 0.8
+
 _TEST_SHARE: Final = 10
 _LOOK_BYTES: Final = 8192
 _SKIPPED: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
@@ -111,6 +115,24 @@ class Text:
         loss = nn.functional.cross_entropy(logits, targets, reduction="none").mean(1).sum()
         foretold = (logits.argmax(1) == targets).double().mean(1).sum()
         return {"loss": loss, "bits_per_byte": loss / math.log(2), "accuracy": foretold}
+
+    def show(self, model: nn.Module) -> str:
+        """How the model goes on after :data:`SHOWN_START`."""
+        return "The model writes:\n" + continued(model, SHOWN_START, SHOWN_BYTES, self._window)
+
+
+def continued(model: nn.Module, start: bytes, count: int, window: int) -> str:
+    """``start`` and ``count`` bytes more, each drawn by the odds that the model gives it; the same ones every time.
+
+    Drawn at :data:`TEMPERATURE`, for a small model's long tail is noise.
+    """
+    chance = torch.Generator().manual_seed(0)
+    device = next(model.parameters()).device
+    written = list(start)
+    for _ in range(count):
+        logits = model(torch.tensor([written[-window:]], device=device))[0, -1].float().cpu()
+        written.append(int(torch.multinomial((logits / TEMPERATURE).softmax(0), 1, generator=chance)))
+    return bytes(written).decode(errors="replace")
 
 
 def read(folder: Path, *, least: int) -> Corpus:
