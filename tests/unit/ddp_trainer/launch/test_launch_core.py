@@ -12,6 +12,8 @@ from ddp_trainer.launch.actions import (
     Disarm,
     Enter,
     Finish,
+    PrepareWorkers,
+    RegroupWorkers,
     Rejoin,
     Send,
     SignalWorkers,
@@ -156,6 +158,79 @@ def test_told_to_stop_it_passes_the_signal_on_and_waits() -> None:
     assert Arm(Timer.KILL, 30) in actions
     core.exited(0, None)
     assert core.exited(1, a_failure(4, exit_code=1))[-1] == Finish(Exit.TERMINATED)
+
+
+def able(core: Core, *local_ranks: int) -> Core:
+    for local_rank in local_ranks:
+        core.able(local_rank)
+    return core
+
+
+def test_workers_that_can_are_asked_to_leave_the_group_and_not_to_end() -> None:
+    actions = able(running(), 0).told(Stop(graceful=True))
+    assert RegroupWorkers(frozenset({0}), graceful=True) in actions
+    assert SignalWorkers(signal.SIGTERM, frozenset({1})) in actions
+    assert SIGTERM not in actions
+
+
+def test_a_group_has_stopped_when_every_worker_has_left_it_or_is_gone() -> None:
+    core = able(running(), 0)
+    core.told(Stop(graceful=False))
+    assert core.left(0, a_failure(4, exit_code=170)) == [Send(Failed(failure=a_failure(4, exit_code=170)))]
+    assert core.exited(1, a_failure(4, exit_code=143))[-1] == Rejoin()
+
+
+def test_a_worker_that_notices_the_loss_itself_counts_as_failed_and_stays() -> None:
+    core = able(running(), 0, 1)
+    lost = a_failure(4, exit_code=170, reason="collective_error")
+    actions = core.left(0, lost)
+    assert actions[0] == Send(Failed(failure=lost))
+    assert RegroupWorkers(frozenset({1}), graceful=False) in actions
+    core.left(1, lost)
+    assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=True))
+
+
+def test_only_those_that_did_not_leave_in_time_are_killed_where_the_run_goes_on() -> None:
+    core = able(running(), 0, 1)
+    core.told(Stop(graceful=False))
+    core.left(0, None)
+    assert core.fired(Timer.KILL) == [SignalWorkers(signal.SIGKILL, frozenset({1}))]
+
+
+def test_workers_that_stayed_are_ended_when_the_run_is_over_or_the_agent_is_told_to_stop() -> None:
+    core = able(running(), 0, 1)
+    core.told(Stop(graceful=False))
+    core.left(0, None)
+    core.left(1, None)
+    core.join(5001)
+    actions = core.signalled(signal.SIGTERM)
+    assert actions[0] == Send(Leave())
+    assert SIGTERM in actions
+    core.exited(0, a_failure(4, exit_code=143))
+    assert core.exited(1, a_failure(4, exit_code=143))[-1] == Finish(143)
+
+
+def test_a_node_that_leaves_says_when_its_ranks_have_left_though_they_still_save() -> None:
+    core = able(running(), 0, 1)
+    core.signalled(signal.SIGTERM)
+    assert core.left(0, None) == []
+    assert core.left(1, None) == [Send(Leave(has_left=True))]
+
+
+def test_a_worker_that_can_no_longer_is_stopped_as_others_are() -> None:
+    core = able(running(), 0)
+    core.told(Stop(graceful=True))
+    assert core.able(0, able=False) == [SignalWorkers(signal.SIGTERM, frozenset({0}))]
+
+
+def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
+    core = Core(node=NODE, run_id="run", policy=a_policy(), limits=LIMITS, endpoint="store:29400")
+    assert PrepareWorkers() in core.prepare()
+    assert all(not isinstance(message, Join) for message in core.opening("10.0.0.7"))
+    able(core, 0)
+    assert core.left(0, None) == []
+    assert core.exited(1, a_failure(0)) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.join(5000)[-1] == Send(Join(port=5000, is_prepared=False))
 
 
 def test_told_to_stop_twice_it_does_not_wait() -> None:

@@ -4,7 +4,7 @@ import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 from ddp_trainer.launch.membership import MOST_TOLD, Phase
-from ddp_trainer.launch.protocol import Over, Refused, Standing, Start, Stop, Verdict, Waiting
+from ddp_trainer.launch.protocol import Join, Leave, Over, Refused, Standing, Start, Stop, Verdict, Waiting
 
 
 def stop_and_join(*agents: SimulatedAgent) -> None:
@@ -110,6 +110,26 @@ def test_newcomers_that_come_close_together_cost_one_restart() -> None:
     run.wait(1)
     stop_and_join(old)
     assert len(run.starts[-1].nodes) == 3
+
+
+def test_newcomers_that_are_all_prepared_are_not_waited_for() -> None:
+    run = SimulatedRun(a_policy(1, 8))
+    (old,) = run.joined(0)
+    run.wait(3)
+    new = run.agent(1).connect()
+    run.membership.receive(new.peer, Join(port=30001, is_prepared=True))
+    assert old.asked_to_stop == Stop(graceful=True)
+
+
+def test_a_node_whose_ranks_have_left_is_not_waited_for_while_it_saves() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first, second = run.joined(0, 1)
+    second.leave()
+    first.join()
+    assert first.runs is None
+    run.membership.receive(second.peer, Leave(has_left=True))
+    assert first.runs == 2
+    assert run.starts[-1].restarts == {"membership": 1}
 
 
 def test_a_group_that_completes_is_not_stopped_for_a_newcomer() -> None:

@@ -1,0 +1,27 @@
+"""The lines between an agent and a worker that outlives its group."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_trainer.channel import LINE_BYTES, Able, Begin, Left, Lines, Message, Regroup, encode
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Able(able=False),
+        Left(generation=3, exit_code=170, why="a peer\nwent"),
+        Regroup(generation=3, graceful=True),
+        Begin(environment={"RANK": "1"}),
+    ],
+)
+def test_a_message_arrives_whole_however_it_is_cut(message: Message) -> None:
+    lines, data = Lines(), encode(message)
+    assert [each for byte in data for each in lines.take(bytes([byte]))] == [message]
+
+
+@pytest.mark.parametrize("data", [b"x\n", b"[]\n", b'{"is":"left"}\n', b'{"is":"quit"}\n', b"x" * (LINE_BYTES + 1)])
+def test_what_none_of_ours_says_is_no_message(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"message|line"):
+        Lines().take(data)
