@@ -40,6 +40,8 @@ VARIABLE = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
     lambda name: name not in TORCHRUN_NAMES and not name.startswith((*RESERVED_PREFIXES, "TORCH_DISABLE_"))
 )
 
+GPU_FABRICS = ("tcp", "gcp-tcpx", "gcp-tcpxo", "gcp-gib", "gcp-gib-dra", "gb200-mnnvl", "gb200-mnnvl+gcp-gib")
+"""Those that need no RDMA devices of a device plugin."""
 SECRET_PATH = st.builds("/s/{}".format, LABEL)
 TOPOLOGY = st.builds(Topology, st.sampled_from(Placement), LABEL, st.booleans())
 
@@ -56,6 +58,8 @@ def mounts(draw: st.DrawFn) -> Mount:
 @st.composite
 def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
     """What most jobs do without."""
+    rdma = draw(st.none() | st.builds(Rdma, st.just("rdma/ib"), st.integers(1, 16)))
+    fabrics = [*(GPU_FABRICS if gpus else ["gloo-cpu"]), *(["ib"] if gpus and rdma else [])]
     return {
         "mounts": tuple(draw(st.lists(mounts(), max_size=2, unique_by=operator.attrgetter("path")))),
         "secrets": tuple(draw(st.lists(st.builds(SecretFiles, LABEL, SECRET_PATH), max_size=1))),
@@ -64,7 +68,9 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
         "topology": tuple(draw(st.lists(TOPOLOGY, max_size=2, unique_by=lambda wish: (wish.placement, wish.key)))),
         "gpu_type": "NVIDIA-H100-80GB-HBM3" if gpus else None,
         "mig": "3g.40gb" if (gpus, nproc) == (1, 1) else None,
-        "rdma": draw(st.none() | st.builds(Rdma, st.just("rdma/ib"), st.integers(1, 16))),
+        "rdma": rdma,
+        "networks": tuple(draw(st.lists(LABEL, max_size=2))),
+        "fabric": draw(st.sampled_from(["none", *fabrics])),
     }
 
 

@@ -15,6 +15,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, kubeconfig_files, local_job_names
 from kubectl_ddp.cli.job_options import parameter_of
 from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.fabrics.catalogue import AUTO, FABRICS, NONE
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.presets import PRESETS
 
@@ -152,6 +153,16 @@ def _presets(_words: Words) -> Iterable[Candidate]:
     return [Candidate(preset.name, preset.summary) for preset in PRESETS.values()]
 
 
+def _fabrics(_words: Words) -> Iterable[Candidate]:
+    chosen = [Candidate(AUTO, "what the job's other words say"), Candidate(NONE, "nothing is added")]
+    return [*chosen, *(Candidate(fabric.name, fabric.summary) for fabric in FABRICS.values())]
+
+
+def _presets_and_fabrics(words: Words) -> Iterable[Candidate]:
+    found = {each.value: each for each in (*_fabrics(words), *_presets(words))}
+    return [each for name, each in found.items() if name not in {AUTO, *words.positional}]
+
+
 def _goals(_words: Words) -> Iterable[Candidate]:
     return [
         Candidate(goal) for goal in ("complete", "running", "failed", "suspended", "deleted", "step=", "world-size=")
@@ -170,6 +181,8 @@ OFFERS: Final[Mapping[str, Callable[[Words], Iterable[Candidate]]]] = {
     "context": _contexts,
     "namespace": _namespaces,
     "job_preset": _presets,
+    "job_fabric": _fabrics,
+    "preset": _presets_and_fabrics,
     "what": _goals,
     **{parameter_of(key): _words_of(key) for key, field in FIELDS.items() if field.is_closed},
 }

@@ -6,17 +6,20 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.backends import Where, is_local
 from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.fabrics.catalogue import NONE
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import settle
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.script import check_script, read_script
+from kubectl_ddp.spec import fabric, rules
+from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
@@ -29,7 +32,7 @@ LOCAL_CLAIM: Final = "checkpoints"
 
 
 ABOUT_MACHINES: Final = frozenset(
-    {"gang", "queue", "scheduler", "topology", "priority", "nodeSelector", "tolerations", "gpuType", "rdma"}
+    {"gang", "queue", "scheduler", "topology", "priority", "nodeSelector", "tolerations", "gpuType", "rdma", "networks"}
 )
 """Keys that choose among machines."""
 
@@ -85,7 +88,7 @@ def prepare(options: Options, request: JobRequest, *, name_suffix: str = "", sho
     where = _place(options, resolved.spec)
     site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
     if site is Site.LOCAL:
-        resolved = _with_shared_disk(resolved)
+        resolved = _without_fabric(_with_shared_disk(resolved))
     code, spec = None, resolved.spec
     if isinstance(program := spec.program, Script):
         if site is Site.LOCAL:
@@ -105,6 +108,32 @@ def _with_shared_disk(resolved: Resolved) -> Resolved:
         spec=dataclasses.replace(resolved.spec, checkpoint_claim=LOCAL_CLAIM),
         origins={**resolved.origins, "checkpointClaim": origin},
     )
+
+
+def _without_fabric(resolved: Resolved) -> Resolved:
+    """One machine has no network between its nodes: what a fabric has set would end the job at its start."""
+    spec, name = resolved.spec, resolved.spec.fabric
+    if not fabric.sets_anything(spec):
+        return resolved
+    mine = {key: origin for key, origin in resolved.origins.items() if origin.kind is not Kind.FABRIC}
+    kept = _kept(spec, [key for key in resolved.origins if key not in mine])
+    bare = dataclasses.replace(spec, fabric=NONE, **kept)
+    origins = {**mine, "fabric": Origin(Kind.RULE, "--local", "one machine has no network between its nodes")}
+    doubt = Doubt(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
+    return Resolved(bare, origins, (*rules.warnings(bare), doubt))
+
+
+def _kept(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
+    """The attributes that ``keys`` belong to, without them."""
+    kept: dict[str, Any] = {}
+    for key in keys:
+        head = key.partition(".")[0]
+        attribute = FIELDS[head].attribute
+        kept[attribute] = JobSpec.__dataclass_fields__[attribute].default
+        if FIELDS[head].is_map:
+            dropped = {each.partition(".")[2] for each in keys if each.startswith(f"{head}.")}
+            kept[attribute] = {name: value for name, value in getattr(spec, attribute).items() if name not in dropped}
+    return kept
 
 
 def _place(options: Options, spec: JobSpec) -> Where:

@@ -46,13 +46,15 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
 
 def explained(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
     """Each value of a job: dotted key, value, origin."""
-    from kubectl_ddp.spec.document import to_document  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.spec import fabric  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.spec.document import to_document  # noqa: PLC0415
 
     document = to_document(resolved.spec)
     for key, origin in resolved.origins.items():
         head, _, entry = key.partition(".")
         value = document.get(head, "")
         yield key, value[entry] if entry and isinstance(value, dict) else value, origin
+    yield from fabric.explained(resolved.spec)
 
 
 def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:

@@ -15,6 +15,8 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "TrainingRuntime": "Install Kubeflow Trainer (v2), or choose another --engine.",
     "JobSet": "Install JobSet, or choose another --engine.",
     "PodGroup": "Install the scheduler that --gang names, or leave --gang out.",
+    "ComputeDomain": "Install NVIDIA's DRA driver for GPUs, 25.8 or newer, or name another --fabric.",
+    "ResourceClaimTemplate": "Kubernetes 1.34 or newer serves it; or name another --fabric.",
     "PodMonitor": "Install the Prometheus operator.",
 }
 """Who serves a kind that is not Kubernetes' own."""

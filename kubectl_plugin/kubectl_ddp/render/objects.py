@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ddp_trainer import contract
 from kubectl_ddp.backend import Object
-from kubectl_ddp.render import failures, gangs, placement, pod, volumes
+from kubectl_ddp.render import fabric, failures, gangs, placement, pod, volumes
 from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.spec.document import compact, digest, to_document
 from kubectl_ddp.spec.engine import Engine
@@ -66,14 +66,17 @@ def render(
     # What waits in Kueue's queue is let go by Kueue; one that begins unsuspended would be stopped at once.
     view = _view(spec, run_id, code, engine) | {"rendering": rendering, "suspended": suspended or is_kueues(spec)}
     view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
+    view |= fabric.view(spec, is_local=site is Site.LOCAL)
     view |= failures.view(spec, rendering.container)
-    view |= placement.view(spec, view["selector"](contract.Role.WORKER) | {contract.Label.RUN_ID: run_id})
+    mine = view["selector"](contract.Role.WORKER) | {contract.Label.RUN_ID: run_id}
+    view |= placement.view(spec, mine, view["node_labels"])
     group = view["together"].template
     templates = [
         *rendering.before,
         rendering.template,
         *(["code.yaml.j2"] if code else []),
         *([group] if group else []),
+        *view["fabric_templates"],
         *rendering.beside,
         "store-job.yaml.j2",
         "store-service.yaml.j2",

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubectl_ddp.spec.machines import GPU_PRODUCT, Placement
 from kubectl_ddp.spec.model import JobSpec
 
 
-def view(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
-    """The pod template's part; ``mine`` are the labels that the job's worker pods have in common."""
+def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()) -> dict[str, Any]:
+    """The pod template's part.
+
+    Args:
+        spec: the job.
+        mine: labels that its worker pods have in common.
+        node_labels: labels that a machine must have, whatever their value.
+    """
     product = {GPU_PRODUCT: spec.gpu_type} if spec.gpu_type else {}
     return {
         "node_selector": {**spec.node_selector, **product},
-        "affinity": _affinity(spec, mine),
+        "affinity": _affinity(spec, mine) | _on_labelled(node_labels),
         "spread": _spread(spec, mine),
     }
 
@@ -37,6 +43,14 @@ def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
             {"weight": 100, "podAffinityTerm": term} for term in terms[False]
         ]
     return {"podAffinity": found} if found else {}
+
+
+def _on_labelled(labels: Sequence[str]) -> dict[str, Any]:
+    """Only machines that have these labels, whatever their values."""
+    if not labels:
+        return {}
+    terms = [{"matchExpressions": [{"key": label, "operator": "Exists"} for label in labels]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
 def _spread(spec: JobSpec, mine: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kubectl_ddp.fabrics.catalogue import AUTO, NONE
 from kubectl_ddp.spec import values as v
 from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.fabric import parse_fabric
 from kubectl_ddp.spec.machines import MIG_PROFILE, Rdma, Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes, parse_seconds
@@ -47,6 +49,11 @@ _image = v.matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "no image", "Write it as 
 _module = v.matching(rf"{VARIABLE}(\.{VARIABLE})*", "no Python module", "Write it as after 'python -m'.")
 _label = v.matching(v.LABEL_VALUE, "no value of a label", "Use letters, digits, '-', '_' and '.'.")
 _mig = v.matching(MIG_PROFILE, "no MIG profile", "Write it as 'nvidia-smi mig -lgip' does, as in '3g.40gb'.")
+_network = v.matching(
+    rf"({v.LABEL}/)?{v.SUBDOMAIN}(@[a-z][-a-z0-9]{{0,14}})?",
+    "no network",
+    "Name a NetworkAttachmentDefinition, as in 'rdma-vf' or 'networks/rail-0'.",
+)
 _path = v.matching(r"(?s).+", "no path", "Name a file.")
 
 FIELDS: Final[Mapping[str, Field]] = {
@@ -128,6 +135,19 @@ FIELDS: Final[Mapping[str, Field]] = {
     "gpuType": Field("gpu_type", _label, "Product of the GPUs, as in 'NVIDIA-H100-80GB-HBM3'.", "PRODUCT"),
     "mig": Field("mig", _mig, "MIG slice for each node instead of a GPU, as in '3g.40gb'.", "PROFILE"),
     "rdma": Field("rdma", v.parsed(Rdma.parse), "RDMA devices of each node, as in 'rdma/ib=8'.", "RESOURCE[=COUNT]"),
+    "networks": Field(
+        "networks",
+        v.each(_network),
+        "Network to attach beside the cluster's own (a NetworkAttachmentDefinition).",
+        "[NAMESPACE/]NAME",
+        is_list=True,
+    ),
+    "fabric": Field(
+        "fabric",
+        parse_fabric,
+        "Network between the GPUs; 'kubectl ddp presets' lists them.",
+        f"NAME|{AUTO}|{NONE}",
+    ),
     "egress": Field(
         "egress", v.choice(Egress, tuple(Egress)), "What the pods may reach.", "|".join(Egress), is_closed=True
     ),
@@ -139,7 +159,12 @@ PRESET: Final = "preset"
 """Not part of the job: names the preset that fills in values."""
 DERIVED: Final = frozenset({"args", "script"})
 """Keys whose flags are the words of the command line instead."""
-SINGULAR: Final[Mapping[str, str]] = {"tolerations": "toleration", "mounts": "mount", "secrets": "secret"}
+SINGULAR: Final[Mapping[str, str]] = {
+    "tolerations": "toleration",
+    "mounts": "mount",
+    "secrets": "secret",
+    "networks": "network",
+}
 """Flags given several times are named in the singular."""
 
 

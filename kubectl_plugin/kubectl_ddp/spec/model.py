@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kubectl_ddp.fabrics.catalogue import NONE
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.machines import Rdma, Topology
@@ -82,6 +83,10 @@ class JobSpec:
     """MIG profile of the slice that each node gets instead of a GPU."""
     rdma: Rdma | None = None
     """Network devices of each node."""
+    networks: tuple[str, ...] = ()
+    """Networks beside the cluster's own, as Multus names them; one may be attached several times."""
+    fabric: str = NONE
+    """Network between the GPUs, whose values the job has; several with ``+``."""
     egress: Egress = Egress.OPEN
     """What the pods may reach."""
 

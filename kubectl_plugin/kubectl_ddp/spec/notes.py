@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kubectl_ddp.fabrics.catalogue import NONE
+from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.queues import is_kueues
 
@@ -28,7 +30,8 @@ def _of_the_job(spec: JobSpec) -> Iterator[str]:
             "Without a checkpointClaim each node keeps its own copy of the checkpoints: any one node that stays is "
             "enough to go on from, and when all of them go at once, by suspend too, the run begins anew."
         )
-    if spec.rdma is not None:
+    yield from fabric.notes(spec)
+    if spec.rdma is not None and spec.fabric == NONE:
         yield (
             f"{spec.rdma.resource} needs unlimited locked memory, which the container runtime of the machines grants, "
             "or not; a pod that Pod Security 'restricted' lets in cannot ask for it."

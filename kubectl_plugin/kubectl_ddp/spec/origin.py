@@ -15,6 +15,7 @@ class Kind(StrEnum):
 
     FLAG = "flag"
     FILE = "file"
+    FABRIC = "fabric"
     PRESET = "preset"
     ENVIRONMENT = "environment"
     RULE = "rule"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddp_trainer.contract import Path
+from ddp_trainer.lint import sources
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 
 
@@ -16,6 +17,8 @@ class Setting:
 
     value: str
     reason: str
+    source: str
+    """Where it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,9 @@ class Preset:
 
 
 _FLIGHT_RECORDER: Final = f"{Path.RUN_DIR}/nccl_trace_rank_"
-_RECORDER_SIZE: Final = Setting("2000", "a hang leaves the last 2000 collectives of every rank as evidence")
-_RECORDER_FILE: Final = Setting(_FLIGHT_RECORDER, "the evidence outlives the container; torch's own place does not")
+_OLDER: Final = "the same under the name that older torch reads"
+_KUBERNETES: Final = "https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination"
+_TOOLKIT: Final = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html"
 
 PRESETS: Final[Mapping[str, Preset]] = {
     preset.name: preset
@@ -46,9 +50,13 @@ PRESETS: Final[Mapping[str, Preset]] = {
             "cpu-gloo",
             "Ranks on CPU cores, collectives by gloo.",
             {
-                "grace": Setting("30s", "kubelet's own default; a step and a checkpoint on CPU take seconds"),
+                "grace": Setting(
+                    "30s", "kubelet's own default; a step and a checkpoint on CPU take seconds", _KUBERNETES
+                ),
                 "env.NVIDIA_VISIBLE_DEVICES": Setting(
-                    "void", "an image made for CUDA asks for every GPU of its machine, also of those that others use"
+                    "void",
+                    "an image made for CUDA asks for every GPU of its machine, also of those that others use",
+                    _TOOLKIT,
                 ),
             },
         ),
@@ -56,17 +64,25 @@ PRESETS: Final[Mapping[str, Preset]] = {
             "gpu-nccl",
             "One rank per GPU, collectives by NCCL.",
             {
-                "grace": Setting("120s", "time for a checkpoint of GPU memory and for the flight recorder's dump"),
-                "env.NCCL_DEBUG": Setting("WARN", "NCCL prints nothing about its failures otherwise"),
-                "env.TORCH_FR_BUFFER_SIZE": _RECORDER_SIZE,
-                "env.TORCH_NCCL_TRACE_BUFFER_SIZE": Setting("2000", "the same under the name that older torch reads"),
+                "grace": Setting(
+                    "120s", "time for a checkpoint of GPU memory and for the flight recorder's dump", _KUBERNETES
+                ),
+                "env.NCCL_DEBUG": Setting(
+                    "WARN", "NCCL prints nothing about its failures otherwise", sources.env("NCCL_DEBUG")
+                ),
+                "env.TORCH_FR_BUFFER_SIZE": Setting(
+                    "2000", "a hang leaves the last 2000 collectives of every rank as evidence", sources.FLIGHT_RECORDER
+                ),
+                "env.TORCH_NCCL_TRACE_BUFFER_SIZE": Setting("2000", _OLDER, sources.TORCH_NCCL),
                 "env.TORCH_NCCL_DUMP_ON_TIMEOUT": Setting(
-                    "1", "the flight recorder is written when a collective times out"
+                    "1", "the flight recorder is written when a collective times out", sources.TORCH_NCCL
                 ),
-                "env.TORCH_FR_DUMP_TEMP_FILE": _RECORDER_FILE,
-                "env.TORCH_NCCL_DEBUG_INFO_TEMP_FILE": Setting(
-                    _FLIGHT_RECORDER, "the same under the name that older torch reads"
+                "env.TORCH_FR_DUMP_TEMP_FILE": Setting(
+                    _FLIGHT_RECORDER,
+                    "the evidence outlives the container; torch's own place does not",
+                    sources.FLIGHT_RECORDER,
                 ),
+                "env.TORCH_NCCL_DEBUG_INFO_TEMP_FILE": Setting(_FLIGHT_RECORDER, _OLDER, sources.TORCH_NCCL),
             },
         ),
         Preset("none", "Nothing beyond the defaults.", {}),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.fabrics.catalogue import AUTO
+from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.derive import RULES, Surroundings, Values
 from kubectl_ddp.spec.document import make_program
 from kubectl_ddp.spec.doubt import Doubt
@@ -41,8 +43,20 @@ def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
     for rule in RULES:
         if rule.key not in values and (made := rule.make(values, surroundings)) is not None:
             values[rule.key], origins[rule.key] = made
+    _add_fabric(values, origins)
     spec = JobSpec(**_attributes(values))
     return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)))
+
+
+def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
+    """What the fabric says, where nobody has said anything."""
+    if values.get("fabric", AUTO) == AUTO:
+        values["fabric"], origins["fabric"] = fabric.chosen(values)
+    for key, given in fabric.layer(values["fabric"], fabric.facts_of(values)).items():
+        head, _, entry = key.partition(".")
+        is_said = key in values or (head == "env" and f"secretEnv.{entry}" in values)
+        if not is_said:
+            values[key], origins[key] = _parse(key, given), given.origin
 
 
 def merge(layers: Sequence[Layer]) -> dict[str, Given]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec import machines, mounts, queues
+from kubectl_ddp.spec import fabric, machines, mounts, queues
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.program import TRAINER, Module
 
@@ -141,6 +141,8 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     machines.spread_keys_are_said_once,
     mounts.paths_are_free,
     queues.the_gang_has_a_queue,
+    fabric.fits_the_nodes,
+    fabric.has_its_devices,
 )
 
 
@@ -173,6 +175,10 @@ DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Doubt]]]] = (
     _idle_gpus,
     _floating_image,
     machines.slices_of_one_gpu,
+    fabric.contradictions,
+    fabric.refusals,
+    fabric.grave_needs,
+    fabric.older_than_its_values,
 )
 
 

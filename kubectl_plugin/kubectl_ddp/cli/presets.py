@@ -1,0 +1,136 @@
+"""``kubectl ddp presets``."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.errors import NotFound
+
+PRESETS: Final = "preset"
+FABRIC: Final = "fabric"
+INDENT: Final = "    "
+
+
+@click.command()
+@click.argument("preset", required=False, metavar="[NAME]")
+@shared_options("json")
+def presets(options: Options, preset: str | None) -> None:
+    """List presets and fabrics; with NAME, every value of one, its reason and its source.
+
+    A preset holds values that suit a kind of machine, a fabric those of the network between GPUs. --preset and --fabric
+    choose them, and flags and job files win over both.
+    """
+    from kubectl_ddp.document import API_VERSION  # noqa: PLC0415 - help and completion do without
+
+    if preset is not None:
+        document = _document(preset)
+        shown: Sequence[str] = list(_lines(document))
+    else:
+        document = {"items": [{key: each[key] for key in ("name", "type", "summary", "source")} for each in _all()]}
+        shown = _table(
+            [("NAME", "TYPE", "SUMMARY"), *((i["name"], i["type"], i["summary"]) for i in document["items"])]
+        )
+    if options.output == "json":
+        kind = "Preset" if preset is not None else "PresetList"
+        click.echo(json.dumps({"apiVersion": API_VERSION, "kind": kind, **document}, indent=2))
+    else:
+        click.echo("\n".join(shown))
+
+
+def _document(name: str) -> dict[str, Any]:
+    """One preset or fabric as data. Raises NotFound."""
+    found = {each["name"]: each for each in _all()}
+    if name not in found:
+        import difflib  # noqa: PLC0415 - needed on this error alone
+
+        close = difflib.get_close_matches(name, found, n=1)
+        hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(found)}."
+        raise NotFound(f"There is no preset and no fabric '{name}'.", hint=hint)
+    return found[name]
+
+
+def _all() -> Iterator[dict[str, Any]]:
+    from kubectl_ddp.fabrics.catalogue import FABRICS  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.fabrics.model import SET  # noqa: PLC0415
+    from kubectl_ddp.spec.presets import PRESETS as ALL  # noqa: PLC0415
+
+    for preset in ALL.values():
+        values = [
+            {"key": key, "value": each.value, "reason": each.reason, "source": each.source, "set": True}
+            for key, each in preset.settings.items()
+        ]
+        yield {"name": preset.name, "type": PRESETS, "summary": preset.summary, "source": "", "values": values}
+    for fabric in FABRICS.values():
+        values = [
+            {
+                "key": entry.key,
+                "value": entry.value,
+                "reason": entry.reason,
+                "source": entry.source,
+                "set": entry.emission in SET,
+                "emission": str(entry.emission),
+                "since": entry.since,
+                "before": entry.before,
+                "machines": list(entry.machines),
+            }
+            for entry in fabric.entries
+        ]
+        yield {
+            "name": fabric.name,
+            "type": FABRIC,
+            "summary": fabric.summary,
+            "source": fabric.source,
+            "values": values,
+            "needs": [{"sentence": need.sentence, "source": need.source} for need in fabric.needs],
+            "refuses": [
+                {"name": each.name, "value": each.value, "reason": each.reason, "source": each.source}
+                for each in fabric.refusals
+            ],
+        }
+
+
+def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{document['name']} ({document['type']}): {document['summary']}"
+    yield from _values("Sets:", [value for value in document["values"] if value["set"]])
+    if document["type"] == PRESETS:
+        return
+    yield from _values("Leaves to the site and to the pod:", [each for each in document["values"] if not each["set"]])
+    yield from _sentences("Needs:", [(need["sentence"], need["source"]) for need in document["needs"]])
+    against = [
+        (f"{each['name']}{'' if each['value'] == '*' else '=' + each['value']}: {each['reason']}", each["source"])
+        for each in document["refuses"]
+    ]
+    yield from _sentences("Warns of:", against)
+
+
+def _values(title: str, values: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    told = [(f"{value['key']}: {value['value']}{_bounds(value)}", value["reason"], value["source"]) for value in values]
+    yield f"\n{title}" if told else f"\n{title} nothing"
+    for head, reason, source in told:
+        yield from (f"  {head}", f"{INDENT}{reason}", f"{INDENT}{source}")
+
+
+def _bounds(value: Mapping[str, Any]) -> str:
+    words = [f"on {', '.join(value['machines'])}"] if value.get("machines") else []
+    words += [f"NCCL {value['since']} and newer"] if value.get("since") else []
+    words += [f"NCCL before {value['before']}"] if value.get("before") else []
+    return f"   ({'; '.join(words)})" if words else ""
+
+
+def _sentences(title: str, told: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if told:
+        yield f"\n{title}"
+    for sentence, source in told:
+        yield from textwrap.wrap(sentence, 110, initial_indent="  ", subsequent_indent=INDENT)
+        yield f"{INDENT}{source}"
+
+
+def _table(rows: Sequence[tuple[str, str, str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {summary}" for name, kind, summary in rows]

@@ -1,0 +1,86 @@
+"""AWS: Elastic Fabric Adapter, through Amazon's plugin for NCCL."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubectl_ddp.fabrics import sources
+from kubectl_ddp.fabrics.model import Entry, Need, Profile, Refusal
+from kubectl_ddp.fabrics.plain import INTERFACES, LOCKED_MEMORY
+
+RESOURCE: Final = "vpc.amazonaws.com/efa"
+ADAPTERS: Final = {
+    "p4d.24xlarge": 4,
+    "p4de.24xlarge": 4,
+    "p5.48xlarge": 32,
+    "p5e.48xlarge": 32,
+    "p5en.48xlarge": 16,
+    "p6-b200.48xlarge": 8,
+    "p6e-gb200.36xlarge": 4,
+    "g6.48xlarge": 1,
+}
+"""Type of machine to its adapters; a job takes them all."""
+
+_OBSOLETE: Final = "the plugin and libfabric do it themselves, and it is harmful or without effect since"
+_ITS_OWN: Final = "the plugin sets what suits the machine, and only where nothing is set"
+_OBSOLETES: Final = ("FI_EFA_FORK_SAFE", "RDMAV_*", "FI_EFA_USE_DEVICE_RDMA", "FI_PROVIDER")
+_ITS_OWNS: Final = ("NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_MIN_CHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NET_GDR_LEVEL")
+
+EFA: Final = Profile(
+    name="aws-efa",
+    summary="AWS machines with Elastic Fabric Adapters (p4d, p5, p5e, p5en, p6, g6).",
+    source=sources.EFA_PLUGIN,
+    entries=(
+        Entry(
+            key="env.NCCL_NET",
+            value="AWS Libfabric",
+            reason="the name that every version of the plugin answers to; without the plugin NCCL ends at the start "
+            "instead of crawling over TCP",
+            source=sources.EFA_PLUGIN,
+        ),
+        *(
+            Entry(
+                key="rdma",
+                value=f"{RESOURCE}={count}",
+                reason="all adapters of the machine: with fewer, NCCL's picture of it is wrong",
+                source=sources.EFA_TYPES,
+                machines=(machine,),
+            )
+            for machine, count in ADAPTERS.items()
+        ),
+        Entry(
+            key="resource.hugepages-2Mi",
+            value="5120Mi",
+            reason="libfabric keeps its buffers in huge pages, which Amazon's machine images reserve",
+            source=sources.EKS,
+        ),
+        *INTERFACES,
+    ),
+    needs=(
+        Need(
+            sentence="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl).",
+            source=sources.EFA_PLUGIN,
+        ),
+        Need(
+            sentence="The security group of the machines must allow all traffic to and from itself, and one cluster "
+            "placement group should hold them.",
+            source=sources.EKS,
+        ),
+        LOCKED_MEMORY,
+    ),
+    refusals=(
+        *(Refusal(name=name, reason=_OBSOLETE, source=sources.EFA) for name in _OBSOLETES),
+        *(Refusal(name=name, reason=_ITS_OWN, source=sources.EFA) for name in _ITS_OWNS),
+        Refusal(
+            name="NCCL_NVLS_ENABLE",
+            value="0",
+            reason="only NCCL before 2.18.5 needed it, and there the plugin does it",
+            source=sources.EFA,
+        ),
+        Refusal(name="NCCL_IB_*", reason="EFA is no InfiniBand device to NCCL", source=sources.EFA),
+    ),
+    devices=(RESOURCE,),
+    hints={machine: f"{RESOURCE}={count}" for machine, count in ADAPTERS.items()},
+)
+
+PROFILES: Final = (EFA,)

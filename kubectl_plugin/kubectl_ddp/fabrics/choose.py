@@ -1,0 +1,117 @@
+"""Which fabric a job's other words speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from kubectl_ddp.fabrics.catalogue import JOINT, NONE
+from kubectl_ddp.fabrics.emitted import Facts
+
+RACKS: Final = "gb200-mnnvl"
+
+MACHINES: Final[Sequence[tuple[str, str]]] = (
+    ("p6e-gb200.*", "gb200-mnnvl+aws-efa"),
+    ("p4d*.24xlarge", "aws-efa"),
+    ("p5*.48xlarge", "aws-efa"),
+    ("p6-b200.48xlarge", "aws-efa"),
+    ("a3-highgpu-8g", "gcp-tcpx"),
+    ("a3-megagpu-8g", "gcp-tcpxo"),
+    ("a3-ultragpu-8g", "gcp-gib"),
+    ("a4-highgpu-8g", "gcp-gib"),
+    ("a4x-highgpu-4g", "gb200-mnnvl+gcp-gib"),
+    ("a4x-maxgpu-4g*", "gb200-mnnvl+gcp-gib-dra"),
+    ("Standard_ND96*_A100_v4", "azure-ib"),
+    ("Standard_ND96is*_H[12]00_v5", "azure-ib"),
+    ("BM.GPU4.8", "oci-roce"),
+    ("BM.GPU.B4.8", "oci-roce"),
+    ("BM.GPU.A100-v2.8", "oci-roce"),
+    ("BM.GPU.[HB][123]00.8", "oci-roce"),
+    ("gd-8x*ib-*", "coreweave-ib"),
+    ("gb200-4x*", "gb200-mnnvl+coreweave-ib"),
+    ("gb300-4x*", "gb200-mnnvl+coreweave-roce"),
+)
+"""Types of machines, with ``*``, and the network that their cloud gives them."""
+ACCELERATORS: Final = {
+    "nvidia-h100-80gb": "gcp-tcpx",
+    "nvidia-h100-mega-80gb": "gcp-tcpxo",
+    "nvidia-h200-141gb": "gcp-gib",
+    "nvidia-b200": "gcp-gib",
+    "nvidia-gb200": "gb200-mnnvl+gcp-gib",
+}
+"""GKE's label ``cloud.google.com/gke-accelerator``."""
+WHOLE_MACHINES: Final = frozenset({4, 8})
+DEVICES: Final[Sequence[tuple[str, str]]] = (
+    ("vpc.amazonaws.com/efa", "aws-efa"),
+    ("nvidia.com/rdma-vf", "oci-roce"),
+    ("*roce*", "roce"),
+    ("*", "ib"),
+)
+"""Names of RDMA resources; ``ib`` and ``roce`` set the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A fabric, and what it was chosen for."""
+
+    name: str
+    about: str
+    """The key that spoke of it."""
+    reason: str
+
+
+def choose(facts: Facts) -> Choice:
+    """The fabric of nodes such as these; ``none`` where nothing tells."""
+    for rule in RULES:
+        if choice := rule(facts):
+            return choice
+    return Choice(NONE, "rdma", "nothing says which network the machines have")
+
+
+def _without_gpus(facts: Facts) -> Choice | None:
+    return None if facts.gpus else Choice("gloo-cpu", "gpus", "no GPU, so collectives are gloo's")
+
+
+def _one_node(facts: Facts) -> Choice | None:
+    return Choice("single-node-nvlink", "nnodes", "one node needs no network") if facts.nodes == 1 else None
+
+
+def _machine(facts: Facts) -> Choice | None:
+    found = [name for pattern, name in MACHINES if fnmatchcase(facts.machine, pattern)]
+    return Choice(found[0], "nodeSelector", f"the network of {facts.machine}") if found else None
+
+
+def _accelerator(facts: Facts) -> Choice | None:
+    """Only for whole machines: smaller ones have the same GPUs and none of the networks."""
+    if facts.accelerator not in ACCELERATORS or facts.gpus not in WHOLE_MACHINES:
+        return None
+    return Choice(ACCELERATORS[facts.accelerator], "nodeSelector", f"the network of {facts.accelerator}")
+
+
+def _racks(facts: Facts) -> Choice | None:
+    if not any(product in facts.gpu_type for product in ("GB200", "GB300")):
+        return None
+    name = JOINT.join([RACKS, *_of_devices(facts.devices)])
+    return Choice(name, "gpuType", f"{facts.gpu_type} is joined by NVLink within its rack")
+
+
+def _devices(facts: Facts) -> Choice | None:
+    found = _of_devices(facts.devices)
+    return Choice(found[0], "rdma", f"{facts.devices} is an RDMA device") if found else None
+
+
+def _of_devices(resource: str) -> list[str]:
+    return [name for pattern, name in DEVICES if resource and fnmatchcase(resource, pattern)][:1]
+
+
+RULES: Final[Sequence[Callable[[Facts], Choice | None]]] = (
+    _without_gpus,
+    _one_node,
+    _machine,
+    _accelerator,
+    _racks,
+    _devices,
+)
+"""In order: the first that knows decides."""

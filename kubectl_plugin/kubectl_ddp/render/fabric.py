@@ -1,0 +1,74 @@
+"""What a fabric adds to the objects: fields for which a job has no word. Nothing of it needs a privilege."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ddp_trainer.contract import Exit
+from kubectl_ddp.fabrics.model import Target
+from kubectl_ddp.render.pod import literal
+from kubectl_ddp.spec.fabric import additions
+from kubectl_ddp.spec.model import JobSpec
+
+LAUNCHER: Final = "ddp-launch"
+MULTUS: Final = "k8s.v1.cni.cncf.io/networks"
+CHANNEL: Final = "channel"
+"""Name of the claim for a channel of a ComputeDomain."""
+TEMPLATES: Final = {
+    Target.COMPUTE_DOMAIN: "compute-domain.yaml.j2",
+    Target.CLAIM: "resource-claim-template.yaml.j2",
+}
+
+
+def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
+    """The templates' part; this machine has no such network."""
+    added = {} if is_local else {target: _of(spec, target) for target in Target}
+    claims = [*added.get(Target.CLAIM, ()), *([CHANNEL] if added.get(Target.COMPUTE_DOMAIN) else ())]
+    load = list(added.get(Target.LOAD, {}).values())
+    libraries = list(added.get(Target.LIBRARY_PATH, {}).values())
+    return {
+        "fabric_annotations": {} if is_local else added[Target.ANNOTATION] | _networks(spec),
+        "fabric_resources": added.get(Target.RESOURCE, {}),
+        "node_labels": list(added.get(Target.NODE_LABEL, {})),
+        "claims": {name: f"{spec.name}-{name}" for name in claims},
+        "compute_domain_nodes": next((int(nodes) for nodes in added.get(Target.COMPUTE_DOMAIN, {}).values()), None),
+        "devices": [_devices(value) for value in added.get(Target.CLAIM, {}).values()],
+        "fabric_templates": [TEMPLATES[target] for target in TEMPLATES if added.get(target)],
+        "launch_command": _command(spec, load, libraries) if load or libraries else [LAUNCHER],
+    }
+
+
+def _of(spec: JobSpec, target: Target) -> dict[str, str]:
+    """Name to value of the additions of one kind."""
+    return {entry.name: entry.value for entry in additions(spec) if entry.target == target}
+
+
+def _networks(spec: JobSpec) -> dict[str, str]:
+    return {MULTUS: ",".join(spec.networks)} if spec.networks else {}
+
+
+def _devices(value: str) -> dict[str, Any]:
+    device_class, _, count = value.partition("=")
+    return {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": int(count)}
+
+
+def _command(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> list[str]:
+    """The launcher behind a shell that reads the vendor's script; what the job says itself outlasts it."""
+    lines = [_before_the_rest("LD_LIBRARY_PATH", libraries)] if libraries else []
+    if load:
+        said = [name for name in (*spec.env, *spec.secret_env) if name.startswith("NCCL_")]
+        lines.append(f'kept="$(declare -p {" ".join(said)})"' if said else "kept=")
+        lines += [_read(path) for path in load]
+        lines.append('eval "$kept"')
+    return ["bash", "-c", literal("\n".join([*lines, f'exec {LAUNCHER} "$@"'])), LAUNCHER]
+
+
+def _before_the_rest(name: str, directories: Sequence[str]) -> str:
+    return f'export {name}={":".join(directories)}"${{{name}:+:${name}}}"'
+
+
+def _read(path: str) -> str:
+    missing = f"{path} is not there: the machine, its image or its cluster has not set up this network."
+    return f"[[ -r {path} ]] || {{ echo {shlex.quote(missing)} >&2; exit {Exit.DO_NOT_RESTART:d}; }}\nsource {path}"

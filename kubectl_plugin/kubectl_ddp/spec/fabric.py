@@ -1,0 +1,209 @@
+"""A job and its fabric: which one it is, what it adds to the job, and what stands against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.fabrics.catalogue import AUTO, NONE, meant, profiles
+from kubectl_ddp.fabrics.choose import choose
+from kubectl_ddp.fabrics.emitted import Facts, emitted, too_new
+from kubectl_ddp.fabrics.model import Entry, Need, Profile, Target
+from kubectl_ddp.fabrics.version import nccl_of
+from kubectl_ddp.spec.doubt import Doubt
+from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.quantity import BadValue
+from kubectl_ddp.spec.values import Raw, text
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.model import JobSpec
+
+MACHINE: Final = "node.kubernetes.io/instance-type"
+"""Label that clouds give their machines."""
+ACCELERATOR: Final = "cloud.google.com/gke-accelerator"
+LISTS: Final = frozenset({"topology", "networks"})
+"""Keys whose values are lists; a fabric writes them with commas."""
+TARGETS: Final = frozenset(Target)
+
+
+def parse_fabric(raw: Raw) -> str:
+    """The name of a fabric, ``auto`` or ``none``. Raises BadValue."""
+    name = text(raw)
+    if name != AUTO:
+        try:
+            profiles(name)
+        except LookupError as error:
+            raise BadValue(str(error), hint=meant(name)) from None
+    return name
+
+
+def facts_of(values: Mapping[str, Any]) -> Facts:
+    """What the values of a job, by dotted key, say of its nodes."""
+    rdma = values.get("rdma")
+    return Facts(
+        nodes=values["nnodes"].maximum,
+        gpus=values["gpus"],
+        machine=values.get(f"nodeSelector.{MACHINE}", ""),
+        gpu_type=values.get("gpuType", ""),
+        accelerator=values.get(f"nodeSelector.{ACCELERATOR}", ""),
+        devices=rdma.resource if rdma else "",
+        nccl=nccl_of(values["image"]),
+    )
+
+
+def facts_of_job(spec: JobSpec) -> Facts:
+    """The same of a job that is complete."""
+    return Facts(
+        nodes=spec.nnodes.maximum,
+        gpus=spec.gpus,
+        machine=spec.node_selector.get(MACHINE, ""),
+        gpu_type=spec.gpu_type or "",
+        accelerator=spec.node_selector.get(ACCELERATOR, ""),
+        devices=spec.rdma.resource if spec.rdma else "",
+        nccl=nccl_of(spec.image),
+    )
+
+
+def chosen(values: Mapping[str, Any]) -> tuple[str, Origin]:
+    """The fabric of which the values speak."""
+    choice = choose(facts_of(values))
+    return choice.name, Origin(Kind.RULE, choice.about, choice.reason)
+
+
+def layer(name: str, facts: Facts) -> Layer:
+    """What a fabric says in the words of a job."""
+    return {
+        entry.key: Given(_raw(entry), Origin(Kind.FABRIC, name, entry.why))
+        for entry in emitted(name, facts)
+        if entry.target not in TARGETS
+    }
+
+
+def additions(spec: JobSpec) -> list[Entry]:
+    """What it says for which a job has no word: fields of the objects."""
+    return [entry for entry in emitted(spec.fabric, facts_of_job(spec)) if entry.target in TARGETS]
+
+
+def explained(spec: JobSpec) -> Iterator[tuple[str, str, Origin]]:
+    """Those additions as a row each: key, value, origin."""
+    for entry in additions(spec):
+        yield entry.key, entry.value, Origin(Kind.FABRIC, spec.fabric, entry.why)
+
+
+def sets_anything(spec: JobSpec) -> bool:
+    """Whether the fabric adds anything to the job."""
+    return bool(emitted(spec.fabric, facts_of_job(spec)))
+
+
+def notes(spec: JobSpec) -> Iterator[str]:
+    """What the cluster and the image must bring along."""
+    for need in _needs(spec):
+        yield f"fabric {spec.fabric}: {need.sentence} ({need.source})"
+    if spec.fabric == NONE and spec.gpus and spec.nnodes.maximum > 1:
+        yield (
+            "Nothing says which network the machines have, so NCCL looks for one by itself, and takes TCP without a "
+            "word where RDMA cannot be used; --fabric names it."
+        )
+
+
+def fits_the_nodes(spec: JobSpec) -> None:
+    """A fabric joins GPUs, or has none; and some end at the machine."""
+    for profile in profiles(spec.fabric):
+        if profile.has_gpus and not spec.gpus:
+            raise UsageError(
+                f"The fabric {profile.name} joins GPUs, and the job asks for none.",
+                hint="Add --gpus, or leave --fabric out.",
+            )
+        if not profile.has_gpus and spec.gpus:
+            raise UsageError(
+                f"The fabric {profile.name} is for jobs without GPUs, and this one asks for {spec.gpus} per node.",
+                hint="Leave one of them out.",
+            )
+        if profile.largest is not None and spec.nnodes.maximum > profile.largest:
+            raise UsageError(
+                f"The fabric {profile.name} ends at one machine, and the job may have {spec.nnodes.maximum} nodes.",
+                hint="Name the network between the machines, or leave --fabric out.",
+            )
+
+
+def has_its_devices(spec: JobSpec) -> None:
+    """A pod sees the RDMA devices that it asks for, and no others."""
+    for profile in profiles(spec.fabric):
+        if not profile.devices or spec.nnodes.maximum == 1:
+            continue
+        if spec.rdma is None:
+            raise UsageError(
+                f"The fabric {profile.name} needs RDMA devices, and the job asks for none.", hint=_ask_for(profile)
+            )
+        if not spec.rdma.resource.startswith(profile.devices):
+            raise UsageError(
+                f"rdma asks for '{spec.rdma.resource}', which is no device of the fabric {profile.name}.",
+                hint=_ask_for(profile),
+            )
+
+
+def contradictions(spec: JobSpec) -> Iterator[Doubt]:
+    """Values of the user where the fabric has others."""
+    values = {f"env.{name}": value for name, value in spec.env.items()}
+    values |= {f"nodeSelector.{name}": value for name, value in spec.node_selector.items()}
+    values |= {"rdma": str(spec.rdma)} if spec.rdma else {}
+    for entry in emitted(spec.fabric, facts_of_job(spec)):
+        mine = values.get(entry.key, entry.value)
+        if mine != entry.value:
+            yield Doubt(
+                f"{entry.key} is '{mine}', and the fabric {spec.fabric} says '{entry.value}': {entry.reason}.",
+                "Yours is taken; leave it out, or say --fabric none.",
+            )
+
+
+def refusals(spec: JobSpec) -> Iterator[Doubt]:
+    """Variables of the user that stand against the fabric."""
+    set_by_it = {entry.key: entry.value for entry in emitted(spec.fabric, facts_of_job(spec))}
+    variables: dict[str, str | None] = {**spec.env, **dict.fromkeys(spec.secret_env)}
+    for profile in profiles(spec.fabric):
+        for name, value in variables.items():
+            found = [refusal for refusal in profile.refusals if refusal.matches(name, value)][:1]
+            for refusal in found if f"env.{name}" not in set_by_it else ():
+                said = name if value is None else f"{name}={value}"
+                yield Doubt(
+                    f"{said} stands against the fabric {profile.name}: {refusal.reason}.",
+                    "Yours is taken; leave it out, or name another fabric.",
+                )
+
+
+def grave_needs(spec: JobSpec) -> Iterator[Doubt]:
+    """What would end the job at its start, or slow it down, if the cluster did not have it."""
+    for need in _needs(spec):
+        if need.is_grave:
+            yield Doubt(f"fabric {spec.fabric}: {need.sentence}")
+
+
+def older_than_its_values(spec: JobSpec) -> Iterator[Doubt]:
+    """Values that the NCCL of the image does not know yet."""
+    facts = facts_of_job(spec)
+    for entry in too_new(spec.fabric, facts):
+        nccl = ".".join(map(str, facts.nccl or ()))
+        yield Doubt(
+            f"The fabric {spec.fabric} sets {entry.name} from NCCL {entry.since} on, and the image '{spec.image}' says "
+            f"{nccl}: it is left out.",
+            "Use an image with a newer one.",
+        )
+
+
+def _raw(entry: Entry) -> Raw:
+    words: Sequence[str] = entry.value.split(",")
+    return list(words) if entry.key in LISTS else entry.value
+
+
+def _needs(spec: JobSpec) -> Iterator[Need]:
+    variables = {*spec.env, *spec.secret_env}
+    for profile in profiles(spec.fabric):
+        yield from (need for need in profile.needs if need.unless not in variables)
+
+
+def _ask_for(profile: Profile) -> str:
+    known = ", ".join(f"{devices} on {machine}" for machine, devices in profile.hints.items())
+    name = profile.devices[0] if not profile.devices[0].endswith("/") else f"{profile.devices[0]}NAME"
+    more = f" {known}; or name the machine with --node-selector {MACHINE}=TYPE" if known else ""
+    return f"Say --rdma {name}=COUNT.{more}{'.' if more else ''}"

@@ -1,0 +1,130 @@
+"""``kubectl ddp presets``, and what the other commands say about a fabric."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.cli.candidates import OFFERS, Words
+from kubectl_ddp.cli.group import root
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.fabrics.catalogue import FABRICS
+from kubectl_ddp.spec.presets import PRESETS
+
+JOB = ["--module", "a", "--nnodes", "2", "--gpus", "8"]
+
+
+def test_all_presets_and_fabrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["presets"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "TYPE", "SUMMARY"]
+    assert [row.split()[:2] for row in rows] == [
+        *([name, "preset"] for name in PRESETS),
+        *([name, "fabric"] for name in FABRICS),
+    ]
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *FABRICS])
+def test_every_value_of_each_is_shown_with_its_reason_and_source(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["presets", name]) == 0
+    shown = capsys.readouterr().out
+    assert run(["presets", name, "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["apiVersion"], document["kind"], document["name"]) == ("cli.ddp/v1", "Preset", name)
+    for value in document["values"]:
+        assert f"  {value['key']}: {value['value']}" in shown
+        assert value["source"].startswith("https://")
+        assert f"    {value['reason']}\n    {value['source']}" in shown
+    for need in document.get("needs", ()):
+        assert need["source"] in shown
+
+
+def test_what_is_set_is_told_apart_from_what_is_left_to_the_site(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["presets", "roce"]) == 0
+    sets, leaves = capsys.readouterr().out.split("Leaves to the site and to the pod:")
+    assert "env.NCCL_IB_GID_INDEX: 3   (NCCL before 2.21)" in sets
+    assert "env.NCCL_IB_TC" in leaves
+    assert run(["presets", "aws-efa"]) == 0
+    assert "rdma: vpc.amazonaws.com/efa=32   (on p5.48xlarge)" in capsys.readouterr().out
+
+
+def test_the_list_is_also_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["presets", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "PresetList"
+    assert {item["name"] for item in document["items"]} == {*PRESETS, *FABRICS}
+
+
+def test_a_name_that_is_none_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["presets", "aws-efs"]) == 3
+    told = capsys.readouterr()
+    assert told.err == "error: There is no preset and no fabric 'aws-efs'. Did you mean 'aws-efa'?\n"
+    assert told.out == ""
+
+
+def test_a_misspelt_fabric_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", *JOB, "--fabric", "aws-efs"]) == 2
+    assert capsys.readouterr().err == "error: --fabric: 'aws-efs' is no fabric. Did you mean 'aws-efa'?\n"
+
+
+def test_render_explains_every_value_of_the_fabric_and_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = "node.kubernetes.io/instance-type=p5.48xlarge"
+    assert run(["render", *JOB, "--node-selector", machine, "--explain"]) == 0
+    table, _, _notes = capsys.readouterr().out.partition("\n\n")
+    rows = {line.split()[0]: line for line in table.splitlines()}
+    for key in ("env.NCCL_NET", "rdma", "resource.hugepages-2Mi"):
+        assert "  fabric aws-efa: " in rows[key]
+        assert "(https://" in rows[key]
+    assert "rule nodeSelector: the network of p5.48xlarge" in rows["fabric"]
+    assert run(["render", *JOB, "--node-selector", machine, "--explain", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    [field] = [field for field in document["fields"] if field["field"] == "resource.hugepages-2Mi"]
+    assert (field["value"], field["from"], field["place"]) == ("5120Mi", "fabric", "aws-efa")
+    assert any("EFA installer" in note for note in document["notes"])
+
+
+def test_a_contradiction_is_a_warning_and_the_job_is_rendered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", *JOB, "--rdma", "rdma/ib=8", "--env", "NCCL_NET=Socket"]) == 0
+    told = capsys.readouterr()
+    assert "warning: env.NCCL_NET is 'Socket', and the fabric ib says 'IB'" in told.err
+    assert "value: Socket" in told.out
+
+
+def test_the_lint_looks_at_what_the_fabric_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lint", *JOB, "--fabric", "ib", "--rdma", "rdma/ib=8", "--env", "NCCL_IB_DISABLE=1"]) == 4
+    assert "error N45" in capsys.readouterr().out
+    assert run(["lint", *JOB, "--fabric", "oci-roce", "--rdma", "nvidia.com/rdma-vf=16", "--strict"]) == 0
+
+
+@pytest.mark.parametrize("fabric", ["aws-efa", "gb200-mnnvl+gcp-gib"])
+def test_on_this_machine_the_fabric_is_left_aside(
+    fabric: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    devices = ["--rdma", "vpc.amazonaws.com/efa=32"] if fabric == "aws-efa" else []
+    assert run(["render", *JOB, "--fabric", fabric, *devices, "--env", "A=1", "--local"]) == 0
+    told = capsys.readouterr()
+    assert f"warning: The fabric {fabric} is between machines, and means nothing on one; it is left aside." in told.err
+    assert "name: NCCL_NET" not in told.out
+    assert "hugepages" not in told.out
+    assert "ComputeDomain" not in told.out
+    assert "name: A\n" in told.out
+    assert run(["render", *JOB, "--fabric", fabric, *devices, "--local", "--explain"]) == 0
+    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fabric ")]
+    assert "rule --local" in row
+
+
+def test_on_this_machine_a_job_without_a_fabric_is_warned_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "--module", "a", "--nproc", "2", "--local"]) == 0
+    assert "fabric" not in capsys.readouterr().err
+
+
+def test_names_are_completed() -> None:
+    command = root().get_command(None, "presets")  # type: ignore[arg-type]
+    assert command is not None
+    offered = [each.value for each in OFFERS["preset"](Words(command, ()))]
+    assert {"gpu-nccl", "aws-efa"} <= set(offered)
+    assert len(offered) == len(set(offered))
+    assert {"auto", "none", "ib"} <= {each.value for each in OFFERS["job_fabric"](Words(command, ()))}
