@@ -250,7 +250,7 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert found[Env.METRICS_PORT] == "9464"
     assert found[Env.GRACE_SECONDS] == "30"
     assert found[Env.SHARE_STORE_OFF] == "1"
-    launchers = {Env.METRICS_ADDRESS, Env.METRICS_DIR, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE}
+    launchers = {Env.CHANNEL, Env.METRICS_ADDRESS, Env.METRICS_DIR, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE}
     assert set(Env) - set(found) == launchers | SWITCHES
 
 

@@ -43,6 +43,7 @@ ACCELERATORS: Final = {
 }
 """GKE's label ``cloud.google.com/gke-accelerator``."""
 WHOLE_MACHINES: Final = frozenset({4, 8})
+"""GPUs of the machines above."""
 DEVICES: Final[Sequence[tuple[str, str]]] = (
     ("vpc.amazonaws.com/efa", "aws-efa"),
     ("nvidia.com/rdma-vf", "oci-roce"),
@@ -79,12 +80,15 @@ def _one_node(facts: Facts) -> Choice | None:
 
 
 def _machine(facts: Facts) -> Choice | None:
+    """Only for whole machines: the fabric's devices are all of the machine's, and others may run beside this job."""
+    if facts.gpus not in WHOLE_MACHINES:
+        return None
     found = [name for pattern, name in MACHINES if fnmatchcase(facts.machine, pattern)]
     return Choice(found[0], "nodeSelector", f"the network of {facts.machine}") if found else None
 
 
 def _accelerator(facts: Facts) -> Choice | None:
-    """Only for whole machines: smaller ones have the same GPUs and none of the networks."""
+    """Only for whole machines, as well: smaller ones have the same GPUs and none of the networks."""
     if facts.accelerator not in ACCELERATORS or facts.gpus not in WHOLE_MACHINES:
         return None
     return Choice(ACCELERATORS[facts.accelerator], "nodeSelector", f"the network of {facts.accelerator}")

@@ -58,7 +58,7 @@ def lines() -> Iterator[str]:
 def _choices() -> Iterator[str]:
     yield from ("", "## What `auto` goes by", "", "| Said | Fabric |", "| --- | --- |")
     said: Sequence[tuple[str, str]] = (
-        *((f"`node.kubernetes.io/instance-type={pattern}`", name) for pattern, name in MACHINES),
+        *((f"`node.kubernetes.io/instance-type={pattern}`, 4 or 8 GPUs", name) for pattern, name in MACHINES),
         *(
             (f"`cloud.google.com/gke-accelerator={label}`, whole machines", name)
             for label, name in ACCELERATORS.items()

@@ -13,10 +13,11 @@ from kubectl_ddp.fabrics.model import Entry, Need, Profile, Target
 from kubectl_ddp.fabrics.version import nccl_of
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
-from kubectl_ddp.spec.quantity import BadValue
+from kubectl_ddp.spec.quantity import BadValue, Nodes
 from kubectl_ddp.spec.values import Raw, text
 
 if TYPE_CHECKING:
+    from kubectl_ddp.spec.machines import Rdma
     from kubectl_ddp.spec.model import JobSpec
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
@@ -40,28 +41,26 @@ def parse_fabric(raw: Raw) -> str:
 
 def facts_of(values: Mapping[str, Any]) -> Facts:
     """What the values of a job, by dotted key, say of its nodes."""
-    rdma = values.get("rdma")
-    return Facts(
-        nodes=values["nnodes"].maximum,
-        gpus=values["gpus"],
-        machine=values.get(f"nodeSelector.{MACHINE}", ""),
-        gpu_type=values.get("gpuType", ""),
-        accelerator=values.get(f"nodeSelector.{ACCELERATOR}", ""),
-        devices=rdma.resource if rdma else "",
-        nccl=nccl_of(values["image"]),
-    )
+    labels = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("nodeSelector.")}
+    return _facts(values["nnodes"], values["gpus"], labels, values.get("gpuType"), values.get("rdma"), values["image"])
 
 
 def facts_of_job(spec: JobSpec) -> Facts:
     """The same of a job that is complete."""
+    return _facts(spec.nnodes, spec.gpus, spec.node_selector, spec.gpu_type, spec.rdma, spec.image)
+
+
+def _facts(
+    nodes: Nodes, gpus: int, labels: Mapping[str, str], gpu_type: str | None, rdma: Rdma | None, image: str
+) -> Facts:
     return Facts(
-        nodes=spec.nnodes.maximum,
-        gpus=spec.gpus,
-        machine=spec.node_selector.get(MACHINE, ""),
-        gpu_type=spec.gpu_type or "",
-        accelerator=spec.node_selector.get(ACCELERATOR, ""),
-        devices=spec.rdma.resource if spec.rdma else "",
-        nccl=nccl_of(spec.image),
+        nodes=nodes.maximum,
+        gpus=gpus,
+        machine=labels.get(MACHINE, ""),
+        gpu_type=gpu_type or "",
+        accelerator=labels.get(ACCELERATOR, ""),
+        devices=rdma.resource if rdma else "",
+        nccl=nccl_of(image),
     )
 
 

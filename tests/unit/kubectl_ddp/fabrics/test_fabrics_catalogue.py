@@ -285,6 +285,7 @@ def test_the_name_of_an_image_may_say_its_nccl(image: str, nccl: tuple[int, ...]
         ({}, "none"),
         ({"machine": "m7i.large"}, "none"),
         ({"machine": "p5en.48xlarge"}, "aws-efa"),
+        ({"machine": "p5en.48xlarge", "gpus": 1}, "none"),
         ({"machine": "p6e-gb200.36xlarge"}, "gb200-mnnvl+aws-efa"),
         ({"accelerator": "nvidia-h100-mega-80gb"}, "gcp-tcpxo"),
         ({"accelerator": "nvidia-h100-mega-80gb", "gpus": 1}, "none"),
