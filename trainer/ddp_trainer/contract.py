@@ -57,6 +57,8 @@ class Env(StrEnum):
     """``off``, ``warn`` or ``act``: what ``--on-hang`` is by default."""
     HANG_FLOOR = "DDP_HANG_FLOOR"
     """Seconds, what ``--hang-floor`` is by default."""
+    ZYGOTE = "DDP_ZYGOTE"
+    """Seconds after a start of workers at which a process is made that later ones are forked from; 0 for none."""
     PULSE = "DDP_PULSE"
     """File that a worker marks what it is doing in; set by the launcher for its workers, and theirs alone."""
     LINT_IGNORE = "DDP_LINT_IGNORE"
@@ -68,7 +70,7 @@ class Env(StrEnum):
     """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
 
-SWITCHES: Final = frozenset({Env.PREFLIGHT, Env.ON_HANG, Env.HANG_FLOOR, Env.LINT_IGNORE})
+SWITCHES: Final = frozenset({Env.PREFLIGHT, Env.ON_HANG, Env.HANG_FLOOR, Env.ZYGOTE, Env.LINT_IGNORE})
 """Variables of the launcher that a job may set as it likes; the others are the launcher's and the platform's."""
 
 

@@ -84,7 +84,7 @@ def prepared_environment(base: Mapping[str, str], launch: Launch, local_rank: in
 
 def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str]:
     """What does not differ between workers; ``base`` is the launcher's own environment."""
-    defaults = {str(Env.SHARE_STORE_OFF): "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    defaults = {str(Env.SHARE_STORE_OFF): "1"}
     if launch.local_world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun's choice too
     return {**defaults, **base}

@@ -27,9 +27,6 @@ from ddp_trainer.launch.workers import Program
 GRACE_MARGIN_SECONDS: Final = 5.0
 """Of the grace that the pod was promised, kept for the launcher's own report."""
 
-ZYGOTE_VARIABLE: Final = "DDP_ZYGOTE"
-"""Seconds after a start of workers at which a zygote is started, 0 for none."""
-
 ZYGOTE_DELAY_SECONDS: Final = 5.0
 """By then workers have imported what they need, and are not slowed by a zygote that does."""
 
@@ -231,9 +228,9 @@ def care_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Care:
 
 def zygote_delay_of(environ: Mapping[str, str]) -> float:
     """Raises LaunchError."""
-    text = environ.get(ZYGOTE_VARIABLE, "") or str(ZYGOTE_DELAY_SECONDS)
+    text = environ.get(Env.ZYGOTE, "") or str(ZYGOTE_DELAY_SECONDS)
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
-        raise LaunchError(f"{ZYGOTE_VARIABLE}={text!r} is neither 0, for no zygote, nor a number of seconds.")
+        raise LaunchError(f"{Env.ZYGOTE}={text!r} is neither 0, for no zygote, nor a number of seconds.")
     return float(text)
 
 

@@ -174,6 +174,11 @@ class TestEnvironment:
         env = worker_environment(common_environment(base, self.launch()), self.launch(), self.generation(), 0, "/e")
         assert (env["OMP_NUM_THREADS"], env["RANK"], env["HOME"]) == ("8", "4", "/h")
 
+    def test_how_nccl_treats_errors_is_torchs_choice_or_the_users(self) -> None:
+        name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+        assert name not in common_environment({}, self.launch())
+        assert common_environment({name: "1"}, self.launch())[name] == "1"
+
     def test_a_single_worker_keeps_all_cores(self) -> None:
         env = worker_environment(
             common_environment({}, self.launch(local_world_size=1)),

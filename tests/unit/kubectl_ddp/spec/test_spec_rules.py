@@ -65,7 +65,7 @@ def test_variables_of_the_launcher_are_not_the_users(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["OMP_NUM_THREADS", "NCCL_DEBUG", "TORCH_LOGS", "PYTHONUNBUFFERED", "HOME", "DDP_PREFLIGHT"]
+    "name", ["OMP_NUM_THREADS", "NCCL_DEBUG", "TORCH_LOGS", "PYTHONUNBUFFERED", "HOME", *sorted(SWITCHES)]
 )
 def test_other_variables_are(name: str) -> None:
     assert a_job(env={name: "1"}).env == {name: "1"}
