@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.local.train_group import WorkerGroup
@@ -22,3 +25,16 @@ def test_every_pod_has_the_summary_and_no_rank_overwrites_it(tmp_path: Path) -> 
     about = {name: value for name, value in first.items() if name not in OWN}
     assert {name: second[name] for name in about} == about
     assert len(said) == 1
+
+
+def test_a_run_whose_words_nobody_reads_succeeds_all_the_same(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    summary = tmp_path / "summary.json"
+    command = [sys.executable, "-m", "ddp_trainer", "train", "--max-steps", "2", "--summary", str(summary)]
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=writing, cwd=tmp_path, check=False)
+    finally:
+        os.close(writing)
+    assert done.returncode == 0
+    assert json.loads(summary.read_text())["result"] == "succeeded"

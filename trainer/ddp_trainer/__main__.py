@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_trainer.contract import Exit
+from ddp_trainer.standard_streams import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
     from ddp_trainer.launch.workers import Program
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 def _launch(argv: Sequence[str]) -> int:
     if argv and argv[0] in SUBCOMMANDS:
         return SUBCOMMANDS[argv[0]](argv[1:])
+    if argv and argv[0].startswith(("--print", "--help", "-h")):
+        return run_for_a_reader(lambda: _start_launcher(argv), "ddp-launch")
+    return _start_launcher(argv)
+
+
+def _start_launcher(argv: Sequence[str]) -> int:
     from ddp_trainer.launch.cli import main  # noqa: PLC0415
     from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
 
@@ -52,13 +59,13 @@ def _train(argv: Sequence[str]) -> int:
 def _checkpoint(argv: Sequence[str]) -> int:
     from ddp_trainer.train.checkpoint_cli import main  # noqa: PLC0415
 
-    return main(argv)
+    return run_for_a_reader(lambda: main(argv), "ddp_trainer checkpoint")
 
 
 def _preflight(argv: Sequence[str]) -> int:
     from ddp_trainer.preflight.cli import main  # noqa: PLC0415
 
-    return main(argv)
+    return run_for_a_reader(lambda: main(argv), "ddp-launch preflight")
 
 
 def _collectives(argv: Sequence[str]) -> int:
@@ -89,15 +96,21 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    open_closed()
     name, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
-    if name not in COMMANDS:
-        print(f"ddp_trainer: {name!r} is none of the commands {', '.join(COMMANDS)}.", file=sys.stderr)
-        return Exit.USAGE
-    return COMMANDS[name](rest[:-1])
+    if name in COMMANDS:
+        return COMMANDS[name](rest[:-1])
+    usage = f"python -m ddp_trainer {{{','.join(COMMANDS)}}} [flags]; each tells its flags with --help"
+    if name in {"-h", "--help"}:
+        return run_for_a_reader(lambda: print(f"usage: {usage}") or Exit.SUCCESS, "ddp_trainer")
+    wrong = f"{name!r} is none of the commands" if name else "No command was given"
+    print(f"ddp_trainer: {wrong}: {usage}.", file=sys.stderr)
+    return Exit.USAGE
 
 
 def launch() -> int:
     """The console script ``ddp-launch``."""
+    open_closed()
     return _launch(sys.argv[1:])
 
 

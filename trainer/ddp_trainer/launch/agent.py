@@ -378,7 +378,7 @@ class Agent:
         self._restarts = dict(generation.restarts)
         master = f"{generation.master_address}:{generation.master_port}"
         rank = generation.node_rank(self._core.node.token)
-        say(f"generation {generation.number}: {size} workers, node {rank} of {nodes}, master {master}")
+        say(f"generation {generation.number}: {size} worker{'s' * (size > 1)}, node {rank} of {nodes}, master {master}")
 
     # ------------------------------------------------------------------ the end
 

@@ -49,12 +49,21 @@ class Flag:
 
 
 def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
     return int(text)
 
 
 TORCHRUN: Final = (
     Flag("--nnodes", "1:1", str, "number of nodes, or MIN:MAX"),
-    Flag("--nproc-per-node", "1", str, "workers per node: a number, auto, cpu, gpu or xpu"),
+    Flag("--nproc-per-node", "1", str, "workers per node: a number, auto, cpu or gpu"),
     Flag("--rdzv-backend", "static", str, "static, or c10d (also called ddp): the store of this package"),
     Flag("--rdzv-endpoint", "", str, "host:port of the store"),
     Flag("--rdzv-id", "none", str, "name of the run; agents of another are refused"),
@@ -135,7 +144,7 @@ OURS: Final = (
         f"look at all nodes before the first workers start: off, warn, strict; or ${Env.PREFLIGHT}",
         choices=("off", "warn", "strict"),
     ),
-    Flag("--metrics-port", None, _whole, f"serve the metrics of all ranks here; or ${Env.METRICS_PORT}"),
+    Flag("--metrics-port", None, _port, f"serve the metrics of all ranks here; or ${Env.METRICS_PORT}"),
     Flag("--preload", "", str, "modules that a restarted worker shall find imported already, besides torch"),
     Flag("--on-hang", "", str, f"a rank that others wait for in vain: off, warn or act; or ${Env.ON_HANG}"),
     Flag("--hang-floor", "", str, f"least seconds before a rank counts as hanging; or ${Env.HANG_FLOOR}"),

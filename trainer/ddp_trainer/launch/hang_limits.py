@@ -77,12 +77,14 @@ def policy_of(on_hang: str, floor: str, environ: Mapping[str, str]) -> HangPolic
     """From flags, else the environment. Raises LaunchError for a word or a number that cannot be meant."""
     word = on_hang or environ.get(Env.ON_HANG, "") or OnHang.WARN
     if word not in list(OnHang):
-        raise LaunchError(f"--on-hang {word!r} is none of {', '.join(OnHang)}.")
+        told = f"--on-hang {word!r}" if on_hang else f"{Env.ON_HANG}={word!r}"
+        raise LaunchError(f"{told} is none of {', '.join(OnHang)}.")
     text = floor or environ.get(Env.HANG_FLOOR, "")
     if not text:
         return HangPolicy(on_hang=OnHang(word))
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or not float(text):
-        raise LaunchError(f"--hang-floor {text!r} is no number of seconds above 0.")
+        told = f"--hang-floor {text!r}" if floor else f"{Env.HANG_FLOOR}={text!r}"
+        raise LaunchError(f"{told} is no number of seconds above 0.")
     return HangPolicy(on_hang=OnHang(word), floor=float(text))
 
 

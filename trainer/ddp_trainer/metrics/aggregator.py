@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from prometheus_client import exposition as prometheus_text
 from prometheus_client.openmetrics import exposition as openmetrics
@@ -141,8 +141,14 @@ def _port(text: str) -> int:
     return number
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, as everything that this process says beside its pages."""
+        self.exit(Exit.USAGE, f"aggregate: {message[:1].upper()}{message[1:]}, so this pod has no metrics.\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ddp_trainer aggregate", description="Serve the metrics of all ranks of this pod at /metrics."
     )
     directory = os.environ.get(Env.METRICS_DIR)

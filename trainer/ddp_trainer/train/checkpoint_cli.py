@@ -124,7 +124,9 @@ def _export(arguments: argparse.Namespace) -> int:
     try:
         export_weights(unpack(checkpoint)["model"], arguments.to)
     except OSError as err:
-        raise BadConfig(f"{arguments.to} cannot be written: {err.strerror}.", hint="Give another --to.") from None
+        raise BadConfig(
+            f"{arguments.to} cannot be written: {err.strerror or err}.", hint="Give another --to."
+        ) from None
     print(f"{arguments.to}: weights after step {checkpoint.manifest.step}.", file=sys.stderr)
     return Exit.SUCCESS
 
@@ -150,7 +152,12 @@ def _chosen(arguments: argparse.Namespace) -> Checkpoint:
             )
         return checkpoint
     steps = ", ".join(str(manifest.step) for manifest in whole.values()) or "none"
-    raise BadConfig(f"There is no such valid checkpoint in {arguments.directory}.", hint=f"There are steps: {steps}.")
+    which = "valid checkpoint"
+    if arguments.step is not None:
+        which += f" of step {arguments.step}"
+    elif arguments.best is not None:
+        which += f" that was evaluated by {arguments.best!r}"
+    raise BadConfig(f"There is no {which} in {arguments.directory}.", hint=f"There are steps: {steps}.")
 
 
 def _entry(directory: Path, *, with_contents: bool) -> Entry:

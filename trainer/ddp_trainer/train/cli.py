@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from ddp_trainer.contract import CheckpointScope, Env, Exit
 from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.standard_streams import say_or_not
 from ddp_trainer.train.config import Config, DeviceName, OptimizerName, ScheduleName, flag
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
@@ -35,7 +36,8 @@ def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None
         outcome = run(config, recorder=recorder, env=Environment.from_environ(os.environ), control=control)
         # A process that outlived its group has another place by now.
         if Environment.from_environ(os.environ).rank == 0 and not config.log_json:
-            print(outcome.summary.to_json(), flush=True)
+            say_or_not(outcome.summary.to_json())
+        say_or_not()  # what progress could not write either
     except Exception as err:  # noqa: BLE001 - the edge: the task's own code may raise anything
         if control is not None and control.stands_by:
             return int(Exit.FAILURE)  # it will be started again in its group, and say there what is wrong
@@ -79,6 +81,15 @@ def parse(argv: Sequence[str]) -> Config:
     return Config(**vars(known))
 
 
+def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def parse(text: str) -> StrEnum:
+        if text not in list(kind):
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(kind)}")
+        return kind(text)
+
+    return parse
+
+
 def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m ddp_trainer train",
@@ -97,14 +108,18 @@ def _parser() -> _Parser:
 
 def _add_run(parser: _Parser) -> None:
     group = parser.add_argument_group("run")
-    group.add_argument("--task", metavar="NAME", help="digits, or module:factory of your own (default: digits)")
+    group.add_argument(
+        "--task", metavar="NAME", help="digits, text, image-folder, or module:factory of your own (default: digits)"
+    )
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the samples (default: 30)")
     group.add_argument("--max-steps", type=int, metavar="N", help="end after this many global steps")
     group.add_argument("--global-batch", type=int, metavar="N", help="samples per step over all ranks (default: 64)")
     group.add_argument("--shards", type=int, metavar="N", help="logical shards of a batch: the most ranks there can be")
     group.add_argument("--seed", type=int, metavar="N", help="decides weights, order and random draws (default: 0)")
     group.add_argument("--evaluate-every", type=int, metavar="N", help="epochs between evaluations (default: 1)")
-    group.add_argument("--device", type=DeviceName, choices=list(DeviceName), help="where to compute (default: auto)")
+    group.add_argument(
+        "--device", type=_one_of(DeviceName), choices=list(DeviceName), help="where to compute (default: auto)"
+    )
     group.add_argument(
         "--timeout-seconds", type=float, metavar="S", help="a collective that takes longer lost a peer (default: 120)"
     )
@@ -112,11 +127,11 @@ def _add_run(parser: _Parser) -> None:
 
 def _add_optimization(parser: _Parser) -> None:
     group = parser.add_argument_group("optimization")
-    group.add_argument("--optimizer", type=OptimizerName, choices=list(OptimizerName), help="(default: adamw)")
+    group.add_argument("--optimizer", type=_one_of(OptimizerName), choices=list(OptimizerName), help="(default: adamw)")
     group.add_argument("--learning-rate", type=float, metavar="X", help="peak learning rate (default: 0.003)")
     group.add_argument("--weight-decay", type=float, metavar="X", help="(default: 0.01)")
     group.add_argument("--momentum", type=float, metavar="X", help="of SGD (default: 0.9)")
-    group.add_argument("--schedule", type=ScheduleName, choices=list(ScheduleName), help="(default: cosine)")
+    group.add_argument("--schedule", type=_one_of(ScheduleName), choices=list(ScheduleName), help="(default: cosine)")
     group.add_argument("--warmup-steps", type=int, metavar="N", help="steps of linear rise (default: 50)")
     group.add_argument("--clip-norm", type=float, metavar="X", help="largest norm of the gradient (default: none)")
 
@@ -132,10 +147,15 @@ def _add_options(parser: _Parser) -> None:
             action = argparse.BooleanOptionalAction if each.default else "store_true"
             group.add_argument(flag(each.name), action=action, help=meta["help"])
         else:
-            choices = list(parse) if isinstance(parse, type) and issubclass(parse, StrEnum) else None
+            is_word = isinstance(parse, type) and issubclass(parse, StrEnum)
+            choices = list(parse) if is_word else None
             note = "" if each.default is None else f" (default: {each.default})"
             group.add_argument(
-                flag(each.name), type=parse, choices=choices, metavar=meta["metavar"], help=meta["help"] + note
+                flag(each.name),
+                type=_one_of(parse) if is_word else parse,
+                choices=choices,
+                metavar=meta["metavar"],
+                help=meta["help"] + note,
             )
 
 
@@ -144,7 +164,7 @@ def _add_checkpoints(parser: _Parser) -> None:
     group.add_argument("--checkpoint-dir", type=Path, metavar="DIR", help=f"(default: ${Env.CHECKPOINT_DIR})")
     group.add_argument(
         "--checkpoint-scope",
-        type=CheckpointScope,
+        type=_one_of(CheckpointScope),
         choices=list(CheckpointScope),
         help=f"all ranks see one directory (job), or each pod its own (default: ${Env.CHECKPOINT_SCOPE}, else job)",
     )

@@ -112,7 +112,8 @@ def export_weights(weights: Mapping[str, Tensor], file: Path) -> None:
     if file.suffix == SAFETENSORS:
         write_durably(file, _safetensors().save(plain, metadata={"format": "pt"}))
         return
-    torch.save(plain, file)
+    with file.open("wb") as stream:  # torch's own opening fails with an enforcement in C++, not with an OSError
+        torch.save(plain, stream)
 
 
 def _adopt(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -94,6 +94,18 @@ def test_what_cannot_be_meant_gets_a_sentence(on_hang: str, floor: str, sentence
         policy_of(on_hang, floor, {})
 
 
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"DDP_ON_HANG": "kill"}, "DDP_ON_HANG='kill' is none of off, warn, act."),
+        ({"DDP_HANG_FLOOR": "soon"}, "DDP_HANG_FLOOR='soon' is no number of seconds above 0."),
+    ],
+)
+def test_a_sentence_names_the_variable_that_said_it(environ: dict[str, str], sentence: str) -> None:
+    with pytest.raises(LaunchError, match=f"^{sentence}$"):
+        policy_of("", "", environ)
+
+
 def test_short_limits_are_looked_at_more_often() -> None:
     assert HangPolicy(floor=1.0).look_seconds == 0.05
     assert HangPolicy(floor=4.0).look_seconds == 0.2

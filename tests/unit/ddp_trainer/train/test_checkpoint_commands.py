@@ -96,8 +96,14 @@ def test_a_damaged_newest_is_passed_over_by_export(checkpoints: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["export", "{c}", "--to", "{t}/w.pt", "--step", "77"], "There are steps: 6, 5, 3."),
+        (["export", "{c}", "--to", "{t}/w.pt", "--step", "77"], "There is no valid checkpoint of step 77 in "),
+        (
+            ["export", "{c}", "--to", "{t}/w.pt", "--best", "taste"],
+            "There is no valid checkpoint that was evaluated by 'taste' in ",
+        ),
         (["export", "{c}", "--to", "/proc/x/w.pt"], "/proc/x/w.pt cannot be written"),
+        (["export", "{c}", "--to", "/proc/w.pt"], "/proc/w.pt cannot be written: No such file or directory."),
+        (["export", "{c}", "--to", "{t}"], "cannot be written: Is a directory."),
         (["export", "{c}"], "The following arguments are required: --to."),
         (["inspect", "{t}/nowhere"], "There is no directory"),
         (["look"], "Argument COMMAND: invalid choice: 'look'"),

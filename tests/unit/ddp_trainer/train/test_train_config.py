@@ -34,7 +34,7 @@ def test_flags_become_a_config() -> None:
         (["--epochs", "many"], "Argument --epochs: invalid int value: 'many'."),
         (["--epochs"], "Argument --epochs: expected one argument."),
         (["--epochs", "0"], "--epochs is 0. Give 1 or more."),
-        (["--optimizer", "adam"], "Argument --optimizer: invalid"),
+        (["--optimizer", "adam"], "Argument --optimizer: 'adam' is none of adamw, sgd."),
         (["--learning-rate", "nan"], "--learning-rate is nan. Give a finite number above 0."),
         (["--learning-rate", "-1"], "--learning-rate is -1.0."),
         (["--weight-decay", "nan"], "--weight-decay is nan."),
@@ -42,7 +42,7 @@ def test_flags_become_a_config() -> None:
         (["--shards", "65"], "--shards is 65, but a global batch of 64 holds no more than 64 shards."),
         (["--seed", "-1"], "--seed is -1."),
         (["--keep", "0"], "--keep is 0."),
-        (["--checkpoint-scope", "node"], "Argument --checkpoint-scope: invalid"),
+        (["--checkpoint-scope", "node"], "Argument --checkpoint-scope: 'node' is none of job, pod."),
     ],
 )
 def test_a_flag_that_cannot_be_meant_is_refused_with_its_value(
