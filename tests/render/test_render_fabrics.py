@@ -125,6 +125,12 @@ def test_network_devices_are_claimed_from_a_template_that_comes_with_the_job() -
     assert pod_of(objects)["resourceClaims"] == [{"name": "rdma", "resourceClaimTemplateName": "big-rdma"}]
 
 
+def test_all_devices_of_a_machine_are_claimed_without_a_count() -> None:
+    [template] = [item for item in render(job("aws-efa-dra"), RUN) if item["kind"] == "ResourceClaimTemplate"]
+    [request] = template["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"] == {"deviceClassName": "efa.networking.k8s.aws", "allocationMode": "All"}
+
+
 def test_the_root_stays_the_root_beside_the_objects_of_a_fabric() -> None:
     for engine in ENGINES:
         objects = render(job("gb200-mnnvl+gcp-gib-dra", engine), RUN)

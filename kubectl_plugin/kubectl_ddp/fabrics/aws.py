@@ -26,18 +26,49 @@ _ITS_OWN: Final = "the plugin sets what suits the machine, and only where nothin
 _OBSOLETES: Final = ("FI_EFA_FORK_SAFE", "RDMAV_*", "FI_EFA_USE_DEVICE_RDMA", "FI_PROVIDER")
 _ITS_OWNS: Final = ("NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_MIN_CHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NET_GDR_LEVEL")
 
+_NETWORK: Final = Entry(
+    key="env.NCCL_NET",
+    value="AWS Libfabric",
+    reason="the name that every version of the plugin answers to; without the plugin NCCL ends at the start instead of "
+    "crawling over TCP",
+    source=sources.EFA_PLUGIN,
+)
+_HUGE_PAGES: Final = Entry(
+    key="resource.hugepages-2Mi",
+    value="5120Mi",
+    reason="libfabric keeps its buffers in huge pages, which Amazon's machine images reserve",
+    source=sources.EKS,
+)
+_NEEDS: Final = (
+    Need(
+        sentence="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl).",
+        source=sources.EFA_PLUGIN,
+    ),
+    Need(
+        sentence="The security group of the machines must allow all traffic to and from itself, and one cluster "
+        "placement group should hold them.",
+        source=sources.EKS,
+    ),
+    LOCKED_MEMORY,
+)
+_REFUSALS: Final = (
+    *(Refusal(name=name, reason=_OBSOLETE, source=sources.EFA) for name in _OBSOLETES),
+    *(Refusal(name=name, reason=_ITS_OWN, source=sources.EFA) for name in _ITS_OWNS),
+    Refusal(
+        name="NCCL_NVLS_ENABLE",
+        value="0",
+        reason="only NCCL before 2.18.5 needed it, and there the plugin does it",
+        source=sources.EFA,
+    ),
+    Refusal(name="NCCL_IB_*", reason="EFA is no InfiniBand device to NCCL", source=sources.EFA),
+)
+
 EFA: Final = Profile(
     name="aws-efa",
-    summary="AWS machines with Elastic Fabric Adapters (p4d, p5, p5e, p5en, p6, g6).",
+    summary="AWS machines with Elastic Fabric Adapters (p4d, p5, p5e, p5en, p6, g6), from EKS's device plugin.",
     source=sources.EFA_PLUGIN,
     entries=(
-        Entry(
-            key="env.NCCL_NET",
-            value="AWS Libfabric",
-            reason="the name that every version of the plugin answers to; without the plugin NCCL ends at the start "
-            "instead of crawling over TCP",
-            source=sources.EFA_PLUGIN,
-        ),
+        _NETWORK,
         *(
             Entry(
                 key="rdma",
@@ -48,39 +79,38 @@ EFA: Final = Profile(
             )
             for machine, count in ADAPTERS.items()
         ),
-        Entry(
-            key="resource.hugepages-2Mi",
-            value="5120Mi",
-            reason="libfabric keeps its buffers in huge pages, which Amazon's machine images reserve",
-            source=sources.EKS,
-        ),
+        _HUGE_PAGES,
         *INTERFACES,
     ),
-    needs=(
-        Need(
-            sentence="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl).",
-            source=sources.EFA_PLUGIN,
-        ),
-        Need(
-            sentence="The security group of the machines must allow all traffic to and from itself, and one cluster "
-            "placement group should hold them.",
-            source=sources.EKS,
-        ),
-        LOCKED_MEMORY,
-    ),
-    refusals=(
-        *(Refusal(name=name, reason=_OBSOLETE, source=sources.EFA) for name in _OBSOLETES),
-        *(Refusal(name=name, reason=_ITS_OWN, source=sources.EFA) for name in _ITS_OWNS),
-        Refusal(
-            name="NCCL_NVLS_ENABLE",
-            value="0",
-            reason="only NCCL before 2.18.5 needed it, and there the plugin does it",
-            source=sources.EFA,
-        ),
-        Refusal(name="NCCL_IB_*", reason="EFA is no InfiniBand device to NCCL", source=sources.EFA),
-    ),
+    needs=_NEEDS,
+    refusals=_REFUSALS,
     devices=(RESOURCE,),
     hints={machine: f"{RESOURCE}={count}" for machine, count in ADAPTERS.items()},
 )
+EFA_DRA: Final = Profile(
+    name="aws-efa-dra",
+    summary="The same machines, adapters claimed from EKS's DRA driver.",
+    source=sources.EKS_DEVICES,
+    entries=(
+        _NETWORK,
+        Entry(
+            key="claim.rdma",
+            value="efa.networking.k8s.aws=all",
+            reason="all adapters of the machine, from the driver that EKS recommends for new clusters",
+            source=sources.EKS_DEVICES,
+        ),
+        _HUGE_PAGES,
+        *INTERFACES,
+    ),
+    needs=(
+        *_NEEDS,
+        Need(
+            sentence="The cluster must have EKS's EFA DRA driver and Kubernetes 1.34 or newer; EKS Auto Mode has the "
+            "device plugin instead.",
+            source=sources.EKS_DEVICES,
+        ),
+    ),
+    refusals=_REFUSALS,
+)
 
-PROFILES: Final = (EFA,)
+PROFILES: Final = (EFA, EFA_DRA)

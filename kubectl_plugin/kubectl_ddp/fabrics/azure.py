@@ -72,6 +72,11 @@ IB: Final = Profile(
             is_grave=True,
             unless="NCCL_TOPO_FILE",
         ),
+        Need(
+            sentence="All nodes must be of one agent pool or scale set: InfiniBand ends there (--topology "
+            "pack=kubernetes.azure.com/agentpool:required).",
+            source=sources.AKS,
+        ),
         LOCKED_MEMORY,
         VERBS,
     ),

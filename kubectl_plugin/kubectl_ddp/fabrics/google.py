@@ -13,6 +13,17 @@ _LIBRARIES: Final = "/usr/local/nvidia/lib64"
 _GIB: Final = "/usr/local/gib"
 
 
+def _ignored(rules: str) -> Entry:
+    """Rules of the lint that the values of a script would break, where the pod applies them."""
+    return Entry(
+        key="env.DDP_LINT_IGNORE",
+        value=rules,
+        reason="Google's script sets variables that NCCL documents as debugging, a GID index, protocols, defaults",
+        source=sources.GUEST_CONFIG,
+        emission=Emission.VENDOR,
+    )
+
+
 def _interfaces(networks: dict[str, str], source: str) -> tuple[Entry, ...]:
     """Annotations that attach networks, by the name of the interface in the pod."""
     attached = [
@@ -57,6 +68,10 @@ _TCPX_VALUES: Final = {
     "NCCL_GPUDIRECTTCPX_TX_BINDINGS": "eth1:8-21,112-125;eth2:8-21,112-125;eth3:60-73,164-177;eth4:60-73,164-177",
     "NCCL_GPUDIRECTTCPX_RX_BINDINGS": "eth1:22-35,126-139;eth2:22-35,126-139;eth3:74-87,178-191;eth4:74-87,178-191",
 }
+_DAEMONS_DEVICES: Final = "".join(
+    f"- path: /dev/{name}\n" for name in (*(f"nvidia{number}" for number in range(8)), "nvidiactl", "nvidia-uvm")
+)
+"""YAML in an annotation, as Google's injector of devices reads it."""
 _OTHER_PLUGIN: Final = "it belongs to another of Google's networks"
 
 TCPX: Final = Profile(
@@ -97,13 +112,20 @@ TCPX: Final = Profile(
             emission=Emission.VENDOR,
         ),
         *_interfaces({f"eth{number}": f"vpc{number}" for number in range(1, 5)}, sources.TCPX),
+        Entry(
+            key="annotation.devices.gke.io/container.tcpx-daemon",
+            value=_DAEMONS_DEVICES,
+            reason="hands the GPUs to the daemon beside the job, which the cluster adds",
+            source=sources.TCPX,
+            emission=Emission.VENDOR,
+        ),
         *INTERFACES[1:],
     ),
     needs=(
         Need(
-            sentence="The cluster must add the container tcpx-daemon (NET_ADMIN), its socket /run/tcpx and the "
-            f"machine's libraries at {_LIBRARIES} to every pod, in a namespace that Pod Security does not hold to "
-            "'restricted'; this program adds no directory of the machine and no privilege.",
+            sentence="The cluster must add the container tcpx-daemon (NET_ADMIN; 2.0.12 for plugin 3.1.9), its socket "
+            f"/run/tcpx and the machine's libraries at {_LIBRARIES} to every pod, in a namespace that Pod "
+            "Security does not hold to 'restricted'; this program adds no directory of the machine and no privilege.",
             source=sources.TCPX,
             is_grave=True,
         ),
@@ -133,6 +155,7 @@ TCPXO: Final = Profile(
             reason=f"{_BY_THE_SCRIPT}; copied values are refused by its checker when the plugin changes",
             source=sources.GUEST_CONFIG,
         ),
+        _ignored("N03,N05,N30,N33"),
         Entry(
             key="env.NCCL_LIB_DIR",
             value=_LIBRARIES,
@@ -157,9 +180,10 @@ TCPXO: Final = Profile(
     ),
     needs=(
         Need(
-            sentence="The cluster must add the daemon tcpgpudmarxd (NET_ADMIN, NET_BIND_SERVICE), "
-            f"/dev/aperture_devices and the machine's libraries at {_LIBRARIES} to every pod, in a namespace that Pod "
-            "Security does not hold to 'restricted'; this program adds no directory of the machine and no privilege.",
+            sentence="The cluster must add the daemon tcpgpudmarxd (NET_ADMIN, NET_BIND_SERVICE; 1.0.21 for plugin "
+            f"1.0.15), /dev/aperture_devices and the machine's libraries at {_LIBRARIES} to every pod, in a "
+            "namespace that Pod Security does not hold to 'restricted'; this program adds no directory of the machine "
+            "and no privilege.",
             source=sources.TCPXO,
             is_grave=True,
         ),
@@ -179,6 +203,7 @@ TCPXO: Final = Profile(
 )
 
 _GIB_COMMON: Final = (
+    _ignored("N03,N10,N11,N30"),
     Entry(
         key="env.NCCL_NET",
         value="gIB",

@@ -39,7 +39,7 @@ class Target(StrEnum):
     LIBRARY_PATH = "libraryPath"
     """Directories put before LD_LIBRARY_PATH by the same shell."""
     CLAIM = "claim"
-    """Device class and count of a ResourceClaimTemplate; every pod claims what it says."""
+    """Device class and count, or all, of a ResourceClaimTemplate; every pod claims what it says."""
     COMPUTE_DOMAIN = "computeDomain"
     """Number of nodes of a ComputeDomain; every pod claims a channel of it."""
 

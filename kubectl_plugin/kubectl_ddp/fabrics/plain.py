@@ -113,6 +113,11 @@ TCP: Final = Profile(
             sentence="Every port must be open between the pods of the job, as its NetworkPolicy allows.",
             source=sources.NCCL_TROUBLESHOOTING,
         ),
+        Need(
+            sentence="Google's machines with 100 Gb/s and no other network need its plugin Fast Socket in the image, "
+            "and --fabric none: NCCL_NET=Socket keeps plugins out.",
+            source=sources.FAST_SOCKET,
+        ),
     ),
     refusals=(Refusal(name="NCCL_IB_*", reason=_NO_DEVICES, source=sources.env("NCCL_NET")),),
 )

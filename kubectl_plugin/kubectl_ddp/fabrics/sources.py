@@ -16,10 +16,12 @@ TORCH: Final = "https://docs.pytorch.org/docs/stable/distributed.html"
 
 EFA_PLUGIN: Final = "https://github.com/aws/aws-ofi-nccl"
 EKS: Final = "https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html"
+EKS_DEVICES: Final = "https://docs.aws.amazon.com/eks/latest/userguide/device-management-efa.html"
 EFA_TYPES: Final = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html"
 
 _ACCELERATORS: Final = "https://github.com/GoogleCloudPlatform/container-engine-accelerators"
 TCPX: Final = f"{_ACCELERATORS} (gpudirect-tcpx/nccl-config-latest.yaml)"
+FAST_SOCKET: Final = "https://cloud.google.com/kubernetes-engine/docs/how-to/nccl-fast-socket"
 TCPXO: Final = f"{_ACCELERATORS} (gpudirect-tcpxo)"
 GIB: Final = f"{_ACCELERATORS} (gpudirect-rdma)"
 GIB_DRA: Final = f"{_ACCELERATORS} (gpudirect-rdma/nccl-test-managed-rdma.yaml)"

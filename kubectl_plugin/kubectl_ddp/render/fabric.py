@@ -51,7 +51,8 @@ def _networks(spec: JobSpec) -> dict[str, str]:
 
 def _devices(value: str) -> dict[str, Any]:
     device_class, _, count = value.partition("=")
-    return {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": int(count)}
+    amount = {"allocationMode": "All"} if count == "all" else {"allocationMode": "ExactCount", "count": int(count)}
+    return {"deviceClassName": device_class, **amount}
 
 
 def _command(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> list[str]:

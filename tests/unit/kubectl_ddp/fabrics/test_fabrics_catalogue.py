@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ddp_trainer.lint import names
 from ddp_trainer.lint.catalogue import check, unknown_ids
@@ -25,6 +26,7 @@ OCI = {
     "NCCL_IB_TIMEOUT": "22", "NCCL_IB_SPLIT_DATA_ON_QPS": "0", "NCCL_SOCKET_IFNAME": "eth0",
     "DDP_LINT_IGNORE": "N03,N10,N11,N30,N36",
 }  # fmt: skip
+GIB = {"NCCL_NET": "gIB", "DDP_LINT_IGNORE": "N03,N10,N11,N30"}
 COREWEAVE = {"NCCL_NET": "IB", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "eth0"}
 ENVIRONMENTS: list[tuple[str, str, dict[str, str]]] = [
     ("gloo-cpu", "", {}),
@@ -33,6 +35,7 @@ ENVIRONMENTS: list[tuple[str, str, dict[str, str]]] = [
     ("ib", "", {"NCCL_NET": "IB"}),
     ("roce", "", {"NCCL_NET": "IB"}),
     ("aws-efa", "p5.48xlarge", {"NCCL_NET": "AWS Libfabric"}),
+    ("aws-efa-dra", "p5.48xlarge", {"NCCL_NET": "AWS Libfabric"}),
     (
         "gcp-tcpx",
         "a3-highgpu-8g",
@@ -58,10 +61,11 @@ ENVIRONMENTS: list[tuple[str, str, dict[str, str]]] = [
         {
             "NCCL_NET": "FasTrak", "NCCL_LIB_DIR": "/usr/local/nvidia/lib64",
             "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY": "/dev/aperture_devices",
+            "DDP_LINT_IGNORE": "N03,N05,N30,N33",
         },
     ),
-    ("gcp-gib", "a4-highgpu-8g", {"NCCL_NET": "gIB", "NCCL_SOCKET_IFNAME": "=eth0"}),
-    ("gcp-gib-dra", "a4-highgpu-8g", {"NCCL_NET": "gIB"}),
+    ("gcp-gib", "a4-highgpu-8g", GIB | {"NCCL_SOCKET_IFNAME": "=eth0"}),
+    ("gcp-gib-dra", "a4-highgpu-8g", GIB),
     ("azure-ib", "Standard_ND96isr_H100_v5", {"NCCL_NET": "IB", "NCCL_IB_HCA": "^=mlx5_8"}),
     ("azure-ib", "Standard_ND96amsr_A100_v4", {"NCCL_NET": "IB"}),
     ("oci-roce", "BM.GPU.A100-v2.8", OCI | {"NCCL_IB_QPS_PER_CONNECTION": "4"}),
@@ -152,7 +156,17 @@ def test_googles_networks_are_attached_by_annotation(name: str, first: int, netw
     ]
 
 
+def test_tcpxs_daemon_is_handed_the_devices() -> None:
+    listed = yaml.safe_load(other_values("gcp-tcpx")["annotation.devices.gke.io/container.tcpx-daemon"])
+    devices = [f"/dev/nvidia{number}" for number in range(8)]
+    assert [each["path"] for each in listed] == [*devices, "/dev/nvidiactl", "/dev/nvidia-uvm"]
+
+
 def test_other_values_are_those_of_the_recipes() -> None:
+    assert other_values("aws-efa-dra") == {
+        "claim.rdma": "efa.networking.k8s.aws=all",
+        "resource.hugepages-2Mi": "5120Mi",
+    }
     assert other_values("azure-ib") == {"rdma": "rdma/ib=8"}
     assert other_values("coreweave-ib") == {"rdma": "rdma/ib=1"}
     assert other_values("gcp-gib-dra")["claim.rdma"] == "mrdma.google.com=8"
@@ -227,6 +241,34 @@ def test_the_environment_of_a_fabric_lints_clean(name: str, machine: str, _: dic
     assert unknown_ids(ignored) == []
     found = check(preset | told | THREADS, NODE, ignored)
     assert [str(each) for each in found] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        (
+            "gcp-gib",
+            {
+                "NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX", "NCCL_P2P_NET_CHUNKSIZE": "131072",
+                "NCCL_P2P_PCI_CHUNKSIZE": "131072", "NCCL_P2P_NVL_CHUNKSIZE": "524288",
+                "NCCL_NVLS_CHUNKSIZE": "524288", "NCCL_IB_GID_INDEX": "3", "NCCL_IB_ADAPTIVE_ROUTING": "1",
+                "NCCL_IB_QPS_PER_CONNECTION": "4", "NCCL_IB_TC": "52", "NCCL_IB_FIFO_TC": "84",
+                "NCCL_TUNER_CONFIG_PATH": "/usr/local/gib/configs/tuner_config_a4.txtpb",
+            },
+        ),
+        (
+            "gcp-tcpxo",
+            {
+                "NCCL_PROTO": "Simple,LL128", "NCCL_BUFFSIZE": "8388608", "NCCL_NET_GDR_LEVEL": "PIX",
+                "NCCL_CROSS_NIC": "0", "NCCL_ALGO": "Ring,Tree", "NCCL_P2P_PXN_LEVEL": "0",
+                "NCCL_TUNER_PLUGIN": "libnccl-tuner.so", "NCCL_FASTRAK_NUM_FLOWS": "2",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_vendors_script_sets_lints_clean_where_the_pod_looks(name: str, script: dict[str, str]) -> None:
+    told = {"NCCL_DEBUG": "WARN"} | environment(name, "") | script | THREADS
+    assert [str(each) for each in check(told, NODE, told["DDP_LINT_IGNORE"])] == []
 
 
 @pytest.mark.parametrize("name", ["gcp-tcpx", "oci-roce", "coreweave-roce"])

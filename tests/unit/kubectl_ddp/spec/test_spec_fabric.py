@@ -128,7 +128,7 @@ def test_a_fabric_that_cannot_be_is_refused(said: dict[str, str], sentence: str)
 @pytest.mark.parametrize(
     ("fabric", "said", "words"),
     [
-        ("gcp-tcpx", {}, "must add the container tcpx-daemon (NET_ADMIN)"),
+        ("gcp-tcpx", {}, "must add the container tcpx-daemon (NET_ADMIN;"),
         ("gcp-tcpxo", {}, "in a namespace that Pod Security does not hold to 'restricted'"),
         ("gcp-gib", {}, "gIB must be at /usr/local/gib"),
         ("oci-roce", {"rdma": "nvidia.com/rdma-vf=16"}, "Oracle's own recipe runs privileged"),
