@@ -82,17 +82,18 @@ class StopRequest:
             return
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
-        wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         listener = threading.Thread(target=self._listen, args=(ours,), name="ddp-stop", daemon=True)
         listener.start()
+        # The pipe before the handlers: a handler without a pipe would lose the signal.
+        wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
             self.finished()
-            signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(wakeup)
             theirs.close()
             listener.join()
             ours.close()
