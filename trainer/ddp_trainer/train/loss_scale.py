@@ -49,6 +49,10 @@ class LossScale:
         self._scaler.load_state_dict({**state, "scale": self._scaler.get_scale(), "_growth_tracker": 0})
         return True
 
+    def abandon(self) -> None:
+        """The step under way counts nowhere: what was found in its gradients is void, and the scale stays."""
+        self.load_state_dict(self.state_dict())
+
     def state_dict(self) -> dict[str, Any]:
         """Numbers only."""
         return self._scaler.state_dict()

@@ -123,6 +123,13 @@ class Optimization:
         for weight in self._weights:
             weight.grad = None
 
+    def abandon(self) -> None:
+        """The step under way ends before the vote was heard: what was found out about its gradients is void."""
+        self.forget()
+        self._passed = None
+        if self._loss_scale is not None:
+            self._loss_scale.abandon()
+
     def state_dict(self) -> dict[str, Any]:
         """State of the optimizer, and the peak rates."""
         with uncompiled():

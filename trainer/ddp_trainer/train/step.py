@@ -227,7 +227,7 @@ class Stepper:
     def abandon(self) -> None:
         """The step under way ends here, wherever it is: its gradients, and what it did to buffers, are dropped."""
         self._buffers.discard()
-        self._optimization.forget()
+        self._optimization.abandon()
 
     def restart(self) -> None:
         """Weights and buffers were loaded from elsewhere."""

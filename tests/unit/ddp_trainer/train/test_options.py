@@ -228,6 +228,17 @@ def test_a_loss_scale_is_halved_by_an_overflow_and_survives_a_checkpoint() -> No
     second.step(1)
 
 
+def test_a_step_whose_vote_was_never_heard_leaves_the_loss_scale_usable() -> None:
+    model = nn.Linear(1, 1)
+    optimization = Optimization.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
+    assert a_step(optimization, model, 1e38) != 0
+    optimization.abandon()  # a peer was lost
+    assert all(weight.grad is None for weight in model.parameters())
+    assert a_step(optimization, model, 1.0) == 0
+    optimization.step(0)
+    assert optimization.loss_scale == 65536
+
+
 def test_a_loss_scale_of_one_is_not_what_overflows() -> None:
     scale = LossScale(CPU)
     scale.up(torch.ones(()))
