@@ -159,8 +159,8 @@ class HangGuard:
             is_doomed = acts and watch.rank in hung.to_kill
             # A signal ends a sleep in C: of a rank that may yet be killed, only before it is.
             stack = await self._stack(watch, by_signal=is_doomed or not acts)
-            if watch.local_rank not in self._watches:
-                continue  # it has ended meanwhile
+            if self._watches.get(watch.local_rank) is not watch:
+                continue  # it has ended meanwhile, or left that group and is in the next one
             if not is_doomed:
                 self._say(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
                 continue

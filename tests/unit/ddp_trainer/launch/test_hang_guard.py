@@ -1,0 +1,66 @@
+"""The agent's part of the hang watch: real pages, and a real process that is deaf but writes its stacks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer import pulse
+from ddp_trainer.launch.hang_guard import HangGuard
+from ddp_trainer.launch.hang_limits import HangPolicy, OnHang
+from ddp_trainer.launch.protocol import Generation, Hung, Node
+
+NUMBER = signal.SIGRTMAX - 7
+DEAF = """
+import faulthandler, sys
+faulthandler.register(int(sys.argv[1]), open(sys.argv[2], "a"))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def a_generation(number: int) -> Generation:
+    node = Node(token="t", name="w-0", local_world_size=1, address="127.0.0.1")
+    return Generation(number=number, fence=number, nodes=(node,), master_address="127.0.0.1", master_port=1)
+
+
+async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
+    """Local ranks that are killed when one is declared hung, and perhaps outlives its group meanwhile."""
+    killed: list[int] = []
+    guard = HangGuard(
+        policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
+        folder=folder,
+        node="w-0",
+        send=lambda _: None,
+        kill=killed.append,
+        say=lambda _: None,
+    )
+    cells = pulse.open_cells(guard.prepare(0))
+    cells[pulse.HAS_GROUP], cells[pulse.BEAT], cells[pulse.SIGNAL] = 1.0, 0.0, float(NUMBER)
+    guard.begin(a_generation(1), 0, {0: pid}, folder)
+    others = asyncio.all_tasks()
+    guard.told(Hung(generation=1, ranks=(0,), to_kill=(0,), sentences=("rank 0 is silent",)))
+    (acting,) = asyncio.all_tasks() - others
+    await asyncio.sleep(0)  # it has sent the signal for stacks, and waits for them
+    if forms_anew:
+        guard.begin(a_generation(2), 0, {0: pid}, folder)
+    await acting
+    guard.end()
+    return killed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("forms_anew", [False, True])
+def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp_path: Path, forms_anew: bool) -> None:
+    (tmp_path / "0").mkdir()
+    command = [sys.executable, "-c", DEAF, str(NUMBER), str(tmp_path / "0" / "stacks.txt")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as deaf:
+        assert deaf.stdout is not None
+        assert deaf.stdout.readline() == b"ready\n"
+        assert asyncio.run(condemn(tmp_path, deaf.pid, forms_anew=forms_anew)) == ([] if forms_anew else [0])
+        deaf.kill()
