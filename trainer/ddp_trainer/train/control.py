@@ -40,6 +40,7 @@ class Control:
         self._generation = generation
         self._cut: Callable[[], None] | None = None
         self._is_training = False
+        self._is_ending = False
         self._begin: Begin | None = None
         self._changed = threading.Condition()
         threading.Thread(target=self._listen, name="ddp-control", daemon=True).start()
@@ -67,8 +68,13 @@ class Control:
         """
         with self._changed:
             self._cut = cut
-            if self.asked:
+            if self.is_called_off:
                 raise _ended()
+
+    @property
+    def is_called_off(self) -> bool:
+        """The group that is being met is of no use any more."""
+        return self.asked or self._is_ending
 
     def training_begins(self) -> None:
         """From here on a request that is not urgent waits for the end of the step."""
@@ -88,7 +94,7 @@ class Control:
         self._say(Left(generation=_NONE, exit_code=int(Exit.SUCCESS), why=""))
 
     def next_place(self, is_over: Callable[[], bool]) -> Environment | None:
-        """Wait for the next group; None as soon as ``is_over``. :meth:`wake` makes it ask again."""
+        """Wait for the next group; None as soon as ``is_over``. :meth:`end` makes it ask again."""
         with self._changed:
             self._changed.wait_for(lambda: self._begin is not None or is_over())
             begin, self._begin = self._begin, None
@@ -98,9 +104,12 @@ class Control:
         self._environ.update(begin.environment)
         return Environment.from_environ(self._environ)
 
-    def wake(self) -> None:
-        """Something has happened that :meth:`next_place` should know of; any thread's."""
+    def end(self) -> None:
+        """This process was told to end: it neither waits for a group nor meets one any more; any thread's."""
         with self._changed:
+            self._is_ending = True
+            if self._cut and not self._is_training:
+                self._cut()
             self._changed.notify_all()
 
     def _say(self, message: Message) -> None:
@@ -109,7 +118,7 @@ class Control:
 
     def _listen(self) -> None:
         lines = Lines()
-        with contextlib.suppress(OSError, ValueError):
+        with self._connection, contextlib.suppress(OSError, ValueError):
             while data := self._connection.recv(1 << 16):
                 for message in lines.take(data):
                     self._hear(message)

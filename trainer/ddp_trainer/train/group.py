@@ -210,7 +210,7 @@ def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, con
         try:
             socket.create_connection((host, port), timeout=1.0).close()
         except OSError as err:
-            if time.monotonic() >= deadline or (control is not None and control.asked):
+            if time.monotonic() >= deadline or (control is not None and control.is_called_off):
                 raise PeerLost(f"{what}: {err.strerror or err}.", hint=_REFORM) from None
             time.sleep(_KNOCK_SECONDS)
         else:

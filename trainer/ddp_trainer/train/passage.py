@@ -9,7 +9,7 @@ from __future__ import annotations
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import PeerLost
+from ddp_trainer.train.errors import GroupEnds, PeerLost
 from ddp_trainer.train.group import Group, leave_default_group
 from ddp_trainer.train.hardware import choose_device
 from ddp_trainer.train.stop import StopRequest
@@ -27,7 +27,7 @@ class Passage:
         self.is_open = control is not None and can_stay
         """Whether there is a next group for this process."""
         if control is not None:
-            stop.heard = control.wake
+            stop.heard = control.end
             control.able()
 
     def first(self, env: Environment) -> Environment | None:
@@ -38,10 +38,16 @@ class Passage:
         return self._wait(self._control)
 
     def join(self, env: Environment) -> Group:
-        """Meet the other ranks; see :meth:`Group.join`."""
+        """Meet the other ranks; see :meth:`Group.join`. Raises GroupEnds, too, where the meeting was called off."""
         self._group = None
-        device = choose_device(self._config.device, env)
-        self._group = Group.join(env, device, self._config.timeout_seconds, self._config.backend, control=self._control)
+        config, control = self._config, self._control
+        device = choose_device(config.device, env)
+        try:
+            self._group = Group.join(env, device, config.timeout_seconds, config.backend, control=control)
+        except PeerLost as err:
+            if control is not None and control.is_called_off:
+                raise GroupEnds("The meeting of the ranks was called off.") from err
+            raise
         return self._group
 
     def next(self, ended: PeerLost) -> Environment | None:
