@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from launch_harness import Running, Stage, is_alive, stage_of
 
-from tests.local import train_reformed
+from tests.local import train_bits, train_half_evaluated, train_reformed
 from tests.local.train_reformed import BATCH, EPOCHS, SAMPLES, samples_of_steps
 
 QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
@@ -132,3 +132,29 @@ def test_a_spare_steps_in_and_exact_training_has_the_bits_of_a_run_without_a_fau
     alone = stage.launch("--nproc-per-node", "1", *TRAINER, HURRY=str(stage.folder / "hurry"), OMP_NUM_THREADS="1")
     assert alone.code() == 0
     assert digest_of(first) == digest_of(alone)
+
+
+def test_ranks_of_which_one_missed_the_result_of_an_evaluation_agree_on_what_is_next(stage: Stage) -> None:
+    run = stage.launch(
+        *("--nproc-per-node", "2", "--max-restarts", "3", "-m", train_half_evaluated.__name__),
+        *("--task", f"{train_bits.__name__}:SmallDigits", "--global-batch", "55", "--epochs", "2"),
+        *("--timeout-seconds", "10"),
+        **QUICKLY,
+    )
+    assert run.code() == 0, run.output
+    summary = json.loads(next(line for line in run.lines if line.startswith("{")))
+    assert [summary[name] for name in ("samples_lost", "samples_repeated", "lost_steps")] == [0, 0, 0]
+    assert sum(summary["restarts"].values()) == 1
+
+
+def test_a_worker_that_cannot_outlive_its_group_leaves_it_for_a_joiner_without_a_failure(stage: Stage) -> None:
+    program = ("-m", "ddp_trainer", "train", "--task", f"{train_reformed.__name__}:SlowDigits", "--sync-steps", "2")
+    program += ("--strategy", "local-sgd", "--global-batch", "16", "--shards", "2", "--max-steps", "60")
+    stage.store()
+    first = agent(stage, 0, program)
+    first.line("on 1 rank")
+    joiner = agent(stage, 1, program)
+    first.line("on 2 ranks")
+    hurry(stage)
+    assert [first.code(), joiner.code()] == [0, 0]
+    assert "Restarts by cause: membership 1." in first.output

@@ -42,7 +42,7 @@ from ddp_trainer.train.passage import Passage
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import Plan, digest, owned
 from ddp_trainer.train.randomness import KeyedRandom
-from ddp_trainer.train.resume import find_state
+from ddp_trainer.train.resume import attained, find_state
 from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.session import make_progress, shown, with_defaults
 from ddp_trainer.train.snapshot import state_bytes
@@ -222,7 +222,7 @@ class Job:
         where = f"in {config.checkpoint_dir}"
         checkpoint, is_durable = find_state(
             group,
-            self.step if self._has_state else None,
+            attained(self.step) if self._has_state else None,
             copy=self._copy,
             newest=self._saver.newest,
             demand=lambda manifest: demand_same(manifest, self._identity, where=where, shards=config.shards),

@@ -30,7 +30,7 @@ from ddp_trainer.train.plan import Plan
 from ddp_trainer.train.profiling import Profile
 from ddp_trainer.train.progress import Evaluated
 from ddp_trainer.train.reports import Reports, open_reports
-from ddp_trainer.train.resume import find_state
+from ddp_trainer.train.resume import attained, find_state
 from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.showing import shown
 from ddp_trainer.train.snapshot import state_bytes
@@ -165,7 +165,7 @@ class Run:
     def _restore(self) -> Restored | None:
         """Have the state that all ranks go on from: kept, taken from a peer or a disk, or new; and what is lost."""
         began = time.perf_counter()
-        held = self._step if self._has_state else None
+        held = attained(self._step, is_evaluated=self._watch.has_seen(self._step)) if self._has_state else None
         saver = self._saver
         checkpoint, is_durable = find_state(
             self._group, held, copy=self._copy, newest=saver.newest, demand=self._demand
@@ -329,7 +329,7 @@ class Run:
         ended = GroupEnds(f"The group ended after step {self._step}, as all ranks agreed.")
         if control is not None and self.can_stay and not self._around.stop.requested:
             raise ended
-        if control is not None:
+        if control is not None and self._around.stop.requested:
             control.leave(ended)  # the others need not wait until this rank has saved
         return self._stopped()
 
