@@ -47,6 +47,10 @@ def _interfaces(networks: dict[str, str], source: str) -> tuple[Entry, ...]:
     )
 
 
+_SHELL: Final = Need(
+    sentence="The image must hold bash: a shell of it sets the environment before the launcher starts.",
+    source=sources.GUEST_CONFIG,
+)
 _TCPX_VALUES: Final = {
     "NCCL_SOCKET_IFNAME": "eth0",
     "NCCL_ALGO": "Ring,Tree",
@@ -129,6 +133,7 @@ TCPX: Final = Profile(
             source=sources.TCPX,
             is_grave=True,
         ),
+        _SHELL,
     ),
     refusals=(
         Refusal(name="NCCL_FASTRAK_*", reason=_OTHER_PLUGIN, source=sources.TCPX),
@@ -187,6 +192,7 @@ TCPXO: Final = Profile(
             source=sources.TCPXO,
             is_grave=True,
         ),
+        _SHELL,
         Need(
             sentence="No further gVNIC network may be attached: it takes one of the eight.",
             source=sources.issue("NVIDIA/aicr", 381),
@@ -224,6 +230,7 @@ _GIB_COMMON: Final = (
     ),
 )
 _GIB_NEEDS: Final = (
+    _SHELL,
     Need(
         sentence=f"gIB must be at {_GIB}, in the image or mounted by the cluster, and the driver at {_LIBRARIES}; a "
         "mount from the machine needs a namespace that Pod Security does not hold to 'restricted', and this program "

@@ -11,6 +11,7 @@ from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.submission import INCOMPLETE
 from kubectl_ddp.errors import Forbidden, NameTaken, PreflightFailed, UsageError
 from kubectl_ddp.render import render
+from kubectl_ddp.spec.quantity import Nodes
 from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 from tests.jobs import a_job
 
@@ -195,6 +196,35 @@ def test_without_the_operator_nothing_is_created_and_one_sentence_says_what_is_m
         assert caught.value.exit_code == 4
         assert not changes(server)
         assert backend.jobs() == [], "the other engines' jobs can be there all the same"
+
+
+def racks() -> list[Object]:
+    """A job of NVLink between machines, with network devices that are claimed."""
+    return digits(gpus=2, nnodes=Nodes(2, 2), fabric="gb200-mnnvl+gcp-gib-dra")
+
+
+def test_the_objects_of_a_fabric_are_owned_by_the_root_and_go_with_it(tmp_path: Path, notices: list[str]) -> None:
+    fabrics = {
+        "/apis/resource.nvidia.com/v1beta1": {"ComputeDomain": "computedomains"},
+        "/apis/resource.k8s.io/v1": {"ResourceClaimTemplate": "resourceclaimtemplates"},
+    }
+    with serving(ApiServer({**GROUPS, **fabrics})) as server:
+        backend_of(server, tmp_path, notices).submit(racks())
+        root = server.objects[ROOT]["metadata"]["uid"]
+        for path in (
+            "/apis/resource.nvidia.com/v1beta1/namespaces/team/computedomains/digits",
+            "/apis/resource.k8s.io/v1/namespaces/team/resourceclaimtemplates/digits-rdma",
+        ):
+            [owner] = server.objects[path]["metadata"]["ownerReferences"]
+            assert owner["uid"] == root
+
+
+def test_a_cluster_without_the_driver_of_a_fabric_creates_nothing(server: ApiServer, backend: ClusterBackend) -> None:
+    with pytest.raises(
+        PreflightFailed, match=r"does not know (ComputeDomain.*DRA driver|ResourceClaimTemplate.*1\.34)"
+    ):
+        backend.submit(racks())
+    assert not changes(server)
 
 
 def test_a_dry_run_asks_for_every_object_and_creates_none(server: ApiServer, backend: ClusterBackend) -> None:
