@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -187,8 +188,9 @@ def worker_pid(launcher: int, rank: int) -> int:
     """The first worker of this rank, by what the kernel keeps of its first environment."""
     for task in Path(f"/proc/{launcher}/task").iterdir():
         for pid in (task / "children").read_text().split():
-            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                return int(pid)
+            with suppress(FileNotFoundError, ProcessLookupError):  # a child that came and went
+                if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    return int(pid)
     raise AssertionError(f"launcher {launcher} has no worker of rank {rank}")
 
 

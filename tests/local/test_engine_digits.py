@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.local.liveness import engine_of
-from kubectl_ddp.local.process import descendants
+from ddp_trainer.contract import Label, Metric, Role
+from kubectl_ddp.exposition import parse
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.waiting import parse_goal, wait_for
 from tests.local.engine_place import Place, a_place
@@ -43,15 +43,11 @@ def submit(place: Place, *words: str) -> dict[str, Any]:
 
 
 def worker_of_rank(place: Place, rank: int) -> int:
-    engine = engine_of(place.files())
-    assert engine is not None
-    for pid in descendants(engine.identity.pid):
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"RANK=%d" % rank in environ:
-            return pid
+    for pod in place.job("digits").pods:
+        if pod["metadata"]["labels"][Label.ROLE] == Role.WORKER:
+            pid = parse(place.metrics(pod)).value(Metric.RANK_PID, rank=str(rank))
+            if pid is not None:
+                return int(pid)
     raise AssertionError(f"no process is rank {rank}")
 
 
