@@ -10,6 +10,7 @@ from pathlib import Path
 from ddp_trainer.contract import Exit
 from tests.local import train_logged
 from tests.local.train_group import WorkerGroup
+from tests.local.train_outcome import fail
 
 SAMPLES, BATCH = 150, 4
 STEPS_PER_EPOCH = 38
@@ -94,3 +95,9 @@ def test_a_peer_that_vanishes_is_named_in_one_sentence_and_in_the_error_file(tmp
     assert message["message"].startswith("PeerLost: Rank 0 lost a peer in step ")
     assert message["extraInfo"]["timestamp"].isdecimal()
     assert "Traceback" in message["extraInfo"]["py_callstack"]
+
+
+def test_a_peer_that_dies_before_ddps_second_forward_pass_is_lost_and_no_error_of_the_task(tmp_path: Path) -> None:
+    codes, said = fail(tmp_path, ["--shards", "2"], task="DyingDigits")
+    assert codes == [Exit.RENDEZVOUS_LOST, -signal.SIGKILL], said
+    assert said.startswith("error: Rank 0 lost a peer in step 1: ")

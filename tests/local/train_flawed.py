@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import torch
@@ -118,3 +119,19 @@ class FlawedStatistics(NormalizedDigits):
         images = self._train.images.clone()
         images[MARKED] = float("inf")
         self._train = LabelledImages(images, self._train.labels)
+
+
+class _Deadly(LabelledImages):
+    def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        self.fetched = getattr(self, "fetched", 0) + 1
+        if self.fetched == 2 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().batch(ids)
+
+
+class DyingDigits(PlainDigits):
+    """Rank 1 dies while it fetches its second batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._train = _Deadly(self._train.images, self._train.labels)

@@ -39,7 +39,7 @@ _REFORM: Final = "The launcher has to form a new group."
 _NETWORK: Final = re.compile(
     r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|socket|timed? ?out|process group", re.IGNORECASE
 )
-"""gloo reports a lost peer as a bare RuntimeError; inside a backward pass only its words tell it from a bug."""
+"""gloo reports a lost peer as a bare RuntimeError; inside a pass of DDP only its words tell it from a bug."""
 
 _ADVICE: Final = re.compile(r"\. This (?:is typically|may indicate|typically).*")
 """What gloo adds to every lost connection."""
@@ -162,8 +162,8 @@ class Group:
             yield
 
     @contextmanager
-    def watched_backward(self) -> Iterator[None]:
-        """A backward pass, in which DDP adds up gradients: the user's own errors pass through."""
+    def watched_pass(self) -> Iterator[None]:
+        """A pass through the model, in which DDP speaks to other ranks: the user's own errors pass through."""
         try:
             yield
         except RuntimeError as err:

@@ -44,13 +44,13 @@ class Ddp(Strategy):
         return self._ddp.no_sync()
 
     def forward(self, batch: Batch | None) -> Tensor:
-        """Through DDP, which prepares for the backward pass; None stands for no samples."""
-        with uncompiled():
+        """Through DDP, whose ranks agree on buckets after the first backward pass; None stands for no samples."""
+        with self._group.watched_pass(), uncompiled():
             return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """DDP exchanges gradients meanwhile, unless it is told to leave them alone."""
-        with self._group.watched_backward():
+        with self._group.watched_pass():
             super().backward(losses, samples)
         self._exchanged = self._ddp.require_backward_grad_sync
 
