@@ -33,6 +33,13 @@ class Step:
     pid: int
 
 
+def steps_of(log: Path) -> list[Step]:
+    """Every whole line that a script wrote so far."""
+    if not log.exists():
+        return []
+    return [Step(**json.loads(line)) for line in log.read_text().split("\n")[:-1]]
+
+
 def free_port() -> int:
     """A TCP port of the loopback interface that nobody holds now."""
     with socket.socket() as probe:
@@ -85,10 +92,7 @@ class Torchrun:
 
     def steps(self) -> list[Step]:
         """Every whole line that the ranks wrote so far."""
-        if not self.log.exists():
-            return []
-        lines = self.log.read_text().split("\n")[:-1]
-        return [Step(**json.loads(line)) for line in lines]
+        return steps_of(self.log)
 
     def wait(self, wanted: Callable[[Step], bool], *, timeout: float, workers: int = 1) -> float | None:
         """When the last of ``workers`` processes first logged a step that is ``wanted``; None after ``timeout``."""
@@ -103,6 +107,12 @@ class Torchrun:
                 return None
             time.sleep(POLL_SECONDS)
         return None
+
+    def end_agent(self, agent: int) -> float:
+        """SIGTERM an agent; answers with the time of it."""
+        begun = time.time()
+        self.agents[agent].terminate()
+        return begun
 
     def kill_worker(self, agent: int = 0) -> float:
         """SIGKILL the newest worker of an agent; answers with the time of the kill."""

@@ -3,6 +3,11 @@
 Ours is a local job of the reference trainer, watched through the metrics of its ranks: it counts as recovered when
 every rank of the world it should have has committed a step after the fault. Stock torchrun runs a plain DDP script that
 saves after every step, with restarts allowed, and is watched through the script's own log.
+
+What survivors go through, whose processes outlive their group, is :mod:`bench._reform`'s: two agents and no engine.
+torchft takes part where it is installed. ``pip download torchft`` finds version 0.2.0 with a wheel for Linux; it needs
+opentelemetry, and is no dependency of ours: ``PYTHONPATH=FOLDER make bench BENCH=recovery`` after ``pip install
+--target FOLDER --no-deps torchft opentelemetry-…``.
 """
 
 from __future__ import annotations
@@ -17,15 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench._jobs import LocalJobs, Rank, all_stepped
-from bench._torchrun import Torchrun, torchrun
+from bench import _reform
+from bench._agents import GIVEN_UP, has_ready_zygote
+from bench._jobs import POLL_SECONDS, LocalJobs, Rank, all_stepped
+from bench._torchrun import Torchrun, children, torchrun
 from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.contract import Role
 
 SUMMARY = "seconds from a killed worker, a lost node, a scale-up or a lost store to the next committed step"
 
-GIVEN_UP: Final = 60.0
-"""Seconds after which a run counts as not recovered."""
 NPROC: Final = 2
 STOCK: Final = ("--max-restarts=1000",)
 
@@ -86,6 +91,17 @@ def kill_last_worker(ranks: dict[int, Rank]) -> None:
     os.kill(ranks[max(ranks)].pid, signal.SIGKILL)
 
 
+def warm(jobs: LocalJobs, name: str) -> None:
+    """Wait until the agent of the only node has a zygote that is ready, as one has that lives for some seconds."""
+    deadline = time.monotonic() + GIVEN_UP
+    (pod,) = jobs.pods(name, Role.WORKER)
+    container = jobs.container(pod["metadata"]["name"])
+    while not any(has_ready_zygote(process) for process in (container, *children(container))):
+        if time.monotonic() > deadline:
+            raise CannotMeasure(f"The agent of the job {name} has no zygote.")
+        time.sleep(POLL_SECONDS)
+
+
 def stock_recovery(run: Torchrun, fault: Callable[[], float], workers: int) -> float | None:
     """As :func:`recovery`, of stock torchrun: until ``workers`` new processes have stepped."""
     before = {step.pid for step in run.steps()}
@@ -103,10 +119,11 @@ def begin(run: Torchrun, workers: int) -> None:
 def worker_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
     """One node, two ranks: one is killed."""
     ours, stock = Tries(), Tries()
-    rounds, per_round = (2, 3) if options.quick else (6, 5)
+    rounds, per_round = (2, 3) if options.quick else (5, 10)
     with job(jobs, "worker-killed", "1", 1):
         for number in range(rounds):
             for _ in range(per_round):
+                warm(jobs, "worker-killed")
                 ours.add(recovery(jobs, "worker-killed", NPROC, kill_last_worker))
             with torchrun(jobs.directory / f"stock-worker-{number}", nnodes="1", nproc=NPROC, arguments=STOCK) as run:
                 begin(run, NPROC)
@@ -177,7 +194,7 @@ def store_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
 
 
 CASES: Final = {
-    "worker_killed": (worker_killed, 4.0),
+    "worker_killed": (worker_killed, 0.5),
     "node_killed": (node_killed, 12.0),
     "scaled_up": (scaled_up, 8.0),
     "store_killed": (store_killed, 12.0),
@@ -199,4 +216,5 @@ def measure(options: Options) -> Report:
                 report.baseline(f"stock_{name}_seconds", stock.seconds)
             report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, bar)
             report.at_least(f"share of {ours.count} recovered, {name.replace('_', ' ')}", ours.share, 1.0)
+        _reform.measure(Path(directory) / "reform", report, options)
     return report
