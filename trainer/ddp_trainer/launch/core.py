@@ -2,8 +2,8 @@
 
 ::
 
-    PREPARING (only where the program can)
-       │ workers ready, or gone
+    PREPARING (only where the program can) ◀── STOPPING, where workers that could have stayed
+       │ workers ready, or gone               have ended, and the group can do without this node
        ▼     Start                     all workers exited 0
     JOINING ───────▶ RUNNING ─────────────────────────────────▶ DONE
        ▲                │ a worker failed, Stop, Over, a signal    │ Stop: JOINING
@@ -44,6 +44,7 @@ from ddp_trainer.launch.actions import (
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.protocol import (
     VERSION,
+    Aside,
     Failed,
     Failure,
     FromAgent,
@@ -124,6 +125,8 @@ class Core:
         self._idle: set[int] = set()
         self._ending: Finish | None = None
         """What follows when the workers are gone; to join again when None."""
+        self._outlives = False
+        """Its workers could outlive their group, those that have ended since too."""
         self._is_graceful = True
         self._link_up = False
         self._waiting: Waiting | None = None
@@ -148,8 +151,10 @@ class Core:
         messages: list[FromAgent] = [hello]
         if self.state is State.JOINING:
             messages.append(self._join())
-        if self.state is State.STOPPING and self.failure:
+        if self.state in {State.STOPPING, State.PREPARING} and self.failure:
             messages.append(Failed(failure=self.failure))
+        if self.state is State.PREPARING and self.generation:
+            messages.append(Aside(generation=self.generation.number))
         if self._ending is TOLD_TO_STOP:
             messages.append(Leave())
         return messages
@@ -185,7 +190,7 @@ class Core:
     # ------------------------------------------------------------------ joining
 
     def prepare(self) -> list[Action]:
-        """First of all, where the program can wait for its generation: let it get ready meanwhile."""
+        """Where the program can wait for its generation: let it get ready before this node is waited for."""
         self.state = State.PREPARING
         self._alive = set(range(self.node.local_world_size))
         return [Enter(GroupState.STARTING), PrepareWorkers(), Arm(Timer.KILL, self._limits.prepare)]
@@ -219,6 +224,7 @@ class Core:
 
     def able(self, local_rank: int, *, able: bool = True) -> list[Action]:
         """A worker can outlive its group from now on, or can no longer."""
+        self._outlives = able
         if able and local_rank in self._alive:
             self._able.add(local_rank)
         elif local_rank in self._able:
@@ -290,9 +296,16 @@ class Core:
 
     def _stopped(self) -> list[Action]:
         """No worker is busy, or none is left: on to what the stop was for."""
-        if self._ending is None:
-            return [Disarm(Timer.KILL), Rejoin()]
-        return [Disarm(Timer.KILL), *self._over(self._ending)]
+        if self._ending is not None:
+            return [Disarm(Timer.KILL), *self._over(self._ending)]
+        if self.generation and self._can_be_spared(self.generation):
+            return [Disarm(Timer.KILL), Send(Aside(generation=self.generation.number)), *self.prepare()]
+        return [Disarm(Timer.KILL), Rejoin()]
+
+    def _can_be_spared(self, generation: Generation) -> bool:
+        """Workers have ended that could have stayed: those of other nodes, which stay, need not wait for new ones."""
+        are_enough = len(generation.nodes) > self._policy.min_nodes
+        return self._outlives and are_enough and len(self._idle) < self.node.local_world_size
 
     def _over(self, ending: Finish) -> list[Action]:
         self.state = State.OVER

@@ -32,6 +32,7 @@ from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.hang_judge import HangJudge
 from ddp_trainer.launch.protocol import (
     Alarm,
+    Aside,
     Failed,
     Failure,
     FromAgent,
@@ -132,6 +133,8 @@ class Membership:
                 self._did_succeed(agent, message.generation)
             case Leave() if agent:
                 self._leaves(agent, message)
+            case Aside() if agent and message.generation == self.number:
+                self._steps_aside(agent)
             case Alarm() | Looks() if agent and self._is_busy(agent) and message.generation == self.number:
                 self._hear_of_hang(agent, message)
             case _:
@@ -234,7 +237,7 @@ class Membership:
             self._succeeded.add(agent.node.token)
 
     def _joined(self, agent: Agent, join: Join) -> None:
-        agent.port, agent.is_prepared = join.port, join.is_prepared
+        agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
         if self._is_busy(agent):
             self._change(graceful=False)  # its workers ended and we never heard why
         elif not self.roster.is_member(agent.node.token):
@@ -262,6 +265,12 @@ class Membership:
             self._first = earlier(self._first, failure)
             self._stop(graceful=False)
 
+    def _steps_aside(self, agent: Agent) -> None:
+        """The next group may be formed without it; it joins when it can be taken in without a wait."""
+        if self._is_busy(agent):
+            self._change(graceful=False)  # its workers ended and we never heard why
+        agent.is_prepared, agent.is_aside = False, True
+
     def _change(self, *, graceful: bool) -> None:
         """The membership changes, which is nobody's fault."""
         self._membership_changed = True
@@ -287,7 +296,7 @@ class Membership:
 
     def _settle_if_stopped(self) -> None:
         """When nothing of the group runs any more, say why it ended and whether there is a next one."""
-        if any(agent.port is None for agent in self.roster.members()):
+        if not all(agent.has_stopped for agent in self.roster.members()):
             return
         cause = self._cause()
         self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0

@@ -174,6 +174,13 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """No worker of mine belongs to the group any more, and one is being replaced: if you may, go on without me."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
     """I am here; answered with the same."""
 
@@ -260,7 +267,7 @@ class Hung:
     """What tells each of them from the others; where there is no rank, one that says what all wait for."""
 
 
-FromAgent = Hello | Join | Failed | Succeeded | Leave | Alarm | Looks | Ping
+FromAgent = Hello | Join | Failed | Succeeded | Leave | Aside | Alarm | Looks | Ping
 FromStore = Start | Stop | Waiting | Over | Refused | Show | Hung | Ping
 Message = FromAgent | FromStore
 

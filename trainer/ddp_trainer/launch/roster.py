@@ -19,9 +19,16 @@ class Agent:
     """Set when it has joined: nothing of it runs."""
     is_prepared: bool = False
     """With its workers up and waiting: to take it in stops nobody for long."""
+    is_aside: bool = False
+    """Nothing of it runs for the group, and it has not joined again: a worker is being replaced."""
     lost_at: float = math.inf
     """When it counts as lost."""
     leaving: bool = False
+
+    @property
+    def has_stopped(self) -> bool:
+        """Nothing of it runs for a group."""
+        return self.port is not None or self.is_aside
 
     @property
     def is_ready(self) -> bool:

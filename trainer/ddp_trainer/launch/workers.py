@@ -85,12 +85,14 @@ class Workers:
         self._pulse_of = pulse_of
         self._said = said
         self._pump: LogPump | None = None
+        self._has_started = False
         self._living: dict[int, _Worker] = {}
 
     def start(self, generation: Generation) -> None:
         """One for each local rank: those that live go on, the others are started. Raises OSError, LaunchError."""
         if self._zygote:
             self._zygote.hurry()
+        self._has_started = True
         folder = self.folder(generation.number)
         shutil.rmtree(folder, ignore_errors=True)
         for local_rank in range(self._launch.local_world_size):
@@ -104,11 +106,16 @@ class Workers:
                 self._start_one(local_rank, rank, {**self._environment, **place}, folder)
 
     def prepare(self) -> None:
-        """Start one for each local rank that belongs to no generation yet. Raises OSError, LaunchError."""
+        """Start one that belongs to no generation yet for each local rank without. Raises OSError, LaunchError."""
+        if self._zygote:
+            self._zygote.hurry()
         folder = self.folder(0)
-        shutil.rmtree(folder, ignore_errors=True)
-        for local_rank in range(self._launch.local_world_size):
-            (folder / str(local_rank)).mkdir(parents=True)
+        if not self._has_started:
+            shutil.rmtree(folder, ignore_errors=True)
+        # Later on, what those have written that got ready before stands there.
+        self._has_started = True
+        for local_rank in sorted(set(range(self._launch.local_world_size)) - self._living.keys()):
+            (folder / str(local_rank)).mkdir(parents=True, exist_ok=True)
             environment = prepared_environment(self._environment, self._launch, local_rank)
             self._start_one(local_rank, None, environment, folder)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import (
     VERSION,
+    Aside,
     Failed,
     Failure,
     FromStore,
@@ -99,6 +100,17 @@ class SimulatedAgent:
     def join(self) -> SimulatedAgent:
         self.standing, self.asked_to_stop = Standing.IDLE, None
         self.run.membership.receive(self.peer, Join(port=30000 + self.index))
+        return self
+
+    def step_aside(self) -> SimulatedAgent:
+        """Its workers have stopped, and one is being replaced."""
+        self.standing, self.asked_to_stop = Standing.IDLE, None
+        self.run.membership.receive(self.peer, Aside(generation=self.generation.number))
+        return self
+
+    def join_prepared(self) -> SimulatedAgent:
+        """As :meth:`join`, with workers that wait for their group."""
+        self.run.membership.receive(self.peer, Join(port=30000 + self.index, is_prepared=True))
         return self
 
     def fail(self, **details: object) -> SimulatedAgent:

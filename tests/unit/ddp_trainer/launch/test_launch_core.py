@@ -22,6 +22,7 @@ from ddp_trainer.launch.actions import (
 )
 from ddp_trainer.launch.core import Core, Limits, State
 from ddp_trainer.launch.protocol import (
+    Aside,
     Failed,
     Generation,
     Hello,
@@ -231,6 +232,48 @@ def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
     assert core.left(0, None) == []
     assert core.exited(1, a_failure(0)) == [Disarm(Timer.KILL), Rejoin()]
     assert core.join(5000)[-1] == Send(Join(port=5000, is_prepared=False))
+
+
+def of_two_nodes(min_nodes: int) -> Core:
+    """It runs, its workers can outlive their group, and it has failed."""
+    core = Core(node=NODE, run_id="run", policy=a_policy(min_nodes, 2), limits=LIMITS, endpoint="store:29400")
+    core.join(5000)
+    other = Node(token="other", name="w-1", index=1, local_world_size=2)
+    core.told(Start(generation=Generation(number=4, fence=4, nodes=(NODE, other), master_address="h", master_port=1)))
+    able(core, 0, 1)
+    core.exited(0, a_failure(4))
+    return core
+
+
+def test_a_node_that_can_be_spared_steps_aside_until_its_dead_workers_are_replaced() -> None:
+    core = of_two_nodes(1)
+    actions = core.left(1, None)
+    assert actions[:2] == [Disarm(Timer.KILL), Send(Aside(generation=4))]
+    assert PrepareWorkers() in actions
+    hello, *rest = core.opening("10.0.0.7")
+    assert isinstance(hello, Hello)
+    assert rest == [Failed(failure=a_failure(4)), Aside(generation=4)]
+    able(core, 0)
+    assert core.left(0, None) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=True))
+
+
+def test_a_node_that_cannot_be_spared_joins_at_once() -> None:
+    assert of_two_nodes(2).left(1, None) == [Disarm(Timer.KILL), Rejoin()]
+
+
+def test_a_node_whose_workers_could_not_have_stayed_joins_at_once() -> None:
+    core = of_two_nodes(1)
+    core.able(1, able=False)
+    assert core.exited(1, a_failure(4, exit_code=143)) == [Disarm(Timer.KILL), Rejoin()]
+
+
+def test_a_node_that_stepped_aside_is_told_to_stop_as_any_other() -> None:
+    core = of_two_nodes(1)
+    core.left(1, None)
+    assert core.signalled(signal.SIGTERM)[:2] == [Send(Leave()), SIGTERM]
+    core.exited(0, None)
+    assert core.exited(1, None)[-1] == Finish(Exit.TERMINATED)
 
 
 def test_told_to_stop_twice_it_does_not_wait() -> None:

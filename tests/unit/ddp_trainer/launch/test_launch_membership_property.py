@@ -47,6 +47,19 @@ class RandomRun(RuleBasedStateMachine):
             agent.fail(exit_code=code)
             agent.join()
 
+    @rule(which=st.integers(0, 20), says_why=st.booleans())
+    def a_node_steps_aside(self, which: int, says_why: bool) -> None:
+        if agent := self.some(which, running=True):
+            if says_why:
+                agent.fail()
+            agent.step_aside()
+
+    @rule(which=st.integers(0, 20))
+    def a_node_that_stepped_aside_has_its_workers_ready(self, which: int) -> None:
+        aside = [a for a in self.run.agents.values() if a.connected and a.generation and a.standing is Standing.IDLE]
+        if aside:
+            aside[which % len(aside)].join_prepared()
+
     @rule(which=st.integers(0, 20))
     def an_agent_is_told_to_leave(self, which: int) -> None:
         if agent := self.some(which):
