@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.channel import Able, Left, Message
-from ddp_trainer.contract import Env, Exit, FailureReason, GroupState, RestartCause
-from ddp_trainer.launch import absence, evidence, exitcodes, farewell
+from ddp_trainer.contract import Exit, FailureReason, GroupState, RestartCause
+from ddp_trainer.launch import absence, exitcodes, farewell
 from ddp_trainer.launch.actions import (
     Action,
     Arm,
@@ -43,6 +42,7 @@ from ddp_trainer.launch.ports import HeldPort
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict, write_error
 from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Hung, Show, Waiting
 from ddp_trainer.launch.report import Report
+from ddp_trainer.launch.witness import Witness
 from ddp_trainer.launch.workers import Program, Workers
 from ddp_trainer.launch.zygote import Zygote
 from ddp_trainer.recorder import AgentRecorder
@@ -99,7 +99,6 @@ class Agent:
         self._joined_at = self._started_at = time.monotonic()
         self._troubles: set[str] = set()
         self._restarts: dict[str, int] | None = None
-        self._oom_kills = evidence.oom_kills()
         self._kept: Failure | None = None
         self._guard = HangGuard(
             policy=setup.hangs,
@@ -124,6 +123,7 @@ class Agent:
             pulse_of=self._guard.prepare,
             said=self._said,
         )
+        self._witness = Witness(setup.core, setup.environment, self._workers.error_file)
         program = setup.program
         script = program.target if program.kind == "script" else ""
         token = setup.core.node.token
@@ -197,7 +197,7 @@ class Agent:
             case Able():
                 self._do(self._core.able(local_rank, able=message.able))
             case Left() if message.generation in {0, generation}:
-                failure = self._left_behind(local_rank, message) if message.generation else None
+                failure = self._witness.left(local_rank, message) if message.generation else None
                 self._do(self._core.left(local_rank, failure))
                 self._keep_failure()
             case _:
@@ -209,48 +209,10 @@ class Agent:
             self._setup.report.keep(self._kept)
 
     def _failure(self, local_rank: int, exit_code: int) -> Failure:
-        number = self._core.generation.number if self._core.generation else 0
-        note = evidence.read_error_file(self._workers.error_file(number, local_rank))
-        kills, self._oom_kills = self._oom_kills, evidence.oom_kills()
-        message = note.message if note else ""
-        reason = evidence.reason_of(exit_code, message, oom_killed=self._oom_kills > kills)
-        failure = self._failure_of(
-            local_rank,
-            exit_code=exit_code,
-            reason=reason,
-            message=evidence.shorten(message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
-            timestamp=note.timestamp if note else time.time(),
-            stack=evidence.shorten(note.stack, evidence.STACK_CHARACTERS) if note else "",
-        )
-        failure = self._guard.failure_of(local_rank, failure)
+        failure = self._guard.failure_of(local_rank, self._witness.ended(local_rank, exit_code))
         if self._core.state is State.RUNNING:
             self._setup.recorder.failed(FailureReason(failure.reason))
         return failure
-
-    def _left_behind(self, local_rank: int, left: Left) -> Failure:
-        """What a worker that stayed says of the end of its group."""
-        message = evidence.shorten(left.why, evidence.MESSAGE_CHARACTERS)
-        reason = evidence.reason_of(left.exit_code, message, oom_killed=False)
-        return self._failure_of(
-            local_rank, exit_code=left.exit_code, reason=reason, message=message, timestamp=time.time()
-        )
-
-    def _failure_of(
-        self, local_rank: int, *, exit_code: int, reason: FailureReason, message: str, timestamp: float, stack: str = ""
-    ) -> Failure:
-        generation, node = self._core.generation, self._core.node
-        return Failure(
-            generation=generation.number if generation else 0,
-            rank=(generation.first_rank(node.token) if generation else 0) + local_rank,
-            local_rank=local_rank,
-            node=node.name,
-            exit_code=exit_code,
-            reason=reason,
-            message=message,
-            host=self._setup.environment.get(Env.NODE_NAME) or socket.gethostname(),
-            timestamp=timestamp,
-            stack=stack,
-        )
 
     # ------------------------------------------------------------------ what to do
 

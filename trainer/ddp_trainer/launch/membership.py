@@ -23,11 +23,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Final
 
-from ddp_trainer.contract import Exit, RestartCause
+from ddp_trainer.contract import Exit
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.admission import objection
+from ddp_trainer.launch.budget import Budget
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.hang_judge import HangJudge
 from ddp_trainer.launch.protocol import (
@@ -53,18 +53,10 @@ from ddp_trainer.launch.protocol import (
     Verdict,
     Waiting,
 )
-from ddp_trainer.launch.ranks import absent, choose, in_order
+from ddp_trainer.launch.ranks import choose
+from ddp_trainer.launch.rollcall import RollCall
 from ddp_trainer.launch.roster import Agent, Roster
 from ddp_trainer.launch.timing import PATIENCE, Patience
-
-MOST_TOLD: Final = 64
-"""Of so many nodes each hears when another comes; of more only the one that comes, else they would be told by the
-square of their number.
-"""
-
-UNEXPLAINED_STOPS: Final = 10
-"""So often in a row a group may stop itself with a free exit code and no member leaving; a script that always exits
-143 would otherwise be restarted for ever."""
 
 
 class Phase(Enum):
@@ -99,9 +91,8 @@ class Membership:
         self._patience = patience
         self._policy: Policy | None = None
         self._highest_number = 0
-        self._restarts: dict[str, int] = {}
-        self._unexplained = 0
-        self._announced: frozenset[str] = frozenset()
+        self._budget = Budget()
+        self._roll_call = RollCall()
         self._may_form_at = clock() + patience.first
         self._last_candidate_at = -math.inf
         self._forget_the_group()
@@ -133,9 +124,9 @@ class Membership:
                 self._did_succeed(agent, message.generation)
             case Leave() if agent:
                 self._leaves(agent, message)
-            case Aside() if agent and message.generation == self.number:
+            case Aside() if agent and message.generation == self.roster.number:
                 self._steps_aside(agent)
-            case Alarm() | Looks() if agent and self._is_busy(agent) and message.generation == self.number:
+            case Alarm() | Looks() if agent and self._is_busy(agent) and message.generation == self.roster.number:
                 self._hear_of_hang(agent, message)
             case _:
                 pass
@@ -165,11 +156,6 @@ class Membership:
             steps.get(self.phase, lambda: None)()
         self._announce()
 
-    @property
-    def number(self) -> int:
-        """Of the last generation; 0 before the first."""
-        return self.roster.generation.number if self.roster.generation else 0
-
     def deadline(self) -> float | None:
         """When :meth:`tick` is due next, if nothing happens before."""
         due = [agent.lost_at for agent in self.roster.agents.values()]
@@ -198,7 +184,7 @@ class Membership:
         self.roster.agents[hello.node.token] = agent
         if hello.last:
             self._highest_number = max(self._highest_number, hello.last.number)
-            if hello.last.fence > self._fence():
+            if hello.last.fence > self.roster.fence:
                 self._learn(hello.last, hello.standing)
         if hello.standing is not Standing.IDLE:
             self._resume(agent, hello)
@@ -217,8 +203,7 @@ class Membership:
         for agent in self.roster.members():
             if agent.port is None and agent.node.token not in tokens:
                 self._tell(agent, Stop(graceful=False))  # of a lesser group, formed while this one was out of sight
-        causes = last.restarts.keys() | self._restarts.keys()
-        self._restarts = {cause: max(last.restarts.get(cause, 0), self._restarts.get(cause, 0)) for cause in causes}
+        self._budget.learn(last.restarts)
         patient_until = self._clock() + self._patience.adopt
         for node in last.nodes:
             self.roster.agents.setdefault(node.token, Agent(node=node, peer=None, lost_at=patient_until))
@@ -230,7 +215,7 @@ class Membership:
     def _resume(self, agent: Agent, hello: Hello) -> None:
         """It reconnects with workers of the current generation, or of one that is over."""
         is_member = self.roster.is_member(agent.node.token)
-        is_current = is_member and hello.last is not None and hello.last.fence == self._fence()
+        is_current = is_member and hello.last is not None and hello.last.fence == self.roster.fence
         if not is_current or self.phase is not Phase.RUNNING:
             self._tell(agent, Stop(graceful=is_current and self._graceful))
         elif hello.standing is Standing.SUCCEEDED:
@@ -247,7 +232,7 @@ class Membership:
     # ------------------------------------------------------------------ a group ends
 
     def _did_succeed(self, agent: Agent, generation: int) -> None:
-        if generation == self.number and self.roster.is_member(agent.node.token):
+        if generation == self.roster.number and self.roster.is_member(agent.node.token):
             self._succeeded.add(agent.node.token)
 
     def _leaves(self, agent: Agent, leave: Leave) -> None:
@@ -261,7 +246,7 @@ class Membership:
             self._change(graceful=True)
 
     def _failed(self, failure: Failure) -> None:
-        if failure.generation == self.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
+        if failure.generation == self.roster.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
             self._first = earlier(self._first, failure)
             self._stop(graceful=False)
 
@@ -298,36 +283,20 @@ class Membership:
         """When nothing of the group runs any more, say why it ended and whether there is a next one."""
         if not all(agent.has_stopped for agent in self.roster.members()):
             return
-        cause = self._cause()
-        self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
-        hopeless = self._first is not None and self._first.exit_code in exitcodes.HOPELESS
-        spent = cause in exitcodes.CHARGED and (hopeless or self._restarts_left() <= 0)
-        code = self._give_up_code() if spent else 0
-        if spent and code < exitcodes.RETRYABLE:
+        cause, code = self._budget.judge(self._first, self._policy, membership_changed=self._membership_changed)
+        if 0 < code < exitcodes.RETRYABLE:
             self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))
             return
-        self._restarts[cause.value] = self._restarts.get(cause, 0) + 1
-        if spent:
+        self._budget.count(cause)
+        if code:
             # The pods that come next are of this run and go on with its numbers, but nothing of these may linger.
             self._end(Over(verdict=Verdict.RETRY, exit_code=code, failure=self._first))
             self.roster.agents.clear()
         self.phase = Phase.FORMING
         self._first_candidate_at = self._last_candidate_at = self._clock()
 
-    def _cause(self) -> RestartCause:
-        if self._membership_changed or self._first is None:
-            return RestartCause.MEMBERSHIP
-        cause = exitcodes.CAUSE_OF_CODE.get(self._first.exit_code, RestartCause.FAILURE)
-        if cause is RestartCause.PREEMPTION and self._unexplained >= UNEXPLAINED_STOPS:
-            return RestartCause.FAILURE
-        return cause
-
-    def _give_up_code(self) -> int:
-        worker_code = self._first.exit_code if self._first else int(Exit.FAILURE)
-        return exitcodes.of_given_up_run(worker_code, self._policy.max_restarts if self._policy else 0)
-
     def _end(self, over: Over) -> None:
-        over = replace(over, restarts=dict(self._restarts))
+        over = replace(over, restarts=dict(self._budget.restarts))
         for agent in self.roster.agents.values():
             self._tell(agent, over)
         if over.verdict is not Verdict.RETRY:
@@ -387,12 +356,12 @@ class Membership:
         self._highest_number += 1
         generation = Generation(
             number=self._highest_number,
-            fence=max(self._fence() + 1, int(self._wall_clock() * 1000)),
+            fence=max(self.roster.fence + 1, int(self._wall_clock() * 1000)),
             nodes=nodes,
             master_address=nodes[0].address,
             master_port=ready[nodes[0].token].port or 0,
-            restarts=dict(self._restarts),
-            restarts_left=self._restarts_left(),
+            restarts=dict(self._budget.restarts),
+            restarts_left=self._budget.left(self._policy),
         )
         self.roster.generation = generation
         self._forget_the_group()
@@ -405,19 +374,8 @@ class Membership:
                 self._tell(agent, Waiting(nodes=len(nodes), spare=True))
 
     def _announce(self) -> None:
-        """While they are too few, those that wait hear who else does, whenever that changes."""
-        ready = self.roster.ready() if self._is_short() else {}
-        if ready.keys() == self._announced:
-            return
-        few = len(ready) <= MOST_TOLD
-        nodes = [agent.node for agent in ready.values()]
-        names = tuple(node.name for node in in_order(nodes)) if few else ()
-        missing = absent(nodes, self._policy.min_nodes) if self._policy else ()
-        missing = missing if len(missing) <= MOST_TOLD else ()
-        for token, agent in ready.items():
-            if few or token not in self._announced:
-                self._tell(agent, Waiting(nodes=len(ready), spare=False, names=names, missing=missing))
-        self._announced = frozenset(ready)
+        for agent, waiting in self._roll_call.news(self.roster.ready() if self._is_short() else {}, self._policy):
+            self._tell(agent, waiting)
 
     # ------------------------------------------------------------------ small questions
 
@@ -425,9 +383,6 @@ class Membership:
         """Whether a group is wanted and there are too few for one."""
         least = self._policy.min_nodes if self._policy else 1
         return self.phase is Phase.FORMING and len(self.roster.ready()) < least
-
-    def _fence(self) -> int:
-        return self.roster.generation.fence if self.roster.generation else 0
 
     def _tell(self, agent: Agent, message: FromStore) -> None:
         if agent.peer is not None:
@@ -442,7 +397,3 @@ class Membership:
         """How many more nodes the group could have."""
         group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
         return self._policy.max_nodes - len(group) if self._policy else 0
-
-    def _restarts_left(self) -> int:
-        spent = sum(self._restarts.get(cause, 0) for cause in exitcodes.CHARGED)
-        return max(0, self._policy.max_restarts - spent) if self._policy else 0

@@ -43,6 +43,16 @@ class Roster:
     agents: dict[str, Agent] = field(default_factory=dict)
     generation: Generation | None = None
 
+    @property
+    def number(self) -> int:
+        """Of the last generation; 0 before the first."""
+        return self.generation.number if self.generation else 0
+
+    @property
+    def fence(self) -> int:
+        """Of the last generation; 0 before the first."""
+        return self.generation.fence if self.generation else 0
+
     def of_peer(self, peer: int) -> Agent | None:
         """The agent at the other end of a connection."""
         return next((agent for agent in self.agents.values() if agent.peer == peer), None)

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
-from ddp_trainer.launch.membership import MOST_TOLD, Phase
+from ddp_trainer.launch.membership import Phase
 from ddp_trainer.launch.protocol import Join, Leave, Over, Refused, Standing, Start, Stop, Verdict, Waiting
+from ddp_trainer.launch.rollcall import MOST_TOLD
 
 
 def stop_and_join(*agents: SimulatedAgent) -> None:

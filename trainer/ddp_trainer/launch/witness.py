@@ -1,0 +1,67 @@
+"""What the agent saw of a worker that ended, or left its group, as a failure that it can tell the store of."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddp_trainer.channel import Left
+from ddp_trainer.contract import Env, FailureReason
+from ddp_trainer.launch import evidence
+from ddp_trainer.launch.core import Core
+from ddp_trainer.launch.protocol import Failure
+
+
+@dataclass(slots=True)
+class Witness:
+    """That of one agent."""
+
+    core: Core
+    environment: Mapping[str, str]
+    """Of this launcher."""
+    error_file: Callable[[int, int], Path]
+    """Generation and local rank → torch's error file."""
+    _oom_kills: int = field(default_factory=evidence.oom_kills)
+
+    def ended(self, local_rank: int, exit_code: int) -> Failure:
+        """A worker is gone."""
+        number = self.core.generation.number if self.core.generation else 0
+        note = evidence.read_error_file(self.error_file(number, local_rank))
+        kills, self._oom_kills = self._oom_kills, evidence.oom_kills()
+        message = note.message if note else ""
+        return self._failure(
+            local_rank,
+            exit_code=exit_code,
+            reason=evidence.reason_of(exit_code, message, oom_killed=self._oom_kills > kills),
+            message=evidence.shorten(message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
+            timestamp=note.timestamp if note else time.time(),
+            stack=evidence.shorten(note.stack, evidence.STACK_CHARACTERS) if note else "",
+        )
+
+    def left(self, local_rank: int, left: Left) -> Failure:
+        """What a worker that stayed says of the end of its group."""
+        message = evidence.shorten(left.why, evidence.MESSAGE_CHARACTERS)
+        reason = evidence.reason_of(left.exit_code, message, oom_killed=False)
+        return self._failure(
+            local_rank, exit_code=left.exit_code, reason=reason, message=message, timestamp=time.time()
+        )
+
+    def _failure(
+        self, local_rank: int, *, exit_code: int, reason: FailureReason, message: str, timestamp: float, stack: str = ""
+    ) -> Failure:
+        generation, node = self.core.generation, self.core.node
+        return Failure(
+            generation=generation.number if generation else 0,
+            rank=(generation.first_rank(node.token) if generation else 0) + local_rank,
+            local_rank=local_rank,
+            node=node.name,
+            exit_code=exit_code,
+            reason=reason,
+            message=message,
+            host=self.environment.get(Env.NODE_NAME) or socket.gethostname(),
+            timestamp=timestamp,
+            stack=stack,
+        )
