@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["--strategy", "fsdp9"], "Argument --strategy: invalid"),
+        (["--strategy", "fsdp9"], "Argument --strategy: 'fsdp9' is none of ddp, "),
         (["--sync-steps", "0"], "--sync-steps is 0. Give 1 or more."),
         (["--micro-batch", "0"], "--micro-batch is 0. Give 1 or more."),
         (["--gc-steps", "-3"], "--gc-steps is -3. Give 1 or more."),
@@ -50,7 +50,7 @@ CPU = torch.device("cpu")
         (["--compile-fallback"], "--compile-fallback was given without --compile. Add --compile."),
         (["--lr-scaling", "linear"], "--lr-scaling is linear and --lr-reference-batch is None. Give both"),
         (["--lr-reference-batch", "8"], "--lr-scaling is none and --lr-reference-batch is 8. Give both"),
-        (["--precision", "fp64"], "Argument --precision: invalid"),
+        (["--precision", "fp64"], "Argument --precision: 'fp64' is none of "),
         (["--on-nonfinite", "rollback"], "--on-nonfinite is rollback, but no checkpoints are kept."),
         (["--sync-batchnorm", "--device", "cpu"], "torch's SyncBatchNorm does not run on the CPU."),
         (["--compile", "--compile-backend", "zzz"], "There is no compiler backend 'zzz'. Give one of "),
