@@ -98,7 +98,7 @@ TORCHRUN: Final = (
     Flag("--duplicate-stderr-filters", "", str, "the same for stderr"),
     Flag("--node-rank", 0, _whole, "rank of this node in a static launch"),
     Flag("--master-addr", "127.0.0.1", str, "address of rank 0 in a static launch"),
-    Flag("--master-port", None, _whole, "port of rank 0 in a static launch"),
+    Flag("--master-port", None, _port, "port of rank 0 in a static launch"),
     Flag("--local-addr", None, str, "address that peers reach this node at"),
     Flag("--logs-specs", None, str, "not supported", in_environment=False),
     Flag(
