@@ -18,7 +18,7 @@ from typing import Final
 from bench._agents import GIVEN_UP, LOOP, TRAIN, Agents, two_agents
 from bench._torchft import is_installed, torchft
 from bench._torchrun import Step, Torchrun, torchrun
-from bench.harness import Options, Report
+from bench.harness import CannotMeasure, Options, Report
 
 PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {"train": TRAIN, "library": LOOP}
 STOCK: Final = ("--max-restarts=1000",)
@@ -127,8 +127,7 @@ def stock_round(directory: Path, outcomes: Outcomes) -> None:
         with torchrun(directory / name, nnodes="1:2", nproc=1, arguments=STOCK) as run:
             run.start_agent()
             if run.wait(lambda step: step.step > 1, timeout=GIVEN_UP, workers=2) is None:
-                outcomes.add(name, None)
-                continue
+                raise CannotMeasure("Stock torchrun did not begin to train.")
             before = {step.pid for step in run.steps()}
             begun = fault(run)
             stepped = run.wait(_is_new(begun, before), timeout=GIVEN_UP)

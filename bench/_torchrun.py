@@ -20,6 +20,7 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "scripts" / "plain_ddp.py"
 POLL_SECONDS = 0.02
+STORE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,14 @@ class Torchrun:
             )
         self.agents[number : number + 1] = [agent]
 
+    def await_store(self) -> None:
+        """Wait until the first agent has the store: else the second one may get it, and takes it along when it goes."""
+        deadline = time.monotonic() + STORE_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            time.sleep(POLL_SECONDS)
+
     @property
     def log(self) -> Path:
         """What the ranks wrote."""
@@ -144,6 +153,7 @@ def torchrun(directory: Path, *, nnodes: str, nproc: int, arguments: tuple[str, 
     run = Torchrun(directory, nnodes, nproc, arguments)
     try:
         run.start_agent()
+        run.await_store()
         yield run
     finally:
         run.stop()
