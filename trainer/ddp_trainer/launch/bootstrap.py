@@ -14,6 +14,7 @@ SAFE_PATH = getattr(sys.flags, "safe_path", False)
 if not SAFE_PATH:
     sys.path.pop(0)
 
+import atexit  # noqa: E402
 import ctypes  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
@@ -22,6 +23,10 @@ import types  # noqa: E402
 PR_SET_PDEATHSIG = 1
 OWN_FILES = {__file__, "<frozen runpy>"}
 """Whose frames are not the user's."""
+C10D = "torch.distributed.distributed_c10d"
+
+ended: tuple[int, int] | None = None
+"""Which process ran the program to its end, and the code it exits with; None before, and where Python is to say."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -32,6 +37,35 @@ def die_with_parent(parent: int) -> None:
         return  # no Linux: orphans are then the launcher's to kill
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)  # it ended before the kernel was asked
+
+
+def leave() -> None:
+    """End this process here, where it has used torch's process groups: all that was to be done at exit has been.
+
+    What Python would do next is take its modules apart, while threads of torch's groups still run that want its lock.
+    torch 2.13 then aborts, of plain scripts on gloo every third or so, and a program that did all its work would count
+    as failed. What libraries in C do at exit is still done.
+    """
+    if ended is None or ended[0] != os.getpid() or C10D not in sys.modules:
+        return
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        return  # Python has a code of its own for this
+    ctypes.PyDLL(None).exit(ended[1])  # with Python's lock held, so that no thread of Python comes in between
+
+
+# Before anything else that registers, so that it is called after all of them.
+atexit.register(leave)
+
+
+def code_of(end: SystemExit) -> int:
+    """What Python makes of it: None is 0, a text is printed and 1."""
+    if end.code is None:
+        return 0
+    return end.code & 0xFF if isinstance(end.code, int) else 1
 
 
 def run(kind: str, target: str, arguments: list[str]) -> None:
@@ -46,6 +80,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update({"__builtins__": __builtins__, "__annotations__": {}})
     sys.modules["__main__"] = main
+    global ended  # noqa: PLW0603 - what is called at exit takes no arguments
     owner = os.getpid()
     try:
         if kind == "module":
@@ -53,10 +88,14 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
             _run_module(target)
         else:
             _run_script(main, target)
-    except SystemExit:
+        ended = owner, 0
+    except SystemExit as error:
+        ended = owner, code_of(error)
         raise
     except BaseException as error:
         hide_own_frames()
+        # Python ends itself by SIGINT after Ctrl-C, for shells to see.
+        ended = None if isinstance(error, KeyboardInterrupt) else (owner, 1)
         if os.getpid() == owner and not isinstance(error, KeyboardInterrupt):
             leave_note(error)
         raise
