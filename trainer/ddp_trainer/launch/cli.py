@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer import event_loop
 from ddp_trainer.contract import Env, File, Port
 from ddp_trainer.launch import platforms, settings
 from ddp_trainer.launch.agent import Agent, Setup, say
@@ -94,7 +95,7 @@ def main(
             for sentence in doubts(environ, nodes=plan.policy.max_nodes, nproc=plan.node.local_world_size):
                 say(sentence)
         with _folders(plan, environ) as (log_dir, metrics_dir):
-            return asyncio.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
+            return event_loop.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
     except LaunchError as error:
         say(str(error))
         Report(environ).ended(error.exit_code, str(error))

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NoReturn
 
+from ddp_trainer import event_loop
 from ddp_trainer.contract import Env, Exit, Port
 from ddp_trainer.launch.client import tune
 from ddp_trainer.launch.errors import LaunchError
@@ -139,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
     """Run a store until its run is over or it is told to stop; returns its exit code."""
     if_free = "--if-free" in argv
     try:
-        over = asyncio.run(_run(_parser().parse_args(argv)))
+        over = event_loop.run(_run(_parser().parse_args(argv)))
     except PortTaken as error:
         if not if_free:
             print(f"ddp-store: {error}", file=sys.stderr)

@@ -25,6 +25,7 @@ from prometheus_client import exposition as prometheus_text
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from ddp_trainer import event_loop
 from ddp_trainer.contract import Env, Exit, Port
 from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
@@ -82,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     job = os.environ.get(Env.JOB) or LOCAL_JOB
     announcement = f"aggregate: metrics of job {job} at http://{_readable(listener)}/metrics"
     pages = Pages(Exposition(arguments.directory, job))
-    asyncio.run(_serve(Server(pages.respond), listener, arguments.parent, announcement))
+    event_loop.run(_serve(Server(pages.respond), listener, arguments.parent, announcement))
     return Exit.SUCCESS
 
 
