@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -187,6 +188,9 @@ def test_ctrl_c_while_a_command_works_leaves_no_traceback(tmp_path: Path) -> Non
     os.mkfifo(pipe)
     process = subprocess.Popen([EXECUTABLE, "render", "-f", str(pipe)], stderr=subprocess.PIPE, text=True)
     writer = pipe.open("w")  # returns when the command has opened it to read
+    # A signal between Python's last look for one and its read would wake nobody.
+    while "pipe_read" not in Path(f"/proc/{process.pid}/wchan").read_text():
+        time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=30)
     writer.close()
