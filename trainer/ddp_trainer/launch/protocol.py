@@ -1,7 +1,7 @@
 """What an agent and the store say to each other: one JSON object per line, each a frozen dataclass here.
 
 The rendezvous port can be reached by everything in the network, so a line is data and never code: no pickle, a
-length limit, and a decoder that accepts exactly the declared fields with exactly the declared types.
+length limit, and a decoder (:mod:`ddp_trainer.exact_json`) that accepts exactly what is declared.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Final, get_args
 
+from ddp_trainer import exact_json
 from ddp_trainer.launch.hang_look import Look
 
 if TYPE_CHECKING:
@@ -282,17 +281,13 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes) -> Message:
     """The message of one line. Raises ProtocolError for anything else."""
     try:
-        data = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"not JSON: {line[:40]!r}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in _MESSAGES:
-        raise ProtocolError(f"not a message: {line[:40]!r}")
-    message: Message = _parse(_MESSAGES[data.pop("is")], data)
+        data = exact_json.loads(line)
+        if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in _MESSAGES:
+            raise ProtocolError(f"not a message: {line[:40]!r}")
+        message: Message = exact_json.parse(_MESSAGES[data.pop("is")], data)
+    except exact_json.Malformed as error:
+        raise ProtocolError(str(error)) from error
     return message
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)  # NaN and the infinities are no JSON, and no timestamp
 
 
 def _plain(value: DataclassInstance) -> dict[str, object]:
@@ -303,43 +298,3 @@ def _plain_value(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(value)
     return [_plain_value(item) for item in value] if isinstance(value, tuple) else value
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _parse(kind: Any, data: object) -> Any:
-    """``data`` as a ``kind``: a dataclass, a union, a tuple, a dict, an enum or a scalar."""
-    if is_dataclass(kind):
-        return _parse_dataclass(kind, data)
-    origin = get_origin(kind)
-    if origin in {Union, UnionType}:
-        return None if data is None else _parse(next(arm for arm in get_args(kind) if arm is not type(None)), data)
-    if origin is tuple and isinstance(data, list):
-        return tuple(_parse(get_args(kind)[0], item) for item in data)
-    if origin is dict and isinstance(data, dict):
-        return {_parse(str, key): _parse(get_args(kind)[1], item) for key, item in data.items()}
-    return _parse_scalar(kind, data)
-
-
-def _parse_dataclass(kind: Any, data: object) -> Any:
-    hints = _hints(kind)
-    if not isinstance(data, dict) or not data.keys() <= hints.keys():
-        raise ProtocolError(f"not a {kind.__name__}: {str(data)[:80]}")
-    try:
-        return kind(**{name: _parse(hints[name], item) for name, item in data.items()})
-    except TypeError as error:
-        raise ProtocolError(f"an incomplete {kind.__name__}: {str(data)[:80]}") from error
-
-
-def _parse_scalar(kind: Any, data: object) -> Any:
-    if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(data, str) and data in list(kind):
-        return kind(data)
-    # bool is an int to Python, and an int is a good float; JSON's own types are told apart here.
-    if kind is float and type(data) in {int, float}:
-        return float(str(data))
-    if type(data) is not kind:
-        raise ProtocolError(f"{str(data)[:40]!r} where {getattr(kind, '__name__', kind)} belongs")
-    return data
