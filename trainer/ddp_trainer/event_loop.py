@@ -1,8 +1,9 @@
-"""Run a process's one coroutine, and end without a word about signals that come meanwhile; standard library only."""
+"""What asyncio leaves to its users: ending without a word about signals or lost connections; standard library only."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -22,3 +23,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             return runner.run(main)
         finally:
             signal.set_wakeup_fd(-1)
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close the connection; returns at once.
+
+    asyncio keeps why a connection broke for who waits for its end, and prints a traceback of it when nobody does.
+    """
+    is_lost = writer.is_closing()
+    writer.close()
+    if is_lost:  # else the peer may take its time to read what is still to be sent
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

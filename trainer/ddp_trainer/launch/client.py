@@ -9,6 +9,7 @@ import random
 import socket
 from typing import Final
 
+from ddp_trainer.event_loop import hang_up
 from ddp_trainer.launch.endpoint import Endpoint
 from ddp_trainer.launch.link import Listener
 from ddp_trainer.launch.protocol import LINE_BYTES, FromAgent, Ping, ProtocolError, Refused, decode, encode
@@ -70,7 +71,7 @@ class TcpLink:
                     pass  # it closed the connection, and may be back soon
                 finally:
                     self._writer = None
-                    writer.close()
+                    await hang_up(writer)
                     listener.link_down()
                     if asyncio.get_running_loop().time() > connected_at + 1:
                         tries = 0  # it was no store that slams the door

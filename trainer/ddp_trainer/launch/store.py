@@ -99,7 +99,7 @@ class Store:
             if self._writers.pop(peer, None):
                 self.membership.lost(peer)
                 self._watch()
-            writer.close()
+            await event_loop.hang_up(writer)
 
     async def _read(self, reader: asyncio.StreamReader) -> FromAgent:
         async with asyncio.timeout(self._heartbeat.timeout):

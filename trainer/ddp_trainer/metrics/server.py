@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from ddp_trainer.event_loop import hang_up
+
 DEADLINE_SECONDS: Final = 5.0
 MOST_CONNECTIONS: Final = 64
 MOST_REQUEST_BYTES: Final = 8192
@@ -99,6 +101,7 @@ class Server:
                 writer.close()
         except (TimeoutError, OSError, asyncio.CancelledError, asyncio.IncompleteReadError):
             writer.transport.abort()
+            await hang_up(writer)
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.event_loop import hang_up
 from ddp_trainer.preflight.facts import VERSION
 from ddp_trainer.preflight.wire import LINE_BYTES, encode
 
@@ -68,11 +69,14 @@ class Listener:
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Cancelled is who says nothing when all is over; asyncio would print a traceback of it.
         ours = (OSError, ValueError, EOFError, asyncio.CancelledError)
-        with contextlib.suppress(*ours), contextlib.closing(writer):
-            writer.write(self.banner())
-            await writer.drain()
-            if self._serve:
-                await self._serve(reader, writer)
+        try:
+            with contextlib.suppress(*ours):
+                writer.write(self.banner())
+                await writer.drain()
+                if self._serve:
+                    await self._serve(reader, writer)
+        finally:
+            await hang_up(writer)
 
 
 def why_taken(port: int, error: OSError) -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from ddp_trainer.event_loop import hang_up
 from ddp_trainer.preflight import names
 from ddp_trainer.preflight.facts import VERSION, Clock, Outcome, Probe, Report, Resolution
 from ddp_trainer.preflight.listener import Banner, Listener
@@ -230,6 +231,7 @@ class Guest:
                 self._writer.write(encode(ask))
                 line = await self._reader.readline()
         except (OSError, ValueError) as error:
+            await hang_up(self._writer)
             raise _host_gone(f"the host of the meeting fell silent: {error or 'no answer in time'}") from error
         if not line:
             raise _host_gone("the host of the meeting went away")
@@ -275,9 +277,9 @@ async def _greeted(address: str, port: int, until: float) -> Guest:
         reader, writer = await asyncio.open_connection(address, port, limit=LINE_BYTES)
         try:
             banner = decode(Banner, await reader.readline())
-        except (WireError, ValueError, TimeoutError) as error:
-            writer.close()
-            raise WireError("no banner") from error
+        except BaseException:
+            await hang_up(writer)
+            raise
     if banner.preflight != VERSION:
         writer.close()
         raise WireError("another version")

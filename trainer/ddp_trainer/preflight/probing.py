@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ddp_trainer.event_loop import hang_up
 from ddp_trainer.preflight.facts import Outcome, Probe, Purpose, Report
 from ddp_trainer.preflight.listener import Banner
 from ddp_trainer.preflight.names import is_loopback
@@ -74,7 +75,7 @@ async def knock(address: str, port: int, token: str) -> Outcome:
             try:
                 return Outcome.OK if not token or await _is(reader, token) else Outcome.STRANGER
             finally:
-                writer.close()
+                await hang_up(writer)
     except TimeoutError:
         return Outcome.TIMED_OUT
     except OSError as error:
