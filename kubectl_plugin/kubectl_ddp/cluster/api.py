@@ -52,6 +52,11 @@ class Api:
         """One object, or one page of a list."""
         return self._json("GET", path, query)
 
+    def negotiated(self, path: str, accept: str) -> Object:
+        """One answer in a form of its own, which ``accept`` names; a server that has no such form answers as ever."""
+        answer: Object = json.loads(self._send("GET", path, {}, accept=f"{accept},{JSON}").data)
+        return answer
+
     def items(self, path: str, **query: str) -> tuple[list[Object], str]:
         """All objects of a collection, and the resource version to watch them from."""
         while True:
@@ -123,12 +128,13 @@ class Api:
         timeout: Timeout = TIMEOUT,
         streams: bool = False,
         tries: int = TRIES,
+        accept: str = JSON,
     ) -> BaseHTTPResponse:
         """Send until there is an answer that is not *later*, at most so many times."""
         to = self.connection
         asked = call(method, path, server=to.server, context=to.where, watches="watch" in query)
         url = f"{to.server}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": JSON, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}"}
+        headers = {"Accept": accept, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}"}
         for left in reversed(range(tries)):
             try:
                 answer = to.pool.request(

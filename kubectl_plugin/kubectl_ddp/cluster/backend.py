@@ -15,6 +15,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import Connection, connect
+from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.podlogs import PodLogs, main_container
 from kubectl_ddp.cluster.reflector import Reflector
 from kubectl_ddp.cluster.refusals import NotServed
@@ -22,7 +23,7 @@ from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.cluster.submission import QUEUE, Submission
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.program import program
-from kubectl_ddp.render.choose import Facts, kinds_asked_about
+from kubectl_ddp.render.choose import Facts, Kind, kinds_asked_about
 
 METRICS_SECONDS: Final = 5.0
 """How long a pod may take to answer through the API server's proxy."""
@@ -61,6 +62,7 @@ class ClusterBackend:
         self.where = to.where
         self.namespace = to.namespace
         self._api = Api(to)
+        self._discovery = Discovery(self._api)
         self._notice = notice
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -75,11 +77,12 @@ class ClusterBackend:
 
     def facts(self) -> Facts:
         """What the cluster is, of that which decides how a job is rendered."""
-        discovery = Discovery(self._api)
-        served = {kind for kind in kinds_asked_about() if discovery.plural_of(*kind) is not None}
-        told = self._api.get("/version")
+        told, served = together(lambda: self._api.get("/version"), self._kinds_served)
         major, minor = (int(re.sub(r"\D.*", "", str(told[part])) or 0) for part in ("major", "minor"))
-        return Facts(self.where, (major, minor), frozenset(served))
+        return Facts(self.where, (major, minor), served)
+
+    def _kinds_served(self) -> frozenset[Kind]:
+        return frozenset(kind for kind in kinds_asked_about() if self._discovery.plural_of(*kind) is not None)
 
     def job(self, name: str) -> Snapshot:
         """One job. Raises NotFound."""
@@ -159,11 +162,14 @@ class ClusterBackend:
             PreflightFailed: the cluster does not know a kind that the job needs.
             Forbidden, UsageError: the API server refuses an object.
         """
-        Submission(self._api, objects, self.namespace, notice=self._notice).submit()
+        self._submission(objects).submit()
 
     def dry_run(self, objects: Sequence[Object]) -> list[Object]:
         """The objects as the API server would store them; it checks all and creates none. Raises as :meth:`submit`."""
-        return Submission(self._api, objects, self.namespace, notice=self._notice).dry_run()
+        return self._submission(objects).dry_run()
+
+    def _submission(self, objects: Sequence[Object]) -> Submission:
+        return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)
 
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods. Raises UsageError outside of the job's bounds."""

@@ -8,6 +8,7 @@ from typing import Final
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.errors import Forbidden
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "PyTorchJob": "Install Kubeflow's training operator (v1.9), or choose another --engine; job needs no operator.",
@@ -34,29 +35,67 @@ def collection(api_version: str, plural: str, namespace: str | None) -> str:
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
 
 
+AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""The form in which an API server of 1.30 and newer tells all that it serves in one answer."""
+
+OWN: Final[Mapping[str, Mapping[str, str]]] = {"v1": {"Service": "services", "ConfigMap": "configmaps"}}
+"""What every API server serves, and so is not asked for."""
+
+Group = str
+"""Group and version, as in ``batch/v1``."""
+
+
 class Discovery:
-    """Which kinds the API server serves, and under which plural; each group is asked for once."""
+    """Which kinds the API server serves, and under which plural: one question, or one per group to an older server."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._groups: dict[str, dict[str, str]] = {}
+        self._groups: dict[Group, Mapping[str, str]] = dict(OWN)
+        self._is_whole: bool | None = None
+        """Whether the server has told everything at once; ``None`` before it was asked."""
 
     def plural(self, item: Object) -> str | None:
         """The plural of an object's kind; ``None`` when the cluster does not serve it."""
         return self.plural_of(str(item["apiVersion"]), str(item["kind"]))
 
-    def plural_of(self, group: str, kind: str) -> str | None:
+    def plural_of(self, group: Group, kind: str) -> str | None:
         """The plural of a kind of a group and version; ``None`` when the cluster does not serve it."""
+        if group not in self._groups and self._is_whole is None:
+            self._ask_for_all()
         if group not in self._groups:
-            self._groups[group] = self._ask(group)
+            self._groups[group] = {} if self._is_whole else self._ask(group)
         return self._groups[group].get(kind)
 
-    def _ask(self, group: str) -> dict[str, str]:
+    def serves(self, group: str) -> list[str]:
+        """The versions of a group that are served, the preferred one first; none when an older server does not say."""
+        if self._is_whole is None:
+            self._ask_for_all()
+        return [each.partition("/")[2] for each in self._groups if each.partition("/")[0] == group]
+
+    def _ask_for_all(self) -> None:
+        try:
+            told = self._api.negotiated("/apis", AGGREGATED)
+        except (NotServed, Forbidden):  # what it says of a single group may still be had
+            told = {}
+        self._is_whole = told.get("kind") == "APIGroupDiscoveryList"
+        for group in told.get("items") or () if self._is_whole else ():
+            for version in group["versions"]:
+                name = f"{group['metadata']['name']}/{version['version']}"
+                if version.get("freshness") == "Stale":  # its own server is away: what is known of it may be old
+                    self._groups[name] = self._ask(name)
+                else:
+                    self._groups[name] = _kinds(version)
+
+    def _ask(self, group: Group) -> dict[str, str]:
         try:
             listed = self._api.get(f"/apis/{group}" if "/" in group else f"/api/{group}")
         except NotServed:
             return {}
         return {each["kind"]: each["name"] for each in listed.get("resources", ()) if "/" not in each["name"]}
+
+
+def _kinds(version: Object) -> dict[str, str]:
+    return {each["responseKind"]["kind"]: each["resource"] for each in version.get("resources") or ()}
 
 
 def not_served(api_version: str, kind: str, context: str) -> NotServed:

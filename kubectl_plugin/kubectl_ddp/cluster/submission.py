@@ -56,6 +56,7 @@ class Submission:
         namespace: str,
         *,
         notice: Callable[[str], None],
+        discovery: Discovery | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Find out what the cluster serves of the objects.
@@ -72,14 +73,13 @@ class Submission:
             kinds = ", ".join(root.kind for root in roots.ROOTS.values())
             raise UsageError(f"A job is one of {kinds}, with what it needs; here are {len(found)}.")
         [(self._kind, self._root)] = found
-        self._plurals = self._served(objects, notice)
+        self._plurals = self._served(objects, discovery or Discovery(api), notice)
         self._notice = notice
         others = [item for item in objects if item is not self._root and item["kind"] in self._plurals]
         self._before = [item for item in others if item["kind"] in BEFORE_ROOT]
         self._companions = [item for item in others if item["kind"] not in BEFORE_ROOT]
 
-    def _served(self, objects: Sequence[Object], notice: Callable[[str], None]) -> dict[str, str]:
-        discovery = Discovery(self._api)
+    def _served(self, objects: Sequence[Object], discovery: Discovery, notice: Callable[[str], None]) -> dict[str, str]:
         plurals: dict[str, str] = {}
         for item in objects:
             kind = item["kind"]

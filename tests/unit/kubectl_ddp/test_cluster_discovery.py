@@ -1,0 +1,68 @@
+"""What a cluster serves: one question to a server of today, one per group to an older one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.cluster.resources import AGGREGATED
+from kubectl_ddp.render import render
+from tests.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig, serving, status
+from tests.jobs import a_job
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with serving(ApiServer()) as api:
+        yield api
+
+
+def backend_of(server: ApiServer, folder: Path) -> ClusterBackend:
+    return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(folder, server.url))), notice=lambda _: None)
+
+
+def aggregated(*, stale: str = "") -> Json:
+    """All groups of the server in memory, as a server of 1.30 tells them."""
+    items = []
+    for path, kinds in GROUPS.items():
+        _, root, group, *version = path.split("/")
+        if root == "apis":
+            resources = [{"resource": name, "responseKind": {"kind": kind}} for kind, name in kinds.items()]
+            freshness = "Stale" if group == stale else "Current"
+            told = {"version": version[0], "freshness": freshness, "resources": [] if group == stale else resources}
+            items.append({"metadata": {"name": group}, "versions": [told]})
+    return {"kind": "APIGroupDiscoveryList", "items": items}
+
+
+def groups_asked(server: ApiServer) -> list[str]:
+    return [path for path in server.asked("GET") if path.startswith("/api") and path.count("/") <= 3]
+
+
+def test_a_whole_submission_asks_once_what_is_served(server: ApiServer, tmp_path: Path) -> None:
+    server.next("GET /apis", Answer(200, aggregated()))
+    backend = backend_of(server, tmp_path)
+    assert ("kubeflow.org/v1", "PyTorchJob") in backend.facts().kinds
+    backend.submit(render(a_job(), "run1"))
+    assert groups_asked(server) == ["/apis"]
+    [asked] = [request for request in server.requests if request.path == "/apis"]
+    assert asked.headers["Accept"].startswith(AGGREGATED)
+
+
+def test_an_older_server_is_asked_group_by_group(server: ApiServer, tmp_path: Path) -> None:
+    server.next("GET /apis", Answer(200, {"kind": "APIGroupList", "groups": [{"name": "batch"}]}))
+    backend_of(server, tmp_path).submit(render(a_job(), "run1"))
+    assert groups_asked(server).count("/apis/kubeflow.org/v1") == 1
+    assert "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits" in server.objects
+
+
+def test_who_may_not_see_all_groups_may_still_see_the_ones_that_count(server: ApiServer, tmp_path: Path) -> None:
+    server.next("GET /apis", Answer(403, status(403, "Forbidden", "no")))
+    assert ("batch/v1", "Job") in backend_of(server, tmp_path).facts().kinds
+
+
+def test_a_group_whose_own_server_is_away_is_asked_for_itself(server: ApiServer, tmp_path: Path) -> None:
+    server.next("GET /apis", Answer(200, aggregated(stale="kubeflow.org")))
+    assert ("kubeflow.org/v1", "PyTorchJob") in backend_of(server, tmp_path).facts().kinds
+    assert groups_asked(server) == ["/apis", "/apis/kubeflow.org/v1"]
