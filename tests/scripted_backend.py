@@ -39,7 +39,7 @@ class ScriptedBackend:
         self._logs = logs or {}
         self._ends = is_deleted_at_the_end
 
-    def job(self, name: str) -> Snapshot:
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
         """The first moment."""
         if not self._moments:
             raise NotFound(f"There is no job '{name}'.")

@@ -44,8 +44,8 @@ class Backend(Protocol):
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
         """Every job of ours that this place knows, oldest first."""
 
-    def job(self, name: str) -> Snapshot:
-        """One job. Raises NotFound."""
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
+        """One job; without its events where nobody wants them. Raises NotFound."""
 
     def watch(self, name: str) -> Iterator[Snapshot]:
         """The job now, and again whenever it or one of its pods changed; ends when the job is deleted."""

@@ -25,18 +25,22 @@ def scrape(backend: Backend, snapshot: Snapshot) -> dict[str, Samples]:
 
 
 def scrape_all(
-    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: int | None = None
 ) -> list[dict[str, Samples]]:
     """The same for many jobs, in one go.
+
+    The first pod of every job is asked before the second of any, and the jobs that began last are asked first, so that
+    the pods that are left out are those that are missed least.
 
     Args:
         backend: where they run.
         snapshots: the jobs.
         patience: seconds after which pods that have not answered yet are left out; a pod's own time when None.
+        most: how many pods are asked, of all jobs together; every one when None.
     """
-    asked = [
-        (index, pod) for index, snapshot in enumerate(snapshots) for pod in workers(snapshot.pods) if _is_running(pod)
-    ]
+    running = [[pod for pod in workers(snapshot.pods) if _is_running(pod)] for snapshot in snapshots]
+    turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods)]
+    asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:most]]
     waiting: queue.SimpleQueue[tuple[int, Object]] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
     for each in asked:
@@ -82,7 +86,9 @@ def observe(backend: Backend, snapshot: Snapshot, before: Mapping[str, Samples] 
     return job_state(snapshot, scrape(backend, snapshot), where=backend.where, before=before)
 
 
-def observe_all(backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None) -> list[JobState]:
-    """The same for many jobs, in one go; ``patience`` as in :func:`scrape_all`."""
-    told = scrape_all(backend, snapshots, patience=patience)
+def observe_all(
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: int | None = None
+) -> list[JobState]:
+    """The same for many jobs, in one go; ``patience`` and ``most`` as in :func:`scrape_all`."""
+    told = scrape_all(backend, snapshots, patience=patience, most=most)
     return [job_state(one, samples, where=backend.where) for one, samples in zip(snapshots, told, strict=True)]

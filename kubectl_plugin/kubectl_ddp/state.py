@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import calendar
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -74,7 +74,7 @@ class JobState:
     loss: float | None = None
     learning_rate: float | None = None
     throughput: float | None = None
-    """Samples per second, all ranks together."""
+    """Samples per second, all ranks together; those that were not asked are taken to be as fast as the others."""
     eta_seconds: float | None = None
     world_size: int | None = None
     """Processes of the worker group."""
@@ -242,7 +242,7 @@ def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[st
 
 
 def _progress(
-    told: Mapping[str, Samples], ranks: Iterable[RankState], done: Mapping[str, Any] | None
+    told: Mapping[str, Samples], ranks: Sequence[RankState], done: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     if done is not None:
         return _progress_of_summary(done)
@@ -251,6 +251,7 @@ def _progress(
     planned = _latest(told, Metric.STEPS_PLANNED)
     pace = [rank.seconds_per_step for rank in alive if rank.seconds_per_step is not None]
     rates = [rank.samples_per_second for rank in alive if rank.samples_per_second is not None]
+    world = _whole(_latest(told, Metric.WORLD_SIZE))
     eta = None
     if step is not None and planned is not None and pace:
         eta = max(0.0, planned - step) * sum(pace) / len(pace)
@@ -260,9 +261,9 @@ def _progress(
         "epoch": _whole(_latest(told, Metric.EPOCH)),
         "loss": _latest(told, Metric.LOSS),
         "learning_rate": _latest(told, Metric.LEARNING_RATE),
-        "throughput": sum(rates) if rates else None,
+        "throughput": sum(rates) * max(1.0, (world or 0) / len(ranks)) if rates else None,
         "eta_seconds": eta,
-        "world_size": _whole(_latest(told, Metric.WORLD_SIZE)),
+        "world_size": world,
         "generation": _whole(_latest(told, Metric.RENDEZVOUS_ROUND)),
     }
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from ddp_trainer.contract import Label
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.cluster.kubeconfig import read_context
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
 
@@ -133,8 +133,9 @@ class Namespace:
 
 def _authority() -> str:
     """The cluster's certificate authority, from wherever the kubeconfig keeps it."""
-    pool = connect().pool.connection_pool_kw
-    return base64.b64encode(Path(pool["ca_certs"]).read_bytes()).decode()
+    cluster = read_context(os.environ["KUBECONFIG"]).cluster
+    found: str | None = cluster.get("certificate-authority-data")
+    return found or base64.b64encode(Path(cluster["certificate-authority"]).read_bytes()).decode()
 
 
 def until(what: str, check: Callable[[], T], *, seconds: float = 120) -> T:

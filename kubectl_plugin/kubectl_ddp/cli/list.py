@@ -17,6 +17,12 @@ from kubectl_ddp.scrape import observe_all
 _PATIENCE_SECONDS: Final = {"local": 0.12}
 """How long a list waits for pods, by place. On this machine they answer at once or are too busy to."""
 
+_CLUSTER_PATIENCE_SECONDS: Final = 1.0
+"""In a cluster, where a policy may keep the API server from pods, which then say nothing at all."""
+
+_MOST_PODS: Final = 64
+"""How many pods a list asks. One pod of a job tells how far the job is; a list of a thousand jobs asks the newest."""
+
 
 @click.command("list")
 @shared_options("wide", "json", "yaml", "name", all_namespaces=True)
@@ -30,7 +36,12 @@ def list_jobs(options: Options) -> None:
     states = []
     for backend in dict.fromkeys(backend for backend, _ in found):
         snapshots = [snapshot for where, snapshot in found if where is backend]
-        states += observe_all(backend, snapshots, patience=_PATIENCE_SECONDS.get(backend.where))
+        states += observe_all(
+            backend,
+            snapshots,
+            patience=_PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS),
+            most=_MOST_PODS,
+        )
     if options.output in {"json", "yaml"}:
         print_document(job_list_document(states), options.output)
     elif states:

@@ -21,7 +21,7 @@ from kubectl_ddp.scrape import observe
 def status(options: Options, job: str | None, *, ranks: bool) -> None:
     """Show one job: what it does, how far it is, what failed first; the newest when none is named."""
     backend, name = target(options, job)
-    state = observe(backend, backend.job(name))
+    state = observe(backend, backend.job(name, events=False))
     if options.output is not None:
         print_document(job_document(state), options.output)
         return

@@ -66,7 +66,7 @@ def submit_job(options: Options, request: JobRequest, manner: Manner) -> None:
 def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
     """Ctrl-C while a job is made: it is there as a whole, or not at all, and the person wants to know which."""
     try:
-        metadata = backend.job(name).job["metadata"]
+        metadata = backend.job(name, events=False).job["metadata"]
     except DdpError:
         return Interrupted("Interrupted; no job was created.")
     if metadata["labels"].get(Label.RUN_ID) != run_id or "deletionTimestamp" in metadata:
@@ -118,7 +118,7 @@ def _resource(item: Object) -> str:
 def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, Any]:
     """What came of it; submitting the same job again changes nothing, and then the run is the one before."""
     spec = prepared.spec
-    job = backend.job(spec.name).job
+    job = backend.job(spec.name, events=False).job
     metadata = job["metadata"]
     found = metadata["labels"][Label.RUN_ID]
     return {

@@ -35,9 +35,9 @@ def top(options: Options, job: str | None, *, once: bool) -> None:
     """Show throughput, loss, and the step of every rank, live; of the newest job when none is named."""
     backend, name = target(options, job)
     if options.output is not None:
-        print_document(job_document(observe(backend, backend.job(name))), options.output)
+        print_document(job_document(observe(backend, backend.job(name, events=False))), options.output)
     elif once or not sys.stdout.isatty():
-        click.echo(frame(observe(backend, backend.job(name)), time.time(), style(options)))
+        click.echo(frame(observe(backend, backend.job(name, events=False)), time.time(), style(options)))
     else:
         try:
             _watch(backend, name, options)
@@ -66,7 +66,7 @@ def _watch(backend: Backend, name: str, options: Options) -> None:
     click.clear()
     while True:
         begun = time.monotonic()
-        snapshot = backend.job(name)
+        snapshot = backend.job(name, events=False)
         samples = scrape(backend, snapshot)
         state = job_state(snapshot, samples, where=backend.where, before=frames[0] if frames else None)
         frames.append(samples)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -19,8 +20,10 @@ from urllib3.exceptions import HTTPError, ProtocolError
 from ddp_trainer.contract import FIELD_MANAGER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.connection import Connection
+from kubectl_ddp.cluster.pages import mapping, pages
 from kubectl_ddp.cluster.refusals import Call, Expired, call, refused
 from kubectl_ddp.cluster.silence import unreachable
+from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.version import version
 
 PAGE: Final = 500
@@ -34,11 +37,22 @@ TRIES: Final = 6
 LONGEST_PAUSE_SECONDS: Final = 30.0
 """A server may say ``Retry-After: 3600``; nobody at a prompt waits that long."""
 
+PAUSE_SECONDS: Final = 0.25
+"""Before a request is sent again over a new connection, when the one before broke, too."""
+
+REPEATABLE: Final = frozenset({"GET", "PATCH"})
+"""Methods that change nothing when they are done twice; our patches name the uid or the whole of what they change."""
+
 BROKEN_GATEWAY: Final = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+
+def whole(item: Object) -> Object:
+    """The object as it is."""
+    return item
 
 
 class Api:
@@ -54,27 +68,39 @@ class Api:
 
     def negotiated(self, path: str, accept: str) -> Object:
         """One answer in a form of its own, which ``accept`` names; a server that has no such form answers as ever."""
-        answer: Object = json.loads(self._send("GET", path, {}, accept=f"{accept},{JSON}").data)
-        return answer
+        answer = self._send("GET", path, {}, accept=f"{accept},{JSON}")
+        with self._in_json(path):
+            return mapping(json.loads(answer.data))
 
-    def items(self, path: str, **query: str) -> tuple[list[Object], str]:
-        """All objects of a collection, and the resource version to watch them from."""
-        while True:
-            try:
-                return self._pages(path, query)
-            except Expired:  # a page came so late that the server forgot the list's moment: begin anew
-                self._sleep(1.0)
+    def items(
+        self, path: str, *, reduce: Callable[[Object], Object | None] = whole, **query: str
+    ) -> tuple[list[Object], str]:
+        """All objects of a collection, and the resource version to watch them from.
 
-    def _pages(self, path: str, query: Mapping[str, str]) -> tuple[list[Object], str]:
+        Args:
+            path: of the collection.
+            reduce: what is kept of each object, as soon as it is read; ``None`` for one that does not count.
+            **query: ``labelSelector``, ``fieldSelector``.
+        """
+        try:
+            return self._pages(path, query, reduce, limit=str(PAGE))
+        except Expired:  # a page came so late that the server forgot the list's moment: all in one answer, then
+            self._sleep(1.0)
+            return self._pages(path, query, reduce)
+
+    def _pages(
+        self, path: str, query: Mapping[str, str], reduce: Callable[[Object], Object | None], **paging: str
+    ) -> tuple[list[Object], str]:
+        def fetch(token: str) -> bytes:
+            return self._send("GET", path, {**query, **paging, **({"continue": token} if token else {})}).data
+
         found: list[Object] = []
-        token: dict[str, str] = {}
-        while True:
-            page = self._json("GET", path, {**query, "limit": str(PAGE), **token})
-            found += page.get("items") or []
-            about = page.get("metadata") or {}
-            if not about.get("continue"):
-                return found, str(about.get("resourceVersion", ""))
-            token = {"continue": about["continue"]}
+        version = ""
+        with self._in_json(path):
+            for page in pages(fetch):
+                found += [kept for item in page.get("items") or () if (kept := reduce(item)) is not None]
+                version = str((page.get("metadata") or {}).get("resourceVersion", ""))
+        return found, version
 
     def text(self, path: str, *, seconds: float) -> str:
         """An answer that is not JSON, asked for once and waited for no longer than ``seconds``."""
@@ -114,8 +140,19 @@ class Api:
         content: str = JSON,
     ) -> Object:
         answer = self._send(method, path, query, body=body, content=content)
-        decoded: Object = json.loads(answer.data)
-        return decoded
+        with self._in_json(path):
+            return mapping(json.loads(answer.data))
+
+    @contextmanager
+    def _in_json(self, path: str) -> Iterator[None]:
+        """What is inside takes an answer apart; a page of HTML, as a login page is one, raises Unreachable."""
+        try:
+            yield
+        except ValueError as error:
+            raise Unreachable(
+                f"Something that is no API server answers at {self.connection.server}{path}: no JSON.",
+                hint="Check the address in the kubeconfig, and HTTPS_PROXY.",
+            ) from error
 
     def _send(
         self,
@@ -145,10 +182,13 @@ class Api:
                     timeout=timeout,
                     preload_content=not streams,
                     retries=False,
+                    redirect=False,
                 )
             except ProtocolError as error:
-                if method == "GET" and left:
-                    continue  # a connection out of the pool that the server had closed meanwhile
+                if method in REPEATABLE and left:
+                    if left < tries - 1:  # the first may have been one out of the pool that had been closed meanwhile
+                        self._sleep(PAUSE_SECONDS)
+                    continue
                 raise unreachable(error, asked) from error
             except HTTPError as error:
                 raise unreachable(error, asked) from error

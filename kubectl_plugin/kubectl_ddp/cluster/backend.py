@@ -7,23 +7,27 @@ import queue
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import Label, Port, PortName
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.aside import Aside
 from kubectl_ddp.cluster.connection import Connection, connect
 from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.podlogs import PodLogs, main_container
 from kubectl_ddp.cluster.reflector import Reflector
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import Discovery, collection
+from kubectl_ddp.cluster.slim import slim_pod, without_managers
 from kubectl_ddp.cluster.submission import QUEUE, Submission
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.program import program
-from kubectl_ddp.render.choose import Facts, Kind, kinds_asked_about
+
+if TYPE_CHECKING:
+    from kubectl_ddp.render.choose import Facts, Kind
 
 METRICS_SECONDS: Final = 5.0
 """How long a pod may take to answer through the API server's proxy."""
@@ -70,29 +74,43 @@ class ClusterBackend:
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
         """Every job of ours in the namespace, or in all of them, oldest first; without its events."""
         namespace = None if all_namespaces else self.namespace
-        jobs = self._all(namespace)
-        pods, _ = self._api.items(collection("v1", "pods", namespace), labelSelector=Label.JOB) if jobs else ([], "")
+        path = collection("v1", "pods", namespace)
+        with Aside(lambda: self._api.items(path, reduce=slim_pod, labelSelector=Label.JOB)[0]) as pods:
+            jobs = self._all(namespace)
+            by_run = _by_run(pods.result() if jobs else ())
         jobs.sort(key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
-        return [Snapshot(job, _pods_of(job, pods)) for job in jobs]
+        return [Snapshot(job, _in_order(by_run.get(_run_of(job), ()))) for job in jobs]
 
     def facts(self) -> Facts:
         """What the cluster is, of that which decides how a job is rendered."""
+        from kubectl_ddp.render.choose import Facts  # noqa: PLC0415 - 30 ms, and only to submit
+
         told, served = together(lambda: self._api.get("/version"), self._kinds_served)
         major, minor = (int(re.sub(r"\D.*", "", str(told[part])) or 0) for part in ("major", "minor"))
         return Facts(self.where, (major, minor), served)
 
     def _kinds_served(self) -> frozenset[Kind]:
+        from kubectl_ddp.render.choose import kinds_asked_about  # noqa: PLC0415 - as above
+
         return frozenset(kind for kind in kinds_asked_about() if self._discovery.plural_of(*kind) is not None)
 
-    def job(self, name: str) -> Snapshot:
-        """One job. Raises NotFound."""
-        job = self._ours(name)
-        pods, _ = self._api.items(collection("v1", "pods", self.namespace), labelSelector=f"{Label.JOB}={name}")
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
+        """One job; without its events where nobody wants them. Raises NotFound."""
+        path = collection("v1", "pods", self.namespace)
+        mine = f"{Label.JOB}={name}"
+        with Aside(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
+            job = self._ours(name)
+            return _snapshot(job, pods.result(), self._events(name) if events else ())
+
+    def _events(self, name: str) -> list[Object]:
+        """Events about what is named as the job and its pods are; no selector of the API server's can say that."""
         try:
-            events, _ = self._api.items(collection("v1", "events", self.namespace))
+            return self._api.items(
+                collection("v1", "events", self.namespace),
+                reduce=lambda event: without_managers(event) if _is_about(event, name) else None,
+            )[0]
         except Forbidden:  # a job can be read without its events
-            events = []
-        return _snapshot(job, pods, events)
+            return []
 
     def watch(self, name: str) -> Iterator[Snapshot]:
         """The job now, and again whenever it, one of its pods or its events changed; ends when it is deleted."""
@@ -216,7 +234,7 @@ class ClusterBackend:
         refusals: list[Forbidden] = []
         for kind in roots.ROOTS.values():
             try:
-                items, _ = self._api.items(_jobs(kind, namespace), labelSelector=Label.JOB)
+                items, _ = self._api.items(_jobs(kind, namespace), reduce=without_managers, labelSelector=Label.JOB)
             except NotServed:
                 continue
             except Forbidden as refusal:
@@ -292,17 +310,31 @@ def _whole(kind: roots.Root, job: Object) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.kind, "status": {}} | job
 
 
+Run = tuple[str, str, str]
+
+
+def _run_of(item: Object) -> Run:
+    """Which run a job or a pod is of: namespace, name and run id."""
+    about = item["metadata"]
+    labels = about.get("labels") or {}
+    return str(about.get("namespace")), str(labels.get(Label.JOB)), str(labels.get(Label.RUN_ID))
+
+
+def _by_run(pods: Iterable[Object]) -> dict[Run, list[Object]]:
+    found: dict[Run, list[Object]] = {}
+    for pod in pods:
+        found.setdefault(_run_of(pod), []).append(pod)
+    return found
+
+
 def _pods_of(job: Object, pods: Sequence[Object]) -> tuple[Object, ...]:
-    """The pods of this run, sorted by name; those of a deleted job of the same name may still be ending."""
-    about = job["metadata"]
-    labels = {name: about["labels"].get(name) for name in (Label.JOB, Label.RUN_ID)}
-    found = [
-        pod
-        for pod in pods
-        if pod["metadata"]["namespace"] == about["namespace"]
-        and all((pod["metadata"].get("labels") or {}).get(name) == value for name, value in labels.items())
-    ]
-    return tuple(sorted(found, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"])))
+    """The pods of this run, in order; those of a deleted job of the same name may still be ending."""
+    return _in_order(_by_run(pods).get(_run_of(job), ()))
+
+
+def _in_order(pods: Iterable[Object]) -> tuple[Object, ...]:
+    """Pods sorted by name, worker-10 after worker-9."""
+    return tuple(sorted(pods, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"])))
 
 
 def _is_about(event: Object, name: str) -> bool:

@@ -1,31 +1,23 @@
-"""Which API server, as whom, in which namespace: read as kubectl reads it.
-
-The only module that imports ``kubernetes``. What it uses of it is the same in versions 33 to 37: ``Configuration``, the
-kubeconfig loaders, the pool of ``RESTClientObject``, and ``auth_settings``, which renews tokens that expire.
-"""
+"""Which API server, as whom, in which namespace: read as kubectl reads it."""
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import urllib3
-import yaml
-from kubernetes import client, config
-from kubernetes.client.rest import RESTClientObject
 
+from kubectl_ddp.cluster.credentials import headers_of, impersonation_of, is_made
+from kubectl_ddp.cluster.kubeconfig import Context, read_context
+from kubectl_ddp.cluster.transport import pool_of
 from kubectl_ddp.errors import Unreachable, UsageError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_CLUSTER: Final = "in-cluster"
 """Name of the context of a pod that speaks for its service account."""
-
-POOL_SIZE: Final = 64
-"""Connections kept to the API server: watches, log streams and pod metrics run side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,26 +50,28 @@ def connect(
     not there, Unreachable when no cluster is configured at all.
     """
     files = _files(kubeconfig, environ)
-    settings = client.Configuration()
-    settings.connection_pool_maxsize = POOL_SIZE
     if files:
-        where, default_namespace = _read_kubeconfig(files, context, settings)
+        chosen = read_context(files, context)
     elif "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").is_file():
-        config.load_incluster_config(client_configuration=settings)
-        where, default_namespace = IN_CLUSTER, _service_account_namespace()
+        chosen = _service_account(environ)
     else:
         raise Unreachable(
             "No cluster is configured: there is no kubeconfig.",
             hint="Name one with --kubeconfig or KUBECONFIG, or run on this machine with --local.",
         )
-    if not settings.verify_ssl:
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asked for it
+    acting_as = impersonation_of(chosen.user)
+    if is_made(chosen.user):
+        from kubectl_ddp.cluster.client_library import connection_of  # noqa: PLC0415 - takes 0.3 s
+
+        pool, authorization = connection_of(files, chosen.name)
+    else:
+        pool, authorization = pool_of(chosen.cluster, chosen.user, environ), headers_of(chosen.user)
     return Connection(
-        where=where,
-        server=settings.host.rstrip("/"),
-        namespace=namespace or default_namespace or "default",
-        pool=RESTClientObject(settings).pool_manager,
-        authorization=lambda: _authorization(settings),
+        where=chosen.name,
+        server=str(chosen.cluster["server"]).rstrip("/"),
+        namespace=namespace or chosen.namespace or "default",
+        pool=pool,
+        authorization=lambda: {**authorization(), **acting_as},
     )
 
 
@@ -94,41 +88,19 @@ def _files(kubeconfig: str | None, environ: Mapping[str, str]) -> str:
     return os.pathsep.join(part for part in listed.split(os.pathsep) if part and Path(part).is_file())
 
 
-def _read_kubeconfig(files: str, context: str | None, settings: client.Configuration) -> tuple[str, str]:
-    """Fill ``settings`` from the files; returns the context's name and its namespace."""
+def _service_account(environ: Mapping[str, str]) -> Context:
+    """The context of the pod that we are in."""
+    host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     try:
-        contexts, current = config.list_kube_config_contexts(config_file=files)
-        chosen = _named(context, contexts) if context is not None else current
-        config.load_kube_config(config_file=files, context=chosen["name"], client_configuration=settings)
-    except (config.ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise UsageError(
-            f"The kubeconfig '{files}' cannot be used: {reason}.", hint="See it with 'kubectl config view'."
-        ) from error
-    return str(chosen["name"]), str(chosen.get("context", {}).get("namespace") or "")
-
-
-def _named(context: str, contexts: list[dict[str, Any]]) -> dict[str, Any]:
-    for candidate in contexts:
-        if candidate["name"] == context:
-            return candidate
-    names = [str(candidate["name"]) for candidate in contexts]
-    close = difflib.get_close_matches(context, names, n=1)
-    hint = f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(names)}."
-    raise UsageError(f"The kubeconfig has no context '{context}'.", hint=hint)
-
-
-def _service_account_namespace() -> str:
-    try:
-        return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+        namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
     except OSError:
-        return ""
-
-
-def _authorization(settings: client.Configuration) -> Mapping[str, str]:
-    """Bearer or basic credentials as a header; none where a client certificate speaks for us."""
-    return {
-        setting["key"]: setting["value"]
-        for setting in settings.auth_settings().values()
-        if setting["in"] == "header" and setting["value"]
-    }
+        namespace = ""
+    return Context(
+        name=IN_CLUSTER,
+        namespace=namespace,
+        cluster={
+            "server": f"https://{f'[{host}]' if ':' in host else host}:{port}",
+            "certificate-authority": str(SERVICE_ACCOUNT / "ca.crt"),
+        },
+        user={"tokenFile": str(SERVICE_ACCOUNT / "token")},
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar, overload
 
 A = TypeVar("A")
@@ -22,6 +21,8 @@ def together(*calls: Callable[[], T]) -> tuple[T, ...]:
     """What each call returns, in order. Raises what the first of them raised that did, once all are done."""
     if not calls:
         return ()
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - 10 ms that most commands do without
+
     with ThreadPoolExecutor(min(AT_ONCE, len(calls)), thread_name_prefix="ask") as pool:
         return tuple(future.result() for future in [pool.submit(call) for call in calls])
 

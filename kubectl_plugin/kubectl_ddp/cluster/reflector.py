@@ -64,9 +64,11 @@ class Reflector:
 
     def read(self) -> None:
         """Read the list. Raises what the API server says to it."""
-        items, version = self._api.items(self._path, **self._query)
+        items, version = self._api.items(
+            self._path, reduce=lambda item: item if self._keep(item) else None, **self._query
+        )
         with self._lock:
-            self._objects = {item["metadata"]["uid"]: item for item in items if self._keep(item)}
+            self._objects = {item["metadata"]["uid"]: item for item in items}
             self._version = version
 
     def run(self, changed: Callable[[], None]) -> None:
@@ -119,7 +121,10 @@ class Reflector:
                 return
             yield False
             for line in lines(response):
-                yield self._take(json.loads(line))
+                event = _decoded(line)
+                if event is None:
+                    return
+                yield self._take(event)
         finally:
             with self._lock:
                 self._response = None
@@ -145,6 +150,15 @@ class Reflector:
         to = self._api.connection
         asked = call("GET", self._path, server=to.server, context=to.where, watches=True)
         return refused(code, json.dumps(status).encode(), asked)
+
+
+def _decoded(line: bytes) -> dict[str, Any] | None:
+    """An event; ``None`` for a torn one, which a load balancer leaves that ends a broken connection in good order."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("object"), dict) else None
 
 
 def lines(response: BaseHTTPResponse) -> Iterator[bytes]:

@@ -120,16 +120,21 @@ def test_progress_comes_from_the_ranks_and_throughput_is_their_sum() -> None:
 
 def test_rates_are_over_the_time_between_two_scrapes() -> None:
     shown = snapshot(job("Created", "Running"), pod(0))
-    before = metrics(w0=pod_metrics() + rank_metrics(0, step=10, samples=320, seconds=2.0))
-    after = metrics(w0=pod_metrics() + rank_metrics(0, step=20, samples=960, seconds=3.0))
+    before = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=10, samples=320, seconds=2.0))
+    after = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=20, samples=960, seconds=3.0))
     assert job_state(shown, after, before=before).throughput == pytest.approx(640.0)
 
 
 def test_a_counter_that_fell_was_begun_anew() -> None:
     shown = snapshot(job("Created", "Running"), pod(0))
-    before = metrics(w0=pod_metrics() + rank_metrics(0, step=90, samples=3000, seconds=30.0))
-    after = metrics(w0=pod_metrics() + rank_metrics(0, step=10, samples=320, seconds=2.0))
+    before = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=90, samples=3000, seconds=30.0))
+    after = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=10, samples=320, seconds=2.0))
     assert job_state(shown, after, before=before).throughput == pytest.approx(160.0)
+
+
+def test_ranks_that_were_not_asked_are_taken_to_be_as_fast_as_the_others() -> None:
+    told = metrics(w0=pod_metrics(world=8) + rank_metrics(0) + rank_metrics(1, local_rank=1))
+    assert job_state(snapshot(job("Created", "Running"), pod(0)), told).throughput == pytest.approx(8 * 160.0)
 
 
 def test_ranks_are_where_they_say_they_are_and_not_where_the_pod_index_would_put_them() -> None:

@@ -1,0 +1,49 @@
+"""The pages of a long list: the next one is on its way while the last one is taken apart.
+
+A list of ten thousand pods is 80 MB of JSON, of which a command wants little: what each object is reduced to is all
+that stays in memory, beside two pages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster.aside import Aside
+
+Fetch = Callable[[str], bytes]
+"""Reads the page that a token stands for; the first one for an empty token."""
+
+HEAD_BYTES: Final = 4096
+TOKEN: Final = re.compile(rb'^\{(?:"kind":"\w+","apiVersion":"[\w./-]+",)?"metadata":\{[^{}]*?"continue":"([^"\\]+)"')
+"""The API server writes a list's metadata before its items; where it does not, the page is taken apart first."""
+
+
+def pages(fetch: Fetch) -> Iterator[Object]:
+    """Every page of a list, in order. Raises what ``fetch`` raises, and ValueError for what is no list in JSON."""
+    body = fetch("")
+    while True:
+        found = TOKEN.match(body[:HEAD_BYTES])
+        coming = _asked(fetch, found[1].decode()) if found is not None else None
+        page = mapping(json.loads(body))
+        del body
+        yield page
+        token = str((page.get("metadata") or {}).get("continue") or "")
+        del page
+        if not token:
+            return
+        body = coming.result() if coming is not None else fetch(token)
+
+
+def _asked(fetch: Fetch, token: str) -> Aside[bytes]:
+    return Aside(lambda: fetch(token))
+
+
+def mapping(decoded: object) -> Object:
+    """JSON that is an object. Raises ValueError for any other."""
+    if not isinstance(decoded, dict):
+        raise ValueError(f"{type(decoded).__name__} is no object")  # noqa: TRY004 - as the decoder says of bad JSON
+    return decoded

@@ -1,0 +1,123 @@
+"""Connections to one API server: its certificates, the client's, and the proxy on the way."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from kubectl_ddp.errors import UsageError
+
+POOL_SIZE: Final = 64
+"""Connections kept to the API server: watches, log streams and pod metrics run side by side."""
+
+
+def pool_of(
+    cluster: Mapping[str, Any], user: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> urllib3.PoolManager:
+    """Connections with the certificates that a kubeconfig's cluster and user name. Raises UsageError for bad ones."""
+    settings: dict[str, Any] = {"maxsize": POOL_SIZE}
+    server = str(cluster["server"])
+    if server.startswith("https:"):
+        settings["ssl_context"] = _ssl_context(cluster, user)
+        if cluster.get("tls-server-name"):
+            settings["server_hostname"] = str(cluster["tls-server-name"])
+    proxy = str(cluster.get("proxy-url") or _proxy_for(server, environ))
+    if not proxy:
+        return urllib3.PoolManager(**settings)
+    try:
+        return urllib3.ProxyManager(proxy, **settings)
+    except HTTPError as error:
+        raise UsageError(
+            f"The proxy '{proxy}' cannot be used: {error}.", hint="http:// and https:// proxies are understood."
+        ) from error
+
+
+def _ssl_context(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
+    """As kubectl would have it: the system's authorities unless the kubeconfig names one, TLS 1.2 and newer.
+
+    Without Python 3.13's strict rules about certificates, which the authorities of many clusters do not keep.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        if cluster.get("insecure-skip-tls-verify"):
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif (authority := _content(cluster, "certificate-authority")) is not None:
+            context.load_verify_locations(cadata=authority.decode("ascii"))
+        else:
+            context.load_default_certs()
+        certificate, key = _content(user, "client-certificate"), _content(user, "client-key")
+        if certificate is not None and key is not None:
+            with _as_files(certificate, key) as paths:
+                context.load_cert_chain(*paths)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise UsageError(
+            f"A certificate of the kubeconfig cannot be used: {reason}.", hint="See it with 'kubectl config view'."
+        ) from error
+    if not context.check_hostname:
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asked for it
+    return context
+
+
+def _content(entry: Mapping[str, Any], key: str) -> bytes | None:
+    """PEM out of ``KEY-data``, or out of the file that ``KEY`` names."""
+    if entry.get(f"{key}-data"):
+        return base64.b64decode(str(entry[f"{key}-data"]), validate=False)
+    return Path(entry[key]).read_bytes() if entry.get(key) else None
+
+
+@contextmanager
+def _as_files(*contents: bytes) -> Iterator[list[str]]:
+    """Files for OpenSSL, which reads keys from nowhere else; ours alone, and gone at once."""
+    with tempfile.TemporaryDirectory(prefix="kubectl-ddp-") as folder:
+        paths = [Path(folder) / str(number) for number, _ in enumerate(contents)]
+        for path, content in zip(paths, contents, strict=True):
+            path.write_bytes(content)
+        yield [str(path) for path in paths]
+
+
+def _proxy_for(server: str, environ: Mapping[str, str]) -> str:
+    """The proxy that the environment names for a server, by the rules of Go's programs; empty for none."""
+    split = urlsplit(server)
+    proxy = next((found for name in _names(f"{split.scheme}_proxy") if (found := environ.get(name))), "")
+    exempt = next((found for name in _names("no_proxy") if (found := environ.get(name))), "")
+    host = split.hostname or ""
+    if not proxy or host == "localhost" or _is_loopback(host):
+        return ""
+    is_exempt = any(_matches(host, pattern) for word in exempt.split(",") if (pattern := word.strip()))
+    return "" if is_exempt else proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _names(name: str) -> tuple[str, str]:
+    return name.upper(), name
+
+
+def _matches(host: str, pattern: str) -> bool:
+    """Whether ``NO_PROXY``'s word means the host: a name and all below it, an address, a network, or everything."""
+    if pattern == "*":
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(pattern, strict=False)
+    except ValueError:
+        name = pattern.partition(":")[0].lstrip(".").lower()
+        return host == name or host.endswith(f".{name}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
