@@ -51,6 +51,7 @@ bench: $(READY) ## Run a measurement: make bench BENCH=recovery
 docs: $(READY) ## Write again what is generated: tables of docs/ and manifests/examples
 	@$(BIN)/python -m ddp_trainer.metrics.reference > docs/metrics.md
 	@$(BIN)/python -m ddp_trainer.lint.reference > docs/lint.md
+	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
 

@@ -20,6 +20,7 @@ from kubectl_ddp.version import default_image
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.derive import Surroundings
+    from kubectl_ddp.spec.jobfile import JobFile
     from kubectl_ddp.spec.resolve import Resolved
 
 P = ParamSpec("P")
@@ -78,7 +79,7 @@ class JobRequest:
     script: str | None
     words: tuple[str, ...] | None
     """Words after ``--``; ``None`` when there was no ``--``."""
-    file: str | None
+    file: str | JobFile | None
     assignments: tuple[str, ...]
     shorthand: str | None
     flags: Mapping[str, Any]

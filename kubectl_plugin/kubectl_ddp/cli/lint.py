@@ -2,82 +2,197 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kubectl_ddp.cli.job_options import JobRequest, ProgramCommand, job_options, read_job
+from kubectl_ddp.cli.job_options import JobRequest, ProgramCommand, job_options
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.errors import PreflightFailed, UsageError
 
 if TYPE_CHECKING:
-    from ddp_trainer.lint.model import Facts, Finding
-    from kubectl_ddp.spec.model import JobSpec
+    from ddp_trainer.lint.model import Facts
+    from kubectl_ddp.cli.prepare import Prepared
+    from kubectl_ddp.lint.model import Placed
+    from kubectl_ddp.spec.jobfile import JobFile
+
+MANIFESTS: Final = (".yaml", ".yml", ".json")
+LARGEST_BYTES: Final = 64 * 2**20
+"""Of a manifest: a whole namespace, as kubectl prints it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was looked at, and what was found."""
+
+    name: str
+    found: Sequence[Placed]
+    unseen: Sequence[str]
+    """Values that only the cluster knows."""
 
 
 @click.command(cls=ProgramCommand)
 @click.option("--strict", is_flag=True, help="Fail for warnings too.")
 @click.option(
-    "--ignore", "ignored", metavar="RULES", default="", help="Rules to leave out, with commas, as in N03,T01."
+    "--ignore", "ignored", metavar="RULES", default="", help="Rules to leave out, with commas, as in N03,K10."
 )
 @job_options
 @shared_options("json")
 def lint(options: Options, request: JobRequest, *, strict: bool, ignored: str) -> None:
-    """Say what is doubtful in the environment that a job gives NCCL and torch; asks no cluster.
+    """Say what is doubtful in a job, or in any manifest; asks no cluster.
 
-    Takes what submit takes, and looks at the variables of the job file and the flags. Where the job starts, its
-    launcher applies the same rules again, and those that need the node.
+    Takes what submit takes, and looks at the variables that NCCL and torch would get and at the pods that would be
+    made. Or takes a manifest (.yaml, .yml, .json, or '-'), whoever wrote it, and looks at its pods: PyTorchJob, JobSet,
+    Job, Pod and others. Where a job of ours starts, its launcher applies the rules about variables again, and those
+    that need the node.
     """
-    from ddp_trainer.contract import Env  # noqa: PLC0415 - help and completion do without these
-    from ddp_trainer.lint.catalogue import check, unknown_ids  # noqa: PLC0415
+    from kubectl_ddp.lint.catalogue import unknown_ids  # noqa: PLC0415 - help and completion do without
 
     if unknown := unknown_ids(ignored):
-        raise UsageError(f"--ignore names '{unknown[0]}', which is no rule.", hint="Rules are listed in docs/lint.md.")
-    spec = read_job(request, options).spec
-    left_out = ",".join(filter(None, (ignored, spec.env.get(Env.LINT_IGNORE, ""))))
-    found = check(spec.env, facts_of(spec), left_out)
-    unseen = [*spec.secret_env, *map(str, spec.env_from)]
-    if unseen:
-        options.note(f"warning: The values of {', '.join(unseen)} are kept in the cluster, and were not looked at.")
-    _show(options, spec.name, found)
-    counts = {severity: count for severity, count in _counts(found).items() if severity != "info"}
+        raise UsageError(
+            f"--ignore names '{unknown[0]}', which is no rule.",
+            hint="Rules are listed in docs/lint.md and lint-pods.md.",
+        )
+    looked = _look(options, request, ignored)
+    if looked.unseen:
+        kept = ", ".join(dict.fromkeys(looked.unseen))
+        options.note(f"warning: The values of {kept} are kept in the cluster, and were not looked at.")
+    _show(options, looked)
+    counts = {severity: count for severity, count in _counts(looked.found).items() if severity != "info"}
     if counts.get("error") or (strict and counts):
         said = " and ".join(f"{count} {severity}{'' if count == 1 else 's'}" for severity, count in counts.items())
-        raise PreflightFailed(f"The environment of {spec.name} has {said}.", hint="Each line says what to do.")
+        raise PreflightFailed(f"{looked.name} has {said}.", hint="Each line says what to do.")
 
 
-def facts_of(spec: JobSpec) -> Facts:
+def _look(options: Options, request: JobRequest, ignored: str) -> Looked:
+    """Raises UsageError for a file that is nothing of all this, NotFound for one that is not there."""
+    script = request.script
+    names_a_file = script is not None and (script == "-" or script.endswith(MANIFESTS))
+    path = request.file or (script if names_a_file else None)
+    if path is None:
+        if script is not None:
+            _check_is_python(script)
+        return _of_job(options, request, ignored)
+    from kubectl_ddp.lint.manifests import documents, is_job_file  # noqa: PLC0415 - imports yaml
+    from kubectl_ddp.spec.jobfile import open_file  # noqa: PLC0415
+
+    file = open_file(str(path), "file", LARGEST_BYTES)
+    objects = documents(file.name, file.text)
+    if not is_job_file(objects):
+        _refuse_flags(request, file)
+        return _of_manifest(file.name, objects, ignored, options)
+    return _of_job(options, dataclasses.replace(request, file=file, script=script if request.file else None), ignored)
+
+
+def _check_is_python(path: str) -> None:
+    """A file that the launcher could start; submit would take any other as it is, and fail in the pod."""
+    from kubectl_ddp.script import check_script  # noqa: PLC0415 - help and completion do without
+
+    check_script(path)
+    with Path(path).open("rb") as file:
+        first = file.readline(200)
+    if not path.endswith(".py") and not (first.startswith(b"#!") and b"python" in first):
+        raise UsageError(
+            f"'{path}' is neither a Python script nor a manifest.",
+            hint=f"lint reads scripts (.py), job files and manifests ({', '.join(MANIFESTS)}).",
+        )
+
+
+def _refuse_flags(request: JobRequest, file: JobFile) -> None:
+    if (
+        request.flags
+        or request.assignments
+        or request.shorthand
+        or request.words
+        or request.script not in {None, file.name, "-"}
+    ):
+        raise UsageError(f"{file.name} is a manifest, to which the flags of a job add nothing.", hint="Leave them out.")
+
+
+def _of_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, options: Options) -> Looked:
+    from kubectl_ddp.lint.catalogue import check  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.lint.manifests import without_pods, workloads  # noqa: PLC0415
+
+    makers = workloads(objects)
+    for lonely in without_pods(objects):
+        options.note(
+            f"warning: The pods of {lonely} are in its runtime, which is not in {name}, and were not looked at."
+        )
+    if not makers:
+        kinds = ", ".join(dict.fromkeys(str(each["kind"]) for each in objects))
+        raise UsageError(f"{name} holds nothing that makes pods, only {kinds}.", hint="Name the manifest of the job.")
+    unseen = [word for each in makers for pods in each.pods for one in pods.trainers for word in one.unseen]
+    return Looked(name, [placed for each in makers for placed in check(each, ignored)], unseen)
+
+
+def _of_job(options: Options, request: JobRequest, ignored: str) -> Looked:
+    from ddp_trainer.contract import Env  # noqa: PLC0415 - help and completion do without these
+    from ddp_trainer.lint.catalogue import check  # noqa: PLC0415
+    from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415
+    from kubectl_ddp.lint.model import Placed  # noqa: PLC0415
+
+    prepared = prepare(options, request, shown=True)
+    spec = prepared.spec
+    left_out = ",".join(filter(None, (ignored, spec.env.get(Env.LINT_IGNORE, ""))))
+    found = [Placed("", each) for each in check(spec.env, facts_of(prepared), left_out)]
+    unseen = [*spec.secret_env, *map(str, spec.env_from)]
+    return Looked(spec.name, [*found, *of_pods(prepared, left_out)], unseen)
+
+
+def facts_of(prepared: Prepared) -> Facts:
     """What a job says of the nodes that it will have."""
     from ddp_trainer.lint.model import Facts  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.render import Site  # noqa: PLC0415
 
-    return Facts(nodes=spec.nnodes.maximum, nproc=spec.nproc, gpus=spec.gpus, cpus=spec.cpu.millis / 1000)
+    spec = prepared.spec
+    return Facts(
+        nodes=spec.nnodes.maximum,
+        nproc=spec.nproc,
+        gpus=spec.gpus,
+        cpus=spec.cpu.millis / 1000,
+        is_one_machine=prepared.site is Site.LOCAL,
+    )
 
 
-def _show(options: Options, job: str, found: Sequence[Finding]) -> None:
+def of_pods(prepared: Prepared, ignored: str = "") -> list[Placed]:
+    """What is doubtful in the pods that a job would get; nothing on this machine, which has none."""
+    from kubectl_ddp.lint.catalogue import check  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.lint.manifests import workloads  # noqa: PLC0415
+    from kubectl_ddp.render import Site  # noqa: PLC0415
+    from kubectl_ddp.spec.engine import Gang  # noqa: PLC0415
+
+    if prepared.site is Site.LOCAL:
+        return []
+    # Who schedules them together is the cluster's to say, until somebody does.
+    left_out = f"{ignored},K19" if prepared.spec.gang is Gang.AUTO else ignored
+    made = workloads(prepared.objects(prepared.placeholder))
+    return [placed for each in made for placed in check(each, left_out, with_variables=False)]
+
+
+def _show(options: Options, looked: Looked) -> None:
     if options.output == "json":
         from kubectl_ddp.document import API_VERSION  # noqa: PLC0415 - help and completion do without
 
-        document: Mapping[str, Any] = {
-            "apiVersion": API_VERSION,
-            "kind": "Lint",
-            "job": job,
-            "findings": [asdict(finding) for finding in found],
-            "counts": _counts(found),
-        }
+        found = [{"where": placed.where, **dataclasses.asdict(placed.finding)} for placed in looked.found]
+        counts = _counts(looked.found)
+        document = {"apiVersion": API_VERSION, "kind": "Lint", "job": looked.name, "findings": found, "counts": counts}
         click.echo(json.dumps(document, indent=2))
         return
-    for finding in found:
-        click.echo(str(finding))
-        click.echo(f"    {finding.source}")
-    if not found:
+    for placed in looked.found:
+        click.echo(str(placed))
+        click.echo(f"    {placed.finding.source}")
+    if not looked.found:
         options.note("Nothing is doubtful.")
 
 
-def _counts(found: Sequence[Finding]) -> dict[str, int]:
+def _counts(found: Sequence[Placed]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for finding in found:
-        counts[str(finding.severity)] = counts.get(str(finding.severity), 0) + 1
+    for placed in found:
+        severity = str(placed.finding.severity)
+        counts[severity] = counts.get(severity, 0) + 1
     return counts

@@ -29,7 +29,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "submit": Entry("kubectl_ddp.cli.submit", "submit", "Run a script or a job file, on a cluster or here."),
         "render": Entry("kubectl_ddp.cli.render", "render", "Print the objects that submit would create."),
         "presets": Entry("kubectl_ddp.cli.presets", "presets", "List presets and fabrics, and what each of them sets."),
-        "lint": Entry("kubectl_ddp.cli.lint", "lint", "Say what is doubtful in a job's environment."),
+        "lint": Entry("kubectl_ddp.cli.lint", "lint", "Say what is doubtful in a job, or in any manifest."),
     },
     SEE: {
         "list": Entry("kubectl_ddp.cli.list", "list_jobs", "List jobs."),

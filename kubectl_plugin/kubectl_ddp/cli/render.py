@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ddp_trainer.contract import Env
 from kubectl_ddp.cli.job_options import JobRequest, ProgramCommand, job_options, warn
 from kubectl_ddp.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
+    from kubectl_ddp.cli.prepare import Prepared
     from kubectl_ddp.spec.origin import Origin
     from kubectl_ddp.spec.resolve import Resolved
 
@@ -35,6 +37,7 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     warn(prepared.resolved, options)
     if not explain:
         objects = prepared.objects(prepared.placeholder)
+        _warn_of_pods(prepared, options)
         click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
     elif options.output == "json":
         fields = [_as_json(key, value, origin) for key, value, origin in explained(prepared.resolved)]
@@ -42,6 +45,15 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
         click.echo(json.dumps(document, indent=2))
     else:
         click.echo("\n".join([_table(prepared.resolved), *(f"\n{note}" for note in notes(prepared.spec))]))
+
+
+def _warn_of_pods(prepared: Prepared, options: Options) -> None:
+    """What flags and job file have made doubtful; our own part of the pods is not."""
+    from kubectl_ddp.cli.lint import of_pods  # noqa: PLC0415 - help and completion do without
+
+    for placed in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
+        if placed.finding.severity != "info":
+            options.note(f"warning: {placed}")
 
 
 def explained(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:

@@ -39,9 +39,9 @@ class JobFile:
         return f"{self.name} line {node.start_mark.line + 1}"
 
 
-def read(path: str) -> Layer:
-    """What the job file at ``path`` (``-``: standard input) says. Raises UsageError or NotFound."""
-    return parse(_open(path))
+def read(file: str | JobFile) -> Layer:
+    """What a job file, or the one at a path (``-``: standard input), says. Raises UsageError or NotFound."""
+    return parse(file if isinstance(file, JobFile) else open_file(file))
 
 
 def parse(file: JobFile) -> Layer:
@@ -60,24 +60,28 @@ def parse(file: JobFile) -> Layer:
     return layer
 
 
-def _open(path: str) -> JobFile:
+def open_file(path: str, what: str = "job file", largest_bytes: int = LARGEST_BYTES) -> JobFile:
+    """The text at a path (``-``: standard input); ``what`` it is called where it cannot be had.
+
+    Raises UsageError or NotFound.
+    """
     if path == STANDARD_INPUT:
-        data, name, directory = sys.stdin.buffer.read(LARGEST_BYTES + 1), "standard input", Path()
+        data, name, directory = sys.stdin.buffer.read(largest_bytes + 1), "standard input", Path()
     else:
         name, directory = path, Path(path).parent
         try:
             with Path(path).open("rb") as file:
-                data = file.read(LARGEST_BYTES + 1)
+                data = file.read(largest_bytes + 1)
         except FileNotFoundError:
             raise NotFound(
-                f"There is no job file '{path}'.", hint="Name one that exists, or '-' for standard input."
+                f"There is no {what} '{path}'.", hint="Name one that exists, or '-' for standard input."
             ) from None
         except OSError as error:
             raise UsageError(
-                f"The job file '{path}' cannot be read: {error.strerror}.", hint="Name a file you may read."
+                f"The {what} '{path}' cannot be read: {error.strerror}.", hint="Name a file you may read."
             ) from None
-    if len(data) > LARGEST_BYTES:
-        raise UsageError(f"{name} is larger than {LARGEST_BYTES // 2**20} MiB; no job file is.")
+    if len(data) > largest_bytes:
+        raise UsageError(f"{name} is larger than {largest_bytes // 2**20} MiB; no {what} is.")
     try:
         return JobFile(name, data.decode("utf-8-sig"), directory)
     except UnicodeDecodeError as error:

@@ -92,7 +92,9 @@ def main(
             say(sentence)
         plan = make_plan(arguments, environ)
         if not arguments.no_lint:
-            for sentence in doubts(environ, nodes=plan.policy.max_nodes, nproc=plan.node.local_world_size):
+            host = plan.endpoint.host if plan.endpoint else ""
+            nproc = plan.node.local_world_size
+            for sentence in doubts(environ, nodes=plan.policy.max_nodes, nproc=nproc, endpoint=host):
                 say(sentence)
         with _folders(plan, environ) as (log_dir, metrics_dir):
             return event_loop.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))

@@ -37,6 +37,18 @@ def parse_endpoint(text: str, default_port: int = Port.RENDEZVOUS) -> Endpoint:
     return Endpoint(host, int(port))
 
 
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` leads every machine to itself, so that all nodes which meet there are on one.
+
+    >>> [is_loopback(host) for host in ("localhost", "127.16.0.1", "::1", "10.0.0.1", "")]
+    [True, True, True, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def is_this_host(host: str) -> bool:
     """Whether ``host`` names this machine: an address that a socket here can be bound to."""
     try:

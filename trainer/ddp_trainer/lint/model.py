@@ -39,6 +39,8 @@ class Facts:
     """GPUs of each node."""
     cpus: float | None = None
     """Cores of each node."""
+    is_one_machine: bool = False
+    """All nodes share one network stack, as those of a local job do: its loopback reaches every one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +54,44 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One thing to look for."""
+class Doubtful:
+    """What a rule says, whatever it looks at."""
 
     id: str
-    """N for NCCL, T for torch; never used again for something else."""
+    """N for NCCL, T for torch, K for the pods; never used again for something else."""
     severity: Severity
     looks_for: str
     """For the table of the documentation."""
-    when: Callable[[Environment, Facts], Iterable[Found]]
     sentence: str
     """With ``{name}``, ``{value}`` and ``{detail}`` of what was found; says why it matters."""
     fix: str
     """What to do, with the same."""
     source: str
     """Where it is written."""
+
+    def finding(self, found: Found) -> Finding:
+        """What was found, in words."""
+        return Finding(
+            rule=self.id,
+            severity=self.severity,
+            name=found.name,
+            sentence=self.sentence.format(name=found.name, value=found.value, detail=found.detail),
+            fix=self.fix.format(name=found.name, value=found.value, detail=found.detail),
+            source=self.source,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Doubtful):
+    """One thing to look for in an environment."""
+
+    when: Callable[[Environment, Facts], Iterable[Found]]
     needs_node: bool = False
     """Can only be told on the node itself."""
 
     def check(self, environment: Environment, facts: Facts) -> list[Finding]:
         """What this rule finds."""
-        return [
-            Finding(
-                rule=self.id,
-                severity=self.severity,
-                name=found.name,
-                sentence=self.sentence.format(name=found.name, value=found.value, detail=found.detail),
-                fix=self.fix.format(name=found.name, value=found.value, detail=found.detail),
-                source=self.source,
-            )
-            for found in self.when(environment, facts)
-        ]
+        return [self.finding(found) for found in self.when(environment, facts)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +101,7 @@ class Finding:
     rule: str
     severity: Severity
     name: str
-    """The variable."""
+    """The variable, or the field of a pod."""
     sentence: str
     fix: str
     source: str

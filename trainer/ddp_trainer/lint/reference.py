@@ -27,7 +27,8 @@ $ kubectl ddp lint -f manifests/examples/digits.job.yaml -o json
 ```
 
 It takes what `kubectl ddp submit` takes, and looks at the variables that the job file and the flags give; those that
-come from Secrets and ConfigMaps it cannot see. It exits with 0 when no rule of severity *error* applies, with 4 when
+come from Secrets and ConfigMaps it cannot see. Given a manifest, it looks at the variables of its containers; about
+pods there are [rules of their own](lint-pods.md). It exits with 0 when no rule of severity *error* applies, with 4 when
 one does; with `--strict` a *warning* counts too. `--ignore N03,T01` leaves rules out.
 
 Where a run starts, `ddp-launch` applies the same rules, and those of the column *node* too, to the environment that

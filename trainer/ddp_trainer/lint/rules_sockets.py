@@ -25,7 +25,7 @@ def _excludes_too_little(environment: Environment, _: Facts) -> Iterator[Found]:
 
 
 def _loopback(environment: Environment, facts: Facts) -> Iterator[Found]:
-    if facts.nodes == 1:
+    if facts.nodes == 1 or facts.is_one_machine:
         return
     for name in (_IFNAME, *_TORCHS):
         if [word.removeprefix("=") for word in words(environment.get(name, ""))] == ["lo"]:
@@ -103,7 +103,7 @@ RULES: Final = (
     Rule(
         id="N08",
         severity=Severity.ERROR,
-        looks_for="the loopback as interface of more than one node",
+        looks_for="the loopback as interface of nodes on more than one machine",
         when=_loopback,
         sentence="{name}={value} is the loopback, over which no other node can be reached.",
         fix="Name the interface that reaches the other nodes, or delete it.",

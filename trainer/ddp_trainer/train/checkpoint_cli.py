@@ -70,13 +70,13 @@ def main(argv: Sequence[str]) -> int:
     """Run one command.
 
     Returns:
-        0; 1 from ``verify`` when a checkpoint is damaged; 2 for what cannot be meant.
+        0; 1 from ``inspect`` and ``verify`` when a checkpoint is damaged or none is there; 2 for what cannot be meant.
     """
     try:
         arguments = _parser().parse_args(list(argv))
         if not arguments.directory.is_dir():
             raise BadConfig(f"There is no directory {arguments.directory}.", hint="Give a --checkpoint-dir of a run.")
-        return {"inspect": _inspect, "verify": _verify, "export": _export}[arguments.command](arguments)
+        return {"inspect": _listed, "verify": _listed, "export": _export}[arguments.command](arguments)
     except TrainError as err:
         print(f"error: {err}", file=sys.stderr)
         return err.exit_code
@@ -86,7 +86,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="python -m ddp_trainer checkpoint", description="Look into a directory of checkpoints.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for name, text in (
-        ("inspect", "list the checkpoints, what is in them, and whether they are valid"),
+        ("inspect", "list the checkpoints, what is in them, and whether they are valid; exits with 1 when one is not"),
         ("verify", "check every digest; exits with 1 when one is wrong"),
         ("export", "write the weights of one as a plain file, for inference"),
     ):
@@ -102,14 +102,9 @@ def _parser() -> _Parser:
     return parser
 
 
-def _inspect(arguments: argparse.Namespace) -> int:
-    entries = [_entry(directory, with_contents=True) for directory in directories(arguments.directory)]
-    _show(entries, arguments)
-    return Exit.SUCCESS
-
-
-def _verify(arguments: argparse.Namespace) -> int:
-    entries = [_entry(directory, with_contents=False) for directory in directories(arguments.directory)]
+def _listed(arguments: argparse.Namespace) -> int:
+    with_contents = arguments.command == "inspect"
+    entries = [_entry(directory, with_contents=with_contents) for directory in directories(arguments.directory)]
     _show(entries, arguments)
     bad = [entry for entry in entries if entry.trouble]
     for entry in bad:

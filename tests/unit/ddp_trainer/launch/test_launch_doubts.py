@@ -28,6 +28,24 @@ def test_rdma_that_is_asked_for_and_not_there_is_an_error_even_without_the_kerne
     assert said(tmp_path / "none", {"NCCL_NET": "IB"}) == ["error N47"]
 
 
+@pytest.mark.parametrize(
+    ("address", "endpoint", "expected"),
+    [
+        ("127.16.0.1", "", []),
+        ("", "localhost", []),
+        ("", "::1", []),
+        ("10.0.0.1", "digits-store", ["error N08"]),
+        ("", "127.example.com", ["error N08"]),
+    ],
+)
+def test_the_loopback_is_wrong_only_between_machines(
+    address: str, endpoint: str, expected: list[str], tmp_path: Path
+) -> None:
+    environ = {"GLOO_SOCKET_IFNAME": "lo", "DDP_POD_IP": address}
+    lines = doubts(environ, nodes=2, nproc=2, endpoint=endpoint, rdma=tmp_path)
+    assert [line.partition(":")[0] for line in lines] == expected
+
+
 def test_what_is_worth_no_more_than_a_thought_is_not_said_at_a_start(tmp_path: Path) -> None:
     assert said(tmp_path, {"NCCL_IB_SL": "0"}) == []
 
@@ -36,7 +54,7 @@ def test_rules_can_be_left_out_and_one_that_does_not_exist_is_told(tmp_path: Pat
     environ = {"NCCL_P2P_DISABLE": "1", "DDP_LINT_IGNORE": "N04"}
     assert said(tmp_path, environ) == []
     assert said(tmp_path, environ | {"DDP_LINT_IGNORE": "all"}) == []
-    [line] = doubts(environ | {"DDP_LINT_IGNORE": "N04,N99"}, nodes=1, nproc=1, rdma=tmp_path)
+    [line] = doubts(environ | {"DDP_LINT_IGNORE": "N04,K10,N99"}, nodes=1, nproc=1, rdma=tmp_path)
     assert line == "DDP_LINT_IGNORE names 'N99', which is no rule; see docs/lint.md."
 
 

@@ -148,6 +148,7 @@ SILENT: list[Case] = [
     ("N07", {"NCCL_SOCKET_IFNAME": "^lo,docker,veth,cali,cni,pod-id-link"}, {}, ""),
     ("N07", {"NCCL_SOCKET_IFNAME": "=eth0"}, {}, ""),
     ("N08", {"NCCL_SOCKET_IFNAME": "lo"}, {"nodes": 1}, ""),
+    ("N08", {"GLOO_SOCKET_IFNAME": "lo"}, {"nodes": 2, "is_one_machine": True}, ""),
     ("N09", {"NCCL_IB_HCA": "=mlx5_1"}, {}, ""),
     ("N09", {"NCCL_IB_HCA": "mlx5_0,mlx5"}, {}, ""),
     ("N09", {"NCCL_IB_HCA": "mlx5_10"}, IB, ""),

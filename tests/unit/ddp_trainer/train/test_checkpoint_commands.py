@@ -32,13 +32,16 @@ def checkpoints(tmp_path: Path) -> Path:
 
 def test_inspect_shows_what_is_there(checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoints / "step-00000005" / "state.pt").write_bytes(b"torn")
-    assert main(["inspect", str(checkpoints)]) == Exit.SUCCESS
-    header, newest, torn, *_ = capsys.readouterr().out.splitlines()
+    assert main(["inspect", str(checkpoints)]) == Exit.FAILURE
+    told = capsys.readouterr()
+    header, newest, torn, *_ = told.out.splitlines()
     assert header.split() == ["STEP", "EPOCH", "SIZE", "WORLD", "WRITTEN", "METRICS", "VALID"]
     assert newest.split()[0] == "6"
     assert "loss=" in newest
     assert newest.endswith("yes")
     assert "state.pt has 4 of" in torn
+    assert told.err.startswith(f"{checkpoints / 'step-00000005'}: state.pt has 4 of")
+    assert told.err.count("\n") == 1
 
 
 def test_inspect_says_in_json_what_a_checkpoint_holds(checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,8 +61,9 @@ def test_verify_exits_with_1_for_a_digest_that_is_wrong(checkpoints: Path, capsy
     assert f"{file.parent}: state.pt does not have the digest" in capsys.readouterr().err
 
 
-def test_verify_of_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(tmp_path)]) == Exit.FAILURE
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_look_at_nothing_is_no_success(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, str(tmp_path)]) == Exit.FAILURE
     assert "There is no checkpoint in" in capsys.readouterr().err
 
 

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kubectl_ddp.cli.run import run
 
-JOB = ["lint", "train.py", "--nnodes", "2", "--gpus", "8"]
+JOB = ["lint", "train.py", "--nnodes", "2", "--gpus", "8", "--ignore", "K19"]
+LOOPBACK = ["--env", "GLOO_SOCKET_IFNAME=lo"]
+
+BARE = """
+apiVersion: v1
+kind: Pod
+metadata: {name: one}
+spec:
+  containers:
+    - name: train
+      image: registry.example.com/train:1
+      command: [torchrun, --standalone, --nproc-per-node=2, train.py]
+      env: [{name: NCCL_PROTO, value: LL128}, {name: TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]
+      resources: {limits: {nvidia.com/gpu: 2}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("print(1)\n")
 
 
 def test_an_error_is_told_with_its_source_and_exits_with_4(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,10 +40,10 @@ def test_an_error_is_told_with_its_source_and_exits_with_4(capsys: pytest.Captur
     first, second = told.out.splitlines()
     assert first.startswith("error N33: NCCL_PROTO=LL128 forces LL128")
     assert second.strip().startswith("https://docs.nvidia.com/")
-    assert told.err == "error: The environment of train has 1 error. Each line says what to do.\n"
+    assert told.err == "error: train has 1 error. Each line says what to do.\n"
 
 
-@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--strict"], 4), (["--strict", "--ignore", "n04"], 0)])
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--strict"], 4), (["--strict", "--ignore", "n04,K19"], 0)])
 def test_a_warning_fails_only_where_that_is_asked_for(
     flags: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,5 +88,98 @@ def test_what_only_a_node_can_tell_is_not_claimed(capsys: pytest.CaptureFixture[
 def test_a_rule_that_does_not_exist_is_a_wrong_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*JOB, "--ignore", "N99"]) == 2
     assert capsys.readouterr().err == (
-        "error: --ignore names 'N99', which is no rule. Rules are listed in docs/lint.md.\n"
+        "error: --ignore names 'N99', which is no rule. Rules are listed in docs/lint.md and lint-pods.md.\n"
     )
+
+
+def test_a_manifest_of_anybody_is_looked_at_with_its_pods_and_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pod.yaml").write_text(BARE)
+    assert run(["lint", "pod.yaml"]) == 4
+    told = capsys.readouterr()
+    assert "Pod/one: error K01: Container train has 2 GPUs and no volume at /dev/shm" in told.out
+    assert "Pod/one: error N33: NCCL_PROTO=LL128 forces LL128" in told.out
+    assert told.err.splitlines() == [
+        "warning: The values of TOKEN are kept in the cluster, and were not looked at.",
+        "error: pod.yaml has 2 errors. Each line says what to do.",
+    ]
+
+
+def test_json_says_which_pods_are_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pod.json").write_text(json.dumps(yaml.safe_load(BARE)))
+    assert run(["lint", "pod.json", "-o", "json", "--ignore", "N33,N40"]) == 4
+    document = json.loads(capsys.readouterr().out)
+    assert (document["job"], document["counts"]["error"]) == ("pod.json", 1)
+    first = document["findings"][0]
+    assert (first["where"], first["rule"], first["name"]) == ("Pod/one", "K01", "train")
+
+
+def test_what_render_makes_can_be_piped_into_lint(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["render", "train.py", "--nnodes", "2", "--gpus", "8"]) == 0
+    rendered = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rendered.encode())))
+    assert run(["lint", "-", "--strict", "--ignore", "K19"]) == 0
+    assert capsys.readouterr() == ("", "Nothing is doubtful.\n")
+
+
+def test_flags_may_make_pods_that_render_warns_of(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--nnodes", "2", "--gpus", "8", "--rdma", "rdma/ib=8", "--env", "NCCL_IB_DISABLE=1"]
+    assert run(["render", "train.py", *flags]) == 0
+    assert (
+        "warning: PyTorchJob/train Worker: error K36: NCCL_IB_DISABLE=1 leaves rdma/ib idle" in capsys.readouterr().err
+    )
+    assert run(["render", "train.py", *flags, "--env", "DDP_LINT_IGNORE=K36"]) == 0
+    assert "K36" not in capsys.readouterr().err
+
+
+def test_the_loopback_is_right_where_all_nodes_are_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["lint", "train.py", "--nnodes", "2", *LOOPBACK]
+    assert run(job) == 4
+    assert "error N08" in capsys.readouterr().out
+    assert run([*job, "--local"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "sentence"),
+    [
+        ("nope.py", None, 2, "There is no script 'nope.py'."),
+        ("nope.yaml", None, 3, "There is no file 'nope.yaml'."),
+        ("notes.txt", "Monday: train", 2, "'notes.txt' is neither a Python script nor a manifest. lint reads scripts"),
+        ("a.yaml", "a: [", 2, "a.yaml line 1 is no YAML: expected the node content"),
+        ("a.yaml", "when: 2026-13-45", 2, "a.yaml is no YAML: month must be in 1..12"),
+        ("a.yaml", "", 2, "a.yaml holds no Kubernetes objects: apiVersion and kind are missing."),
+        ("a.yaml", "just words", 2, "a.yaml holds no Kubernetes objects"),
+        ("a.json", "[1]", 2, "a.json holds no Kubernetes objects"),
+        ("a.yaml", "apiVersion: v1\nkind: ConfigMap", 2, "a.yaml holds nothing that makes pods, only ConfigMap."),
+        ("a.yaml", "apiVersion: ddp.dev/v1\nkind: Job\nnode: 2", 2, "a.yaml line 3: a job has no key 'node'."),
+    ],
+)
+def test_a_file_that_lint_cannot_read_gets_one_sentence(
+    name: str, text: str | None, code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        Path(name).write_text(text)
+    assert run(["lint", name]) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"error: {sentence}")
+    assert told.err.count("\n") == 1
+
+
+def test_flags_of_a_job_do_not_go_with_a_manifest(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pod.yaml").write_text(BARE)
+    assert run(["lint", "pod.yaml", "--gpus", "3"]) == 2
+    assert "pod.yaml is a manifest, to which the flags of a job add nothing. Leave them out." in capsys.readouterr().err
+
+
+def test_a_train_job_without_its_runtime_is_said_not_to_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("both.yaml").write_text(f"""{BARE}---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {{name: tune}}
+spec: {{runtimeRef: {{name: torch-distributed}}}}
+""")
+    assert run(["lint", "both.yaml", "--ignore", "all"]) == 0
+    assert "warning: The pods of TrainJob/tune are in its runtime, which is not in both.yaml" in capsys.readouterr().err

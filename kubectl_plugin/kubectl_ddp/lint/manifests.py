@@ -1,0 +1,130 @@
+"""From the text of a file to the objects in it that make pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.lint.model import Pods, Workload
+from kubectl_ddp.lint.reading import mapping, mappings, number
+from kubectl_ddp.spec.document import API_VERSION, KIND
+
+_TEMPLATE_KINDS: Final = ("Job", "StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
+_REPLICAS: Final = "ReplicaSpecs"
+"""Ending of the key under which Kubeflow's operators keep templates by role: pytorchReplicaSpecs and others."""
+_TRAINER: Final = "node"
+"""The Job of a runtime whose pods are the nodes; the others fetch data and models before."""
+_RUNTIMES: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
+
+
+def documents(name: str, text: str) -> list[Object]:
+    """The objects of a file, of Lists too. Raises UsageError for what is no YAML, and for what are no objects."""
+    try:
+        found = [each for each in yaml.safe_load_all(text) if each is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UsageError(f"{name}{where} is no YAML: {problem}.", hint="Mend the line.") from None
+    except ValueError as error:  # a date that is none
+        raise UsageError(f"{name} is no YAML: {error}.", hint="Put the value into quotes.") from None
+    objects = [item for each in found for item in _unpacked(each)]
+    if not objects or not all(
+        isinstance(each, dict) and each.get("apiVersion") and each.get("kind") for each in objects
+    ):
+        raise UsageError(
+            f"{name} holds no Kubernetes objects: apiVersion and kind are missing.",
+            hint=f"Name a manifest, or a job file, which begins with 'apiVersion: {API_VERSION}'.",
+        )
+    return objects
+
+
+def _unpacked(document: Any) -> list[Any]:
+    if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") and "items" in document:
+        items = document["items"]
+        return items if isinstance(items, list) else [items]
+    return [document]
+
+
+def is_job_file(objects: Sequence[Object]) -> bool:
+    """Whether it is one of ours, for submit."""
+    return any((each.get("apiVersion"), each.get("kind")) == (API_VERSION, KIND) for each in objects)
+
+
+def workloads(objects: Sequence[Object]) -> list[Workload]:
+    """The objects that make pods, each with the others beside it."""
+    found = [(each, tuple(_pods(each, objects))) for each in objects]
+    return [
+        Workload(document=document, pods=pods, beside=tuple(each for each in objects if each is not document))
+        for document, pods in found
+        if pods
+    ]
+
+
+def without_pods(objects: Sequence[Object]) -> list[str]:
+    """TrainJobs whose runtime, which has their pods, is not in the file; as in ``TrainJob/train``."""
+    runtimes = {mapping(each.get("metadata")).get("name") for each in objects if each.get("kind") in _RUNTIMES}
+    return [
+        f"TrainJob/{mapping(each.get('metadata')).get('name', '?')}"
+        for each in objects
+        if each.get("kind") == "TrainJob" and _runtime_of(each) not in runtimes
+    ]
+
+
+def _runtime_of(train_job: Object) -> object:
+    return mapping(mapping(train_job.get("spec")).get("runtimeRef")).get("name")
+
+
+def _pods(document: Object, objects: Sequence[Object]) -> Iterator[Pods]:
+    spec, kind = mapping(document.get("spec")), document.get("kind")
+    if document.get("apiVersion") == API_VERSION:
+        return
+    if kind == "Pod":
+        yield Pods(role="", count=1, metadata=mapping(document.get("metadata")), spec=spec)
+    elif kind == "CronJob":
+        yield _of_template("", mapping(mapping(spec.get("jobTemplate")).get("spec")))
+    elif kind in _TEMPLATE_KINDS:
+        yield _of_template("", spec)
+    elif kind == "JobSet":
+        yield from _of_job_set(spec)
+    elif kind in _RUNTIMES:
+        yield from _of_job_set(mapping(mapping(spec.get("template")).get("spec")), _nodes_of(document, objects))
+    else:
+        for key, roles in spec.items():
+            if str(key).endswith(_REPLICAS):
+                yield from (_of_template(role, mapping(each)) for role, each in mapping(roles).items())
+
+
+def _of_job_set(spec: Mapping[str, Any], nodes: int | None = None) -> Iterator[Pods]:
+    jobs = mappings(spec.get("replicatedJobs"))
+    for each in jobs:
+        inside = mapping(mapping(each.get("template")).get("spec"))
+        role = str(each.get("name", "")) if len(jobs) > 1 else ""
+        trains = len(jobs) == 1 or each.get("name") == _TRAINER
+        yield _of_template(role, inside, number(each.get("replicas"), 1), nodes if trains else None)
+
+
+def _nodes_of(runtime: Object, objects: Sequence[Object]) -> int | None:
+    """How many nodes a TrainJob of the file, or else the runtime, has."""
+    policy = mapping(mapping(runtime.get("spec")).get("mlPolicy"))
+    name = mapping(runtime.get("metadata")).get("name")
+    trainers = [
+        mapping(mapping(each.get("spec")).get("trainer"))
+        for each in objects
+        if each.get("kind") == "TrainJob" and _runtime_of(each) == name
+    ]
+    said = [each.get("numNodes") for each in (*trainers, policy)]
+    return next((number(each, 1) for each in said if each is not None), None)
+
+
+def _of_template(role: str, spec: Mapping[str, Any], times: int = 1, nodes: int | None = None) -> Pods:
+    counts = [spec.get(key) for key in ("replicas", "parallelism", "completions")]
+    count = next((number(each, 1) for each in counts if each is not None), 1) if nodes is None else nodes
+    template = mapping(spec.get("template"))
+    return Pods(
+        role=role, count=count * times, metadata=mapping(template.get("metadata")), spec=mapping(template.get("spec"))
+    )
