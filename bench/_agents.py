@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple, TypeVar
 
 from bench._jobs import ROOT
-from bench._torchrun import children, free_port
+from bench._torchrun import free_port
+from bench._zygotes import has_ready_zygote, workers
 from bench.harness import CannotMeasure
 from ddp_trainer.contract import Env
 
@@ -29,7 +30,7 @@ TRAIN: Final = (
     *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
 )
 LOOP: Final = (str(Path(__file__).parent / "scripts" / "elastic_loop.py"),)
-ZYGOTE_SECONDS: Final = "1"
+ZYGOTE_SECONDS: Final = "2"
 """When the agents start their zygote: sooner than they would, so that a round need not wait."""
 POLL_SECONDS: Final = 0.005
 
@@ -136,10 +137,7 @@ class Agents:
 
     def worker(self, place: int) -> int:
         """Process id of the worker of a node."""
-        agent = self.agents[place].pid
-        kinds = (b"bootstrap.py", b"zygote_process.py")  # a fork bears the command line of its zygote
-        living = [child for child in children(agent) if any(kind in _read(child, "cmdline") for kind in kinds)]
-        found = [child for child in living if child not in zygotes(agent)]
+        found = workers(self.agents[place].pid)
         if not found:
             raise CannotMeasure(f"The agent of node {place} has no worker.")
         return found[0]
@@ -198,20 +196,3 @@ def two_agents(directory: Path, program: tuple[str, ...]) -> Iterator[Agents]:
         yield run
     finally:
         run.stop()
-
-
-def zygotes(agent: int) -> list[int]:
-    """The zygote of an agent, if it has one: the oldest child of that command line, which its forks bear too."""
-    return [child for child in sorted(children(agent)) if b"zygote_process.py" in _read(child, "cmdline")][:1]
-
-
-def has_ready_zygote(agent: int) -> bool:
-    """Whether its zygote waits for a request, asleep in a read of its socket: all is imported."""
-    return any(b"unix" in (place := _read(zygote, "wchan")) or b"recv" in place for zygote in zygotes(agent))
-
-
-def _read(process: int, file: str) -> bytes:
-    try:
-        return Path(f"/proc/{process}/{file}").read_bytes()
-    except OSError:
-        return b""

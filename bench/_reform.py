@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from bench._torchrun import Step, Torchrun, torchrun
 from bench.harness import CannotMeasure, Options, Report
 
 PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {"train": TRAIN, "library": LOOP}
+PARTS: Final = (*PROGRAMS, "torchrun", "torchft")
 STOCK: Final = ("--max-restarts=1000",)
 
 BARS: Final = {
@@ -66,21 +67,21 @@ class Outcomes:
         )
 
 
-def measure(directory: Path, report: Report, options: Options) -> None:
-    """All of them, in turns."""
+def measure(directory: Path, report: Report, options: Options, parts: Collection[str]) -> None:
+    """These of :data:`PARTS`, one after the other."""
     ours, stock = Outcomes(), Outcomes()
     rounds = 2 if options.quick else 8
-    for name, program in PROGRAMS.items():
-        with two_agents(directory / f"ours-{name}", program) as run:
+    for name in (name for name in PROGRAMS if name in parts):
+        with two_agents(directory / f"ours-{name}", PROGRAMS[name]) as run:
             for number in range(1, rounds + 1):
                 our_round(run, name, ours)
                 options.progress(f"{name}, round {number}/{rounds}: {ours}")
-    for number in range(1 if options.quick else 3):
+    for number in range((1 if options.quick else 2) if "torchrun" in parts else 0):
         stock_round(directory / f"stock-{number}", stock)
         options.progress(f"torchrun, round {number + 1}: {stock}")
-    if is_installed():
+    if "torchft" in parts and is_installed():
         torchft_rounds(directory / "torchft", stock, 2 if options.quick else 8, options)
-    else:
+    elif "torchft" in parts:
         options.progress("torchft is not installed: left out")
     tell(report, ours, stock)
 

@@ -1,7 +1,7 @@
-"""Stock torchrun under the same faults: the baseline of ``bench recovery``.
+"""A plain script under a launcher, by default stock torchrun: the baseline of ``bench recovery``.
 
-Runs ``bench/scripts/plain_ddp.py`` with torch's own launcher, one or two agents on this machine, and reads from the
-script's log who stepped when.
+Runs ``bench/scripts/plain_ddp.py``, with one or two agents on this machine, and reads from the script's log who stepped
+when.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+from bench._zygotes import children, workers
 
 SCRIPT = Path(__file__).parent / "scripts" / "plain_ddp.py"
 POLL_SECONDS = 0.02
 STORE_SECONDS = 30.0
+STOCK: Final = (sys.executable, "-m", "torch.distributed.run")
+OURS: Final = (sys.executable, "-m", "ddp_trainer", "launch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +54,16 @@ def free_port() -> int:
         return port
 
 
-def children(pid: int) -> list[int]:
-    """Direct children of a process; empty once it is gone."""
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
 @dataclass(slots=True)
 class Torchrun:
-    """Agents of stock torchrun that run the plain script together."""
+    """Agents that run the plain script together."""
 
     directory: Path
     nnodes: str
     nproc: int
     arguments: tuple[str, ...] = ()
     """More flags for torchrun, as ``--max-restarts=100``."""
+    launcher: tuple[str, ...] = STOCK
     port: int = field(default_factory=free_port)
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -73,8 +71,7 @@ class Torchrun:
         """Start one more agent, with a loopback address of its own, or one anew in the place of one that is gone."""
         number = len(self.agents) if place is None else place
         command = [
-            *(sys.executable, "-m", "torch.distributed.run"),
-            *(f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}"),
+            *(*self.launcher, f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"),
             *(f"--local-addr=127.0.0.{number + 1}", *self.arguments, str(SCRIPT)),
             *(f"--trace={self.log}", f"--checkpoint={self.directory / 'checkpoint.pt'}"),
@@ -126,7 +123,8 @@ class Torchrun:
     def kill_worker(self, agent: int = 0) -> float:
         """SIGKILL the newest worker of an agent; answers with the time of the kill."""
         begun = time.time()
-        os.kill(children(self.agents[agent].pid)[-1], signal.SIGKILL)
+        pid = self.agents[agent].pid
+        os.kill((workers(pid) if self.launcher == OURS else children(pid))[-1], signal.SIGKILL)
         return begun
 
     def kill_agent(self, agent: int) -> float:
@@ -147,10 +145,12 @@ class Torchrun:
 
 
 @contextlib.contextmanager
-def torchrun(directory: Path, *, nnodes: str, nproc: int, arguments: tuple[str, ...] = ()) -> Iterator[Torchrun]:
+def torchrun(
+    directory: Path, *, nnodes: str, nproc: int, arguments: tuple[str, ...] = (), launcher: tuple[str, ...] = STOCK
+) -> Iterator[Torchrun]:
     """A fresh run with one agent that is killed at the end, whatever happens."""
     directory.mkdir(parents=True)
-    run = Torchrun(directory, nnodes, nproc, arguments)
+    run = Torchrun(directory, nnodes, nproc, arguments, launcher)
     try:
         run.start_agent()
         run.await_store()

@@ -1,7 +1,8 @@
 """Who is named when a rank stops, loops, holds the GIL or skips a collective, how soon, and when the group goes on.
 
 Two programs: the reference trainer, which tells its sections, and a plain DDP script that knows nothing of us. Stock
-torchrun runs the script beside them, and is watched for as long as ours took to train again.
+torchrun runs the script beside them, and is watched for as long as ours took to train again, or a minute where ours are
+left out. ``HANG_PARTS`` names some of script, trainer and stock, with commas.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench._torchrun import children
-from bench.harness import CannotMeasure, Options, Report
+from bench._zygotes import children
+from bench.harness import CannotMeasure, Options, Report, chosen
 
 SUMMARY = "share of hanging ranks that are named rightly, and how soon, for our trainer and for a plain DDP script"
 
@@ -33,6 +34,8 @@ FLOOR_SECONDS: Final = 3.0
 """``--hang-floor``: what a run of a few seconds cannot learn."""
 PATIENCE_SECONDS: Final = 300.0
 """A machine that stalls for seconds teaches limits of minutes."""
+
+STOCK_SECONDS: Final = 60.0
 
 KINDS: Final = {
     "stop": "is stopped by a signal",
@@ -175,8 +178,9 @@ def stock_names_anybody(kind: str, seconds: float) -> bool:
 def measure(options: Options) -> Report:
     """Both programs, and stock torchrun on the script."""
     report = Report()
+    parts = chosen(os.environ.get("HANG_PARTS", ""), (*PROGRAMS, "stock"))
     slowest = 0.0
-    for program in PROGRAMS:
+    for program in (program for program in PROGRAMS if program in parts):
         for kind, tally in measure_program(program, options).items():
             name = f"{program}_{kind}"
             report.figure(f"{name}_named_ratio", tally.right / tally.count)
@@ -187,6 +191,7 @@ def measure(options: Options) -> Report:
             report.at_least(f"share of {tally.count} named rightly, {kind}, {program}", tally.right / tally.count, 1.0)
             report.at_most(f"latest name as part of the learned limit, {kind}, {program}", limit.maximum, 1.0)
             slowest = max(slowest, *tally.recovered)
-    for kind in KINDS:
-        report.baseline(f"stock_{kind}_named_or_recovered_ratio", float(stock_names_anybody(kind, slowest)))
+    for kind in KINDS if "stock" in parts else ():
+        named = stock_names_anybody(kind, slowest or STOCK_SECONDS)
+        report.baseline(f"stock_{kind}_named_or_recovered_ratio", float(named))
     return report

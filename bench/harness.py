@@ -146,6 +146,21 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     return [a / b if b else math.inf for a, b in zip(numerators, denominators, strict=True)]
 
 
+def chosen(words: str, known: Sequence[str]) -> list[str]:
+    """The parts of a measurement that a list with commas names, in their own order; all where it names none.
+
+    Raises:
+        CannotMeasure: there is no such part.
+
+    >>> chosen("c, a", ["a", "b", "c"]), chosen("", ["a", "b"])
+    (['a', 'c'], ['a', 'b'])
+    """
+    asked = {word.strip() for word in words.split(",") if word.strip()} or set(known)
+    if strange := sorted(asked - set(known)):
+        raise CannotMeasure(f"There is no part {', '.join(strange)}; there are {', '.join(known)}.")
+    return [name for name in known if name in asked]
+
+
 def machine() -> dict[str, str | int | float]:
     """What the figures were measured on."""
     return {

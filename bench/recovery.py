@@ -4,6 +4,8 @@ Ours is a local job of the reference trainer, watched through the metrics of its
 every rank of the world it should have has committed a step after the fault. Stock torchrun runs a plain DDP script that
 saves after every step, with restarts allowed, and is watched through the script's own log.
 
+``RECOVERY_PARTS`` names some of the faults, with commas, where all of them take too long at once.
+
 What survivors go through, whose processes outlive their group, is :mod:`bench._reform`'s: two agents and no engine.
 torchft takes part where it is installed. ``pip download torchft`` finds version 0.2.0 with a wheel for Linux; it needs
 opentelemetry, and is no dependency of ours: ``PYTHONPATH=FOLDER make bench BENCH=recovery`` after ``pip install
@@ -23,10 +25,11 @@ from pathlib import Path
 from typing import Final
 
 from bench import _reform
-from bench._agents import GIVEN_UP, has_ready_zygote
+from bench._agents import GIVEN_UP
 from bench._jobs import POLL_SECONDS, LocalJobs, Rank, all_stepped
-from bench._torchrun import Torchrun, children, torchrun
-from bench.harness import CannotMeasure, Options, Report
+from bench._torchrun import OURS, Torchrun, torchrun
+from bench._zygotes import children, has_ready_zygote
+from bench.harness import CannotMeasure, Options, Report, chosen
 from ddp_trainer.contract import Role
 
 SUMMARY = "seconds from a killed worker, a lost node, a scale-up or a lost store to the next committed step"
@@ -125,11 +128,35 @@ def worker_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
             for _ in range(per_round):
                 warm(jobs, "worker-killed")
                 ours.add(recovery(jobs, "worker-killed", NPROC, kill_last_worker))
-            with torchrun(jobs.directory / f"stock-worker-{number}", nnodes="1", nproc=NPROC, arguments=STOCK) as run:
-                begin(run, NPROC)
-                stock.add(stock_recovery(run, run.kill_worker, NPROC))
+            if number % 2 == 0:  # of those that do not recover, each takes a minute
+                with torchrun(jobs.directory / f"stock-{number}", nnodes="1", nproc=NPROC, arguments=STOCK) as run:
+                    begin(run, NPROC)
+                    stock.add(stock_recovery(run, run.kill_worker, NPROC))
             options.progress(f"worker killed, round {number + 1}/{rounds}: ours {ours}, stock {stock}")
     return ours, stock
+
+
+def script_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
+    """The plain script, whose ranks all start anew: one node, two ranks, one is killed."""
+    ours, stock = Tries(), Tries()
+    with torchrun(jobs.directory / "script", nnodes="1", nproc=NPROC, arguments=STOCK, launcher=OURS) as run:
+        begin(run, NPROC)
+        for _ in range(5 if options.quick else 50):
+            _await_zygote(run.agents[0].pid)
+            ours.add(stock_recovery(run, run.kill_worker, NPROC))
+    options.progress(f"worker of a plain script killed: ours {ours}")
+    with torchrun(jobs.directory / "stock-script", nnodes="1", nproc=NPROC, arguments=STOCK) as run:
+        begin(run, NPROC)
+        stock.add(stock_recovery(run, run.kill_worker, NPROC))
+    return ours, stock
+
+
+def _await_zygote(agent: int) -> None:
+    deadline = time.monotonic() + GIVEN_UP
+    while not has_ready_zygote(agent):
+        if time.monotonic() > deadline:
+            raise CannotMeasure("The agent of the plain script has no zygote.")
+        time.sleep(POLL_SECONDS)
 
 
 def node_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
@@ -195,6 +222,7 @@ def store_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
 
 CASES: Final = {
     "worker_killed": (worker_killed, 0.5),
+    "script_killed": (script_killed, 0.5),
     "node_killed": (node_killed, 12.0),
     "scaled_up": (scaled_up, 8.0),
     "store_killed": (store_killed, 12.0),
@@ -205,8 +233,9 @@ CASES: Final = {
 def measure(options: Options) -> Report:
     """Every fault on both launchers."""
     report = Report()
+    parts = chosen(os.environ.get("RECOVERY_PARTS", ""), (*CASES, *_reform.PARTS))
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
-        for name, (case, bar) in CASES.items():
+        for name, (case, bar) in ((name, CASES[name]) for name in parts if name in CASES):
             jobs = LocalJobs(Path(directory) / name)
             ours, stock = case(jobs, options)
             spread = report.figure(f"{name}_seconds", ours.seconds)
@@ -216,5 +245,5 @@ def measure(options: Options) -> Report:
                 report.baseline(f"stock_{name}_seconds", stock.seconds)
             report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, bar)
             report.at_least(f"share of {ours.count} recovered, {name.replace('_', ' ')}", ours.share, 1.0)
-        _reform.measure(Path(directory) / "reform", report, options)
+        _reform.measure(Path(directory) / "reform", report, options, [name for name in parts if name in _reform.PARTS])
     return report

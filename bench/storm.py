@@ -1,9 +1,10 @@
 """One random fault after another on a job of four ranks, with nobody who helps; the same faults on stock torchrun.
 
 Every ten seconds for ten minutes (``STORM_FAULTS`` sets another number, as 2000) something befalls a random rank, the
-store or an agent. Ours trains at the level ``exact``, so that what the storm did to it can be told by its bits: at the
-end, a single process does as many steps undisturbed, and must come to the same weights and optimizer. A lost or a
-repeated sample would show there, and is counted by the run's ledger besides.
+store or an agent. ``STORM_PARTS=ours`` leaves stock torchrun out, and ``stock`` ours. Ours trains at the level
+``exact``, so that what the storm did to it can be told by its bits: at the end, a single process does as many steps
+undisturbed, and must come to the same weights and optimizer. A lost or a repeated sample would show there, and is
+counted by the run's ledger besides.
 
 Goodput is the work that was kept, in steps of full size, over what the same job does in that time at its calm rate.
 Pods of ours are made anew by the local engine; a lost agent of stock torchrun is started again by us, as its operator
@@ -26,8 +27,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from bench._jobs import ROOT, LocalJobs, Rank, all_stepped
-from bench._torchrun import Torchrun, children, torchrun
-from bench.harness import CannotMeasure, Options, Report
+from bench._torchrun import Torchrun, torchrun
+from bench._zygotes import children
+from bench.harness import CannotMeasure, Options, Report, chosen
 from bench.scripts.storm_faults import ORDERS, VARIABLE
 from ddp_trainer.contract import Env, Role
 from ddp_trainer.train.checkpoint import Checkpoint, directories, read, unpack
@@ -226,9 +228,12 @@ def measure(options: Options) -> Report:
     """Ours, then stock torchrun."""
     report = Report()
     faults = int(os.environ.get("STORM_FAULTS", "6" if options.quick else "60"))
+    parts = chosen(os.environ.get("STORM_PARTS", ""), ("ours", "stock"))
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
-        _measure_ours(Path(directory) / "ours", faults, report, options)
-        _measure_stock(Path(directory) / "stock", min(faults, STOCK_FAULTS), report, options)
+        if "ours" in parts:
+            _measure_ours(Path(directory) / "ours", faults, report, options)
+        if "stock" in parts:
+            _measure_stock(Path(directory) / "stock", min(faults, STOCK_FAULTS), report, options)
     return report
 
 
