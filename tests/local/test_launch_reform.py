@@ -29,11 +29,13 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     yield from stage_of(tmp_path)
 
 
-def agent(stage: Stage, index: int, program: tuple[str, ...], *, nnodes: str = "1:2", nproc: int = 1) -> Running:
+def agent(
+    stage: Stage, index: int, program: tuple[str, ...], *, nnodes: str = "1:2", nproc: int = 1, **env: str
+) -> Running:
     folder = {"HURRY": str(stage.folder / "hurry"), "FETCH_LOG": str(stage.folder / "log")}
     checkpoints = {"DDP_CHECKPOINT_DIR": str(stage.folder / "checkpoints")}
     return stage.agent(
-        index, "--nproc-per-node", str(nproc), *program, nnodes=nnodes, **QUICKLY, **folder, **checkpoints
+        index, "--nproc-per-node", str(nproc), *program, nnodes=nnodes, **QUICKLY, **folder, **checkpoints, **env
     )
 
 
@@ -87,6 +89,34 @@ def test_a_killed_worker_is_replaced_and_its_peers_keep_their_processes(stage: S
     hurry(stage)
     assert [first.code(), second.code()] == [0, 0]
     assert "lost=0 0 0 end" in first.output
+    demand_every_sample_once(stage)
+
+
+def test_a_peer_that_dies_costs_no_survivor_whose_step_takes_longer_than_a_stuck_one_may_live(stage: Stage) -> None:
+    stage.store()
+    first, second = (agent(stage, index, OWN_LOOP, nnodes="2", PAUSE="4") for index in (0, 1))
+    survivor, victim = training(first, 2), training(second, 2)
+    seen = len(first.lines)
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    assert training(first, 2, after=seen) == survivor
+    hurry(stage)
+    assert [first.code(), second.code()] == [0, 0]
+    demand_every_sample_once(stage)
+
+
+def test_a_worker_that_somebody_tells_to_end_is_replaced_at_the_cost_of_one_free_restart(stage: Stage) -> None:
+    stage.store()
+    first = agent(stage, 0, OWN_LOOP, nnodes="1", nproc=2)
+    training(first, 2)
+    survivor, victim = workers_of(first)
+    seen = len(first.lines)
+    subprocess.run(["kill", "-TERM", str(victim)], check=True)
+    first.line("generation 2:", after=seen)
+    training(first, 2, after=next(number for number, line in enumerate(first.lines) if "generation 2:" in line))
+    assert is_alive(survivor)
+    hurry(stage)
+    assert first.code() == 0
+    assert "Restarts by cause: preemption 1." in first.output
     demand_every_sample_once(stage)
 
 

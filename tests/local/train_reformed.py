@@ -29,7 +29,7 @@ PAUSE_SECONDS = 0.2
 def dawdle() -> None:
     """Leave a test the time to disturb, until it has."""
     if not Path(os.environ["HURRY"]).exists():
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(float(os.environ.get("PAUSE", PAUSE_SECONDS)))
 
 
 class SlowImages(LabelledImages):

@@ -25,13 +25,15 @@ class Able:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """From the worker: I belong to no group, and wait for the next one."""
+    """From the worker: I belong to no group any more."""
 
     generation: int
     """Of the group that was left; 0 of one that has not been in any."""
     exit_code: int
     """What this process would have ended with, had it not stayed."""
     why: str
+    stays: bool = True
+    """I wait for the next one; else I was told to end, and only save yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,4 @@ def run(
     )
     env = Environment.from_environ(os.environ)
     control = Control.from_environ(os.environ)
-    return Job(
-        model, optimizer, dataset, config, scheduler=scheduler, recorder=rank_recorder(), env=env, control=control
-    )
+    return Job(model, optimizer, dataset, config, scheduler=scheduler, recorder=rank_recorder, env=env, control=control)

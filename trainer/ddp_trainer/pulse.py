@@ -43,6 +43,10 @@ SIGNAL: Final = 9
 """The signal at which the worker writes its stacks without needing the GIL; 0 where it has none."""
 
 
+IMPORTS: Final = ".imports"
+"""Behind the path of a page, the file in which its worker leaves the names of what it has imported."""
+
+
 def create(path: str) -> None:
     """Put a blank page at ``path``, in place of any that a dead worker may still have mapped. Raises OSError."""
     unfinished = f"{path}.new"

@@ -43,6 +43,21 @@ def gives_up(seconds: float, now: float) -> str:
     return f"Gives up at {when}, in {max(0.0, seconds):.0f} s."
 
 
+def unreachable(endpoint: str, seconds: float, trouble: str) -> str:
+    """Why a node gives up that never found its store, or lost it."""
+    why = f": {trouble}" if trouble else ""
+    return f"The store at {endpoint} could not be reached for {seconds:g} s{why}; is its pod running?"
+
+
+def too_few(endpoint: str, seconds: float, waiting: Waiting | None, least: int) -> str:
+    """Why a node gives up whose store forms no group."""
+    there = f", {who_is_there(waiting)}" if waiting else ""
+    return (
+        f"No group of at least {least} nodes was formed at {endpoint} within {seconds:g} s{there}; "
+        "raise --rdzv-conf join_timeout if pods take longer to start."
+    )
+
+
 def _nodes(count: int) -> str:
     return f"{count} {'node' if count == 1 else 'nodes'}"
 

@@ -45,6 +45,7 @@ from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.witness import Witness
 from ddp_trainer.launch.workers import Program, Workers
 from ddp_trainer.launch.zygote import Zygote
+from ddp_trainer.launch.zygote_watch import ZygoteWatch
 from ddp_trainer.recorder import AgentRecorder
 
 STDERR: Final = 2
@@ -123,6 +124,8 @@ class Agent:
             pulse_of=self._guard.prepare,
             said=self._said,
         )
+        self._core.longest_step = self._guard.longest_step
+        self._zygote_watch = ZygoteWatch(self._workers, setup.zygote_delay / 2, self._guard.imports)
         self._witness = Witness(setup.core, setup.environment, self._workers.error_file)
         program = setup.program
         script = program.target if program.kind == "script" else ""
@@ -139,6 +142,7 @@ class Agent:
         if finish.code != Exit.SUCCESS:
             self._children.kill_strays()
         await self._link.close()
+        self._zygote_watch.end()
         self._workers.close()
         if self._port:
             self._port.close()
@@ -187,6 +191,8 @@ class Agent:
     def _exited(self, local_rank: int, returncode: int) -> None:
         self._guard.gone(local_rank)
         failure = self._failure(local_rank, exitcodes.of_wait_status(returncode)) if returncode else None
+        if failure and self._core.state is State.PREPARING:
+            say(f"A worker that got ready without a rank ended with {failure.exit_code}; it starts again with one.")
         self._do(self._core.exited(local_rank, failure))
         self._keep_failure()
 
@@ -198,7 +204,7 @@ class Agent:
                 self._do(self._core.able(local_rank, able=message.able))
             case Left() if message.generation in {0, generation}:
                 failure = self._witness.left(local_rank, message) if message.generation else None
-                self._do(self._core.left(local_rank, failure))
+                self._do(self._core.left(local_rank, failure, stays=message.stays))
                 self._keep_failure()
             case _:
                 pass
@@ -287,10 +293,10 @@ class Agent:
         self._start_or_give_up(generation, self._look if self._preflight.is_due else self._start_now)
 
     def _start_now(self, generation: Generation) -> None:
+        self._zygote_watch.begin(anew=not self._workers.alive)
         self._workers.start(generation)
         first_rank = generation.first_rank(self._core.node.token)
         self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
-        self._watch_for_torch(generation, self._setup.zygote_delay / 2, seen=False)
 
     def _look(self, generation: Generation) -> None:
         self._preflight.start(generation, partial(self._looked, generation))
@@ -312,19 +318,6 @@ class Agent:
         for local_rank in range(self._setup.launch.local_world_size):
             is_first = local_rank == 0 and not stopped
             self._exited(local_rank, int(Exit.NOT_FIT) if is_first else -signal.SIGTERM)
-
-    def _watch_for_torch(self, generation: Generation, pause: float, *, seen: bool) -> None:
-        """Start a zygote at the second look that finds torch in the workers: by then they have imported it."""
-        self._loop.call_later(pause, self._look_for_torch, generation, pause, seen)
-
-    def _look_for_torch(self, generation: Generation, pause: float, seen: bool) -> None:
-        if self._core.generation is not generation or self._core.state is not State.RUNNING:
-            return
-        found = self._workers.have_torch()
-        if found and seen:
-            self._workers.prepare_restart()
-        else:
-            self._watch_for_torch(generation, pause if found else 2 * pause, seen=found)
 
     def _record(self, generation: Generation) -> None:
         recorder = self._setup.recorder

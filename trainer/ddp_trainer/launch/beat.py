@@ -18,6 +18,13 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
 PULSE_VARIABLE = "DDP_PULSE"
 C10D = "torch.distributed.distributed_c10d"
 BEAT_SECONDS = 0.25
+LEARN_SECONDS = 2.0
+"""So long after its group began a script has built its model, wrapped it and taken a step: what that needs it has."""
+LEARNT = frozenset(
+    {"torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL"}
+    | {"sympy", "mpmath", "networkx", "jinja2", "ddp_trainer"}
+)
+"""Packages that become the same whichever rank imports them. Others, as Lightning, look at the rank meanwhile."""
 MOST_COLLECTIVES = 64
 """So many of the last collectives are told of."""
 STACK_SIGNAL_BELOW_LAST = 7
@@ -86,6 +93,7 @@ class Beat:
         self._thread: Any = None
         self._folder = ""
         self._stacks: Any = None
+        self._learn_at = 0.0
         self._pulse = load_pulse()
 
     def pause(self) -> None:
@@ -117,6 +125,7 @@ class Beat:
             # A thread that Python freezes inside of torch while it shuts down would end the process by abort.
             atexit.register(self.stop)
             self._look()
+            self._learn_at = self._cells[self._pulse.BEAT] + LEARN_SECONDS
             self._thread.start()
         else:
             self._find_folder()
@@ -161,6 +170,9 @@ class Beat:
         while not self._end.wait(BEAT_SECONDS):
             if cells[pulse.HAS_GROUP]:
                 self._look()
+                if self._learn_at and cells[pulse.BEAT] > self._learn_at:
+                    self._learn_at = 0.0
+                    write_imports(self._path + pulse.IMPORTS)
             asked = cells[pulse.ASKED]
             if asked != cells[pulse.ANSWERED]:
                 self._answer()
@@ -198,6 +210,17 @@ class Beat:
                 file.write("\n".join(text for text, _ in stacks) + "\n")
         except Exception:  # noqa: BLE001, S110 - the launcher then knows less
             pass
+
+
+def write_imports(path: str) -> None:
+    """Leave for the zygote of the next workers what this one has imported; what has no spec is no module."""
+    try:
+        loaded = [name for name, module in list(sys.modules.items()) if getattr(module, "__spec__", None) is not None]
+        with open(f"{path}.new", "w") as file:  # noqa: PTH123
+            file.write("\n".join(name for name in loaded if name.partition(".")[0] in LEARNT))
+        os.replace(f"{path}.new", path)  # noqa: PTH105
+    except Exception:  # noqa: BLE001, S110 - a restart then takes longer
+        pass
 
 
 def load_pulse() -> Any:

@@ -12,7 +12,8 @@
         no worker busy            (what the stop was for decides)
 
 A worker is *busy* from its start until it exits. One that is *able* to outlive its group is so only until it has left
-it: then it is idle, and goes on in the next generation. Whoever is not able, or does not leave in time, is stopped.
+it: then it is idle, and goes on in the next generation, or *parting*, if it was itself told to end and only saves yet.
+Whoever is not able, or does not leave in time, is stopped.
 
 The link to the store may be down at any time. While workers run that changes nothing; whatever the store must
 know is said again when the link is up (:meth:`Core.opening`), so nothing is queued and nothing is said twice in vain.
@@ -21,12 +22,13 @@ know is said again when the link is up (:meth:`Core.opening`), so nothing is que
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 from ddp_trainer.contract import Exit, GroupState
-from ddp_trainer.launch import absence, exitcodes
+from ddp_trainer.launch import absence
 from ddp_trainer.launch.actions import (
     Action,
     Arm,
@@ -41,6 +43,7 @@ from ddp_trainer.launch.actions import (
     StartWorkers,
     Timer,
 )
+from ddp_trainer.launch.endings import finish_of
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.protocol import (
     VERSION,
@@ -55,16 +58,17 @@ from ddp_trainer.launch.protocol import (
     Join,
     Leave,
     Node,
+    Outlive,
     Over,
     Ping,
     Policy,
+    Prepare,
     Refused,
     Show,
     Standing,
     Start,
     Stop,
     Succeeded,
-    Verdict,
     Waiting,
 )
 
@@ -89,7 +93,8 @@ class Limits:
     shutdown: float = 30.0
     """Between SIGTERM and SIGKILL when everybody is alive: the workers finish their step and save."""
     failure: float = 3.0
-    """The same when a peer is dead: what still runs is stuck in a collective, or about to fail."""
+    """The same when a peer is dead: what still runs is stuck in a collective, or about to fail. Workers that could stay
+    have longer, if they may be busy with a step that takes longer."""
     prepare: float = 60.0
     """For workers that get ready before they have a generation; after that they are started when they have one."""
 
@@ -115,6 +120,8 @@ class Core:
         self.generation: Generation | None = None
         self.failure: Failure | None = None
         """The first of this agent's workers in this generation."""
+        self.longest_step: Callable[[], float] = lambda: 0.0
+        """Seconds that a worker may be busy with what nobody can interrupt, as far as whoever watches them knows."""
         self._run_id = run_id
         self._policy = policy
         self._limits = limits
@@ -123,11 +130,14 @@ class Core:
         self._alive: set[int] = set()
         self._able: set[int] = set()
         self._idle: set[int] = set()
+        self._parting: set[int] = set()
         self._ending: Finish | None = None
         """What follows when the workers are gone; to join again when None."""
         self._outlives = False
         """Its workers could outlive their group, those that have ended since too."""
         self._is_graceful = True
+        self._hurry = limits.failure
+        """Seconds from a loss until what still runs is killed: a survivor that computes notices after its step."""
         self._link_up = False
         self._waiting: Waiting | None = None
         self._trouble = ""
@@ -147,6 +157,7 @@ class Core:
             policy=self._policy,
             standing=standing.get(self.state, Standing.IDLE),
             last=self.generation,
+            outlive=self._all_able(),
         )
         messages: list[FromAgent] = [hello]
         if self.state is State.JOINING:
@@ -178,14 +189,20 @@ class Core:
             case Stop():
                 return self._stop_for_next(graceful=message.graceful)
             case Over():
-                return self._end_with(_exit_of(message))
+                return self._end_with(finish_of(message))
             case Refused():
                 return self._end_with(Finish(message.exit_code, message.why))
-            case Waiting():
-                self._waiting = message
-                return [Disarm(Timer.JOIN)] if message.spare else []
+            case Waiting() | Prepare():
+                return self._wait(message)
             case Show() | Hung() | Ping():
                 return []
+
+    def _wait(self, message: Waiting | Prepare) -> list[Action]:
+        """There is no place for this node yet."""
+        if isinstance(message, Prepare):
+            return self.prepare() if self.state is State.JOINING and not self._alive else []
+        self._waiting = message
+        return [Disarm(Timer.JOIN)] if message.spare else []
 
     # ------------------------------------------------------------------ joining
 
@@ -220,35 +237,45 @@ class Core:
 
     @property
     def _busy(self) -> set[int]:
-        return self._alive - self._idle
+        return self._alive - self._idle - self._parting
 
     def able(self, local_rank: int, *, able: bool = True) -> list[Action]:
         """A worker can outlive its group from now on, or can no longer."""
         self._outlives = able
+        could = self._all_able()
+        actions: list[Action] = []
         if able and local_rank in self._alive:
             self._able.add(local_rank)
         elif local_rank in self._able:
             self._able.discard(local_rank)
             if self.state is State.STOPPING:
-                return [SignalWorkers(signal.SIGTERM, frozenset({local_rank}))]
-        return []
+                actions.append(SignalWorkers(signal.SIGTERM, frozenset({local_rank})))
+        return actions if could is self._all_able() else [*actions, Send(Outlive(able=able))]
 
-    def left(self, local_rank: int, failure: Failure | None) -> list[Action]:
-        """A worker has left its group and stays; ``failure`` is what it would have ended with, None of a first one."""
+    def _all_able(self) -> bool:
+        return len(self._able) == self.node.local_world_size
+
+    def left(self, local_rank: int, failure: Failure | None, *, stays: bool = True) -> list[Action]:
+        """A worker has left its group and ``stays``, or has yet to save; ``failure`` is what it would have ended with,
+        None of a first one.
+        """
         if local_rank not in self._able:
             return []
-        self._idle.add(local_rank)
+        (self._idle if stays else self._parting).add(local_rank)
+        if not stays:
+            self._able.discard(local_rank)
         if self._ending is TOLD_TO_STOP and self.state is State.STOPPING:
             return [] if self._busy else [Send(Leave(has_left=True))]
-        return self._no_longer_busy(failure)
+        return self._no_longer_busy(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
 
     def exited(self, local_rank: int, failure: Failure | None) -> list[Action]:
         """A worker is gone; ``failure`` is None when it exited with 0."""
-        for group in (self._alive, self._able, self._idle):
+        for group in (self._alive, self._able, self._idle, self._parting):
             group.discard(local_rank)
         return self._no_longer_busy(failure)
 
-    def _no_longer_busy(self, failure: Failure | None) -> list[Action]:
+    def _no_longer_busy(self, failure: Failure | None, *, agreed: bool = False) -> list[Action]:
+        """``agreed``: all ranks ended their group together, and none of them is stuck."""
         if self.state in {State.PREPARING, State.JOINING}:
             return self._no_longer_preparing()
         actions: list[Action] = []
@@ -258,7 +285,7 @@ class Core:
                 actions.append(Send(Failed(failure=first)))
             self.failure = first
         if self.state is State.RUNNING and failure:
-            actions += self._stop(graceful=False)
+            actions += self._stop(graceful=agreed)
         elif self.state is State.RUNNING and not self._alive and self.generation:
             self.state = State.DONE
             actions += [Enter(GroupState.SUCCEEDED), Send(Succeeded(generation=self.generation.number))]
@@ -275,7 +302,8 @@ class Core:
     def _stop(self, *, graceful: bool) -> list[Action]:
         self.state = State.STOPPING
         self._is_graceful = graceful
-        patience = self._limits.shutdown if graceful else self._limits.failure
+        self._hurry = max(self._limits.failure, self.longest_step() if self._able & self._busy else 0.0)
+        patience = self._limits.shutdown if graceful else self._hurry
         actions: list[Action] = [Disarm(Timer.JOIN), Enter(GroupState.STOPPING)]
         if self._has_stopped():
             return actions + self._stopped()
@@ -292,7 +320,7 @@ class Core:
         return actions
 
     def _has_stopped(self) -> bool:
-        return not (self._busy if self._ending is None else self._alive)
+        return not (self._busy | self._parting if self._ending is None else self._alive)
 
     def _stopped(self) -> list[Action]:
         """No worker is busy, or none is left: on to what the stop was for."""
@@ -319,7 +347,7 @@ class Core:
         if self.state is State.STOPPING and self._is_graceful and not graceful:
             self._is_graceful = False
             hurry: list[Action] = [RegroupWorkers(frozenset(self._able & self._busy), graceful=False)]
-            return [*(hurry if self._able & self._busy else []), Arm(Timer.KILL, self._limits.failure)]
+            return [*(hurry if self._able & self._busy else []), Arm(Timer.KILL, self._hurry)]
         return []
 
     def _end_with(self, ending: Finish) -> list[Action]:
@@ -357,7 +385,11 @@ class Core:
             return self._kill()
         if self.state is not State.JOINING:
             return []
-        self._ending = Finish(Exit.RENDEZVOUS_LOST, self._why_not_joined())
+        if not self._link_up or self._trouble:
+            why = absence.unreachable(self._endpoint, self._limits.join, self._trouble)
+        else:
+            why = absence.too_few(self._endpoint, self._limits.join, self._waiting, self._policy.min_nodes)
+        self._ending = Finish(Exit.RENDEZVOUS_LOST, why)
         return self._stop(graceful=True) if self._alive else self._over(self._ending)
 
     def _kill(self) -> list[Action]:
@@ -365,28 +397,4 @@ class Core:
         if self.state not in {State.PREPARING, State.STOPPING}:
             return []
         has_staying = self._idle and self._ending is None
-        return [SignalWorkers(signal.SIGKILL, frozenset(self._busy) if has_staying else None)]
-
-    def _why_not_joined(self) -> str:
-        seconds = f"{self._limits.join:g} s"
-        if not self._link_up or self._trouble:
-            why = f": {self._trouble}" if self._trouble else ""
-            return f"The store at {self._endpoint} could not be reached for {seconds}{why}; is its pod running?"
-        there = f", {absence.who_is_there(self._waiting)}" if self._waiting else ""
-        least = self._policy.min_nodes
-        return (
-            f"No group of at least {least} nodes was formed at {self._endpoint} within {seconds}{there}; "
-            "raise --rdzv-conf join_timeout if pods take longer to start."
-        )
-
-
-def _exit_of(over: Over) -> Finish:
-    if over.verdict is Verdict.SUCCEEDED:
-        return Finish(
-            Exit.SUCCESS, "The run was complete before this pod came." if over.late else "", None, over.restarts
-        )
-    why = "The run was given up before this pod came." if over.late else ""
-    if over.exit_code == Exit.DO_NOT_RESTART and not over.late:
-        spent = sum(over.restarts.get(cause, 0) for cause in exitcodes.CHARGED)
-        why = f"All {spent} restarts are spent."
-    return Finish(over.exit_code, why, over.failure, over.restarts)
+        return [SignalWorkers(signal.SIGKILL, frozenset(self._busy | self._parting) if has_staying else None)]

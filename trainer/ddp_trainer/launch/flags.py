@@ -147,7 +147,7 @@ OURS: Final = (
     Flag("--metrics-port", None, _port, f"serve the metrics of all ranks here; or ${Env.METRICS_PORT}"),
     Flag("--preload", "", str, "modules that a restarted worker shall find imported already, besides torch"),
     Flag("--on-hang", "", str, f"a rank that others wait for in vain: off, warn or act; or ${Env.ON_HANG}"),
-    Flag("--hang-floor", "", str, f"least seconds before a rank counts as hanging; or ${Env.HANG_FLOOR}"),
+    Flag("--hang-floor", "", str, f"least seconds before a rank hangs; first steps have 1800; or ${Env.HANG_FLOOR}"),
     Flag("--no-lint", None, None, f"say nothing of what is doubtful in the environment; or ${Env.LINT_IGNORE}=all"),
     Flag("--no-zygote", None, None, "after a failure start workers from nothing, not from a process that has torch"),
 )

@@ -25,6 +25,11 @@ DUMP_SECONDS: Final = 0.3
 """Between the signal for stacks and their reading."""
 LONGEST_ALARM_PAUSE: Final = 15.0
 
+FIRST_STEP_SECONDS: Final = 30.0
+"""What a worker may need to notice that its group is over, before anything is known of its steps."""
+STEP_FACTOR: Final = 2.0
+"""From then on it may need so many times its longest step."""
+
 
 class HangGuard:
     """Watches the workers of one agent, from one start to their end. Belongs to the agent's event loop."""
@@ -49,6 +54,8 @@ class HangGuard:
         self._loop = asyncio.get_running_loop()
         self._generation = 0
         self._watches: dict[int, RankWatch] = {}
+        self._longest: dict[int, float] = {}
+        """Seconds of the longest stay of a process, of those that have outlived a group."""
         self._condemned: dict[int, tuple[str, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -69,6 +76,11 @@ class HangGuard:
         except OSError:
             return ""
         return path
+
+    def imports(self) -> Path | None:
+        """What a worker has left of what it imported; None where none has."""
+        left = sorted(self._folder.glob(f"rank-*.pulse{pulse.IMPORTS}"))
+        return left[0] if left else None
 
     def begin(self, generation: Generation, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
         """These workers have started, and leave their files in ``folder``."""
@@ -94,7 +106,22 @@ class HangGuard:
         """They are to stop, or have ended."""
         if self._timer:
             self._timer.cancel()
+        known = {watch.pid: watch.pace.longest() or self._longest.get(watch.pid) for watch in self._watches.values()}
+        self._longest |= {pid: seconds for pid, seconds in known.items() if seconds is not None}
         self._watches.clear()
+
+    def longest_step(self) -> float:
+        """Seconds that any of them may be busy with what cannot be interrupted; one that is stopped is not busy."""
+        if not self._watches:
+            return FIRST_STEP_SECONDS
+        now = time.monotonic()
+        return max(self._step_of(watch, now) for watch in self._watches.values())
+
+    def _step_of(self, watch: RankWatch, now: float) -> float:
+        if watch.observe(now).state in {RankState.STOPPED, RankState.TRACED}:
+            return 0.0
+        longest = watch.pace.longest() or self._longest.get(watch.pid)
+        return FIRST_STEP_SECONDS if longest is None else STEP_FACTOR * longest
 
     def gone(self, local_rank: int) -> None:
         """A worker has ended."""

@@ -103,6 +103,10 @@ class Pace:
         if self.moves > WARM_UP_MOVES:
             self.stays.setdefault(section, deque(maxlen=RECENT)).append(seconds)
 
+    def longest(self) -> float | None:
+        """Seconds of the longest recent stay in any section; None where nothing has been learned."""
+        return max((max(stays) for stays in self.stays.values()), default=None)
+
     def limit(self, section: str) -> float | None:
         """Seconds that it may stay in ``section``; None where it may stay for ever."""
         floor = self.policy.floor_of(section)

@@ -26,8 +26,9 @@ from enum import Enum, auto
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch import exitcodes
-from ddp_trainer.launch.admission import objection
+from ddp_trainer.launch.admission import objection, should_prepare
 from ddp_trainer.launch.budget import Budget
+from ddp_trainer.launch.candidates import Candidates
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.hang_judge import HangJudge
 from ddp_trainer.launch.protocol import (
@@ -42,9 +43,11 @@ from ddp_trainer.launch.protocol import (
     Join,
     Leave,
     Looks,
+    Outlive,
     Over,
     Ping,
     Policy,
+    Prepare,
     Refused,
     Standing,
     Start,
@@ -94,7 +97,7 @@ class Membership:
         self._budget = Budget()
         self._roll_call = RollCall()
         self._may_form_at = clock() + patience.first
-        self._last_candidate_at = -math.inf
+        self._candidates = Candidates()
         self._forget_the_group()
 
     def _forget_the_group(self) -> None:
@@ -103,7 +106,7 @@ class Membership:
         self._first: Failure | None = None
         self._membership_changed = False
         self._graceful = True
-        self._first_candidate_at = math.inf
+        self._candidates.first_at = math.inf
         self._judge = HangJudge()
 
     # ------------------------------------------------------------------ what happens
@@ -111,29 +114,35 @@ class Membership:
     def receive(self, peer: int, message: FromAgent) -> None:
         """An agent said something. A peer that has not said Hello is a stranger, and not heard."""
         agent = self.roster.of_peer(peer)
-        match message:
-            case Hello():
-                self._hello(peer, message)
-            case Ping():
-                self._send(peer, Ping())
-            case Join() if agent:
-                self._joined(agent, message)
-            case Failed() if agent:
-                self._failed(message.failure)
-            case Succeeded() if agent:
-                self._did_succeed(agent, message.generation)
-            case Leave() if agent:
-                self._leaves(agent, message)
-            case Aside() if agent and message.generation == self.roster.number:
-                self._steps_aside(agent)
-            case Alarm() | Looks() if agent and self._is_busy(agent) and message.generation == self.roster.number:
-                self._hear_of_hang(agent, message)
-            case _:
-                pass
+        if isinstance(message, Hello):
+            self._hello(peer, message)
+        elif isinstance(message, Ping):
+            self._send(peer, Ping())
+        elif agent:
+            self._hear(agent, message)
         self.tick()
         is_new = isinstance(message, Join) and agent and agent.is_ready and not self.roster.is_member(agent.node.token)
         if agent and is_new and not self._is_short():
             self._tell(agent, Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0))
+
+    def _hear(self, agent: Agent, message: FromAgent) -> None:
+        match message:
+            case Join():
+                self._joined(agent, message)
+            case Failed():
+                self._failed(message.failure)
+            case Succeeded() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
+                self._succeeded.add(agent.node.token)
+            case Leave():
+                self._leaves(agent, message)
+            case Aside() if message.generation == self.roster.number:
+                self._steps_aside(agent)
+            case Outlive():
+                agent.outlive = message.able
+            case Alarm() | Looks() if self._is_busy(agent) and message.generation == self.roster.number:
+                self._hear_of_hang(agent, message)
+            case _:
+                pass
 
     def lost(self, peer: int) -> None:
         """The connection of a peer ended, or it has been silent too long."""
@@ -180,7 +189,7 @@ class Membership:
         self._policy = self._policy or hello.policy
         self._supersede(hello)
         known = self.roster.agents.get(hello.node.token)
-        agent = Agent(node=hello.node, peer=peer, leaving=bool(known and known.leaving))
+        agent = Agent(node=hello.node, peer=peer, leaving=bool(known and known.leaving), outlive=hello.outlive)
         self.roster.agents[hello.node.token] = agent
         if hello.last:
             self._highest_number = max(self._highest_number, hello.last.number)
@@ -225,15 +234,13 @@ class Membership:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
         if self._is_busy(agent):
             self._change(graceful=False)  # its workers ended and we never heard why
+        elif self.phase is Phase.RUNNING and should_prepare(agent, self.roster):
+            agent.port, agent.was_asked_to_prepare = None, True
+            self._tell(agent, Prepare())
         elif not self.roster.is_member(agent.node.token):
-            self._last_candidate_at = self._clock()
-            self._first_candidate_at = min(self._first_candidate_at, self._last_candidate_at)
+            self._candidates.came(self._clock())
 
     # ------------------------------------------------------------------ a group ends
-
-    def _did_succeed(self, agent: Agent, generation: int) -> None:
-        if generation == self.roster.number and self.roster.is_member(agent.node.token):
-            self._succeeded.add(agent.node.token)
 
     def _leaves(self, agent: Agent, leave: Leave) -> None:
         if (failure := leave.giving_up) and self.over is None:
@@ -293,7 +300,7 @@ class Membership:
             self._end(Over(verdict=Verdict.RETRY, exit_code=code, failure=self._first))
             self.roster.agents.clear()
         self.phase = Phase.FORMING
-        self._first_candidate_at = self._last_candidate_at = self._clock()
+        self._candidates.begin(self._clock())
 
     def _end(self, over: Over) -> None:
         over = replace(over, restarts=dict(self._budget.restarts))
@@ -326,7 +333,7 @@ class Membership:
         if not newcomers or room <= 0 or self._succeeded or has_absent:
             return math.inf
         all_are_here = all(agent.is_prepared for agent in self.roster.newcomers())
-        return -math.inf if newcomers >= room or all_are_here else self._settled_at()
+        return -math.inf if newcomers >= room or all_are_here else self._candidates.settled_at(self._policy)
 
     def _form_at(self) -> float:
         """When those that are ready become a group."""
@@ -336,16 +343,10 @@ class Membership:
         if ready >= self._policy.max_nodes:
             return -math.inf
         if self.roster.generation is None:
-            return max(self._settled_at(), self._may_form_at)
+            return max(self._candidates.settled_at(self._policy), self._may_form_at)
         # Those that are left go on at once: whoever is still to come has no date, and joins when it is there.
         has_veteran = any(map(self.roster.is_member, self.roster.ready()))
-        return -math.inf if has_veteran else self._settled_at()
-
-    def _settled_at(self) -> float:
-        if self._policy is None:
-            return math.inf
-        last_call = self._first_candidate_at + self._policy.last_call_seconds
-        return min(self._last_candidate_at + self._policy.settle_seconds, last_call)
+        return -math.inf if has_veteran else self._candidates.settled_at(self._policy)
 
     def _form_if_due(self) -> None:
         if self._policy is None or self._form_at() > self._clock():

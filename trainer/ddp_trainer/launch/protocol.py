@@ -17,7 +17,7 @@ from ddp_trainer.launch.hang_look import Look
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Raised when a message changes its meaning; the store refuses agents of another version."""
 
 LINE_BYTES: Final = 1 << 20
@@ -136,6 +136,8 @@ class Hello:
     standing: Standing
     last: Generation | None = None
     """The group this agent was in last; it outlives a store that forgot."""
+    outlive: bool = False
+    """As :class:`Outlive`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,13 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outlive:
+    """Whether my workers can leave a group without ending, from now on."""
+
+    able: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
     """I am here; answered with the same."""
 
@@ -204,6 +213,11 @@ class Start:
     """Start your workers for this generation."""
 
     generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """The others' workers stay when they take you in: have yours wait ready, so that the stop is short; then join."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,8 +280,8 @@ class Hung:
     """What tells each of them from the others; where there is no rank, one that says what all wait for."""
 
 
-FromAgent = Hello | Join | Failed | Succeeded | Leave | Aside | Alarm | Looks | Ping
-FromStore = Start | Stop | Waiting | Over | Refused | Show | Hung | Ping
+FromAgent = Hello | Join | Failed | Succeeded | Leave | Aside | Outlive | Alarm | Looks | Ping
+FromStore = Start | Prepare | Stop | Waiting | Over | Refused | Show | Hung | Ping
 Message = FromAgent | FromStore
 
 _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get_args(FromAgent) + get_args(FromStore)}

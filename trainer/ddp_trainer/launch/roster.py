@@ -21,6 +21,9 @@ class Agent:
     """With its workers up and waiting: to take it in stops nobody for long."""
     is_aside: bool = False
     """Nothing of it runs for the group, and it has not joined again: a worker is being replaced."""
+    outlive: bool = False
+    """Its workers can leave a group without ending."""
+    was_asked_to_prepare: bool = False
     lost_at: float = math.inf
     """When it counts as lost."""
     leaving: bool = False

@@ -91,7 +91,7 @@ class Workers:
     def start(self, generation: Generation) -> None:
         """One for each local rank: those that live go on, the others are started. Raises OSError, LaunchError."""
         if self._zygote:
-            self._zygote.hurry()
+            self._zygote.hurry(has_time=bool(self._living))
         self._has_started = True
         folder = self.folder(generation.number)
         shutil.rmtree(folder, ignore_errors=True)
@@ -108,7 +108,7 @@ class Workers:
     def prepare(self) -> None:
         """Start one that belongs to no generation yet for each local rank without. Raises OSError, LaunchError."""
         if self._zygote:
-            self._zygote.hurry()
+            self._zygote.hurry(has_time=bool(self._living))
         folder = self.folder(0)
         if not self._has_started:
             shutil.rmtree(folder, ignore_errors=True)
@@ -157,10 +157,10 @@ class Workers:
         can_fork = self._zygote is not None and self._program.kind != "command"
         return can_fork and any(has_torch(worker.pid) for worker in self._living.values())
 
-    def prepare_restart(self) -> None:
-        """Have a zygote ready."""
+    def prepare_restart(self, imports: Path | None) -> None:
+        """Have a zygote ready; see :meth:`Zygote.start`."""
         if self._zygote:
-            self._zygote.start()
+            self._zygote.start(imports)
 
     def close(self) -> None:
         """Print what is left to print."""

@@ -1,8 +1,9 @@
 """The agent's side of the zygote: start it when nothing is lost by it, and have it fork workers.
 
 It is started some seconds after the first workers, and only when these have torch in their memory, so a first start
-never waits for it and a script without torch never pays for it. Whatever goes wrong, workers are started the usual
-way: the zygote saves seconds and nothing depends on it.
+never waits for it and a script without torch never pays for it. It imports what they have imported, as far as that is
+the same for all ranks. Whatever goes wrong, workers are started the usual way: the zygote saves seconds and nothing
+depends on it.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ class Zygote:
         self._gate = -1
         self._is_ready = False
         self._starts = 0
+        self._learns = True
+        """What workers have imported is imported too: unless something of it is nothing to fork with."""
 
-    def start(self) -> None:
-        """Start it in the background, unless there is one."""
+    def start(self, imports: Path | None = None) -> None:
+        """Start it in the background, unless there is one; ``imports`` is what a worker left of what it imported."""
         if self._control or self._starts >= _MOST_STARTS:
             return
         self._starts += 1
@@ -61,12 +64,13 @@ class Zygote:
         ours.settimeout(_REPLY_SECONDS)
         with theirs:
             number = str(theirs.fileno())
-            command = [self._python, "-u", str(PROCESS), str(os.getpid()), number, ",".join(self._modules)]
+            learnt = [str(imports)] if imports and self._learns else []
+            command = [self._python, "-u", str(PROCESS), str(os.getpid()), number, ",".join(self._modules), *learnt]
             try:
                 self._pid = self._children.start(
                     command,
                     self._environment,
-                    lambda _: self._forget(ours),
+                    lambda _: self._ended(ours),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,  # a warning of an import is the workers' to print, and they have
                     pass_fds=(theirs.fileno(),),
@@ -76,9 +80,9 @@ class Zygote:
                 return
         self._control = ours
 
-    def hurry(self) -> None:
-        """Workers are to start now: one that is still importing would only be in their way."""
-        if not self._is_usable():
+    def hurry(self, *, has_time: bool) -> None:
+        """Workers are to start now: one that is still importing would only be in their way, unless it ``has_time``."""
+        if not self._is_usable() and not has_time:
             self.stop()
             self._starts = max(0, self._starts - 1)
 
@@ -131,6 +135,11 @@ class Zygote:
                 raise ConnectionError
             data += part
         return data
+
+    def _ended(self, control: socket.socket) -> None:
+        if control is self._control:
+            self._learns &= self._is_usable()
+        self._forget(control)
 
     def _forget(self, control: socket.socket) -> None:
         control.close()

@@ -1,9 +1,10 @@
 """A process that has imported torch, and becomes a worker by forking: a restart without paying for imports again.
 
 Run by path, like ``bootstrap.py``, by the interpreter of the workers and in their environment:
-``python zygote_process.py AGENT_PID SOCKET_FD MODULES``. It forks only while it has a single thread and no CUDA
-context, else it ends, and workers are started the usual way. A fork then looks like a fresh process: session,
-environment, arguments, working directory, streams, random state, ``__main__``; its parent is the agent.
+``python zygote_process.py AGENT_PID SOCKET_FD MODULES [FILE]``, where the file names more modules, one on each line. It
+forks only while it has a single thread and no CUDA context, else it ends, and workers are started the usual way. A fork
+then looks like a fresh process: session, environment, arguments, working directory, streams, random state,
+``__main__``; its parent is the agent.
 """
 
 from __future__ import annotations
@@ -47,6 +48,18 @@ def load_bootstrap():  # type: ignore[no-untyped-def] # noqa: ANN201 - a module 
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     module.OWN_FILES.add(__file__)
     return module
+
+
+def names_in(files: list[str]) -> list[str]:
+    """What a worker has left in them of what it imported."""
+    names = []
+    for path in files:
+        try:
+            with open(path) as file:  # noqa: PTH123 - pathlib costs 10 ms
+                names += file.read().split()
+        except OSError:
+            continue
+    return names
 
 
 def preload(names: list[str]) -> None:
@@ -140,7 +153,7 @@ def main() -> None:
     names = [name for name in sys.argv[3].split(",") if name]
     bootstrap = load_bootstrap()  # type: ignore[no-untyped-call]
     bootstrap.die_with_parent(agent)
-    preload(names)
+    preload([*names, *names_in(sys.argv[4:])])
     gc.collect()
     gc.freeze()  # the collector of a fork need not touch, and so copy, what all forks share
     if not is_safe_to_fork():

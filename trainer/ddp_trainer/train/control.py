@@ -81,10 +81,10 @@ class Control:
         with self._changed:
             self._is_training = True
 
-    def leave(self, err: PeerLost) -> None:
-        """This process has left its group, and why."""
+    def leave(self, err: PeerLost, *, stays: bool = True) -> None:
+        """This process has left its group, and why; it ``stays`` for the next one, or ends once it has saved."""
         with self._changed:
-            left = Left(generation=self._generation, exit_code=int(err.exit_code), why=str(err))
+            left = Left(generation=self._generation, exit_code=int(err.exit_code), why=str(err), stays=stays)
             self._generation, self._cut, self._is_training, self.asked = _NONE, None, False, False
             self._begin = None
         self._say(left)

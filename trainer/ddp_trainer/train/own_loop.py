@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import Any, Self
@@ -60,6 +60,7 @@ class Job:
     _group: Group
     _plan: Plan
     _saver: Saver
+    _recorder: RankRecorder
 
     def __init__(
         self,
@@ -69,13 +70,14 @@ class Job:
         config: Config,
         *,
         scheduler: LRScheduler | None,
-        recorder: RankRecorder,
+        recorder: Callable[[], RankRecorder],
         env: Environment,
         control: Control | None = None,
     ) -> None:
+        """``recorder`` is called once it is known which rank this is."""
         self._began = time.time()
         self._own = OwnParts(model, optimizer, scheduler)
-        self._samples, self._recorder, self._env = samples, recorder, env
+        self._samples, self._make_recorder, self._env = samples, recorder, env
         self._config = with_defaults(config, env)
         self._progress = make_progress(self._config, env)
         self._stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
@@ -198,6 +200,8 @@ class Job:
         self._env = env
         self._progress.show(*shown(config, env))
         self._group = self._passage.join(env)
+        if not self._has_saver:
+            self._recorder = self._make_recorder()
         self._recorder.identity(
             rank=env.rank,
             local_rank=env.local_rank,
@@ -289,7 +293,7 @@ class Job:
             if self._passage.is_open and not self._stop.requested:
                 raise ended
             if self._control is not None:
-                self._control.leave(ended)  # the others need not wait until this rank has saved
+                self._control.leave(ended, stays=False)  # the others need not wait until this rank has saved
             self._leave()
         elif self.step < self._plan.total_steps and self._saver.is_due(self.step, asked=bool(verdict.save)):
             self._save(None)

@@ -330,7 +330,7 @@ class Run:
         if control is not None and self.can_stay and not self._around.stop.requested:
             raise ended
         if control is not None and self._around.stop.requested:
-            control.leave(ended)  # the others need not wait until this rank has saved
+            control.leave(ended, stays=False)  # the others need not wait until this rank has saved
         return self._stopped()
 
     def _stopped(self) -> Outcome:

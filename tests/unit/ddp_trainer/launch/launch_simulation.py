@@ -16,6 +16,7 @@ from ddp_trainer.launch.protocol import (
     Join,
     Leave,
     Node,
+    Outlive,
     Over,
     Policy,
     Refused,
@@ -100,6 +101,11 @@ class SimulatedAgent:
     def join(self) -> SimulatedAgent:
         self.standing, self.asked_to_stop = Standing.IDLE, None
         self.run.membership.receive(self.peer, Join(port=30000 + self.index))
+        return self
+
+    def outlive(self) -> SimulatedAgent:
+        """Its workers could stay when their group ends."""
+        self.run.membership.receive(self.peer, Outlive())
         return self
 
     def step_aside(self) -> SimulatedAgent:

@@ -29,7 +29,9 @@ from ddp_trainer.launch.protocol import (
     Join,
     Leave,
     Node,
+    Outlive,
     Over,
+    Prepare,
     Refused,
     Standing,
     Start,
@@ -352,3 +354,44 @@ def test_a_spare_waits_as_long_as_the_store_is_there() -> None:
 def test_a_timer_that_fires_too_late_does_nothing(timer: Timer) -> None:
     core = done()
     assert core.fired(timer) == []
+
+
+def test_the_store_hears_when_all_workers_could_outlive_their_group_and_when_one_no_longer_can() -> None:
+    core = running()
+    assert core.able(0) == []
+    assert core.able(1) == [Send(Outlive(able=True))]
+    hello = core.opening("10.0.0.7")[0]
+    assert isinstance(hello, Hello)
+    assert hello.outlive
+    assert core.able(0, able=False) == [Send(Outlive(able=False))]
+
+
+def test_a_node_that_is_asked_to_gets_its_workers_ready_before_it_joins_again() -> None:
+    core = joining()
+    assert PrepareWorkers() in core.told(Prepare())
+    assert core.told(Prepare()) == []
+    able(core, 0, 1)
+    core.left(0, None)
+    assert core.left(1, None) == [Disarm(Timer.KILL), Rejoin()]
+
+
+def test_a_survivor_may_finish_a_step_that_takes_longer_than_what_is_stuck_may_live() -> None:
+    core = able(running(), 0)
+    core.longest_step = lambda: 40.0
+    assert Arm(Timer.KILL, 40.0) in core.exited(1, a_failure(4))
+
+
+def test_workers_that_do_not_stay_have_no_more_time_than_before() -> None:
+    core = running()
+    core.longest_step = lambda: 40.0
+    assert Arm(Timer.KILL, 3) in core.exited(1, a_failure(4))
+
+
+def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_charged_to_nobody() -> None:
+    core = able(running(), 0, 1)
+    asked = a_failure(4, exit_code=Exit.TERMINATED)
+    actions = core.left(0, asked, stays=False)
+    assert Arm(Timer.KILL, LIMITS.shutdown) in actions
+    assert core.left(1, asked) == []
+    assert core.exited(0, asked) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))

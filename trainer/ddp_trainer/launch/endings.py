@@ -1,0 +1,20 @@
+"""What an agent ends with when the store says that the run is over for it."""
+
+from __future__ import annotations
+
+from ddp_trainer.contract import Exit
+from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch.actions import Finish
+from ddp_trainer.launch.protocol import Over, Verdict
+
+
+def finish_of(over: Over) -> Finish:
+    """The exit code of design's table, with a sentence where the agent itself has not seen why."""
+    if over.verdict is Verdict.SUCCEEDED:
+        sentence = "The run was complete before this pod came." if over.late else ""
+        return Finish(Exit.SUCCESS, sentence, None, over.restarts)
+    why = "The run was given up before this pod came." if over.late else ""
+    if over.exit_code == Exit.DO_NOT_RESTART and not over.late:
+        spent = sum(over.restarts.get(cause, 0) for cause in exitcodes.CHARGED)
+        why = f"All {spent} restarts are spent."
+    return Finish(over.exit_code, why, over.failure, over.restarts)
