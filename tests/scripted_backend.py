@@ -7,10 +7,11 @@ missed, and a watch that has no next moment waits for ever, unless the job is de
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.errors import NotFound, Unreachable
+from kubectl_ddp.surroundings import Around, Surroundings
 
 
 class ScriptedBackend:
@@ -38,6 +39,7 @@ class ScriptedBackend:
         self._metrics = list(metrics)
         self._logs = logs or {}
         self._ends = is_deleted_at_the_end
+        self.annotations: dict[str, str] = {}
 
     def job(self, name: str, *, events: bool = True) -> Snapshot:
         """The first moment."""
@@ -88,6 +90,16 @@ class ScriptedBackend:
         """The job."""
         del all_namespaces
         return [self._moments[0]] if self._moments else []
+
+    def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
+        """Nothing is scripted around the job."""
+        del job, kinds
+        return Surroundings()
+
+    def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
+        """Kept in :attr:`annotations`."""
+        del job
+        self.annotations |= annotations
 
     def scale(self, name: str, nodes: int) -> None:
         """Not scripted."""

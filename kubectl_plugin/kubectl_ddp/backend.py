@@ -6,12 +6,13 @@ written once. ``local`` keeps such objects in files, ``cluster`` asks an API ser
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from kubectl_ddp.render.choose import Facts
+    from kubectl_ddp.surroundings import Around, Surroundings
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON: apiVersion, kind, metadata, spec, status."""
@@ -67,6 +68,12 @@ class Backend(Protocol):
         With ``timestamps`` each line begins with its RFC 3339 time and one space, as ``kubectl logs --timestamps``.
         ``since`` is such a time: lines before it are left out, lines of that very second may come again.
         """
+
+    def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
+        """What stands around a job, of these kinds; what may not be read is named in the answer, and raises nothing."""
+
+    def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
+        """Set annotations of this very job, and leave its others."""
 
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods."""

@@ -1,6 +1,7 @@
 """What ended pods say about a run: the first error, or the summary; and whose fault a failure was.
 
-The launcher writes one JSON object into the termination message of its pod. Other programs write what they like.
+The launcher writes one JSON object into the termination message of its pod. Other programs write what they like. Pods
+go, and what they said with them; so the first error is kept in an annotation of the job (:mod:`kubectl_ddp.keeping`).
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ddp_trainer.contract import Exit, FailureReason, Label, Role
+from ddp_trainer.contract import Annotation, Exit, FailureReason, Label, Role
 from kubectl_ddp.backend import Object
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
 """Codes below 128 that the launcher chose itself."""
+
+KEPT_CHARACTERS: Final = 4_000
+"""Of a message or a stack that is kept in an annotation; an object may hold 256 KiB of them, and is read often."""
 
 USER_REASONS: Final = frozenset({FailureReason.PYTHON_EXCEPTION, FailureReason.IMPORT_ERROR, FailureReason.GPU_OOM})
 """Failures that another machine would not have prevented."""
@@ -36,6 +40,8 @@ class FirstError:
     """A :class:`~ddp_trainer.contract.FailureReason`, where it is known."""
     stack: str = ""
     timestamp: float | None = None
+    generation: int | None = None
+    """Number of the worker group that it ended, where it is known."""
 
     @property
     def is_users(self) -> bool:
@@ -107,18 +113,53 @@ def first_error(pods: Iterable[Object]) -> FirstError | None:
     return min(candidates, key=lambda error: error.timestamp or float("inf"), default=None)
 
 
+def kept(job: Object) -> FirstError | None:
+    """The first error as the job's annotation keeps it; None where there is none, or it is not ours to read."""
+    text = (job["metadata"].get("annotations") or {}).get(Annotation.FIRST_ERROR, "")
+    ending = _Ending("", 0, text)
+    return _told(ending) if "message" in ending.document else None
+
+
+def to_keep(error: FirstError) -> str:
+    """An error as the annotation holds it: JSON, its stack cut in the middle, so that objects stay small."""
+    document = {name: value for name, value in asdict(error).items() if value not in {None, ""}}
+    document |= {"message": _shortened(error.message), "stack": _shortened(error.stack)}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def _shortened(text: str) -> str:
+    half = (KEPT_CHARACTERS - 1) // 2
+    return text if len(text) <= KEPT_CHARACTERS else f"{text[:half]}…{text[-half:]}"
+
+
+def explaining(job: Object, pods: Iterable[Object]) -> FirstError | None:
+    """The first error that is known of: what pods tell, or what was kept of pods that told more.
+
+    A rank's own words go before what is only known of a pod; of two ranks' words those of the later worker group do,
+    since a run that went on had recovered from the earlier.
+    """
+    told, before = first_error(pods), kept(job)
+    if told is None or before is None:
+        return told or before
+    if told.rank is None and before.rank is not None:
+        return before
+    return before if (before.generation or 0) > (told.generation or 0) else told
+
+
 def _told(ending: _Ending) -> FirstError:
     document = ending.document
-    rank, code, moment = (document.get(key) for key in ("rank", "exit_code", "timestamp"))
+    rank, code, moment, generation = (document.get(key) for key in ("rank", "exit_code", "timestamp", "generation"))
+    pod_code = document.get("pod_exit_code") if not ending.pod else ending.exit_code
     return FirstError(
         pod=str(document.get("pod") or ending.pod),
         message=str(document["message"]).strip(),
         rank=rank if isinstance(rank, int) else None,
         exit_code=code if isinstance(code, int) else None,
-        pod_exit_code=ending.exit_code,
+        pod_exit_code=pod_code if isinstance(pod_code, int) else None,
         reason=str(document.get("reason") or ""),
         stack=str(document.get("stack") or ""),
         timestamp=float(moment) if isinstance(moment, int | float) else None,
+        generation=generation if isinstance(generation, int) else None,
     )
 
 

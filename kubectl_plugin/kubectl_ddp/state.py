@@ -196,7 +196,7 @@ def job_state(
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         silent=tuple(sorted(running - told.keys())),
-        first_error=evidence.first_error(workers) if state is not State.SUCCEEDED else None,
+        first_error=evidence.explaining(job, workers) if state is not State.SUCCEEDED else None,
         summary=done,
         **_progress(told, ranks, done),
     )
@@ -208,12 +208,13 @@ def _facts(job: Object, workers: list[Object], told: Mapping[str, Samples], coun
         is_deleting="deletionTimestamp" in job["metadata"],
         is_to_be_suspended=roots.is_to_be_suspended(job),
         running_pods=sum(_runs(pod) for pod in workers),
-        group_states=frozenset(state for said in told.values() if (state := _group_state(said))),
+        group_states=frozenset(state for said in told.values() if (state := group_state(said))),
         has_restarted=any(counted.values()) or any(_status(pod).get("restartCount") for pod in workers),
     )
 
 
-def _group_state(samples: Samples) -> str:
+def group_state(samples: Samples) -> str:
+    """What a pod's worker group is doing, a :class:`~ddp_trainer.contract.GroupState`; empty when it does not say."""
     states = samples.by(MetricLabel.STATE, Metric.GROUP_STATE)
     return next((state for state, value in states.items() if value == 1), "")
 

@@ -123,6 +123,8 @@ class Annotation(StrEnum):
     """The effective job specification as JSON."""
     DIGEST = f"{GROUP}/digest"
     """SHA-256 of the effective specification, without what differs per submission."""
+    FIRST_ERROR = f"{GROUP}/first-error"
+    """The first error of any rank as JSON, copied from the pod that told it, which may be gone."""
 
 
 class Path(StrEnum):

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 import click
 
-from kubectl_ddp.backend import Backend
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import target
 from kubectl_ddp.errors import Interrupted, NotFound
 from kubectl_ddp.follow import Line, follow, rank_filter, read
+from kubectl_ddp.keeping import keep_first_error
 from kubectl_ddp.program import program
-from kubectl_ddp.state import job_state
+from kubectl_ddp.state import JobState, job_state
 
 
 @click.command()
@@ -36,9 +36,11 @@ def logs(
 ) -> None:
     """Print what the ranks of a job wrote; of the newest job when none is named."""
     backend, name = target(options, job)
-    state = job_state(backend.job(name), {}, where=backend.where)
+    snapshot = backend.job(name)
+    state = job_state(snapshot, {}, where=backend.where)
+    keep_first_error(backend, snapshot.job, state)
     if first_error:
-        _print_first_error(backend, name)
+        _print_first_error(state)
         return
     ranks = rank_filter(rank, state)
     lines = (follow if follows else read)(backend, name, ranks, tail=tail)
@@ -56,11 +58,10 @@ def _print(lines: Iterable[Line], *, timestamps: bool, at_once: bool) -> None:
             sys.stdout.flush()
 
 
-def _print_first_error(backend: Backend, name: str) -> None:
-    state = job_state(backend.job(name), {}, where=backend.where)
+def _print_first_error(state: JobState) -> None:
     error = state.first_error
     if error is None:
-        raise NotFound(f"No pod of job '{name}' ended with an error.", hint=f"Its state is {state.state}.")
+        raise NotFound(f"No pod of job '{state.name}' ended with an error.", hint=f"Its state is {state.state}.")
     who = f"[rank{error.rank}] " if error.rank is not None else ""
     click.echo(f"{who}on {error.pod}: {error.message}" if not error.stack else f"{who}on {error.pod}:")
     if error.stack:

@@ -34,6 +34,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
     SEE: {
         "list": Entry("kubectl_ddp.cli.list", "list_jobs", "List jobs."),
         "status": Entry("kubectl_ddp.cli.status", "status", "Show one job, its ranks and what failed first."),
+        "why": Entry("kubectl_ddp.cli.why", "why", "Say what is the matter with a job, and what helps."),
+        "bundle": Entry("kubectl_ddp.cli.bundle", "bundle", "Pack all about a job into one file, without secrets."),
         "logs": Entry("kubectl_ddp.cli.logs", "logs", "Print what ranks wrote."),
         "top": Entry("kubectl_ddp.cli.top", "top", "Show throughput, step and loss of every rank, live."),
         "wait": Entry(
@@ -48,6 +50,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
     },
     SHELL: {
         "completion": Entry("kubectl_ddp.cli.completion", "completion", "Print the completion script of a shell."),
+        "doctor": Entry("kubectl_ddp.cli.doctor", "doctor", "Say whether this machine and the cluster are fit."),
         "version": Entry("kubectl_ddp.cli.version", "version", "Print the version."),
     },
 }

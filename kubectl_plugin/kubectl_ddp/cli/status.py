@@ -10,6 +10,7 @@ from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import print_document, style, target
 from kubectl_ddp.describe import header, why_no_ranks
 from kubectl_ddp.document import job_document
+from kubectl_ddp.keeping import keep_first_error
 from kubectl_ddp.present import rank_table
 from kubectl_ddp.scrape import observe
 
@@ -21,7 +22,9 @@ from kubectl_ddp.scrape import observe
 def status(options: Options, job: str | None, *, ranks: bool) -> None:
     """Show one job: what it does, how far it is, what failed first; the newest when none is named."""
     backend, name = target(options, job)
-    state = observe(backend, backend.job(name, events=False))
+    snapshot = backend.job(name, events=False)
+    state = observe(backend, snapshot)
+    keep_first_error(backend, snapshot.job, state)
     if options.output is not None:
         print_document(job_document(state), options.output)
         return

@@ -7,7 +7,7 @@ import queue
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import Label, Port, PortName
@@ -28,6 +28,8 @@ from kubectl_ddp.program import program
 
 if TYPE_CHECKING:
     from kubectl_ddp.render.choose import Facts, Kind
+    from kubectl_ddp.doctor.cluster import ClusterFacts
+    from kubectl_ddp.surroundings import Around, Surroundings
 
 METRICS_SECONDS: Final = 5.0
 """How long a pod may take to answer through the API server's proxy."""
@@ -170,6 +172,18 @@ class ClusterBackend:
         for entry in entries:
             yield entry if timestamps else entry.partition(" ")[2]
 
+    def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
+        """What stands around a job, of these kinds, all asked for at once."""
+        from kubectl_ddp.cluster.around import read  # noqa: PLC0415 - who explains a job pays for it
+
+        return read(self._api, self.namespace, _kind(job).engine, kinds)
+
+    def examine(self) -> ClusterFacts:
+        """What the cluster is, and what we may do there."""
+        from kubectl_ddp.cluster.examine import examine  # noqa: PLC0415 - a checkup alone needs it
+
+        return examine(self._api, self.namespace)
+
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def submit(self, objects: Sequence[Object]) -> None:
@@ -220,6 +234,10 @@ class ClusterBackend:
         job, patch = self._changeable(name), Object()
         roots.put(patch, _kind(job).suspend, suspended)
         self._patch(job, patch)
+
+    def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
+        """Set annotations of this very job, and leave its others."""
+        self._patch(job, {"metadata": {"annotations": dict(annotations)}})
 
     def delete(self, name: str) -> None:
         """Delete the job; what it owns goes in the background. Raises NotFound."""
@@ -283,7 +301,7 @@ class ClusterBackend:
     def _patch(self, job: Object, patch: Object) -> None:
         about = job["metadata"]
         path = f"{_jobs(_kind(job), self.namespace)}/{about['name']}"
-        self._api.merge(path, {"metadata": {"uid": about["uid"]}, **patch})
+        self._api.merge(path, {**patch, "metadata": {**patch.get("metadata", {}), "uid": about["uid"]}})
 
 
 def _jobs(kind: roots.Root, namespace: str | None) -> str:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ from kubectl_ddp.local.environment import elastic_bounds
 from kubectl_ddp.local.interrupt import held_back
 from kubectl_ddp.local.liveness import engine_of, remove, snapshot, sweep, wait_until_gone
 from kubectl_ddp.program import program
+from kubectl_ddp.surroundings import Around, Surroundings
 
 if TYPE_CHECKING:
     from kubectl_ddp.local.submission import Machine
@@ -148,6 +149,11 @@ class LocalBackend:
             raise Unreachable(f"Pod '{name}' does not serve metrics at {address}:{port}.")
         return body.decode(errors="replace")
 
+    def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
+        """Nothing: a job of this machine is all that it depends on."""
+        del job, kinds
+        return Surroundings()
+
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def facts(self) -> None:
@@ -177,6 +183,13 @@ class LocalBackend:
         from kubectl_ddp.local.submission import machine_of  # noqa: PLC0415 - submit alone needs it
 
         return machine_of(self._python, self._working_directory, self._environ)
+
+    def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
+        """Set annotations of this very job, and leave its others."""
+        with self._directory(str(job["metadata"]["name"])).edit() as objects:
+            about = root_of(objects)["metadata"]
+            if about.get("uid") == job["metadata"].get("uid"):
+                about.setdefault("annotations", {}).update(annotations)
 
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods. Raises UsageError outside of the job's bounds."""

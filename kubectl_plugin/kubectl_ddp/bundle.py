@@ -1,0 +1,168 @@
+"""All that a colleague needs to understand a job, as files of one archive: bounded, and without secrets.
+
+Everything is read once, through what ``why`` reads; what may not be read is named in ``not-looked-at.txt``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+from kubectl_ddp.backend import Backend, Object
+from kubectl_ddp.describe import header
+from kubectl_ddp.document import API_VERSION, job_document
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.evidence import stores, workers
+from kubectl_ddp.present import Style, rank_table
+from kubectl_ddp.redaction import redact, redact_text
+from kubectl_ddp.surroundings import Around
+from kubectl_ddp.version import version
+from kubectl_ddp.why.chain import findings
+from kubectl_ddp.why.facts import Facts
+from kubectl_ddp.why.gather import gather
+from kubectl_ddp.why.tell import document, text
+
+LOG_LINES: Final = 5_000
+"""Of each pod, its last ones."""
+LOG_BYTES: Final = 2 << 20
+"""Of one pod's lines."""
+TOTAL_BYTES: Final = 64 << 20
+"""Of everything, before it is packed; pods that come after are named, and left out."""
+
+KINDS: Final = frozenset(Around) - {Around.BOUND}
+"""What stands around a job, without other people's pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of the archive."""
+
+    name: str
+    content: str
+
+
+def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time) -> Iterator[File]:
+    """Every file. Raises NotFound, and what else reading the job itself is refused with."""
+    facts = gather(backend, name, also=KINDS, clock=clock)
+    found = findings(facts)
+    state = facts.state
+    plain = Style()
+    yield File("why.txt", redact_text(text(facts, found, plain)) + "\n")
+    yield File("why.json", _json(document(facts, found)))
+    table = rank_table(state, facts.now).render(plain)
+    yield File("status.txt", redact_text(f"{header(state, facts.now, plain)}\n\n{table}\n"))
+    yield File("status.json", _json(job_document(state)))
+    yield File("versions.json", _json(_versions(backend, facts)))
+    yield File("objects/job.json", _json(facts.job))
+    for pod in facts.snapshot.pods:
+        yield File(f"objects/pods/{pod['metadata']['name']}.json", _json(pod))
+    yield File("events.json", _json(_events(facts)))
+    for kind in sorted(KINDS - {Around.EVENTS}):
+        if facts.around.of(kind):
+            yield File(f"around/{kind.replace(' ', '-')}.json", _json([_short(each) for each in facts.around.of(kind)]))
+    yield from _told_by_pods(backend, facts)
+    if facts.around.unseen:
+        yield File("not-looked-at.txt", "\n".join(facts.around.unseen) + "\n")
+
+
+def write(archive: BinaryIO, folder: str, contents: Iterator[File], *, clock: Callable[[], float] = time.time) -> int:
+    """Pack the files into a tar.gz, within the bound; returns how many bytes they had before."""
+    total, left_out = 0, []
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        for file in contents:
+            data = file.content.encode()
+            if total + len(data) > TOTAL_BYTES:
+                left_out.append(file.name)
+                continue
+            total += len(data)
+            _add(tar, f"{folder}/{file.name}", data, clock())
+        if left_out:
+            _add(tar, f"{folder}/left-out.txt", ("\n".join(left_out) + "\n").encode(), clock())
+    return total
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes, moment: float) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = len(data), int(moment), 0o600
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def _json(item: Any) -> str:
+    return json.dumps(redact(item), indent=1, ensure_ascii=False) + "\n"
+
+
+def _versions(backend: Backend, facts: Facts) -> Mapping[str, Any]:
+    images = {
+        container["image"]
+        for pod in (*facts.snapshot.pods, *facts.around.of(Around.OPERATOR), *facts.around.of(Around.QUEUE_CONTROLLER))
+        for container in pod["spec"].get("containers") or ()
+        if "image" in container
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kubectl-ddp": version(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "where": backend.where,
+        "images": sorted(images),
+        "kubelets": sorted({_kubelet(node) for node in facts.around.of(Around.NODES)}),
+    }
+
+
+def _kubelet(node: Object) -> str:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return " ".join(str(info.get(key, "")) for key in ("kubeletVersion", "containerRuntimeVersion", "kernelVersion"))
+
+
+def _events(facts: Facts) -> Sequence[Object]:
+    """Those of the namespace whose object's name begins with the job's; others are other people's."""
+    all_of_them = {
+        str(event["metadata"].get("uid", id(event))): event
+        for event in (*facts.snapshot.events, *facts.around.of(Around.EVENTS))
+    }
+    return [
+        event
+        for event in all_of_them.values()
+        if str((event.get("involvedObject") or {}).get("name", facts.name)).startswith(facts.name)
+    ]
+
+
+def _short(item: Object) -> Object:
+    """What is worth knowing of an object that is not the job's: its status, not what its owner wrote into it."""
+    about = {
+        key: value
+        for key, value in item["metadata"].items()
+        if key in {"name", "namespace", "labels", "creationTimestamp"}
+    }
+    spec = item.get("spec") or {}
+    kept = {key: spec[key] for key in _WORTH_KNOWING if key in spec}
+    status = {key: value for key, value in (item.get("status") or {}).items() if key != "images"}
+    return {"metadata": about, "spec": kept, "status": status}
+
+
+_WORTH_KNOWING: Final = (
+    *("taints", "unschedulable", "queueName", "priority", "active", "podSets", "clusterQueue", "resourceGroups"),
+    *("preemption", "hard", "scopeSelector", "accessModes", "resources", "storageClassName", "volumeName", "nodeName"),
+)
+
+
+def _told_by_pods(backend: Backend, facts: Facts) -> Iterator[File]:
+    """Lines and metrics of each pod, as far as it answers."""
+    for pod in (*workers(facts.snapshot.pods), *stores(facts.snapshot.pods)):
+        name = pod["metadata"]["name"]
+        try:
+            lines = list(backend.logs(pod, tail=LOG_LINES, timestamps=True))
+        except DdpError as error:
+            lines = [f"(no lines: {error.message})"]
+        yield File(f"logs/{name}.log", redact_text("\n".join(lines))[-LOG_BYTES:] + "\n")
+        if name in facts.samples:
+            try:
+                yield File(f"metrics/{name}.prom", backend.metrics(pod))
+            except DdpError:  # it has ended since
+                continue

@@ -1,0 +1,77 @@
+"""``kubectl ddp doctor``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from kubectl_ddp.backends import has_kubeconfig
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.errors import DdpError, PreflightFailed
+
+if TYPE_CHECKING:
+    from kubectl_ddp.backend import Object
+    from kubectl_ddp.doctor.cluster import ClusterFacts
+    from kubectl_ddp.doctor.model import Look
+
+
+@click.command()
+@click.option("--strict", is_flag=True, help="Fail for warnings too.")
+@shared_options("json", "yaml")
+def doctor(options: Options, *, strict: bool) -> None:
+    """Say whether this machine and the cluster are fit: versions, APIs, operators, rights, policies, torch.
+
+    Creates nothing but questions about rights. Where rights are missing, the Role to ask for follows the table. With
+    --local only this machine is looked at. Exit code 4 says that something fails.
+    """
+    from kubectl_ddp.cli.target import print_document, style  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.doctor.laptop import examine, looks  # noqa: PLC0415
+    from kubectl_ddp.doctor.model import Verdict, document, table  # noqa: PLC0415
+
+    found = list(looks(examine(os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable)))
+    roles: list[Object] = []
+    if not options.local and (options.names_a_cluster or has_kubeconfig()):
+        about, roles = _cluster(options)
+        found += about
+    if options.output is not None:
+        print_document(document(found, roles=roles), options.output)
+    else:
+        click.echo(table(found).render(style(options)))
+        _print_roles(roles)
+    bad = {Verdict.FAIL, Verdict.WARN} if strict else {Verdict.FAIL}
+    failed = [look for look in found if look.verdict in bad]
+    if failed:
+        names = ", ".join(look.what for look in failed)
+        raise PreflightFailed(f"{len(failed)} of {len(found)} are not fit: {names}.", hint="The table says what to do.")
+
+
+def _cluster(options: Options) -> tuple[list[Look], list[Object]]:
+    """What there is to say of the cluster, and the Role to ask for."""
+    from kubectl_ddp.doctor.cluster import looks  # noqa: PLC0415
+    from kubectl_ddp.doctor.model import Look, Verdict  # noqa: PLC0415
+    from kubectl_ddp.doctor.rights import role, subject  # noqa: PLC0415
+
+    try:
+        facts = _examine(options)
+    except DdpError as error:
+        return [Look("API server", Verdict.FAIL, error.message, error.hint)], []
+    roles = role(facts.missing, namespace=facts.namespace, subject=subject(facts.user))
+    return list(looks(facts)), roles
+
+
+def _examine(options: Options) -> ClusterFacts:
+    from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports the Kubernetes client
+
+    place = ClusterBackend(context=options.context, kubeconfig=options.kubeconfig, namespace=options.namespace)
+    return place.examine()
+
+
+def _print_roles(roles: list[Object]) -> None:
+    if roles:
+        from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - YAML, which is not needed where all is well
+
+        click.echo("\n# What is missing; give this to who runs the cluster, for 'kubectl apply -f -':")
+        click.echo(to_yaml(roles), nl=False)

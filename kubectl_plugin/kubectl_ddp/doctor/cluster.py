@@ -1,0 +1,161 @@
+"""A cluster: what it serves, what runs in it, what we may do there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object
+from kubectl_ddp.doctor.model import Look, Verdict
+from kubectl_ddp.doctor.rights import Right
+from kubectl_ddp.doctor.rights import judge as judge_rights
+from kubectl_ddp.operators import KUEUE, OPERATORS, Operator
+
+OLDEST: Final = (1, 31)
+"""The plain Indexed Job needs what this one has (success policy)."""
+
+ENFORCERS: Final = (
+    "calico",
+    "cilium",
+    "antrea",
+    "kube-router",
+    "weave",
+    "ovn",
+    "canal",
+    "azure-npm",
+    "kube-network-policies",
+)
+"""Parts of names of what enforces NetworkPolicies."""
+
+_PROFILES: Final = frozenset({"", "privileged", "baseline", "restricted"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What an API server told. ``None`` is what it did not let us see."""
+
+    where: str
+    server: str
+    namespace: str
+    version: str
+    user: str
+    groups: Mapping[str, str]
+    """API groups it serves → their preferred version."""
+    labels: Mapping[str, str] | None
+    """Of the namespace."""
+    has_namespace: bool
+    operators: Mapping[str, Sequence[Object] | None]
+    """Selector → pods."""
+    daemons: Sequence[str] | None
+    """Names of DaemonSets of all namespaces."""
+    gpus: int | None
+    """``nvidia.com/gpu`` of all nodes."""
+    nodes: int | None
+    missing: Sequence[Right] = ()
+    unseen: tuple[str, ...] = field(default=())
+
+
+def looks(facts: ClusterFacts) -> Iterator[Look]:
+    """Everything there is to say of a cluster."""
+    yield _version(facts)
+    yield _namespace(facts)
+    yield from _engines(facts)
+    yield _queue(facts)
+    yield _nodes(facts)
+    yield _policies(facts)
+    yield _monitor(facts)
+    yield from judge_rights(facts.missing, facts.namespace)
+
+
+def engines(groups: Mapping[str, str]) -> list[str]:
+    """The engines whose kinds are served."""
+    return [engine for engine, root in roots.ROOTS.items() if root.group in groups]
+
+
+def _version(facts: ClusterFacts) -> Look:
+    found = f"Kubernetes {facts.version} at {facts.server}, as {facts.user or 'somebody'}"
+    major, _, minor = facts.version.removeprefix("v").partition(".")
+    known = (int(major or 0), int("".join(filter(str.isdigit, minor.partition(".")[0])) or 0))
+    if known < OLDEST:
+        return Look("API server", Verdict.WARN, found, f"--engine job needs Kubernetes {OLDEST[0]}.{OLDEST[1]}.")
+    return Look("API server", Verdict.OK, found)
+
+
+def _namespace(facts: ClusterFacts) -> Look:
+    if not facts.has_namespace:
+        return Look("namespace", Verdict.FAIL, f"'{facts.namespace}' does not exist", "Choose another with -n.")
+    if facts.labels is None:
+        return Look(
+            "namespace", Verdict.OK, f"'{facts.namespace}'; its labels may not be read, any Pod Security will do"
+        )
+    profile = facts.labels.get("pod-security.kubernetes.io/enforce", "")
+    found = f"'{facts.namespace}', Pod Security {profile or 'not enforced'}; our pods pass restricted"
+    return Look("namespace", Verdict.OK if profile in _PROFILES else Verdict.WARN, found)
+
+
+def _engines(facts: ClusterFacts) -> Iterator[Look]:
+    served = engines(facts.groups)
+    for engine, root in roots.ROOTS.items():
+        if engine not in served:
+            continue
+        who = OPERATORS[engine]
+        verdict, found, fix = _operator(facts, who) if who.selector else (Verdict.OK, f"{who.name} acts on it", "")
+        yield Look(f"engine {engine}", verdict, f"{root.kind} is served; {found}", fix)
+    absent = [engine for engine in roots.ROOTS if engine not in served]
+    if absent:
+        yield Look("other engines", Verdict.OK, f"{', '.join(absent)} not served; --engine auto takes another")
+
+
+def _operator(facts: ClusterFacts, who: Operator) -> tuple[Verdict, str, str]:
+    pods = facts.operators.get(who.selector)
+    if pods is None:
+        return Verdict.WARN, f"whether {who.name} runs may not be seen", ""
+    if not pods:
+        return (
+            Verdict.FAIL,
+            f"{who.name} does not run",
+            f"Start it, or use another --engine; its pods have {who.selector}.",
+        )
+    ready = [pod for pod in pods if _is_ready(pod)]
+    if not ready:
+        place = f"-n {pods[0]['metadata']['namespace']} -l {who.selector}"
+        return Verdict.FAIL, f"{who.name} is not ready", f"'kubectl describe pods {place}' says why."
+    return Verdict.OK, f"{who.name} runs ({len(ready)} ready)", ""
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def _queue(facts: ClusterFacts) -> Look:
+    if "kueue.x-k8s.io" not in facts.groups:
+        return Look("queues", Verdict.OK, "Kueue is not served; --queue needs it, or Volcano or KAI")
+    verdict, found, fix = _operator(facts, KUEUE)
+    return Look("queues", Verdict.WARN if verdict is Verdict.FAIL else verdict, f"Kueue is served; {found}", fix)
+
+
+def _nodes(facts: ClusterFacts) -> Look:
+    if facts.nodes is None:
+        return Look("nodes", Verdict.WARN, "may not be listed", "preflight and why say less without.")
+    return Look(
+        "nodes", Verdict.OK if facts.nodes else Verdict.FAIL, f"{facts.nodes} ready, nvidia.com/gpu: {facts.gpus}"
+    )
+
+
+def _policies(facts: ClusterFacts) -> Look:
+    fix = "Where none is enforced, pods of others reach the rendezvous port; see SECURITY.md."
+    if facts.daemons is None:
+        return Look("NetworkPolicy", Verdict.WARN, "who enforces it may not be seen", fix)
+    found = sorted({known for known in ENFORCERS for name in facts.daemons if known in name})
+    if found:
+        return Look("NetworkPolicy", Verdict.OK, f"enforced by {', '.join(found)}")
+    return Look("NetworkPolicy", Verdict.WARN, "no known enforcer among the DaemonSets", fix)
+
+
+def _monitor(facts: ClusterFacts) -> Look:
+    if "monitoring.coreos.com" in facts.groups:
+        return Look("Prometheus", Verdict.OK, "PodMonitor is served, so jobs are scraped")
+    return Look("Prometheus", Verdict.WARN, "PodMonitor is not served", "'top' works without; dashboards need it.")

@@ -1,0 +1,153 @@
+"""This machine: the command line itself, kubectl, and what a local job needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Final
+
+from ddp_trainer.contract import Path
+from kubectl_ddp.backends import local_jobs_directory
+from kubectl_ddp.doctor.model import Look, Verdict
+
+KUBECTL_SECONDS: Final = 10.0
+TORCH_SECONDS: Final = 120.0
+"""A first import from a slow disk takes long."""
+OLDEST_TORCH: Final = (2, 10)
+"""Before it: CVE-2026-24747."""
+LEAST_SHM: Final = 64 << 20
+
+_PROBE: Final = (
+    "import json, torch; print(json.dumps([torch.__version__, torch.cuda.is_available(), torch.cuda.device_count()]))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaptopFacts:
+    """What this machine has."""
+
+    python: str
+    """Interpreter of local jobs."""
+    kubectl: str
+    """Version of kubectl; empty when there is none."""
+    plugin: str
+    """Where kubectl finds us; empty when it does not."""
+    completion: str
+    torch: str
+    """What its import said: a version, or the last line of its error."""
+    is_torch: bool
+    gpus: int
+    shm: int | None
+    """Bytes free in /dev/shm."""
+    jobs: str
+    is_writable: bool
+
+
+def examine(python: str, environ: Mapping[str, str] = os.environ) -> LaptopFacts:
+    """Look at this machine; torch is imported in a process of its own."""
+    is_torch, torch, gpus = _torch(python)
+    jobs = local_jobs_directory(environ)
+    return LaptopFacts(
+        python=python,
+        kubectl=_kubectl(),
+        plugin=shutil.which("kubectl-ddp") or "",
+        completion=shutil.which("kubectl_complete-ddp") or "",
+        torch=torch,
+        is_torch=is_torch,
+        gpus=gpus,
+        shm=_free(FilePath(Path.SHARED_MEMORY)),
+        jobs=str(jobs),
+        is_writable=_is_writable(jobs),
+    )
+
+
+def looks(facts: LaptopFacts) -> Iterator[Look]:
+    """Everything there is to say of this machine."""
+    if facts.kubectl:
+        yield Look("kubectl", Verdict.OK, facts.kubectl)
+    else:
+        yield Look("kubectl", Verdict.WARN, "not on PATH", "'kubectl-ddp' works without; 'kubectl ddp' needs it.")
+    if not facts.plugin:
+        yield Look("plugin", Verdict.WARN, "kubectl-ddp is not on PATH", "Put the folder it is installed in on PATH.")
+    elif not facts.completion:
+        yield Look("plugin", Verdict.WARN, facts.plugin, "kubectl_complete-ddp is not on PATH, so the tab key is dumb.")
+    else:
+        yield Look("plugin", Verdict.OK, facts.plugin)
+    yield _look_at_torch(facts)
+    yield _look_at_memory(facts)
+    yield Look(
+        "local jobs",
+        Verdict.OK if facts.is_writable else Verdict.FAIL,
+        facts.jobs,
+        "" if facts.is_writable else "Make it writable, or set XDG_STATE_HOME.",
+    )
+
+
+def _look_at_torch(facts: LaptopFacts) -> Look:
+    if not facts.is_torch:
+        fix = "Local jobs need it: pip install 'kubectl-ddp[trainer]'; on a cluster the image has it."
+        return Look("torch", Verdict.WARN, f"{facts.python}: {facts.torch}", fix)
+    found = f"{facts.torch}, {facts.gpus} GPUs ({facts.python})"
+    numbers = [int(part) for part in facts.torch.split("+")[0].split(".")[:2] if part.isdigit()]
+    if tuple(numbers) < OLDEST_TORCH:
+        return Look("torch", Verdict.WARN, found, "Versions before 2.10 have CVE-2026-24747.")
+    return Look("torch", Verdict.OK, found)
+
+
+def _look_at_memory(facts: LaptopFacts) -> Look:
+    if facts.shm is None:
+        return Look(Path.SHARED_MEMORY, Verdict.WARN, "not there", "Data-loader workers and NCCL need it.")
+    free = f"{facts.shm / 2**20:.0f} MiB free"
+    if facts.shm < LEAST_SHM:
+        return Look(Path.SHARED_MEMORY, Verdict.WARN, free, "Data-loader workers and NCCL want more: mount it larger.")
+    return Look(Path.SHARED_MEMORY, Verdict.OK, free)
+
+
+def _kubectl() -> str:
+    path = shutil.which("kubectl")
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [path, "version", "--client", "-o", "json"],
+            capture_output=True,
+            text=True,
+            timeout=KUBECTL_SECONDS,
+            check=False,
+        )
+        return f"{json.loads(done.stdout)['clientVersion']['gitVersion']} ({path})"
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+        return f"{path}, which does not tell its version"
+
+
+def _torch(python: str) -> tuple[bool, str, int]:
+    """Whether it can be imported, its version or why not, and how many GPUs it sees."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROBE], capture_output=True, text=True, timeout=TORCH_SECONDS, check=False
+        )
+        version, _, gpus = json.loads(done.stdout.splitlines()[-1])
+        return True, str(version), int(gpus)
+    except subprocess.TimeoutExpired:
+        return False, f"its import takes more than {TORCH_SECONDS:.0f} s", 0
+    except (OSError, ValueError, IndexError) as error:
+        lines = done.stderr.strip().splitlines() if "done" in locals() else []
+        return False, lines[-1] if lines else str(error), 0
+
+
+def _free(path: FilePath) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _is_writable(path: FilePath) -> bool:
+    """Whether jobs can be made there; the folder itself may not be there yet."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)

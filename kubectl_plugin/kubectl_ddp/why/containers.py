@@ -1,0 +1,201 @@
+"""Why a container of a pod that has a node does not run: image, configuration, init, volume, network, program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.why.facts import Container, Facts, line_of, names_of, said, subject
+from kubectl_ddp.why.model import Cause, Finding
+
+_IMAGE: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+    }
+)
+_CONFIG: Final = frozenset({"CreateContainerConfigError"})
+_START: Final = frozenset({"RunContainerError", "CreateContainerError", "StartError", "ContainerCannotRun"})
+_MISSING: Final = re.compile(
+    r"""(configmap|secret)s? "([^"]+)" not found|couldn't find key (\S+) in (ConfigMap|Secret) (\S+)""", re.IGNORECASE
+)
+
+_IMAGE_HELPS: Final = (
+    (
+        re.compile(r"unauthorized|denied|forbidden|authentication|40[13]", re.IGNORECASE),
+        "The registry wants credentials: give the namespace's service account an imagePullSecret.",
+    ),
+    (re.compile(r"no match for platform|exec format", re.IGNORECASE), "Build the image for the nodes' architecture."),
+    (re.compile(r"InvalidImageName|couldn't parse image", re.IGNORECASE), "Write it as registry/name:version."),
+    (
+        re.compile(r"not found|manifest unknown", re.IGNORECASE),
+        "Check name and tag; push the image, then wait or restart the job.",
+    ),
+    (
+        re.compile(r"dial tcp|no such host|timeout|connect", re.IGNORECASE),
+        "The node cannot reach the registry: check name, proxy and network.",
+    ),
+)
+
+
+def image(facts: Facts) -> Iterator[Finding]:
+    """It cannot be got."""
+    held = [each for each in facts.containers() if each.waiting.get("reason") in _IMAGE]
+    if not held:
+        return
+    first = held[0]
+    reason, name = first.waiting.get("reason"), first.status.get("image")
+    pulls = [event for event in facts.events("Failed", "InspectFailed") if "image" in str(event.get("message")).lower()]
+    words = [said(event) for event in pulls[-2:]]
+    text = f"{reason}: {line_of(first.waiting.get('message'))}"
+    told = f"{text} {' '.join(words)}"
+    yield Finding(
+        cause=Cause.IMAGE,
+        sentence=f"The image '{name}' cannot be got for {_who(held)}: {reason}.",
+        evidence=(f"{first.who}: {text}", *words),
+        help=next(
+            (help_ for pattern, help_ in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."
+        ),
+        is_aside=facts.trains,
+    )
+
+
+def config(facts: Facts) -> Iterator[Finding]:
+    """A ConfigMap, a Secret, or a key of one is missing: as a variable or as a volume."""
+    held = [
+        (each.pod, str(each.waiting.get("message")))
+        for each in facts.containers()
+        if each.waiting.get("reason") in _CONFIG
+    ]
+    held += [(pod, str(event["message"])) for pod, event in _mount_failures(facts) if _MISSING.search(event["message"])]
+    if not held:
+        return
+    pods = [pod for pod, _ in held]
+    text = held[0][1]
+    match = _MISSING.search(text)
+    what = _missing(match) if match else line_of(text)
+    yield Finding(
+        cause=Cause.CONFIG,
+        sentence=f"{subject(names_of(_distinct(pods)))} cannot be set up: {what}.",
+        evidence=tuple(dict.fromkeys(f"{pod['metadata']['name']}: {line_of(told)}" for pod, told in held[:4])),
+        help="Create it in the job's namespace; the pods then start by themselves.",
+        is_aside=facts.trains,
+    )
+
+
+def _missing(match: re.Match[str]) -> str:
+    if match[2]:
+        kind = "ConfigMap" if match[1].lower() == "configmap" else "Secret"
+        return f"there is no {kind} '{match[2]}'"
+    return f"the {match[4]} '{match[5].rpartition('/')[2]}' has no key '{match[3]}'"
+
+
+def volume(facts: Facts) -> Iterator[Finding]:
+    """A volume cannot be attached or mounted."""
+    failed = [(pod, event) for pod, event in _mount_failures(facts) if not _MISSING.search(event["message"])]
+    if not failed:
+        return
+    pods = _distinct([pod for pod, _ in failed])
+    name = pods[0]["metadata"]["name"]
+    yield Finding(
+        cause=Cause.VOLUME,
+        sentence=f"A volume of {names_of(pods)} cannot be mounted.",
+        evidence=tuple(dict.fromkeys(said(event) for _, event in failed[-3:])),
+        help=f"'kubectl describe pod {name}' names the volume; see that its driver runs on the node.",
+        is_aside=facts.trains,
+    )
+
+
+def sandbox(facts: Facts) -> Iterator[Finding]:
+    """The node cannot give the pod its network."""
+    failed = [
+        (pod, event)
+        for event in facts.events("FailedCreatePodSandBox")
+        if (pod := facts.pod(event["involvedObject"]["name"])) is not None and _is_waiting(pod)
+    ]
+    if failed:
+        pod, event = failed[-1]
+        node = pod["spec"].get("nodeName")
+        yield Finding(
+            cause=Cause.SANDBOX,
+            sentence=f"The node {node} cannot set up {names_of([pod])}: its network or runtime fails.",
+            evidence=(said(event),),
+            help=f"Tell who runs the node; 'kubectl cordon {node}' keeps others away.",
+            is_aside=facts.trains,
+        )
+
+
+def init(facts: Facts) -> Iterator[Finding]:
+    """An init container fails."""
+    for each in facts.containers():
+        ended = next((ending for ending in each.endings if ending.get("exitCode")), None)
+        if not each.is_init or ended is None or _has_passed(each):
+            continue
+        name = each.status["name"]
+        yield Finding(
+            cause=Cause.INIT,
+            sentence=f"The init container '{name}' of pod {each.who} fails: it exited with code {ended['exitCode']}.",
+            evidence=(f"{each.who}/{name}: {line_of(ended.get('message') or ended.get('reason'))}",),
+            help=f"'kubectl logs {each.who} -c {name}' prints what it wrote.",
+            is_aside=facts.trains,
+        )
+        return
+
+
+def _has_passed(each: Container) -> bool:
+    ended = (each.status.get("state") or {}).get("terminated") or {}
+    return bool(each.status.get("ready")) or ended.get("exitCode") == 0
+
+
+def start(facts: Facts) -> Iterator[Finding]:
+    """The container's program cannot be started."""
+    for each in facts.containers():
+        ended = next((ending for ending in each.endings if ending.get("reason") in _START), None)
+        is_held = each.waiting.get("reason") in _START
+        if each.is_init or (ended is None and not is_held):
+            continue
+        told = (ended or {}).get("message") or each.waiting.get("message")
+        yield Finding(
+            cause=Cause.START,
+            sentence=f"The container of pod {each.who} cannot be started: {_program(str(told))}.",
+            evidence=(f"{each.who}: {line_of(str(told))}",),
+            help=f"See that the image '{each.status.get('image')}' has the program; ours holds ddp-launch.",
+            is_aside=facts.trains,
+        )
+        return
+
+
+def _program(text: str) -> str:
+    match = re.search(r'exec: "([^"]+)": (?:stat [^:]*: )?([^:"]+)', text)
+    return f"'{match[1]}': {match[2].strip()}" if match else line_of(text, most=160)
+
+
+def _mount_failures(facts: Facts) -> list[tuple[Object, Object]]:
+    """Pods that wait, each with an event that says which volume they wait for."""
+    return [
+        (pod, event)
+        for event in facts.events("FailedMount", "FailedAttachVolume", "FailedMapVolume")
+        if (pod := facts.pod(event["involvedObject"]["name"])) is not None
+        and _is_waiting(pod)
+        # An object that is made a moment later is not missing for long, and nobody takes the event back.
+        and event["involvedObject"].get("uid") == pod["metadata"]["uid"]
+    ]
+
+
+def _is_waiting(pod: Object) -> bool:
+    states = [each.get("state") or {} for each in pod.get("status", {}).get("containerStatuses") or ()]
+    return pod.get("status", {}).get("phase") == "Pending" and not any("running" in state for state in states)
+
+
+def _who(held: list[Container]) -> str:
+    return names_of(_distinct([each.pod for each in held]))
+
+
+def _distinct(pods: list[Object]) -> list[Object]:
+    return list({pod["metadata"]["name"]: pod for pod in pods}.values())

@@ -1,0 +1,204 @@
+"""What is known about a job when the question is asked, and the views of it that several checks share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ddp_trainer.contract import Label
+from kubectl_ddp import evidence, roots
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.exposition import Samples
+from kubectl_ddp.state import JobState, State, epoch
+from kubectl_ddp.surroundings import Around, Surroundings
+
+_OF_JOB: Final = r"(-(worker|store|trainer|workers|node)(-\d+){0,3}|(-\d+)?)(-[a-z0-9]{5})?"
+"""How the pods and Jobs of a job go on from its name, on each engine."""
+
+RECENT_SECONDS: Final = 120.0
+"""So long a job that tells no steps is watched after a trouble, before it counts as over."""
+
+_MADE: Final = frozenset({"Pod", "Job", "JobSet", "PyTorchJob", "TrainJob"})
+"""Kinds whose events are the job's where their names begin with its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of one of the job's pods, with its status."""
+
+    pod: Object
+    status: Mapping[str, Any]
+    is_init: bool = False
+
+    @property
+    def who(self) -> str:
+        """The pod's name."""
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def waiting(self) -> Mapping[str, Any]:
+        """Why it waits; empty when it does not."""
+        return (self.status.get("state") or {}).get("waiting") or {}
+
+    @property
+    def endings(self) -> Iterator[Mapping[str, Any]]:
+        """How it ended, now and the time before."""
+        for moment in ("state", "lastState"):
+            ended = (self.status.get(moment) or {}).get("terminated")
+            if ended:
+                yield ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that the checks may look at; read once."""
+
+    snapshot: Snapshot
+    state: JobState
+    now: float
+    """Unix time."""
+    around: Surroundings = field(default_factory=Surroundings)
+    samples: Mapping[str, Samples] = field(default_factory=dict)
+    """Pod → what it says about itself."""
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pod → the last lines it wrote, each with its time in front."""
+
+    @property
+    def job(self) -> Object:
+        """The root object."""
+        return self.snapshot.job
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.state.name
+
+    @property
+    def pods(self) -> tuple[Object, ...]:
+        """Its pods that are not on their way out."""
+        return tuple(pod for pod in self.snapshot.pods if "deletionTimestamp" not in pod["metadata"])
+
+    @property
+    def workers(self) -> list[Object]:
+        """Worker pods that are not on their way out."""
+        return evidence.workers(self.pods)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the job was made."""
+        return self.state.age(self.now) or 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will do no more by itself."""
+        return self.state.is_terminal
+
+    @property
+    def trains(self) -> bool:
+        """Whether its ranks are at work, as far as anybody can tell."""
+        # Of a node that is lost the last word was that its containers are ready; the pod's condition is taken back.
+        gone = sum(condition_of(pod, "Ready").get("status") == "False" for pod in self.workers if _was_ready(pod))
+        return self.state.state is State.RUNNING and self.state.nodes.ready - gone >= self.state.nodes.minimum
+
+    def is_past(self, event: Object | None) -> bool:
+        """Whether the job has gone on since an event: its ranks have stepped, or it has run for a while."""
+        seen = moment_of(event) if event is not None else None
+        if not self.trains or seen is None:
+            return self.trains
+        stepped = max((rank.last_step for rank in self.state.ranks if rank.last_step is not None), default=None)
+        return stepped > seen if stepped is not None else self.now - seen > RECENT_SECONDS
+
+    @property
+    def lacks_pods(self) -> bool:
+        """Whether it has fewer worker pods than it is told to have."""
+        is_wanted = not self.is_over and not roots.is_to_be_suspended(self.job)
+        return is_wanted and len(self.workers) < self.state.nodes.desired
+
+    def containers(self) -> Iterator[Container]:
+        """Every container of its pods that has a status, init containers before the others of their pod."""
+        for pod in self.pods:
+            status = pod.get("status") or {}
+            for init in status.get("initContainerStatuses") or ():
+                yield Container(pod, init, is_init=True)
+            for main in status.get("containerStatuses") or ():
+                yield Container(pod, main)
+
+    def events(self, *reasons: str) -> list[Object]:
+        """Events of this run about the job or what was made of it, with one of these reasons, oldest first."""
+        mine = [event for event in (*self.snapshot.events, *self.around.of(Around.EVENTS)) if self._is_mine(event)]
+        by_uid = {event["metadata"].get("uid", id(event)): event for event in mine if event.get("reason") in reasons}
+        return sorted(by_uid.values(), key=lambda event: moment_of(event) or 0.0)
+
+    def pod(self, name: str) -> Object | None:
+        """The present pod of this name."""
+        return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
+
+    def _is_mine(self, event: Object) -> bool:
+        about = event.get("involvedObject") or {}
+        if about.get("kind") not in _MADE or not re.fullmatch(re.escape(self.name) + _OF_JOB, about.get("name", "")):
+            return False
+        seen = moment_of(event)
+        # Times of events are whole seconds, as is the job's.
+        return seen is None or self.state.created is None or seen >= self.state.created
+
+
+def _was_ready(pod: Object) -> bool:
+    return any(each.get("ready") for each in (pod.get("status") or {}).get("containerStatuses") or ())
+
+
+def moment_of(event: Object) -> float | None:
+    """When an event was seen last, as Unix time."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    return epoch(
+        series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    )
+
+
+def said(event: Object) -> str:
+    """An event as evidence."""
+    about = event["involvedObject"]
+    return f"event {event.get('reason')} on {about.get('kind')} {about.get('name')}: {line_of(event.get('message'))}"
+
+
+def line_of(text: str | None, *, most: int = 400) -> str:
+    """A text as one line of bounded length."""
+    line = " ".join((text or "").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def names_of(pods: list[Object] | tuple[Object, ...], *, most: int = 3) -> str:
+    """Pods by name.
+
+    >>> names_of([{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}])
+    'pods a, b'
+    """
+    names = [str(pod["metadata"]["name"]) for pod in pods]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"pod{'s' if len(names) > 1 else ''} {', '.join(names[:most])}{more}"
+
+
+def subject(text: str) -> str:
+    """A text that begins a sentence.
+
+    >>> subject("pods a, b")
+    'Pods a, b'
+    """
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def has_label(item: Object, label: str) -> str:
+    """The value of a label, or nothing."""
+    return str((item["metadata"].get("labels") or {}).get(label, ""))
+
+
+def role_of(pod: Object) -> str:
+    """``worker`` or ``store``."""
+    return has_label(pod, Label.ROLE)
+
+
+def condition_of(item: Object, kind: str) -> Mapping[str, Any]:
+    """A condition of an object, whatever its value; empty where it has none."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})

@@ -1,0 +1,221 @@
+"""What ended pods that ran: a node that was lost, a pod that had to make room, memory, the first error of any rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ddp_trainer.contract import FailureReason
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object
+from kubectl_ddp.errors import InfrastructureFailed, JobFailed
+from kubectl_ddp.evidence import FirstError, how_it_crashed, how_it_ended, kept
+from kubectl_ddp.program import program
+from kubectl_ddp.state import State
+from kubectl_ddp.surroundings import Around
+from kubectl_ddp.why.facts import Facts, condition_of, line_of, names_of, said, subject
+from kubectl_ddp.why.model import Cause, Finding
+
+_LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})
+_EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
+
+
+def node_lost(facts: Facts) -> Iterator[Finding]:
+    """A node under its pods is gone, or does not answer."""
+    if facts.is_over and facts.state.state is not State.FAILED:
+        return
+    dead = {
+        node["metadata"]["name"]: condition_of(node, "Ready")
+        for node in facts.around.of(Around.NODES)
+        if condition_of(node, "Ready").get("status") != "True"
+    }
+    on_dead = [pod for pod in facts.snapshot.pods if pod["spec"].get("nodeName") in dead]
+    told = [pod for pod in facts.snapshot.pods if disrupted_by(pod) in _LOST]
+    events = facts.events("NodeNotReady", "TaintManagerEviction")
+    gone = [event for event in events if _is_unreplaced(facts, event)]
+    if not (on_dead or told or gone):
+        return
+    pods = on_dead or told
+    node = next((str(pod["spec"].get("nodeName")) for pod in pods), "")
+    what = f"The node {node} under {names_of(pods)}" if node else f"A node under {names_of(_of_events(gone))}"
+    evidence = [f"node {name}: {line_of(dead[name].get('message'))}" for name in dead if name == node]
+    evidence += [_disruption(pod) for pod in told[:2]] + [said(event) for event in events[-2:]]
+    yield Finding(
+        cause=Cause.NODE_LOST,
+        sentence=f"{what} is lost.",
+        evidence=tuple(dict.fromkeys(evidence)),
+        help=(
+            f"Its pods are made anew elsewhere; while one hangs in Terminating, and the machine is surely off, "
+            f"'kubectl delete pod {pods[0]['metadata']['name']} --force' lets it go."
+            if pods
+            else "Its pods are made anew elsewhere, if there is room."
+        ),
+        is_aside=facts.is_past(events[-1] if events else None),
+    )
+
+
+def preempted(facts: Facts) -> Iterator[Finding]:
+    """The scheduler took its place for a pod that goes before it."""
+    told = [pod for pod in facts.snapshot.pods if disrupted_by(pod) == "PreemptionByScheduler"]
+    events = facts.events("Preempted")
+    gone = [event for event in events if _is_unreplaced(facts, event)]
+    if told or events:
+        yield Finding(
+            cause=Cause.PREEMPTED,
+            sentence=f"{subject(names_of(told or _of_events(events)))} had to make room for a pod of higher priority.",
+            evidence=tuple(
+                dict.fromkeys([*(_disruption(pod) for pod in told[:2]), *(said(each) for each in events[-2:])])
+            ),
+            help="It goes on by itself when there is room; a higher --priority is not preempted by that one.",
+            is_aside=facts.is_over or facts.is_past(events[-1] if events else None) or not (told or gone),
+        )
+
+
+def evicted(facts: Facts) -> Iterator[Finding]:
+    """The kubelet, or somebody who drained its node, sent a pod away."""
+    told = [pod for pod in facts.snapshot.pods if disrupted_by(pod) in _EVICTED]
+    events = facts.events("Evicted")
+    if not (told or events):
+        return
+    why = line_of(str(events[-1].get("message")) if events else _reason(told[0]))
+    drained = any(disrupted_by(pod) == "EvictionByEvictionAPI" for pod in told)
+    yield Finding(
+        cause=Cause.EVICTED,
+        sentence=f"{subject(names_of(told or _of_events(events)))} had to go: {why.rstrip('.')}.",
+        evidence=tuple(dict.fromkeys([*(_disruption(pod) for pod in told[:2]), *(said(each) for each in events[-2:])])),
+        help=(
+            "Its node is being drained: the pod is made anew elsewhere, if there is room."
+            if drained
+            else "Ask for what the message names: more memory, or a larger volume in the job file."
+        ),
+        is_aside=facts.is_past(events[-1] if events else None) or (facts.is_over and not told),
+    )
+
+
+def host_oom(facts: Facts) -> Iterator[Finding]:
+    """A container, or a worker in it, used more memory than it has."""
+    killed = [each for each in facts.containers() if any(end.get("reason") == "OOMKilled" for end in each.endings)]
+    error = facts.state.first_error
+    is_told = error is not None and error.reason == FailureReason.HOST_OOM
+    if not killed and not is_told:
+        return
+    limits = [_limit(each.pod, each.status["name"]) for each in killed] or [_limit(pod, "") for pod in facts.workers]
+    limit = next((text for text in limits if text), "")
+    who = names_of([each.pod for each in killed]) if killed else f"rank {error.rank} on {error.pod}" if error else ""
+    evidence = [f"{each.who}: container {each.status['name']} ended with OOMKilled" for each in killed[:3]]
+    evidence += [f"{error.pod}: {line_of(error.message)}"] if error is not None and is_told else []
+    yield Finding(
+        cause=Cause.HOST_OOM,
+        sentence=f"The kernel killed {who} for memory{f', of which a node has {limit}' if limit else ''}.",
+        evidence=tuple(evidence),
+        help="Submit it again with more --memory, or load less: data-loader workers and /dev/shm (--shm) count too.",
+        is_aside=_is_over_it(facts),
+    )
+
+
+def gpu_oom(facts: Facts) -> Iterator[Finding]:
+    """The GPU's memory was not enough."""
+    error = facts.state.first_error
+    if error is not None and error.reason == FailureReason.GPU_OOM:
+        yield Finding(
+            cause=Cause.GPU_OOM,
+            sentence=f"Rank {error.rank} on {error.pod} ran out of GPU memory.",
+            evidence=(line_of(error.message), *_last_call(error)),
+            help="Use a smaller batch per GPU, accumulate gradients, or more GPUs; it will not help to try again.",
+            is_aside=_is_over_it(facts),
+        )
+
+
+def first_error(facts: Facts) -> Iterator[Finding]:
+    """The error of the rank that failed first, or what is known of how the job failed."""
+    error = facts.state.first_error
+    if error is None:
+        yield from _untold(facts)
+        return
+    if error.reason in {FailureReason.GPU_OOM, FailureReason.HOST_OOM}:
+        return
+    who = f"Rank {error.rank} on {error.pod}" if error.rank is not None else f"Pod {error.pod}"
+    source = "kept in the job's annotation, since its pod is gone" if kept(facts.job) == error else ""
+    yield Finding(
+        cause=Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
+        sentence=f"{who} failed first: {line_of(error.message).rstrip('.')}.",
+        evidence=tuple(filter(None, [_how(error), *_last_call(error), source])),
+        help=f"'{program()} logs {facts.name} --first-error' prints its stack.",
+        is_aside=_is_over_it(facts),
+        exit_code=JobFailed.exit_code if error.is_users else InfrastructureFailed.exit_code,
+    )
+
+
+def _untold(facts: Facts) -> Iterator[Finding]:
+    """A job that failed, or a container that fails again and again, without a word of a rank."""
+    failed = roots.conditions(facts.job).get("Failed")
+    crashed = [(pod, how) for pod in facts.pods if (how := how_it_crashed(pod))]
+    if failed is None and not crashed:
+        return
+    text = line_of(f"{(failed or {}).get('reason', '')}: {(failed or {}).get('message', '')}") if failed else ""
+    who = f"Pod {crashed[0][0]['metadata']['name']}: {line_of(crashed[0][1]).rstrip('.')}" if crashed else ""
+    yield Finding(
+        cause=Cause.ERROR,
+        sentence=f"{who or 'It failed, and no pod is left that says why'}.",
+        evidence=tuple(filter(None, [f"condition Failed: {text}" if text else ""])),
+        help=f"'{program()} logs {facts.name} --rank all' prints what is left of its pods' lines.",
+        exit_code=JobFailed.exit_code if crashed else InfrastructureFailed.exit_code,
+        is_aside=facts.trains,
+    )
+
+
+def _is_over_it(facts: Facts) -> bool:
+    """Whether the job has gone on since."""
+    return facts.trains or facts.state.state is State.SUCCEEDED
+
+
+def _how(error: FirstError) -> str:
+    code = error.exit_code
+    return f"its worker {how_it_ended(code)}" if code is not None else ""
+
+
+def _last_call(error: FirstError) -> list[str]:
+    """The line of the stack that is closest to the error."""
+    calls = [line.strip() for line in error.stack.splitlines() if line.strip().startswith("File ")]
+    return [calls[-1]] if calls else []
+
+
+def disrupted_by(pod: Object) -> str:
+    """Who ended a pod, in Kubernetes' own word; empty when nobody did."""
+    reason = str((pod.get("status") or {}).get("reason") or "")
+    if reason in _LOST | _EVICTED:
+        return reason
+    target = condition_of(pod, "DisruptionTarget")
+    return str(target.get("reason", "")) if target.get("status") == "True" else ""
+
+
+def _reason(pod: Object) -> str:
+    status: Mapping[str, Any] = pod.get("status") or {}
+    return str(status.get("message") or condition_of(pod, "DisruptionTarget").get("message") or "")
+
+
+def _disruption(pod: Object) -> str:
+    return f"pod {pod['metadata']['name']}: {disrupted_by(pod)}: {line_of(_reason(pod))}"
+
+
+def _of_events(events: list[Object]) -> list[Object]:
+    """The pods that events are about, as far as an event knows them."""
+    names = dict.fromkeys(str(event["involvedObject"]["name"]) for event in events)
+    return [{"metadata": {"name": name}} for name in names]
+
+
+def _is_unreplaced(facts: Facts, event: Object) -> bool:
+    """Whether the pod of an event is gone, and none runs in its place."""
+    if facts.is_over:
+        return False
+    name = event["involvedObject"]["name"]
+    now = facts.pod(name)
+    runs = now is not None and now.get("status", {}).get("phase") == "Running"
+    return not runs or (now is not None and now["metadata"]["uid"] == event["involvedObject"].get("uid"))
+
+
+def _limit(pod: Object, container: str) -> str:
+    for each in pod["spec"]["containers"]:
+        if container in {"", each["name"]}:
+            return str(((each.get("resources") or {}).get("limits") or {}).get("memory", ""))
+    return ""

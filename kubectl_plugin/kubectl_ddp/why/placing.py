@@ -1,0 +1,220 @@
+"""Why pods are on no node: the scheduler's words by predicate, and each node's own reason where nodes may be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.program import program
+from kubectl_ddp.spec.quantity import BadValue
+from kubectl_ddp.surroundings import Around
+from kubectl_ddp.why.amounts import amount, asked, free
+from kubectl_ddp.why.facts import Facts, condition_of, line_of, names_of, subject
+from kubectl_ddp.why.model import Cause, Finding
+
+PATIENCE_SECONDS: Final = 5.0
+_MOST_NODES: Final = 12
+_VOLUME: Final = re.compile(
+    r"persistentvolumeclaim|unbound immediate PersistentVolumeClaims|volume node affinity|persistent volumes to bind",
+    re.IGNORECASE,
+)
+_COUNTED: Final = re.compile(r"(\d+) (?:node\(s\) )?([^,]+?(?:\{[^}]*\})?)(?:, (?=\d)|\.(?: |$)|$)")
+
+
+def unschedulable(facts: Facts) -> Iterator[Finding]:
+    """No node takes them."""
+    pods = [pod for pod in facts.pods if _is_refused(pod) and not _is_about_volumes(pod)]
+    if not pods:
+        return
+    text = str(condition_of(pods[0], "PodScheduled").get("message") or "")
+    predicates = predicates_of(text)
+    nodes = facts.around.of(Around.NODES)
+    evidence = [f"the scheduler: {line_of(text)}"]
+    evidence += [f"{node['metadata']['name']}: {'; '.join(why)}" for node, why in _by_node(facts, pods[0], nodes)]
+    told = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
+    yield Finding(
+        cause=Cause.UNSCHEDULABLE,
+        sentence=f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {told}.",
+        evidence=tuple(evidence[: _MOST_NODES + 1]),
+        help=_help(predicates, facts.name),
+        is_aside=facts.trains,
+    )
+
+
+def gated(facts: Facts) -> Iterator[Finding]:
+    """Somebody holds them back from the scheduler, or their scheduler does not run."""
+    pending = [pod for pod in facts.pods if pod.get("status", {}).get("phase") == "Pending"]
+    held = [pod for pod in pending if pod["spec"].get("schedulingGates")]
+    if held:
+        gates = ", ".join(gate["name"] for gate in held[0]["spec"]["schedulingGates"])
+        yield Finding(
+            cause=Cause.UNSCHEDULABLE,
+            sentence=f"{subject(names_of(held))} may not be scheduled yet: the gate {gates} is closed.",
+            evidence=(f"schedulingGates of pod {held[0]['metadata']['name']}: {gates}",),
+            help="Whoever set the gate opens it; see that its controller runs.",
+            is_aside=facts.trains,
+        )
+    unseen = [pod for pod in pending if pod not in held and _is_unseen(facts, pod)]
+    if unseen:
+        scheduler = unseen[0]["spec"].get("schedulerName", "default-scheduler")
+        yield Finding(
+            cause=Cause.UNSCHEDULABLE,
+            sentence=f"The scheduler '{scheduler}' has not looked at {names_of(unseen)}: it does not run.",
+            evidence=(f"pod {unseen[0]['metadata']['name']} has no condition PodScheduled",),
+            help="Start that scheduler, or submit the job again with another --scheduler.",
+            is_aside=facts.trains,
+        )
+
+
+def claims(facts: Facts) -> Iterator[Finding]:
+    """No node takes them, because of a volume."""
+    pods = [pod for pod in facts.pods if _is_refused(pod) and _is_about_volumes(pod)]
+    if not pods:
+        return
+    text = line_of(condition_of(pods[0], "PodScheduled").get("message"))
+    wanted = [name for volume in pods[0]["spec"].get("volumes") or () if (name := _claim(volume))]
+    known = {each["metadata"]["name"]: each for each in facts.around.of(Around.CLAIMS)}
+    missing = [name for name in wanted if facts.around.saw(Around.CLAIMS) and name not in known]
+    unbound = [known[name] for name in wanted if name in known and known[name]["status"].get("phase") != "Bound"]
+    evidence = [f"the scheduler: {text}"]
+    evidence += [f"claim {each['metadata']['name']}: {each['status'].get('phase')}{_class(each)}" for each in unbound]
+    evidence += [_claim_event(event) for event in _events_of_claims(facts, wanted)]
+    if missing:
+        what, then = f"The claim '{missing[0]}' does not exist", "Create it, or name another."
+    elif unbound:
+        what = f"The claim '{unbound[0]['metadata']['name']}' has no volume"
+        then = f"'kubectl describe pvc {unbound[0]['metadata']['name']}' tells what its storage class waits for."
+    else:
+        what, then = f"A volume keeps {names_of(pods)} from every node", "'kubectl get pv,pvc' shows zones and modes."
+    yield Finding(
+        cause=Cause.VOLUME,
+        sentence=f"{what}, so {names_of(pods)} cannot start.",
+        evidence=tuple(evidence),
+        help=then,
+        is_aside=facts.trains,
+    )
+
+
+def predicates_of(message: str) -> dict[str, int]:
+    """What the scheduler says keeps how many nodes away, without what it says about preemption.
+
+    >>> predicates_of("0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: no")
+    {'had untolerated taint(s)': 1, 'Insufficient cpu': 2}
+    """
+    said = message.partition("nodes are available: ")[2].partition(" preemption:")[0].partition(" no new claims")[0]
+    return {what.strip().rstrip("."): int(count) for count, what in _COUNTED.findall(said)}
+
+
+def _is_refused(pod: Object) -> bool:
+    scheduled = condition_of(pod, "PodScheduled")
+    return scheduled.get("status") == "False" and scheduled.get("reason") != "SchedulingGated"
+
+
+def _is_about_volumes(pod: Object) -> bool:
+    return bool(_VOLUME.search(str(condition_of(pod, "PodScheduled").get("message") or "")))
+
+
+def _is_unseen(facts: Facts, pod: Object) -> bool:
+    return not pod["spec"].get("nodeName") and not condition_of(pod, "PodScheduled") and facts.age > PATIENCE_SECONDS
+
+
+def _claim(volume: Mapping[str, Any]) -> str:
+    return str((volume.get("persistentVolumeClaim") or {}).get("claimName", ""))
+
+
+def _class(claim: Object) -> str:
+    name = claim["spec"].get("storageClassName")
+    return f", storage class {name}" if name else ", no storage class"
+
+
+def _events_of_claims(facts: Facts, names: Sequence[str]) -> list[Object]:
+    return [
+        event
+        for event in facts.around.of(Around.EVENTS)
+        if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
+        and event["involvedObject"].get("name") in names
+    ][-2:]
+
+
+def _claim_event(event: Object) -> str:
+    return f"event {event.get('reason')} on claim {event['involvedObject']['name']}: {line_of(event.get('message'))}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A pod and a node."""
+
+    pod: Object
+    node: Object
+    others: Sequence[Object]
+    """Pods that are on the node."""
+
+    def taints(self) -> Iterator[str]:
+        """Taints that the pod does not tolerate."""
+        for taint in self.node["spec"].get("taints") or ():
+            if taint.get("effect") != "PreferNoSchedule" and not any(
+                _tolerates(each, taint) for each in self.pod["spec"].get("tolerations") or ()
+            ):
+                value = f"={taint['value']}" if taint.get("value") else ""
+                yield f"taint {taint['key']}{value}:{taint['effect']}"
+
+    def labels(self) -> Iterator[str]:
+        """Labels that it should have, and has not."""
+        has = self.node["metadata"].get("labels") or {}
+        for key, value in (self.pod["spec"].get("nodeSelector") or {}).items():
+            if has.get(key) != value:
+                yield f"label {key} is {has[key]}, not {value}" if key in has else f"no label {key}={value}"
+
+    def resources(self) -> Iterator[str]:
+        """What the pod asks for and the node cannot give."""
+        has = self.node["status"].get("allocatable") or {}
+        for name, wanted in asked(self.pod).items():
+            try:
+                all_of_it = amount(str(has.get(name, "0")))
+                left = all_of_it - sum(asked(other).get(name, 0.0) for other in self.others)
+            except BadValue:
+                continue
+            if wanted > left:
+                yield f"{name}: asks {free(name, wanted)}, has {free(name, left)} free of {free(name, all_of_it)}"
+
+
+def _by_node(facts: Facts, pod: Object, nodes: Sequence[Object]) -> Iterator[tuple[Object, list[str]]]:
+    bound = facts.around.of(Around.BOUND)
+    for node in nodes:
+        fit = _Fit(pod, node, [each for each in bound if each["spec"].get("nodeName") == node["metadata"]["name"]])
+        unready = [] if condition_of(node, "Ready").get("status") == "True" else ["not ready"]
+        # Whose resources are taken can be said only where pods of all namespaces may be read.
+        lacks = fit.resources() if facts.around.saw(Around.BOUND) else ()
+        cordoned = ["cordoned"] if node["spec"].get("unschedulable") else []
+        why = [*unready, *cordoned, *fit.labels(), *fit.taints(), *lacks]
+        if why:
+            yield node, why
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint.get("key"):
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+
+
+_HELPS: Final = (
+    (
+        re.compile(r"Insufficient"),
+        "'{program} preflight' and '{program} capacity' say what would fit; or free something.",
+    ),
+    (re.compile(r"taint"), "Tolerate the taint with --toleration KEY, or wait until it goes."),
+    (re.compile(r"affinity|selector"), "'kubectl get nodes --show-labels' shows labels; correct --node-selector."),
+    (re.compile(r"topology|anti-affinity"), "Loosen --topology, or ask for fewer nodes."),
+)
+
+
+def _help(predicates: Mapping[str, int], name: str) -> str:
+    for pattern, text in _HELPS:
+        if any(pattern.search(what) for what in predicates):
+            return text.format(program=program())
+    return f"'kubectl describe pods -l ddp.dev/job={name}' shows every word of the scheduler."

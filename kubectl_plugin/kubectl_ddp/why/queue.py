@@ -1,0 +1,185 @@
+"""Kueue: whether a job waits for quota, who is ahead of it, who holds what it waits for, and whether it was sent back.
+
+Conditions are looked for by type: their order in the list means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.operators import KUEUE
+from kubectl_ddp.program import program
+from kubectl_ddp.render.gangs import KUEUE_QUEUE
+from kubectl_ddp.surroundings import Around
+from kubectl_ddp.why.facts import Facts, condition_of, has_label, line_of
+from kubectl_ddp.why.holding import PATIENCE_SECONDS, state_of
+from kubectl_ddp.why.model import Cause, Finding
+
+_MOST: Final = 5
+
+
+def queued(facts: Facts) -> Iterator[Finding]:
+    """It waits in a queue of Kueue's."""
+    queue = has_label(facts.job, KUEUE_QUEUE)
+    if facts.is_over or not queue:
+        return
+    mine = workload_of(facts)
+    if mine is None:
+        yield from _not_taken(facts, queue)
+        return
+    if not mine["spec"].get("active", True):
+        why = line_of(condition_of(mine, "Evicted").get("message") or "somebody deactivated its Workload")
+        yield Finding(
+            cause=Cause.QUEUED,
+            sentence=f"Kueue does not consider it any more: {why}.",
+            evidence=(f"Workload {mine['metadata']['name']} has active: false",),
+            help=f"'kubectl patch workload {mine['metadata']['name']} --type merge -p "
+            '\'{"spec":{"active":true}}\'\' puts it back.',
+        )
+        return
+    if _holds(mine, "Admitted"):
+        return
+    yield _waits(facts, mine, queue)
+
+
+def preempted_by_queue(facts: Facts) -> Iterator[Finding]:
+    """Kueue took its quota away for another."""
+    mine = workload_of(facts)
+    if mine is None or facts.is_over:
+        return
+    preempted = condition_of(mine, "Preempted")
+    was = preempted.get("status") == "True" or condition_of(mine, "Evicted").get("reason") == "Preempted"
+    if not was:
+        return
+    text = line_of(preempted.get("message") or condition_of(mine, "Evicted").get("message"))
+    yield Finding(
+        cause=Cause.PREEMPTED,
+        sentence="Kueue took its place away for a job that goes before it, and queued it again.",
+        evidence=(f"Workload {mine['metadata']['name']}: {text}",),
+        help="It begins again by itself when there is room, from its last checkpoint; a higher --priority waits less.",
+        is_aside=_holds(mine, "Admitted"),
+    )
+
+
+def workload_of(facts: Facts) -> Object | None:
+    """The Workload that Kueue made of the job."""
+    uid = facts.job["metadata"].get("uid")
+    return next((each for each in facts.around.of(Around.WORKLOADS) if _owner(each) == uid), None)
+
+
+def _owner(workload: Object) -> str:
+    owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
+    return str(owners[0].get("uid", ""))
+
+
+def _holds(item: Object, kind: str) -> bool:
+    return condition_of(item, kind).get("status") == "True"
+
+
+def _not_taken(facts: Facts, queue: str) -> Iterator[Finding]:
+    """Kueue has made no Workload of it."""
+    if not facts.around.saw(Around.WORKLOADS) or facts.age < PATIENCE_SECONDS:
+        return
+    controllers = facts.around.of(Around.QUEUE_CONTROLLER)
+    evidence = [state_of(pod) for pod in controllers if not _holds(pod, "Ready")]
+    if facts.around.saw(Around.QUEUE_CONTROLLER) and not controllers:
+        evidence = [f"no pod has the label {KUEUE.selector}"]
+    yield Finding(
+        cause=Cause.QUEUED,
+        sentence=f"It waits in the queue '{queue}', and Kueue has not taken notice of it.",
+        evidence=tuple(evidence) or (f"no Workload belongs to it, {int(facts.age)} s after it was made",),
+        help="See that Kueue runs and manages this kind of job (integrations.frameworks in its configuration).",
+    )
+
+
+def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
+    text = line_of(condition_of(mine, "QuotaReserved").get("message"))
+    local = _named(facts.around.of(Around.LOCAL_QUEUES), queue)
+    evidence = [f"Workload {mine['metadata']['name']}: {text}"] if text else []
+    if facts.around.saw(Around.LOCAL_QUEUES) and local is None:
+        return Finding(
+            cause=Cause.QUEUED,
+            sentence=f"There is no queue '{queue}' in its namespace, so it waits for ever.",
+            evidence=tuple(evidence),
+            help="'kubectl get localqueues' names those that are there; submit it again with one of them as --queue.",
+        )
+    cluster_queue = str(local["spec"]["clusterQueue"]) if local else ""
+    ahead, holders = ahead_of(facts, mine, cluster_queue), _holders(facts, cluster_queue)
+    if "maximum capacity" in text or "exceeds the nominal" in text:
+        return Finding(
+            cause=Cause.QUEUED,
+            sentence=f"It asks for more than the queue '{queue}' can ever give.",
+            evidence=tuple(evidence),
+            help="Make it smaller with --nnodes or --gpus, or ask for a larger quota.",
+        )
+    evidence += [f"ahead of it: {_about(each)}" for each in ahead[:_MOST]]
+    evidence += [f"holds quota: {_about(each)}" for each in holders[:_MOST]]
+    evidence += _inactive(facts, cluster_queue)
+    place = f", {len(ahead)} ahead of it" if ahead else ""
+    return Finding(
+        cause=Cause.QUEUED,
+        sentence=f"It waits for quota in the queue '{queue}'{place}.",
+        evidence=tuple(evidence),
+        help=f"It begins when those that hold the quota end; '{program()} list -A' shows them.",
+    )
+
+
+def ahead_of(facts: Facts, mine: Object, cluster_queue: str) -> list[Object]:
+    """Workloads that wait for the same quota and come first: by priority, then by age."""
+    waiting = [
+        each
+        for each in _in_queue(facts, cluster_queue)
+        if each is not mine and not _holds(each, "QuotaReserved") and not _holds(each, "Finished")
+    ]
+    return sorted((each for each in waiting if _order(each) < _order(mine)), key=_order)
+
+
+def _holders(facts: Facts, cluster_queue: str) -> list[Object]:
+    return [
+        each
+        for each in facts.around.of(Around.WORKLOADS)
+        if _holds(each, "QuotaReserved")
+        and not _holds(each, "Finished")
+        and ((each.get("status") or {}).get("admission") or {}).get("clusterQueue") == cluster_queue
+    ]
+
+
+def _in_queue(facts: Facts, cluster_queue: str) -> list[Object]:
+    queues = {
+        (each["metadata"]["namespace"], each["metadata"]["name"])
+        for each in facts.around.of(Around.LOCAL_QUEUES)
+        if each["spec"].get("clusterQueue") == cluster_queue
+    }
+    return [
+        each
+        for each in facts.around.of(Around.WORKLOADS)
+        if (each["metadata"]["namespace"], each["spec"].get("queueName")) in queues
+    ]
+
+
+def _order(workload: Object) -> tuple[int, str]:
+    return -int(workload["spec"].get("priority") or 0), str(workload["metadata"].get("creationTimestamp", ""))
+
+
+def _about(workload: Object) -> str:
+    owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
+    name = owners[0].get("name") or workload["metadata"]["name"]
+    pods = sum(int(each.get("count") or 0) for each in workload["spec"].get("podSets") or ())
+    priority = int(workload["spec"].get("priority") or 0)
+    return f"{name} in namespace {workload['metadata']['namespace']} ({pods} pods, priority {priority})"
+
+
+def _inactive(facts: Facts, cluster_queue: str) -> list[str]:
+    found = _named(facts.around.of(Around.CLUSTER_QUEUES), cluster_queue)
+    active = condition_of(found, "Active") if found else {}
+    return (
+        [f"ClusterQueue {cluster_queue} is not active: {active.get('message')}"]
+        if active.get("status") == "False"
+        else []
+    )
+
+
+def _named(items: Sequence[Object], name: str) -> Object | None:
+    return next((each for each in items if each["metadata"]["name"] == name), None)

@@ -1,0 +1,197 @@
+"""Pods run: do the ranks find one another, do they step, and if not, whom do they wait for?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from ddp_trainer.contract import GroupState
+from kubectl_ddp.backend import Object
+from kubectl_ddp.describe import progress_text
+from kubectl_ddp.evidence import stores
+from kubectl_ddp.present import duration
+from kubectl_ddp.program import program
+from kubectl_ddp.ranks import RankActivity
+from kubectl_ddp.state import State, epoch, group_state
+from kubectl_ddp.surroundings import Around
+from kubectl_ddp.why.facts import Facts, condition_of, line_of, names_of, subject
+from kubectl_ddp.why.model import Cause, Finding
+
+_HUNG: Final = re.compile(r"\bhang: (?!stack of)(.+)")
+_MISSING: Final = re.compile(r"(\d+ nodes? ready.*?(?:missing: [^.]*?)?), waiting for a group")
+_NO_STORE: Final = re.compile(r"(The store at .* cannot be reached.*)")
+LEAST_SILENCE_SECONDS: Final = 60.0
+"""No step for less is no hang."""
+SILENCE_IN_STEPS: Final = 20.0
+_WORKING: Final = frozenset({State.RUNNING, State.STARTING, State.RESTARTING})
+_FORMING: Final = frozenset({GroupState.PENDING, GroupState.RENDEZVOUS})
+_MOST_SILENT: Final = 4
+_MOST_ABSENT: Final = 8
+STORE_SECONDS: Final = 15.0
+"""So long a store may take to start."""
+
+
+def hang(facts: Facts) -> Iterator[Finding]:
+    """Ranks run and do not step."""
+    if facts.state.state not in _WORKING:
+        return
+    said_at, said = _last_said(facts, _HUNG)
+    stepped = max((rank.last_step for rank in facts.state.ranks if rank.last_step is not None), default=None)
+    if said and (stepped is None or stepped < said_at):
+        yield Finding(
+            cause=Cause.HANG,
+            sentence=f"It hangs: {said.rstrip('.')}.",
+            evidence=(f"the launcher said so {duration(max(0.0, facts.now - said_at))} ago", *_behind(facts)),
+            help=f"'{program()} logs {facts.name} --rank all' has its stack; --env DDP_ON_HANG=act restarts it.",
+        )
+        return
+    slowest = max((rank.seconds_per_step or 0.0 for rank in facts.state.ranks), default=0.0)
+    limit = max(LEAST_SILENCE_SECONDS, SILENCE_IN_STEPS * slowest)
+    if stepped is not None and facts.now - stepped > limit and facts.state.state is State.RUNNING:
+        yield Finding(
+            cause=Cause.HANG,
+            sentence=f"No rank has stepped for {duration(facts.now - stepped)}.",
+            evidence=tuple(_behind(facts)),
+            help=f"'{program()} top {facts.name}' shows which rank is behind; its log, what it was about.",
+        )
+
+
+def _behind(facts: Facts) -> list[str]:
+    """Ranks that are stopped, dead, or furthest behind."""
+    ranks = facts.state.ranks
+    odd = [f"rank {rank.rank} on {rank.pod} is {rank.state}" for rank in ranks if rank.state is not RankActivity.UP]
+    steps = [rank.step for rank in ranks if rank.step is not None]
+    if steps and min(steps) != max(steps):
+        odd += [
+            f"rank {rank.rank} on {rank.pod} is at step {rank.step}, others at {max(steps)}"
+            for rank in ranks
+            if rank.step == min(steps)
+        ]
+    return odd[:_MOST_SILENT]
+
+
+def store(facts: Facts) -> Iterator[Finding]:
+    """The ranks cannot meet: where they meet does not run, or nobody reaches it."""
+    if not _is_forming(facts) or not facts.around.saw(Around.EVENTS):  # on one machine the engine starts it
+        return
+    pods = [pod for pod in stores(facts.pods) if pod.get("status", {}).get("phase") == "Running"]
+    is_absent = not pods and facts.age > STORE_SECONDS
+    _, told = _last_said(facts, _NO_STORE)
+    if not is_absent and (not told or _came(facts)):
+        return
+    state = "does not run" if is_absent else "cannot be reached"
+    yield Finding(
+        cause=Cause.STORE,
+        sentence=f"The rendezvous store {state}, so the ranks cannot find one another.",
+        evidence=tuple(filter(None, [_store_pods(facts), f"the launcher: {line_of(told)}" if told else ""])),
+        help=(
+            f"'kubectl get job,pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it."
+            if is_absent
+            else "See the NetworkPolicies of the namespace, and whether its DNS works."
+        ),
+    )
+
+
+def _store_pods(facts: Facts) -> str:
+    pods = stores(facts.snapshot.pods)
+    told = [f"pod {pod['metadata']['name']} is {pod.get('status', {}).get('phase')}" for pod in pods]
+    return "; ".join(told) or "no pod has the role of the store"
+
+
+def rendezvous(facts: Facts) -> Iterator[Finding]:
+    """Some nodes wait for others."""
+    came = _came(facts) if _is_forming(facts) else []
+    if not came:
+        return
+    absent = [pod for pod in facts.workers if pod not in came]
+    _, told = _last_said(facts, _MISSING)
+    evidence = [f"the launcher of {came[0]['metadata']['name']}: {told}", *(_why_absent(facts, pod) for pod in absent)]
+    count = f"{len(came)} of {facts.state.nodes.minimum} nodes have come"
+    name = absent[0]["metadata"]["name"] if absent else ""
+    yield Finding(
+        cause=Cause.RENDEZVOUS,
+        sentence=f"The ranks wait for one another: {count}{f', {names_of(absent)} not' if absent else ''}.",
+        evidence=tuple(evidence[:_MOST_ABSENT]),
+        help=(
+            f"'kubectl logs {name}' tells what it is about; a NetworkPolicy or its node's network may be in the way."
+            if absent
+            else f"'{program()} logs {facts.name} --rank all' prints what the launchers say."
+        ),
+    )
+
+
+def _came(facts: Facts) -> list[Object]:
+    """Worker pods that the store has told for whom they wait."""
+    told = {name for name, lines in facts.lines.items() if any(_MISSING.search(line) for line in lines)}
+    return [pod for pod in facts.workers if pod["metadata"]["name"] in told]
+
+
+def _why_absent(facts: Facts, pod: Object) -> str:
+    name = pod["metadata"]["name"]
+    last = next((line.partition(" ")[2] for line in reversed(facts.lines.get(name, ()))), "")
+    return f"pod {name}: {line_of(last)}" if last else f"pod {name} is {pod.get('status', {}).get('phase')}"
+
+
+def _is_forming(facts: Facts) -> bool:
+    """Whether pods run, and their ranks have not found one another."""
+    if facts.state.state not in _WORKING:
+        return False
+    states = {group_state(samples) for samples in facts.samples.values()} - {""}
+    if states:
+        return bool(states & _FORMING) and GroupState.RUNNING not in states
+    return facts.state.state is not State.RUNNING or not facts.trains
+
+
+def _last_said(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:
+    """The last line of any pod in which a pattern is found: when, and what the pattern's group says."""
+    found = [
+        (line.partition(" ")[0], match[1])
+        for lines in facts.lines.values()
+        for line in lines
+        if (match := pattern.search(line))
+    ]
+    moment, text = max(found, default=("", ""))
+    return epoch(moment) or 0.0, text
+
+
+def node_unwell(facts: Facts) -> Iterator[Finding]:
+    """A node under its pods reports a trouble of its own: pressure, or what a problem detector sees (Xid, ECC)."""
+    mine = {pod["spec"].get("nodeName") for pod in facts.workers}
+    for node in facts.around.of(Around.NODES):
+        if node["metadata"]["name"] not in mine:
+            continue
+        bad = [
+            f"{each['type']}: {line_of(each.get('message'))}"
+            for each in node.get("status", {}).get("conditions") or ()
+            if each.get("type") != "Ready" and each.get("status") == "True"
+        ]
+        if bad:
+            yield Finding(
+                cause=Cause.NODE_UNWELL,
+                sentence=f"The node {node['metadata']['name']} is unwell: {bad[0].partition(':')[0]}.",
+                evidence=tuple(bad),
+                help=f"'kubectl describe node {node['metadata']['name']}' says more; cordon it if it stays so.",
+                is_aside=facts.trains,
+            )
+
+
+def present(facts: Facts) -> Iterator[Finding]:
+    """Nothing is wrong that could be seen: it trains, or it is on its way."""
+    if facts.trains:
+        progress = progress_text(facts.state)
+        silent = [f"pod {name} told nothing about itself" for name in facts.state.silent[:_MOST_SILENT]]
+        yield Finding(
+            cause=Cause.RUNNING,
+            sentence=f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
+            evidence=tuple(silent),
+            help=f"'{program()} top {facts.name}' shows its ranks live.",
+        )
+    elif not facts.is_over and facts.state.state in {*_WORKING, State.PENDING}:
+        waiting = [pod for pod in facts.workers if condition_of(pod, "Ready").get("status") != "True"]
+        yield Finding(
+            cause=Cause.STARTING,
+            sentence=facts.state.reason or "It is starting.",
+            evidence=(f"{subject(names_of(waiting))} not ready",) if waiting else (),
+            help=f"'{program()} wait {facts.name} --for=running' waits for it; ask again if it stays so.",
+        )

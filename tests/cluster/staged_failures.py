@@ -1,0 +1,615 @@
+"""Jobs that fail on purpose, each in a way of its own, staged on a real cluster side by side.
+
+Each is rendered by the command line and changed where it has to be. What is not needed to fail is left out, and pods
+ask for next to nothing, so that all of them stand on a small cluster at once. What belongs to the whole cluster (nodes,
+queues, priority classes) carries the namespace's name, and a taint or a selector that keeps everybody else away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from click.testing import CliRunner
+
+from ddp_trainer.contract import Label
+from kubectl_ddp import roots
+from kubectl_ddp.cli.group import root
+from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.backend import _whole
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.why.model import Cause
+from tests.cluster.live_cluster import RESTRICTED, Namespace, until
+from tests.rendered import store_job, worker_template
+
+Json = dict[str, Any]
+Change = Callable[[list[Json]], None]
+
+SMALL: Final = ("--nnodes", "1", "--nproc", "1", "--cpu", "1", "--memory", "512Mi", "--shm", "32Mi")
+IDLE: Final = ("--command", "sleep 3600")
+KUEUE: Final = "kueue.x-k8s.io/v1beta2"
+TAINT: Final = "why.example.com/staged"
+LIVING: Final = ("tainted", "full")
+HEARTBEAT_SECONDS: Final = 4.0
+NOT_NEEDED: Final = frozenset({"PodMonitor", "NetworkPolicy"})
+NO_STORE: Final = NOT_NEEDED | {"Service"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One job that fails, and what is to be said of it."""
+
+    cause: Cause
+    says: str
+    """Part of the first finding: its sentence, evidence or help."""
+    words: tuple[str, ...] = IDLE
+    """Flags of the job, besides :data:`SMALL`."""
+    script: str = ""
+    """Its program, instead."""
+    change: Change = lambda _: None
+    """What is done to its objects before they are submitted."""
+    after: Callable[[Staging, str], None] = lambda *_: None
+    """What is done to it then."""
+    runs: bool = False
+    """Whether its pods must run, and so need a store."""
+    code: int = 13
+
+
+@dataclass
+class Staging:
+    """The namespace, and what was made outside of it."""
+
+    space: Namespace
+    outside: list[str] = field(default_factory=list)
+    """Paths of objects of the whole cluster, to be deleted."""
+
+    @property
+    def tag(self) -> str:
+        return self.space.name
+
+    def make(self, path: str, body: Json) -> Json:
+        """Create an object of the whole cluster, remembered for its end."""
+        made = self.space.api.create(path, body)
+        self.outside.append(f"{path}/{made['metadata']['name']}")
+        return made
+
+    def prepare(self) -> None:
+        """Queues, priorities and nodes that the stages lean on."""
+        for name, value in (("low", 10), ("high", 1000), ("capped", 5)):
+            body = {"metadata": {"name": f"{self.tag}-{name}"}, "value": value}
+            self.make("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        flavor = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": self.tag}}
+        self.make(f"/apis/{KUEUE}/resourceflavors", flavor)
+        for queue in ("busy", "unfair"):
+            self._queue(queue)
+        self.space.api.create(
+            self.space.path("v1", "resourcequotas"),
+            {
+                "metadata": {"name": "none-of-these"},
+                "spec": {
+                    "hard": {"pods": "0"},
+                    "scopeSelector": {
+                        "matchExpressions": [
+                            {"scopeName": "PriorityClass", "operator": "In", "values": [f"{self.tag}-capped"]}
+                        ]
+                    },
+                },
+            },
+        )
+        self.space.api.create(
+            self.space.path("v1", "persistentvolumeclaims"),
+            {
+                "metadata": {"name": "never-bound"},
+                "spec": {
+                    "accessModes": ["ReadWriteMany"],
+                    "storageClassName": "",
+                    "resources": {"requests": {"storage": "1Gi"}},
+                },
+            },
+        )
+        self.node("tainted", taint=True)
+        self.node("full")
+        self.node("lost")
+
+    def _queue(self, queue: str) -> None:
+        name = f"{self.tag}-{queue}"
+        quota = [{"name": "cpu", "nominalQuota": "30m"}, {"name": "memory", "nominalQuota": "2Gi"}]
+        spec = {
+            "namespaceSelector": {},
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+            "resourceGroups": [
+                {"coveredResources": ["cpu", "memory"], "flavors": [{"name": self.tag, "resources": quota}]}
+            ],
+        }
+        cluster_queue = {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec}
+        self.make(f"/apis/{KUEUE}/clusterqueues", cluster_queue)
+        local = {"metadata": {"name": queue}, "spec": {"clusterQueue": name}}
+        self.space.api.create(
+            self.space.path(KUEUE, "localqueues"), {"apiVersion": KUEUE, "kind": "LocalQueue", **local}
+        )
+
+    def node(self, name: str, *, taint: bool = False) -> None:
+        """A node without a machine, of which nobody hears again: the cluster gives it up after a while."""
+        taints = [{"key": TAINT if taint else f"{TAINT}-own", "effect": "NoSchedule"}]
+        labels = {"kubernetes.io/hostname": f"{self.tag}-{name}", "stage": f"{self.tag}-{name}"}
+        path = "/api/v1/nodes"
+        self.make(path, {"metadata": {"name": f"{self.tag}-{name}", "labels": labels}, "spec": {"taints": taints}})
+        room = {"cpu": "30m", "memory": "1Gi", "pods": "10"}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+        self.space.api.merge(f"{path}/{self.tag}-{name}/status", {"status": status})
+
+    def keep_alive(self, is_over: threading.Event) -> None:
+        """Speak for two of the nodes, as their kubelets would."""
+        folder = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+        for node in LIVING:
+            self.make(folder, {"metadata": {"name": f"{self.tag}-{node}"}, "spec": {"holderIdentity": node}})
+        while not is_over.wait(HEARTBEAT_SECONDS):
+            moment = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+            for node in LIVING:
+                with contextlib.suppress(DdpError):
+                    self.space.api.merge(f"{folder}/{self.tag}-{node}", {"spec": {"renewTime": moment}})
+
+    def objects(self, name: str, stage: Stage) -> list[Json]:
+        """What the job is made of."""
+        words = [word.replace("{tag}", self.tag) for word in (*SMALL, *stage.words)]
+        if stage.script:
+            path = self.space.home / f"{name}.py"
+            path.write_text(stage.script)
+            words = [str(path), *(word for word in words if word not in IDLE)]
+        image = () if "--image" in words else ("--image", self.space.image)
+        objects = self.rendered("--name", name, *image, *words)
+        dropped = NOT_NEEDED if stage.runs else NO_STORE
+        objects = [item for item in objects if item["kind"] not in dropped]
+        _make_thrifty(objects)
+        if not stage.runs:
+            objects.remove(store_job(objects))
+        stage.change(objects)
+        return objects
+
+    def start(self, name: str, stage: Stage, objects: list[Json]) -> None:
+        """Make it, and do to it what is to be done."""
+        self.backend.submit(objects)
+        stage.after(self, name)
+
+    @property
+    def backend(self) -> ClusterBackend:
+        return ClusterBackend(namespace=self.space.name, notice=lambda _: None)
+
+    def rendered(self, *words: str) -> list[Json]:
+        """What ``kubectl ddp render`` prints."""
+        done = CliRunner().invoke(root(), ["render", "-n", self.space.name, *words, "-o", "json"])
+        assert done.exit_code == 0, (words, done.output, done.exception)
+        items: list[Json] = json.loads(done.stdout)["items"]
+        return items
+
+    def path_of(self, name: str) -> str:
+        job = self.backend.job(name).job
+        kind = roots.kind_of(_whole(roots.PYTORCHJOB, job)) or roots.PYTORCHJOB
+        return self.space.path(kind.api_version, kind.plural, name)
+
+    def clean(self) -> None:
+        """Delete what belongs to the whole cluster, and pods that no kubelet will ever end."""
+        api = self.space.api
+        with contextlib.suppress(DdpError):
+            api.merge(self.path_of("deleting"), {"metadata": {"finalizers": []}})
+        for pod in api.items(self.space.path("v1", "pods"))[0]:
+            if str(pod["spec"].get("nodeName", "")).startswith(self.tag):
+                with contextlib.suppress(DdpError):
+                    path = self.space.path("v1", "pods", pod["metadata"]["name"])
+                    api._send("DELETE", path, {}, body={"gracePeriodSeconds": 0})
+        for path in reversed(self.outside):
+            with contextlib.suppress(DdpError):
+                api._send("DELETE", path, {}, body={})
+
+
+def _make_thrifty(objects: list[Json]) -> None:
+    """Ask for next to nothing, and use what there is."""
+    for template, cpu in ((worker_template(objects), "20m"), (store_job(objects)["spec"]["template"], "10m")):
+        resources = template["spec"]["containers"][0]["resources"]
+        resources["requests"] |= {"cpu": cpu, "memory": "64Mi"}
+        resources["limits"] |= {"cpu": "2"}
+
+
+# -- what is done to objects ------------------------------------------------------------------------------------------
+
+
+def _pod(objects: list[Json]) -> Json:
+    spec: Json = worker_template(objects)["spec"]
+    return spec
+
+
+def _left_to_another(objects: list[Json]) -> None:
+    roots.root_of(objects)["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+
+
+def _left_to_another_job(objects: list[Json]) -> None:
+    roots.root_of(objects)["spec"]["managedBy"] = "example.com/nobody"
+
+
+def _gated(objects: list[Json]) -> None:
+    _pod(objects)["schedulingGates"] = [{"name": "example.com/wait"}]
+
+
+def _asks_for(name: str, quantity: str) -> Change:
+    def change(objects: list[Json]) -> None:
+        resources = _pod(objects)["containers"][0]["resources"]
+        resources["requests"][name] = resources["limits"][name] = quantity
+
+    return change
+
+
+def _fails_before(objects: list[Json]) -> None:
+    _pod(objects)["initContainers"] = [
+        {
+            "name": "fetch",
+            "image": "localhost/busybox:1",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", "echo no such bucket; exit 7"],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "securityContext": RESTRICTED,
+        }
+    ]
+
+
+def _privileged(objects: list[Json]) -> None:
+    _pod(objects)["containers"][0]["securityContext"] = {"privileged": True}
+
+
+def _never_forgotten(objects: list[Json]) -> None:
+    roots.root_of(objects)["metadata"]["finalizers"] = ["example.com/hold"]
+
+
+def _without(what: str) -> Change:
+    def change(objects: list[Json]) -> None:
+        objects[:] = [item for item in objects if item["kind"] != what or item["metadata"]["name"].endswith("-code")]
+
+    return change
+
+
+# -- what is done to jobs ---------------------------------------------------------------------------------------------
+
+
+def _suspend(staging: Staging, name: str) -> None:
+    staging.backend.suspend(name, suspended=True)
+
+
+def _delete(staging: Staging, name: str) -> None:
+    staging.backend.delete(name)
+
+
+def _cut_off(staging: Staging, name: str) -> None:
+    """As a submission that died before its last request leaves it."""
+    patch = {"metadata": {"annotations": {"ddp.dev/incomplete": "true"}}, "spec": {"runPolicy": {"suspend": True}}}
+    staging.space.api.merge(staging.path_of(name), patch)
+
+
+def _on_its_node(staging: Staging, name: str) -> Json:
+    def bound() -> Json | None:
+        pods = [pod for pod in staging.space.pods() if pod["metadata"]["labels"][Label.JOB] == name]
+        return next((pod for pod in pods if pod["spec"].get("nodeName")), None)
+
+    return until(f"a node for {name}", bound, seconds=30)  # type: ignore[return-value]  # it waits for one
+
+
+def _runs_on_lost_node(staging: Staging, name: str) -> None:
+    """The last that was heard of its node is that the pod runs."""
+    pod = _on_its_node(staging, name)
+    container = pod["spec"]["containers"][0]
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}},
+            }
+        ],
+    }
+    staging.space.api.merge(staging.space.path("v1", "pods", pod["metadata"]["name"]) + "/status", {"status": status})
+
+
+def _make_room_for_another(staging: Staging, name: str) -> None:
+    """A pod of higher priority wants the whole node."""
+    _on_its_node(staging, name)
+    container = {
+        "name": "c",
+        "image": "localhost/pause:1",
+        "securityContext": RESTRICTED,
+        "resources": {"requests": {"cpu": "25m"}},
+    }
+    spec = {
+        "priorityClassName": f"{staging.tag}-high",
+        "nodeSelector": {"stage": f"{staging.tag}-full"},
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "terminationGracePeriodSeconds": 1,
+    }
+    staging.space.api.create(staging.space.path("v1", "pods"), {"metadata": {"name": "important"}, "spec": spec})
+
+
+def _outdo(staging: Staging, name: str) -> None:
+    """Another job of higher priority wants the whole quota, once this one has it."""
+
+    def is_admitted() -> bool:
+        return not roots.is_to_be_suspended(staging.backend.job(name).job)
+
+    until(f"quota for {name}", is_admitted, seconds=30)
+    words = ("--engine", "job", "--queue", "unfair", "--priority", f"{staging.tag}-high", *NOWHERE, "--cpu", "20m")
+    small = ("--nnodes", "1", "--nproc", "1", "--memory", "64Mi", "--shm", "32Mi", "--image", staging.space.image)
+    staging.space.ddp("submit", "--name", "outdoer", *words, *small, *IDLE).ok()
+
+
+def _gone_from_the_cluster(staging: Staging, name: str) -> None:
+    """Its pods are taken away after somebody has asked once."""
+    until("its failure", lambda: "Failed" in roots.conditions(staging.backend.job(name).job), seconds=90)
+    staging.space.ddp("status", name).ok()
+    for pod in staging.backend.job(name).pods:
+        path = staging.space.path("v1", "pods", pod["metadata"]["name"])
+        with contextlib.suppress(DdpError):
+            staging.space.api.delete(path, uid=pod["metadata"]["uid"])
+    until("its pods gone", lambda: not staging.backend.job(name).pods, seconds=60)
+
+
+def _cannot_talk(staging: Staging, name: str) -> None:
+    """Its second node can reach nobody."""
+    spec = {
+        "podSelector": {"matchLabels": {Label.JOB: name, "training.kubeflow.org/replica-index": "1"}},
+        "policyTypes": ["Egress"],
+    }
+    body = {"metadata": {"name": f"mute-{name}"}, "spec": spec}
+    staging.space.api.create(staging.space.path("networking.k8s.io/v1", "networkpolicies"), body)
+
+
+NOWHERE: Final = ("--node-selector", "stage=nowhere")
+"""Pods that are admitted and never run."""
+
+RAISE: Final = "raise ValueError('the 7th layer has no name')\n"
+HANG: Final = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for _ in range(30):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.02)
+if dist.get_rank() == 1:
+    time.sleep(3600)
+dist.all_reduce(torch.ones(1))
+"""
+CUDA_OOM: Final = """
+class OutOfMemoryError(RuntimeError):
+    pass
+OutOfMemoryError.__module__ = "torch"
+raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB")
+"""
+
+STAGES: Final[Mapping[str, Stage]] = {
+    # Those that take longest come first.
+    "node-lost": Stage(
+        cause=Cause.NODE_LOST,
+        code=11,
+        says="-lost under pod node-lost-worker-0 is lost",
+        words=("--node-selector", "stage={tag}-lost", "--toleration", f"{TAINT}-own", *IDLE),
+        after=_runs_on_lost_node,
+    ),
+    "preempted": Stage(
+        cause=Cause.PREEMPTED,
+        code=11,
+        says="had to make room for a pod of higher priority",
+        words=("--node-selector", "stage={tag}-full", "--toleration", f"{TAINT}-own", "--priority", "{tag}-low", *IDLE),
+        after=_make_room_for_another,
+    ),
+    "evicted": Stage(
+        cause=Cause.EVICTED,
+        code=11,
+        says="exceeds the limit",
+        words=("--mount", "emptydir=1Mi:/more"),
+        script="import time\nopen('/more/x', 'wb').write(bytes(8 << 20))\ntime.sleep(3600)\n",
+        runs=True,
+    ),
+    "hang": Stage(
+        cause=Cause.HANG,
+        code=14,
+        says="did not enter",
+        words=("--nproc", "2", "--memory", "2Gi", "--env", "DDP_HANG_FLOOR=2"),
+        script=HANG,
+        runs=True,
+    ),
+    "rendezvous": Stage(
+        cause=Cause.RENDEZVOUS,
+        says="pod rendezvous-worker-1 not",
+        words=("--nnodes", "2", *IDLE),
+        runs=True,
+        after=_cannot_talk,
+    ),
+    "first-error": Stage(
+        cause=Cause.ERROR,
+        code=10,
+        says="the 7th layer has no name",
+        words=("--max-restarts", "0"),
+        script=RAISE,
+        runs=True,
+    ),
+    "pods-gone": Stage(
+        cause=Cause.ERROR,
+        code=10,
+        says="kept in the job's annotation",
+        words=("--max-restarts", "0"),
+        script=RAISE,
+        after=_gone_from_the_cluster,
+        runs=True,
+    ),
+    "import": Stage(
+        cause=Cause.ERROR,
+        code=10,
+        says="No module named 'flash_attention'",
+        words=("--max-restarts", "0", "--engine", "job"),
+        script="import flash_attention\n",
+        runs=True,
+    ),
+    "killed": Stage(
+        cause=Cause.ERROR,
+        code=11,
+        says="SIGKILL",
+        words=("--max-restarts", "0", "--engine", "jobset"),
+        script="import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        runs=True,
+    ),
+    "cuda-oom": Stage(
+        cause=Cause.GPU_OOM,
+        code=10,
+        says="Tried to allocate",
+        words=("--max-restarts", "0"),
+        script=CUDA_OOM,
+        runs=True,
+    ),
+    "host-oom": Stage(
+        cause=Cause.HOST_OOM,
+        code=11,
+        says="more --memory",
+        words=("--max-restarts", "0", "--memory", "128Mi"),
+        script="import time\nheld = bytearray(1 << 30)\ntime.sleep(3600)\n",
+        runs=True,
+    ),
+    "finished": Stage(cause=Cause.FINISHED, code=0, says="has succeeded", words=("--command", "true"), runs=True),
+    "deadline": Stage(
+        cause=Cause.DEADLINE,
+        code=11,
+        says="DeadlineExceeded",
+        words=("--engine", "job", "--deadline", "1s", *NOWHERE, *IDLE),
+    ),
+    "operator": Stage(
+        cause=Cause.OPERATOR, says="left to the controller 'kueue.x-k8s.io/multikueue'", change=_left_to_another
+    ),
+    "operator-of-jobset": Stage(
+        cause=Cause.OPERATOR,
+        says="left to the controller 'example.com/nobody'",
+        words=("--engine", "jobset", *IDLE),
+        change=_left_to_another_job,
+    ),
+    "suspended": Stage(
+        cause=Cause.SUSPENDED, code=12, says="resume suspended", after=_suspend, words=(*NOWHERE, *IDLE)
+    ),
+    "cut-off": Stage(
+        cause=Cause.SUSPENDED, code=12, says="was cut off before its end", after=_cut_off, words=(*NOWHERE, *IDLE)
+    ),
+    "deleting": Stage(
+        cause=Cause.DELETING,
+        code=12,
+        says="waits for example.com/hold",
+        words=(*NOWHERE, *IDLE),
+        change=_never_forgotten,
+        after=_delete,
+    ),
+    "holder": Stage(
+        cause=Cause.UNSCHEDULABLE, says="stage=nowhere", words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE)
+    ),
+    "queued": Stage(
+        cause=Cause.QUEUED, says="holds quota: holder", words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE)
+    ),
+    "queued-second": Stage(
+        cause=Cause.QUEUED, says="1 ahead of it", words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE)
+    ),
+    "no-queue": Stage(
+        cause=Cause.QUEUED,
+        says="There is no queue 'nope'",
+        words=("--engine", "jobset", "--queue", "nope", *NOWHERE, *IDLE),
+    ),
+    "too-large-for-queue": Stage(
+        cause=Cause.QUEUED,
+        says="more than the queue 'busy' can ever give",
+        words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE),
+        change=_asks_for("memory", "3Gi"),
+    ),
+    "outdone": Stage(
+        cause=Cause.PREEMPTED,
+        code=11,
+        says="Kueue took its place away",
+        words=("--engine", "job", "--queue", "unfair", "--priority", "{tag}-low", *NOWHERE, *IDLE),
+        after=_outdo,
+    ),
+    "quota": Stage(cause=Cause.QUOTA, says="none-of-these", words=("--priority", "{tag}-capped", *IDLE)),
+    "quota-of-jobset": Stage(
+        cause=Cause.QUOTA, says="none-of-these", words=("--priority", "{tag}-capped", "--engine", "jobset", *IDLE)
+    ),
+    "admission": Stage(cause=Cause.ADMISSION, says="PodSecurity", change=_privileged),
+    "gpus": Stage(
+        cause=Cause.UNSCHEDULABLE,
+        says="nvidia.com/gpu: asks 9",
+        change=_asks_for("nvidia.com/gpu", "9"),
+    ),
+    "memory": Stage(cause=Cause.UNSCHEDULABLE, says="Insufficient memory", change=_asks_for("memory", "64Ti")),
+    "selector": Stage(
+        cause=Cause.UNSCHEDULABLE, says="no label stage=nowhere", words=("--engine", "trainjob", *NOWHERE, *IDLE)
+    ),
+    "taint": Stage(
+        cause=Cause.UNSCHEDULABLE,
+        says=f"taint {TAINT}:NoSchedule",
+        words=("--node-selector", "stage={tag}-tainted", *IDLE),
+    ),
+    "gate": Stage(cause=Cause.UNSCHEDULABLE, says="the gate example.com/wait is closed", change=_gated),
+    "scheduler": Stage(
+        cause=Cause.UNSCHEDULABLE, says="The scheduler 'nobody' has not looked", words=("--scheduler", "nobody", *IDLE)
+    ),
+    "no-claim": Stage(
+        cause=Cause.VOLUME, says="The claim 'nope' does not exist", words=("--mount", "pvc=nope:/data", *IDLE)
+    ),
+    "claim-unbound": Stage(
+        cause=Cause.VOLUME,
+        says="The claim 'never-bound' has no volume",
+        words=("--checkpoint-claim", "never-bound", *IDLE),
+    ),
+    "image": Stage(
+        cause=Cause.IMAGE, says="cannot be got", words=("--image", "registry.invalid/nobody/nothing:1", *IDLE)
+    ),
+    "image-name": Stage(cause=Cause.IMAGE, says="InvalidImageName", words=("--image", "example.com/UPPER:1", *IDLE)),
+    "secret": Stage(
+        cause=Cause.CONFIG, says="there is no Secret 'hub'", words=("--secret-env", "TOKEN=hub:token", *IDLE)
+    ),
+    "configmap": Stage(
+        cause=Cause.CONFIG, says="there is no ConfigMap 'app'", words=("--mount", "configmap=app:/app", *IDLE)
+    ),
+    "init": Stage(cause=Cause.INIT, says="no such bucket", change=_fails_before),
+    "start": Stage(cause=Cause.START, code=10, says="ddp-launch", words=("--image", "localhost/busybox:1", *IDLE)),
+    "store": Stage(cause=Cause.STORE, says="no pod has the role of the store", runs=True, change=_without("Job")),
+}
+
+
+IN_ORDER: Final = ("holder", "queued", "queued-second")
+"""Each of these has to be older than the next."""
+
+
+@contextlib.contextmanager
+def staged(space: Namespace) -> Iterator[Staging]:
+    """All of them, side by side."""
+    staging = Staging(space)
+    is_over = threading.Event()
+    heart = threading.Thread(target=staging.keep_alive, args=(is_over,))
+    try:
+        staging.prepare()
+        heart.start()
+        # Rendering takes over stdout, so that is done one by one.
+        made = {name: (name, stage, staging.objects(name, stage)) for name, stage in STAGES.items()}
+        threads = [threading.Thread(target=staging.start, args=made[name]) for name in made if name not in IN_ORDER]
+        for thread in threads:
+            thread.start()
+        for name in IN_ORDER:
+            staging.start(*made[name])
+            second = int(time.time())
+            until("the next second", lambda second=second: int(time.time()) > second)
+        for thread in threads:
+            thread.join()
+        yield staging
+    finally:
+        is_over.set()
+        if heart.ident is not None:
+            heart.join()
+        staging.clean()

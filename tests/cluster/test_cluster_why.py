@@ -1,0 +1,97 @@
+"""``why`` names the right cause first: failures staged on a real cluster, side by side, and each judged by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kubectl_ddp.cli.group import root
+from kubectl_ddp.cluster.api import Api
+from tests.cluster.live_cluster import Json, Namespace, namespace, until
+from tests.cluster.staged_failures import STAGES, Staging, staged
+
+pytestmark = [pytest.mark.xdist_group("why"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def stages(api: Api, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staging]:
+    with namespace(api, image, tmp_path_factory.mktemp("why")) as space, staged(space) as staging:
+        yield staging
+
+
+def diagnosis(space: Namespace, name: str) -> Json:
+    done = CliRunner().invoke(root(), ["why", "-n", space.name, name, "-o", "json"])
+    assert done.stdout, (done.output, done.exception)
+    told: Json = json.loads(done.stdout)
+    assert done.exit_code == told["exitCode"]
+    return told
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_right_cause_is_named_first(stages: Staging, name: str) -> None:
+    stage = STAGES[name]
+    told: Json = {}
+
+    def is_right() -> bool:
+        told.update(diagnosis(stages.space, name))
+        first = told["findings"][0] if told["findings"] else {}
+        return first.get("cause") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
+
+    try:
+        until("the right answer", is_right, seconds=100)
+    except AssertionError as error:
+        raise AssertionError(json.dumps(told, indent=1)) from error
+    assert told["exitCode"] == stage.code, json.dumps(told, indent=1)
+    assert told["findings"][0]["help"]
+
+
+def test_the_answer_for_a_person_begins_with_the_cause_and_ends_with_its_code(stages: Staging) -> None:
+    done = stages.space.ddp("why", "suspended")
+    assert done.code == 12
+    lines = done.out.splitlines()
+    assert lines[0].startswith("Job suspended (")
+    assert lines[2].startswith("1. suspended: It is suspended")
+    assert any("kubectl-ddp resume suspended" in line for line in lines)
+
+
+def test_who_may_see_little_is_told_what_could_not_be_looked_at(stages: Staging) -> None:
+    space = stages.space
+    kubeconfig = str(space.kubeconfig_of_nobody())
+    rules = [
+        {"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    ]
+    group = "rbac.authorization.k8s.io"
+    space.api.create(space.path(f"{group}/v1", "roles"), {"metadata": {"name": "little"}, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": "nobody", "namespace": space.name}
+    bound = {"roleRef": {"apiGroup": group, "kind": "Role", "name": "little"}, "subjects": [subject]}
+    space.api.create(space.path(f"{group}/v1", "rolebindings"), {"metadata": {"name": "little"}, **bound})
+    until("the binding", lambda: space.ddp("status", "gpus", "--kubeconfig", kubeconfig).code == 0, seconds=20)
+    done = space.ddp("why", "gpus", "--kubeconfig", kubeconfig)
+    assert done.code == 13, done.err
+    assert "1. unschedulable: Pod gpus-worker-0 fits no node" in done.out
+    unseen = [line for line in done.err.splitlines() if line.startswith("Not looked at: ")]
+    assert any("list nodes" in line for line in unseen)
+    assert any(f"list events in namespace '{space.name}'" in line for line in unseen)
+
+
+def test_the_first_error_is_told_after_the_pods_are_gone(stages: Staging) -> None:
+    space = stages.space
+    assert not stages.backend.job("pods-gone").pods
+    error = space.ddp("logs", "pods-gone", "--first-error").ok().out
+    assert "ValueError: the 7th layer has no name" in error
+    assert "raise ValueError" in error
+    waited = space.ddp("wait", "pods-gone", "--for=complete")
+    assert (waited.code, "the 7th layer has no name" in waited.err) == (10, True)
+    state = space.ddp("status", "pods-gone", "-o", "json").ok().json
+    assert (state["state"], state["first_error"]["rank"]) == ("Failed", 0)
+
+
+def test_the_kubeconfig_is_not_needed_for_help(tmp_path: Path) -> None:
+    done = CliRunner().invoke(root(), ["why", "--help"], env={"KUBECONFIG": str(tmp_path)})
+    assert done.exit_code == 0
+    assert "likeliest cause first" in " ".join(done.output.split())

@@ -1,0 +1,122 @@
+"""What a checkup makes of what was seen, and the Role that it asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.doctor import cluster, laptop
+from kubectl_ddp.doctor.model import Look, Verdict
+from kubectl_ddp.doctor.rights import Right, rights, role, subject
+
+READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
+SICK = READY | {"status": {}}
+OPERATOR = "control-plane=kubeflow-training-operator"
+FACTS = cluster.ClusterFacts(
+    where="lab",
+    server="https://cluster.example.com",
+    namespace="team",
+    version="v1.36.3",
+    user="ada",
+    groups={"kubeflow.org": "v1", "batch": "v1", "monitoring.coreos.com": "v1"},
+    labels={"pod-security.kubernetes.io/enforce": "restricted"},
+    has_namespace=True,
+    operators={OPERATOR: [READY]},
+    daemons=["calico-node"],
+    gpus=16,
+    nodes=2,
+)
+LAPTOP = laptop.LaptopFacts(
+    python="python",
+    kubectl="v1.36.3",
+    plugin="/bin/kubectl-ddp",
+    completion="/bin/kubectl_complete-ddp",
+    torch="2.13.0+cpu",
+    is_torch=True,
+    gpus=0,
+    shm=1 << 30,
+    jobs="/home/ada",
+    is_writable=True,
+)
+
+
+def verdicts(found: list[Look]) -> dict[str, Verdict]:
+    return {look.what: look.verdict for look in found}
+
+
+def of_cluster(**changes: Any) -> dict[str, Verdict]:
+    return verdicts(list(cluster.looks(dataclasses.replace(FACTS, **changes))))
+
+
+def test_where_all_is_well_nothing_is_marked() -> None:
+    assert set(of_cluster().values()) == {Verdict.OK}
+    assert set(verdicts(list(laptop.looks(LAPTOP))).values()) == {Verdict.OK}
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "verdict"),
+    [
+        ({"has_namespace": False}, "namespace", Verdict.FAIL),
+        ({"operators": {OPERATOR: []}}, "engine pytorchjob", Verdict.FAIL),
+        ({"operators": {OPERATOR: [SICK]}}, "engine pytorchjob", Verdict.FAIL),
+        ({"operators": {OPERATOR: None}}, "engine pytorchjob", Verdict.WARN),
+        ({"daemons": []}, "NetworkPolicy", Verdict.WARN),
+        ({"daemons": None}, "NetworkPolicy", Verdict.WARN),
+        ({"version": "v1.29.0"}, "API server", Verdict.WARN),
+        ({"nodes": 0}, "nodes", Verdict.FAIL),
+        ({"groups": {"batch": "v1"}}, "Prometheus", Verdict.WARN),
+    ],
+)
+def test_what_a_cluster_lacks_is_marked(changes: dict[str, Any], what: str, verdict: Verdict) -> None:
+    assert of_cluster(**changes)[what] == verdict
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "verdict"),
+    [
+        ({"kubectl": ""}, "kubectl", Verdict.WARN),
+        ({"completion": ""}, "plugin", Verdict.WARN),
+        ({"is_torch": False, "torch": "No module named 'torch'"}, "torch", Verdict.WARN),
+        ({"torch": "2.9.1"}, "torch", Verdict.WARN),
+        ({"shm": 1 << 20}, "/dev/shm", Verdict.WARN),
+        ({"is_writable": False}, "local jobs", Verdict.FAIL),
+    ],
+)
+def test_what_a_machine_lacks_is_marked(changes: dict[str, Any], what: str, verdict: Verdict) -> None:
+    assert verdicts(list(laptop.looks(dataclasses.replace(LAPTOP, **changes))))[what] == verdict
+
+
+def test_rights_that_are_missing_are_all_named_at_once_and_only_needed_ones_fail() -> None:
+    missing = [
+        Right(purpose="submit", verb="create", group="kubeflow.org", resource="pytorchjobs"),
+        Right(purpose="submit", verb="create", resource="services"),
+        Right(purpose="why (nodes, queues)", verb="list", resource="nodes", is_everywhere=True),
+    ]
+    found = {look.what: look for look in cluster.looks(dataclasses.replace(FACTS, missing=missing))}
+    assert found["rights: submit"].verdict == Verdict.FAIL
+    assert found["rights: submit"].found == "missing: create pytorchjobs.kubeflow.org, create services"
+    assert found["rights: why (nodes, queues)"].verdict == Verdict.WARN
+
+
+def test_the_role_grants_what_is_missing_and_no_more_to_who_asks() -> None:
+    missing = [
+        Right(purpose="submit", verb="create", resource="services"),
+        Right(purpose="submit", verb="patch", resource="services"),
+        Right(purpose="why", verb="list", resource="nodes", is_everywhere=True),
+    ]
+    made = role(missing, namespace="team", subject=subject("system:serviceaccount:ci:runner"))
+    assert [each["kind"] for each in made] == ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]
+    assert made[0]["rules"] == [{"apiGroups": [""], "resources": ["services"], "verbs": ["create", "patch"]}]
+    assert made[0]["metadata"] == {"name": "kubectl-ddp", "namespace": "team"}
+    assert made[1]["subjects"] == [{"kind": "ServiceAccount", "namespace": "ci", "name": "runner"}]
+    assert made[3]["metadata"] == {"name": "kubectl-ddp"}
+    assert role([], namespace="team", subject={}) == []
+    assert subject("ada")["kind"] == "User"
+
+
+def test_no_right_is_asked_about_twice_and_what_is_not_served_is_not_asked_about() -> None:
+    asked = rights(["job"], has_monitors=False, has_queues=False)
+    assert len(set(asked)) == len(asked)
+    assert {right.group for right in asked} == {"", "batch", "networking.k8s.io"}

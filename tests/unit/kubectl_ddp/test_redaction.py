@@ -1,0 +1,55 @@
+"""What leaves in a bundle holds no secret that can be told by its name or its form."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kubectl_ddp.redaction import HIDDEN, redact, redact_text
+
+SECRETS = (
+    "hf_" + "a1B2" * 8,
+    "AKIA" + "ABCD1234EFGH5678",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
+)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_what_looks_like_a_secret_is_taken_out_wherever_it_stands(secret: str) -> None:
+    assert secret not in redact_text(f"login with {secret} worked")
+    assert secret not in json.dumps(redact({"spec": {"args": ["--login", secret]}}))
+
+
+def test_a_variable_with_the_name_of_a_secret_loses_its_value_and_others_keep_theirs() -> None:
+    env = [
+        {"name": "WANDB_API_KEY", "value": "12345"},
+        {"name": "NCCL_DEBUG", "value": "INFO"},
+        {"name": "MAX_TOKENS", "value": "2048"},
+        {"name": "HUB_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+    ]
+    values = {each["name"]: each for each in redact({"env": env})["env"]}
+    assert values["WANDB_API_KEY"]["value"] == HIDDEN
+    assert (values["NCCL_DEBUG"]["value"], values["MAX_TOKENS"]["value"]) == ("INFO", "2048")
+    assert values["HUB_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+
+
+def test_the_specification_in_the_annotation_is_redacted_too() -> None:
+    text = json.dumps({"env": {"DB_PASSWORD": "correct-horse", "BATCH": "64"}})
+    shown = redact({"metadata": {"annotations": {"ddp.dev/spec": text}}})["metadata"]["annotations"]["ddp.dev/spec"]
+    assert ("correct-horse" in shown, '"BATCH": "64"' in shown) == (False, True)
+
+
+def test_a_secrets_data_and_what_was_applied_last_never_leave() -> None:
+    secret = {"kind": "Secret", "metadata": {"name": "hub"}, "data": {"a": "Yg=="}, "stringData": {"c": "d"}}
+    assert redact(secret) == {"kind": "Secret", "metadata": {"name": "hub"}}
+    last = "kubectl.kubernetes.io/last-applied-configuration"
+    assert redact({"metadata": {"annotations": {last: "{}", "kept": "x"}, "managedFields": []}}) == {
+        "metadata": {"annotations": {"kept": "x"}}
+    }
+
+
+def test_plain_words_stay_as_they_are() -> None:
+    for text in ("the tokenizer token count is 12345678", "step 10: loss 0.5", "secret sharing is a field"):
+        assert redact_text(text) == text

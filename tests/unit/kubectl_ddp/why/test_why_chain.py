@@ -1,0 +1,255 @@
+"""Findings are pure: facts in, causes in order out. What a real cluster says is judged in tests/cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.exposition import parse
+from kubectl_ddp.ranks import RankActivity
+from kubectl_ddp.state import job_state
+from kubectl_ddp.surroundings import Around, Surroundings
+from kubectl_ddp.why.chain import CHECKS, findings
+from kubectl_ddp.why.facts import Facts
+from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.placing import predicates_of
+from tests.kube_objects import (
+    CREATED_EPOCH,
+    job,
+    job_metrics,
+    pod,
+    pod_metrics,
+    rank_metrics,
+    running,
+    terminated,
+    waiting,
+)
+
+NOW = CREATED_EPOCH + 600
+LATER = "2026-01-02T03:10:05Z"
+
+
+def facts(
+    root: Object,
+    *pods: Object,
+    around: Mapping[Around, tuple[Object, ...]] | None = None,
+    metrics: Mapping[str, str] | None = None,
+    lines: Mapping[str, tuple[str, ...]] | None = None,
+    now: float = NOW,
+) -> Facts:
+    samples = {name: parse(text) for name, text in (metrics or {}).items()}
+    snapshot = Snapshot(root, pods)
+    return Facts(
+        snapshot=snapshot,
+        state=job_state(snapshot, samples, where="test"),
+        now=now,
+        around=Surroundings(found={Around.EVENTS: (), **(around or {})}),
+        samples=samples,
+        lines=lines or {},
+    )
+
+
+def first(known: Facts) -> Finding:
+    return findings(known)[0]
+
+
+def event(reason: str, message: str, name: str = "digits-worker-0", *, kind: str = "Pod", uid: str = "gone") -> Object:
+    about = {"kind": kind, "name": name, "uid": uid}
+    return {"metadata": {"uid": f"{reason}-{name}"}, "reason": reason, "message": message, "involvedObject": about} | {
+        "lastTimestamp": LATER
+    }
+
+
+def refused(message: str, index: int = 0) -> Object:
+    made = pod(index, waiting())
+    made["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    ]
+    made["spec"].pop("nodeName")
+    return made
+
+
+def trains() -> dict[str, str]:
+    return {
+        "digits-worker-0": pod_metrics() + job_metrics() + rank_metrics(0, last_step=NOW - 1),
+        "digits-worker-1": pod_metrics() + rank_metrics(1, last_step=NOW - 1),
+    }
+
+
+def test_a_job_that_trains_is_said_to_and_exits_0() -> None:
+    found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=trains()))
+    assert (found.cause, found.code) == (Cause.RUNNING, 0)
+    assert "step 10 of 100" in found.sentence
+
+
+def test_what_an_elastic_job_can_do_without_comes_after_that_it_runs() -> None:
+    lacks = refused("0/2 nodes are available: 2 Insufficient cpu.", 1)
+    found = findings(facts(job("Created", "Running"), pod(0), lacks, metrics=trains()))
+    assert [(each.cause, each.is_aside) for each in found] == [(Cause.RUNNING, False), (Cause.UNSCHEDULABLE, True)]
+
+
+def test_ranks_that_have_not_stepped_for_long_hang_and_those_behind_are_named() -> None:
+    metrics = {
+        "digits-worker-0": pod_metrics() + rank_metrics(0, step=10, last_step=NOW - 300),
+        "digits-worker-1": pod_metrics() + rank_metrics(1, step=9, last_step=NOW - 301),
+    }
+    found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics))
+    assert (found.cause, found.code) == (Cause.HANG, 14)
+    assert "300s" in found.sentence or "5m" in found.sentence
+    assert "rank 1 on digits-worker-1 is at step 9, others at 10" in found.evidence
+
+
+def test_a_hang_that_the_launcher_named_is_over_when_ranks_have_stepped_since() -> None:
+    line = (f"{LATER} hang: rank 1 on digits-worker-1 did not enter all_reduce #8; the others wait for it",)
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), lines={"digits-worker-0": line})
+    assert first(known).cause is Cause.RUNNING
+    mute = {name: pod_metrics() for name in trains()}
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=mute, lines={"digits-worker-0": line})
+    assert (first(known).cause, "did not enter all_reduce #8" in first(known).sentence) == (Cause.HANG, True)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "0/3 nodes are available: 1 node(s) had untolerated taint {a: b}, 2 Insufficient a.b/gpu. preemption: x",
+            {"had untolerated taint {a: b}": 1, "Insufficient a.b/gpu": 2},
+        ),
+        (
+            "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate",
+            {"didn't match Pod's node affinity/selector": 2},
+        ),
+        ("running PreBind plugin failed", {}),
+    ],
+)
+def test_the_schedulers_message_is_taken_apart_by_predicate(message: str, expected: dict[str, int]) -> None:
+    assert predicates_of(message) == expected
+
+
+def test_each_node_is_told_with_its_own_reason() -> None:
+    wants = refused("0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {dedicated: x}.")
+    wants["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1500m"}}
+    ready = [{"type": "Ready", "status": "True"}]
+
+    def node(name: str, **spec: Any) -> Object:
+        return {
+            "metadata": {"name": name},
+            "spec": spec,
+            "status": {"allocatable": {"cpu": "2"}, "conditions": ready},
+        }
+
+    other = {
+        "metadata": {"name": "other"},
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "1"}}}]},
+    }
+    around = {
+        Around.NODES: (node("n1"), node("n2", taints=[{"key": "dedicated", "value": "x", "effect": "NoSchedule"}])),
+        Around.BOUND: (other,),
+    }
+    found = first(facts(job("Created"), wants, around=around))
+    assert found.cause is Cause.UNSCHEDULABLE
+    assert "n1: cpu: asks 1500m, has 1 free of 2" in found.evidence
+    assert "n2: taint dedicated=x:NoSchedule" in found.evidence
+
+
+def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
+    sick = {
+        "metadata": {"name": "training-operator-1", "namespace": "kubeflow"},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [
+                {"restartCount": 7, "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m"}}}
+            ],
+        },
+    }
+    bare = job()
+    bare["status"] = {}
+    found = first(facts(bare, around={Around.OPERATOR: (sick,)}))
+    assert (found.cause, found.code) == (Cause.OPERATOR, 13)
+    assert "does not run as it should" in found.sentence
+    assert found.evidence[0] == "pod kubeflow/training-operator-1: CrashLoopBackOff after 7 restarts: back-off 5m"
+    assert "kubectl -n kubeflow logs -l control-plane=kubeflow-training-operator" in found.help
+    assert "is not running in this cluster" in first(facts(bare, around={Around.OPERATOR: ()})).sentence
+    young = facts(bare, around={Around.OPERATOR: ()}, now=CREATED_EPOCH + 2)
+    assert first(young).cause is not Cause.OPERATOR
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "cause"),
+    [
+        ("Preempted", "Preempted by pod other on node n1", Cause.PREEMPTED),
+        ("Evicted", "The node was low on resource: memory.", Cause.EVICTED),
+        ("TaintManagerEviction", "Marking for deletion Pod team/digits-worker-0", Cause.NODE_LOST),
+    ],
+)
+def test_what_became_of_a_pod_that_is_gone_is_told_by_its_events_and_is_past_once_another_runs(
+    reason: str, message: str, cause: Cause
+) -> None:
+    around: dict[Around, tuple[Object, ...]] = {Around.EVENTS: (event(reason, message),)}
+    pending = refused("0/2 nodes are available: 2 Insufficient cpu.")
+    found = findings(facts(job("Created", "Restarting"), pending, pod(1), around=around))
+    assert [each.cause for each in found][:2] == [cause, Cause.UNSCHEDULABLE]
+    again = facts(job("Created", "Running"), pod(0), pod(1), around=around, metrics=trains())
+    assert first(again).cause is Cause.RUNNING
+
+
+def test_events_of_a_job_whose_name_only_begins_alike_are_not_this_jobs() -> None:
+    around: dict[Around, tuple[Object, ...]] = {
+        Around.EVENTS: (event("Evicted", "low on memory", "digits-two-worker-0"),)
+    }
+    assert first(facts(job("Created"), pod(0, waiting()), around=around)).cause is Cause.STARTING
+
+
+def test_events_of_an_earlier_job_of_the_same_name_are_not_this_jobs() -> None:
+    old = event("Evicted", "low on memory") | {"lastTimestamp": "2026-01-02T03:00:00Z"}
+    assert first(facts(job("Created"), pod(0, waiting()), around={Around.EVENTS: (old,)})).cause is Cause.STARTING
+
+
+def test_the_first_error_exits_with_whose_fault_it_was() -> None:
+    told = {"rank": 3, "message": "ValueError: no", "reason": "python_exception", "timestamp": 1.0}
+    users = facts(job("Created", "Failed"), pod(0, terminated(1, told)))
+    assert (first(users).cause, first(users).code) == (Cause.ERROR, 10)
+    died = told | {"message": "died of SIGKILL", "reason": "sigkill", "exit_code": 137}
+    infrastructure = facts(job("Created", "Failed"), pod(0, terminated(137, died)))
+    assert (first(infrastructure).cause, first(infrastructure).code) == (Cause.ERROR, 11)
+
+
+def test_a_failed_job_of_which_nothing_is_left_says_so() -> None:
+    found = first(facts(job("Created", "Failed")))
+    assert (found.cause, found.code) == (Cause.ERROR, 11)
+    assert "no pod is left" in found.sentence
+
+
+def test_an_unwell_node_is_told_besides_a_job_that_runs() -> None:
+    node = {
+        "metadata": {"name": "node-0"},
+        "spec": {},
+        "status": {
+            "conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "XidCriticalError", "status": "True", "message": "Xid 79: GPU has fallen off the bus"},
+            ]
+        },
+    }
+    found = findings(facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={Around.NODES: (node,)}))
+    assert [each.cause for each in found] == [Cause.RUNNING, Cause.NODE_UNWELL]
+    assert "Xid 79" in found[1].evidence[0]
+
+
+def test_no_check_stumbles_over_objects_that_say_next_to_nothing() -> None:
+    bare = {"metadata": {"name": "digits-worker-0", "labels": {"ddp.dev/role": "worker"}}, "spec": {"containers": []}}
+    for root in (job(), job("Created"), job("Failed"), job("Suspended")):
+        known = facts(root, bare)
+        for check in CHECKS:
+            assert all(finding.sentence.endswith(".") for finding in check(known)), check
+
+
+def test_a_stopped_rank_is_evidence_of_a_hang() -> None:
+    text = rank_metrics(0, last_step=NOW - 400) + 'ddp_rank_stopped{ddp_job="digits",rank="0"} 1\n'
+    known = facts(job("Created", "Running"), pod(0, running()), metrics={"digits-worker-0": pod_metrics() + text})
+    assert known.state.ranks[0].state is RankActivity.STOPPED
+    assert "rank 0 on digits-worker-0 is stopped" in first(known).evidence
