@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.backend import _whole
-from kubectl_ddp.errors import DdpError
+from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.why.model import Cause
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
 from tests.rendered import store_job, worker_template
@@ -35,6 +36,7 @@ IDLE: Final = ("--command", "sleep 3600")
 KUEUE: Final = "kueue.x-k8s.io/v1beta2"
 TAINT: Final = "why.example.com/staged"
 LIVING: Final = ("tainted", "full")
+AT_ONCE: Final = 12
 HEARTBEAT_SECONDS: Final = 4.0
 NOT_NEEDED: Final = frozenset({"PodMonitor", "NetworkPolicy"})
 NO_STORE: Final = NOT_NEEDED | {"Service"}
@@ -174,7 +176,14 @@ class Staging:
 
     def start(self, name: str, stage: Stage, objects: list[Json]) -> None:
         """Make it, and do to it what is to be done."""
-        self.backend.submit(objects)
+
+        def is_taken() -> bool:
+            with contextlib.suppress(Unreachable):  # a webhook of an operator that is just being started anew
+                self.backend.submit(objects)
+                return True
+            return False
+
+        until(f"the submission of {name}", is_taken, seconds=60)
         stage.after(self, name)
 
     @property
@@ -377,9 +386,9 @@ RAISE: Final = "raise ValueError('the 7th layer has no name')\n"
 HANG: Final = """
 import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-for _ in range(30):
+for _ in range(60):
     dist.all_reduce(torch.ones(1))
-    time.sleep(0.02)
+    time.sleep(0.1)
 if dist.get_rank() == 1:
     time.sleep(3600)
 dist.all_reduce(torch.ones(1))
@@ -592,24 +601,25 @@ def staged(space: Namespace) -> Iterator[Staging]:
     """All of them, side by side."""
     staging = Staging(space)
     is_over = threading.Event()
+    pool = ThreadPoolExecutor(AT_ONCE)
     heart = threading.Thread(target=staging.keep_alive, args=(is_over,))
     try:
         staging.prepare()
         heart.start()
         # Rendering takes over stdout, so that is done one by one.
         made = {name: (name, stage, staging.objects(name, stage)) for name, stage in STAGES.items()}
-        threads = [threading.Thread(target=staging.start, args=made[name]) for name in made if name not in IN_ORDER]
-        for thread in threads:
-            thread.start()
+        # Not all at once either: a hundred pods in one second are much for a small machine.
+        starts = [pool.submit(staging.start, *made[name]) for name in made if name not in IN_ORDER]
         for name in IN_ORDER:
             staging.start(*made[name])
             second = int(time.time())
             until("the next second", lambda second=second: int(time.time()) > second)
-        for thread in threads:
-            thread.join()
+        for start in starts:
+            start.result()
         yield staging
     finally:
         is_over.set()
+        pool.shutdown(cancel_futures=True)
         if heart.ident is not None:
             heart.join()
         staging.clean()

@@ -1,0 +1,68 @@
+"""``bundle`` and ``doctor`` on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import yaml
+
+from tests.cluster.live_cluster import Namespace, until
+
+NAP = (
+    *("--nnodes", "1", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi"),
+    *("--env", "HF_TOKEN=hf_0123456789abcdef0123", "--env", "NOTE=kept", "--command", "echo password=correct-horse"),
+)
+
+
+def test_a_bundle_holds_what_a_colleague_needs_and_no_secret(space: Namespace, tmp_path: Path) -> None:
+    space.ddp("submit", "--name", "nap", "--image", space.image, *NAP).ok()
+    space.ddp("wait", "nap", "--for=complete", "--timeout", "120s").ok()
+    path = tmp_path / "nap.tar.gz"
+    done = space.ddp("bundle", "nap", "--file", str(path)).ok()
+    assert done.out == f"{path}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(path) as archive:
+        files = {
+            member.name.partition("/")[2]: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in archive.getmembers()
+        }
+    assert {"why.txt", "why.json", "status.txt", "status.json", "versions.json", "events.json"} <= files.keys()
+    assert {"objects/job.json", "objects/pods/nap-worker-0.json", "logs/nap-worker-0.log"} <= files.keys()
+    assert "around/nodes.json" in files
+    assert json.loads(files["why.json"])["cause"] == "finished"
+    assert json.loads(files["objects/job.json"])["metadata"]["name"] == "nap"
+    assert space.image in files["versions.json"]
+    everything = "\n".join(files.values())
+    assert ("hf_0123456789abcdef0123" in everything, "correct-horse" in everything) == (False, False)
+    assert "kept" in everything
+
+
+def test_a_doctor_finds_this_cluster_fit(space: Namespace) -> None:
+    done = space.ddp("doctor", "-o", "json")
+    looks = {look["what"]: look for look in done.json["looks"]}
+    assert done.code == 0, [look for look in looks.values() if look["verdict"] == "fail"]
+    assert looks["API server"]["verdict"] == "ok"
+    assert "Pod Security restricted" in looks["namespace"]["found"]
+    assert looks["engine pytorchjob"]["verdict"] == "ok"
+    assert looks["rights: submit"]["verdict"] == "ok"
+    assert done.json["roles"] == []
+
+
+def test_a_doctor_lists_every_right_that_is_missing_and_the_role_it_asks_for_is_enough(space: Namespace) -> None:
+    kubeconfig = str(space.kubeconfig_of_nobody())
+    done = space.ddp("doctor", "--kubeconfig", kubeconfig)
+    assert done.code == 4
+    assert "rights: submit" in done.err
+    assert "create pytorchjobs.kubeflow.org" in done.out
+    made = [each for each in yaml.safe_load_all(done.out[done.out.index("# What is missing") :]) if each]
+    group = "rbac.authorization.k8s.io/v1"
+    plurals = {"Role": "roles", "RoleBinding": "rolebindings"}
+    for item in made:
+        if item["kind"] in plurals:
+            space.api.create(space.path(group, plurals[item["kind"]]), item)
+    until("the rights", lambda: space.ddp("doctor", "--kubeconfig", kubeconfig).code == 0, seconds=30)
+    submitted = space.ddp("submit", "--name", "nap", "--image", space.image, "--kubeconfig", kubeconfig, *NAP).ok()
+    assert "nap" in submitted.out
+    space.ddp("delete", "nap", "--kubeconfig", kubeconfig, "--yes").ok()
