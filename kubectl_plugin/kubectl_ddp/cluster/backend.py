@@ -27,8 +27,8 @@ from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, Usage
 from kubectl_ddp.program import program
 
 if TYPE_CHECKING:
-    from kubectl_ddp.render.choose import Facts, Kind
     from kubectl_ddp.doctor.cluster import ClusterFacts
+    from kubectl_ddp.render.choose import Facts, Kind
     from kubectl_ddp.surroundings import Around, Surroundings
 
 METRICS_SECONDS: Final = 5.0

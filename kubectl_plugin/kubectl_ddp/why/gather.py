@@ -30,7 +30,7 @@ def gather(
 
     Raises NotFound, and what else reading the job itself is refused with.
     """
-    snapshot = backend.job(name)
+    snapshot = backend.job(name, events=False)  # they are read with what stands around it
     around: list[Surroundings] = []
     lines: dict[str, tuple[str, ...]] = {}
     kinds = wanted(snapshot) | also
