@@ -24,7 +24,7 @@ from kubectl_ddp.redaction import redact, redact_text
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.version import version
 from kubectl_ddp.why.chain import findings
-from kubectl_ddp.why.facts import Facts
+from kubectl_ddp.why.facts import Facts, identity
 from kubectl_ddp.why.gather import gather
 from kubectl_ddp.why.tell import document, text
 
@@ -122,10 +122,7 @@ def _kubelet(node: Object) -> str:
 
 def _events(facts: Facts) -> Sequence[Object]:
     """Those of the namespace whose object's name begins with the job's; others are other people's."""
-    all_of_them = {
-        str(event["metadata"].get("uid", id(event))): event
-        for event in (*facts.snapshot.events, *facts.around.of(Around.EVENTS))
-    }
+    all_of_them = {identity(event): event for event in (*facts.snapshot.events, *facts.around.of(Around.EVENTS))}
     return [
         event
         for event in all_of_them.values()

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.slim import without_managers
 from kubectl_ddp.doctor.cluster import ClusterFacts, engines
 from kubectl_ddp.doctor.rights import Right, rights
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound
@@ -64,7 +65,8 @@ def _seen(read: Callable[[], T]) -> T | None:
 
 
 def _items(api: Api, path: str, selector: str = "") -> list[Object]:
-    return api.items(path, **({"labelSelector": selector} if selector else {}))[0]
+    query = {"labelSelector": selector} if selector else {}
+    return api.items(path, reduce=without_managers, **query)[0]
 
 
 def _namespace(api: Api, namespace: str) -> tuple[bool, dict[str, str] | None]:

@@ -128,8 +128,8 @@ class Facts:
     def events(self, *reasons: str) -> list[Object]:
         """Events of this run about the job or what was made of it, with one of these reasons, oldest first."""
         mine = [event for event in (*self.snapshot.events, *self.around.of(Around.EVENTS)) if self._is_mine(event)]
-        by_uid = {event["metadata"].get("uid", id(event)): event for event in mine if event.get("reason") in reasons}
-        return sorted(by_uid.values(), key=lambda event: moment_of(event) or 0.0)
+        distinct = {identity(event): event for event in mine if event.get("reason") in reasons}
+        return sorted(distinct.values(), key=lambda event: moment_of(event) or 0.0)
 
     def pod(self, name: str) -> Object | None:
         """The present pod of this name."""
@@ -152,8 +152,16 @@ def moment_of(event: Object) -> float | None:
     """When an event was seen last, as Unix time."""
     series = (event.get("series") or {}).get("lastObservedTime")
     return epoch(
-        series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+        series
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or (event.get("metadata") or {}).get("creationTimestamp")
     )
+
+
+def identity(event: Object) -> str | int:
+    """What tells an event from the others: its uid; those of a local job have none."""
+    return str((event.get("metadata") or {}).get("uid", "")) or id(event)
 
 
 def said(event: Object) -> str:
