@@ -7,7 +7,7 @@ from typing import Final
 
 from kubectl_ddp.why import containers, ending, failing, holding, placing, queue, training
 from kubectl_ddp.why.facts import Facts
-from kubectl_ddp.why.model import Finding
+from kubectl_ddp.why.model import Cause, Finding
 
 Check = Callable[[Facts], Iterator[Finding]]
 
@@ -45,7 +45,13 @@ CHECKS: Final[tuple[Check, ...]] = (
 """Each looks at the facts and nothing else, and yields what it is sure of; the order here means nothing."""
 
 
+LAST_RESORTS: Final = frozenset({Cause.STARTING, Cause.RUNNING})
+"""What is said only where nothing else is the matter."""
+
+
 def findings(facts: Facts) -> tuple[Finding, ...]:
     """What is the matter with a job, what explains the most first."""
     found = [finding for check in CHECKS for finding in check(facts)]
-    return tuple(sorted(found, key=lambda finding: finding.order))
+    is_troubled = any(not finding.is_aside and finding.cause not in LAST_RESORTS for finding in found)
+    told = [finding for finding in found if not (is_troubled and finding.cause in LAST_RESORTS)]
+    return tuple(sorted(told, key=lambda finding: finding.order))

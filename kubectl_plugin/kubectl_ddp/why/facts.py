@@ -86,6 +86,11 @@ class Facts:
         return evidence.workers(self.pods)
 
     @property
+    def is_on_cluster(self) -> bool:
+        """Whether operators, queues and stores stand around it; on one machine its engine is all of them."""
+        return bool(self.around.found or self.around.unseen)
+
+    @property
     def age(self) -> float:
         """Seconds since the job was made."""
         return self.state.age(self.now) or 0.0

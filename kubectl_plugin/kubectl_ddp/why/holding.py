@@ -28,7 +28,7 @@ _REFUSED: Final = re.compile(
 
 def operator(facts: Facts) -> Iterator[Finding]:
     """Nobody acts on the job."""
-    if facts.is_over or not facts.around.saw(Around.EVENTS) or facts.age < PATIENCE_SECONDS:
+    if facts.is_over or not facts.is_on_cluster or facts.age < PATIENCE_SECONDS:
         return
     is_untouched = not facts.job.get("status") and not facts.snapshot.pods and not _is_held(facts.job)
     kind = roots.kind_of(facts.job) or roots.PYTORCHJOB

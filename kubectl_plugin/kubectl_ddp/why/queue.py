@@ -80,7 +80,15 @@ def _holds(item: Object, kind: str) -> bool:
 
 def _not_taken(facts: Facts, queue: str) -> Iterator[Finding]:
     """Kueue has made no Workload of it."""
-    if not facts.around.saw(Around.WORKLOADS) or facts.age < PATIENCE_SECONDS:
+    if not facts.around.saw(Around.WORKLOADS):
+        yield Finding(
+            cause=Cause.QUEUED,
+            sentence=f"It waits in the queue '{queue}'; for what, its Workload would say, which may not be read.",
+            help=f"'{program()} doctor' names the right to ask for.",
+            is_aside=facts.trains,
+        )
+        return
+    if facts.age < PATIENCE_SECONDS:
         return
     controllers = facts.around.of(Around.QUEUE_CONTROLLER)
     evidence = [state_of(pod) for pod in controllers if not _holds(pod, "Ready")]

@@ -73,7 +73,7 @@ def _behind(facts: Facts) -> list[str]:
 
 def store(facts: Facts) -> Iterator[Finding]:
     """The ranks cannot meet: where they meet does not run, or nobody reaches it."""
-    if not _is_forming(facts) or not facts.around.saw(Around.EVENTS):  # on one machine the engine starts it
+    if not _is_forming(facts) or not facts.is_on_cluster:
         return
     pods = [pod for pod in stores(facts.pods) if pod.get("status", {}).get("phase") == "Running"]
     is_absent = not pods and facts.age > STORE_SECONDS

@@ -10,6 +10,7 @@ import pytest
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.exposition import parse
 from kubectl_ddp.ranks import RankActivity
+from kubectl_ddp.render.gangs import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.state import job_state
 from kubectl_ddp.surroundings import Around, Surroundings
 from kubectl_ddp.why.chain import CHECKS, findings
@@ -253,3 +254,45 @@ def test_a_stopped_rank_is_evidence_of_a_hang() -> None:
     known = facts(job("Created", "Running"), pod(0, running()), metrics={"digits-worker-0": pod_metrics() + text})
     assert known.state.ranks[0].state is RankActivity.STOPPED
     assert "rank 0 on digits-worker-0 is stopped" in first(known).evidence
+
+
+def test_what_may_not_be_read_of_a_queue_is_said_and_the_queue_named() -> None:
+    waits = job("Suspended", run_policy={"suspend": True}, metadata={"labels": {QUEUE: "team"}})
+    found = findings(facts(waits, around={}))
+    assert [each.cause for each in found] == [Cause.QUEUED]
+    assert "'team'" in found[0].sentence
+
+
+def test_who_waits_before_a_job_is_told_by_priority_and_age_and_not_by_the_order_of_conditions() -> None:
+    def workload(name: str, moment: str, priority: int, *conditions: str) -> Object:
+        return {
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "creationTimestamp": moment,
+                "ownerReferences": [{"uid": "u-1" if name == "mine" else name, "name": name}],
+            },
+            "spec": {"queueName": "team", "priority": priority, "podSets": [{"count": 2}]},
+            "status": {
+                "conditions": [{"type": each, "status": "True"} for each in conditions],
+                "admission": {"clusterQueue": "lab"},
+            },
+        }
+
+    around: dict[Around, tuple[Object, ...]] = {
+        Around.LOCAL_QUEUES: ({"metadata": {"name": "team", "namespace": "team"}, "spec": {"clusterQueue": "lab"}},),
+        Around.WORKLOADS: (
+            workload("mine", "2026-01-02T03:05:00Z", 0),
+            workload("later", "2026-01-02T03:06:00Z", 0),
+            workload("important", "2026-01-02T03:07:00Z", 9),
+            workload("holder", "2026-01-02T03:00:00Z", 0, "Admitted", "QuotaReserved", "PodsReady"),
+            workload("ended", "2026-01-02T03:00:00Z", 0, "QuotaReserved", "Finished"),
+        ),
+    }
+    waits = job("Suspended", run_policy={"suspend": True}, metadata={"labels": {QUEUE: "team"}})
+    found = first(facts(waits, around=around))
+    assert found.sentence == "It waits for quota in the queue 'team', 1 ahead of it."
+    assert found.evidence == (
+        "ahead of it: important in namespace team (2 pods, priority 9)",
+        "holds quota: holder in namespace team (2 pods, priority 0)",
+    )
