@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ from ddp_trainer.contract import Label
 from kubectl_ddp import roots
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cluster import ClusterBackend
-from kubectl_ddp.cluster.backend import _whole
 from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.why.model import Cause
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
@@ -141,21 +140,20 @@ class Staging:
         labels = {"kubernetes.io/hostname": f"{self.tag}-{name}", "stage": f"{self.tag}-{name}"}
         path = "/api/v1/nodes"
         self.make(path, {"metadata": {"name": f"{self.tag}-{name}", "labels": labels}, "spec": {"taints": taints}})
-        room = {"cpu": "30m", "memory": "1Gi", "pods": "10"}
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        status = {"capacity": room, "allocatable": room, "conditions": [ready]}
-        self.space.api.merge(f"{path}/{self.tag}-{name}/status", {"status": status})
+        self._beat(name)
 
     def keep_alive(self, is_over: threading.Event) -> None:
         """Speak for two of the nodes, as their kubelets would."""
-        folder = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-        for node in LIVING:
-            self.make(folder, {"metadata": {"name": f"{self.tag}-{node}"}, "spec": {"holderIdentity": node}})
         while not is_over.wait(HEARTBEAT_SECONDS):
-            moment = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
             for node in LIVING:
-                with contextlib.suppress(DdpError):
-                    self.space.api.merge(f"{folder}/{self.tag}-{node}", {"spec": {"renewTime": moment}})
+                self._beat(node)
+
+    def _beat(self, node: str) -> None:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": moment}
+        room = {"cpu": "30m", "memory": "1Gi", "pods": "10"}
+        status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+        self.space.api.merge(f"/api/v1/nodes/{self.tag}-{node}/status", {"status": status})
 
     def objects(self, name: str, stage: Stage) -> list[Json]:
         """What the job is made of."""
@@ -198,8 +196,8 @@ class Staging:
         return items
 
     def path_of(self, name: str) -> str:
-        job = self.backend.job(name).job
-        kind = roots.kind_of(_whole(roots.PYTORCHJOB, job)) or roots.PYTORCHJOB
+        """Path of a job's root object."""
+        kind = roots.kind_of(self.backend.job(name).job) or roots.PYTORCHJOB
         return self.space.path(kind.api_version, kind.plural, name)
 
     def clean(self) -> None:
@@ -525,7 +523,9 @@ STAGES: Final[Mapping[str, Stage]] = {
         cause=Cause.QUEUED, says="holds quota: holder", words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE)
     ),
     "queued-second": Stage(
-        cause=Cause.QUEUED, says="1 ahead of it", words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE)
+        cause=Cause.QUEUED,
+        says="ahead of it: queued in namespace",
+        words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE),
     ),
     "no-queue": Stage(
         cause=Cause.QUEUED,
@@ -602,10 +602,10 @@ def staged(space: Namespace) -> Iterator[Staging]:
     staging = Staging(space)
     is_over = threading.Event()
     pool = ThreadPoolExecutor(AT_ONCE)
-    heart = threading.Thread(target=staging.keep_alive, args=(is_over,))
+    beats: list[Future[None]] = []
     try:
         staging.prepare()
-        heart.start()
+        beats.append(pool.submit(staging.keep_alive, is_over))
         # Rendering takes over stdout, so that is done one by one.
         made = {name: (name, stage, staging.objects(name, stage)) for name, stage in STAGES.items()}
         # Not all at once either: a hundred pods in one second are much for a small machine.
@@ -620,6 +620,6 @@ def staged(space: Namespace) -> Iterator[Staging]:
     finally:
         is_over.set()
         pool.shutdown(cancel_futures=True)
-        if heart.ident is not None:
-            heart.join()
         staging.clean()
+        for beat in beats:
+            beat.result()

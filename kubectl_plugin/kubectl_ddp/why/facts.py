@@ -136,6 +136,13 @@ class Facts:
         distinct = {identity(event): event for event in mine if event.get("reason") in reasons}
         return sorted(distinct.values(), key=lambda event: moment_of(event) or 0.0)
 
+    @property
+    def is_heard_of(self) -> bool:
+        """Whether anybody has said anything about the job itself, as its operator does when it fails to make pods."""
+        kind = self.job.get("kind")
+        about = [event["involvedObject"] for event in self.around.of(Around.EVENTS) if self._is_mine(event)]
+        return any(each.get("kind") == kind and each.get("name") == self.name for each in about)
+
     def pod(self, name: str) -> Object | None:
         """The present pod of this name."""
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)

@@ -30,7 +30,8 @@ def operator(facts: Facts) -> Iterator[Finding]:
     """Nobody acts on the job."""
     if facts.is_over or not facts.is_on_cluster or facts.age < PATIENCE_SECONDS:
         return
-    is_untouched = not facts.job.get("status") and not facts.snapshot.pods and not _is_held(facts.job)
+    is_known = bool(facts.job.get("status") or facts.snapshot.pods or facts.is_heard_of)
+    is_untouched = not is_known and not _is_held(facts.job)
     kind = roots.kind_of(facts.job) or roots.PYTORCHJOB
     who = OPERATORS[kind.engine]
     left_to = next((text for path in _MANAGED_BY if (text := roots.at(facts.job, path))), "")

@@ -296,3 +296,13 @@ def test_who_waits_before_a_job_is_told_by_priority_and_age_and_not_by_the_order
         "ahead of it: important in namespace team (2 pods, priority 9)",
         "holds quota: holder in namespace team (2 pods, priority 0)",
     )
+
+
+def test_an_operator_that_is_refused_is_not_called_absent() -> None:
+    bare = job()
+    bare["status"] = {}
+    text = 'Error creating: pods "digits-worker-0" is forbidden: exceeded quota: small, limited: pods=0'
+    failed = event("FailedCreatePod", text, "digits", kind="PyTorchJob", uid="u-1")
+    found = findings(facts(bare, around={Around.EVENTS: (failed,), Around.OPERATOR: ()}))
+    assert found[0].cause is Cause.QUOTA
+    assert found[0].sentence == "The namespace's quota does not allow its pods: small, limited: pods=0."
