@@ -13,6 +13,7 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.mounts import Mount, SecretFiles, Source
 from kubectl_ddp.spec.program import Command, Module, Program, Script
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.spec.readers import Reader
 from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, longest_suffix
 from kubectl_ddp.spec.values import Effect, Egress, EnvSource, SecretKey, Toleration
 
@@ -42,6 +43,7 @@ VARIABLE = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
 
 GPU_FABRICS = ("tcp", "gcp-tcpx", "gcp-tcpxo", "gcp-gib", "gcp-gib-dra", "gb200-mnnvl", "gb200-mnnvl+gcp-gib")
 """Those that need no RDMA devices of a device plugin."""
+READERS = st.builds(Reader.parse, LABEL | st.sampled_from(["*", "team=watchers", "10.0.0.0/24", "fd00::/8"]))
 SECRET_PATH = st.builds("/s/{}".format, LABEL)
 TOPOLOGY = st.builds(Topology, st.sampled_from(Placement), LABEL, st.booleans())
 
@@ -129,5 +131,6 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI])),
         engine=draw(st.sampled_from(Engine)),
         egress=draw(st.sampled_from(Egress)),
+        metrics_from=tuple(draw(st.lists(READERS, min_size=1, max_size=2))),
         **(draw(extras(gpus, nproc)) if draw(st.booleans()) else {}),
     )

@@ -82,6 +82,10 @@ class ScriptedBackend:
     def facts(self) -> None:
         """There is nothing to choose."""
 
+    def api_servers(self) -> tuple[str, ...]:
+        """There are none."""
+        return ()
+
     def submit(self, objects: Sequence[Object]) -> None:
         """Not scripted."""
         raise NotImplementedError

@@ -39,6 +39,9 @@ class Backend(Protocol):
     def facts(self) -> Facts | None:
         """What this place is, of that which decides how a job is rendered; ``None`` where there is no choice."""
 
+    def api_servers(self) -> tuple[str, ...]:
+        """Addresses from which this place's API servers reach pods; empty where there are none, or nobody may know."""
+
     def submit(self, objects: Sequence[Object]) -> None:
         """Create a rendered job: the root object first, the rest owned by it. Raises NameTaken."""
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import Label, Role
-from tests.cluster.live_cluster import RESTRICTED, Namespace, until
+from ddp_trainer.contract import Label
+from tests.cluster.live_cluster import Namespace, until
 
 DIGITS = ("--module", "ddp_trainer", "--", "train", "--task", "digits", "--global-batch", "64", "--seed", "0")
 SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm", "256Mi")
@@ -87,44 +87,3 @@ def test_a_script_that_fails_exits_10_with_its_error(space: Namespace, tmp_path:
     assert "ValueError: the 7th layer has no name" in error
     state = space.ddp("status", "broken", "-o", "json").ok().json
     assert (state["state"], state["first_error"]["rank"]) == ("Failed", 0)
-
-
-def test_nobody_outside_of_the_job_reaches_its_store(space: Namespace) -> None:
-    """Where the cluster enforces network policies; the metrics port stays open, and proves that there is a way."""
-    space.ddp(
-        *("submit", "--name", "nap", "--image", space.image, "--nnodes", "1", "--nproc", "1", "--cpu", "100m"),
-        *("--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 3600"),
-    ).ok()
-
-    def addresses() -> list[str]:
-        pods = [*space.pods(Role.STORE), *space.pods(Role.WORKER)]
-        return [pod["status"].get("podIP", "") for pod in pods if pod["status"]["phase"] == "Running"]
-
-    until("store and worker running", lambda: len(addresses()) == 2 and all(addresses()))
-    store, worker = addresses()
-    program = (
-        "import socket, sys, time\n"
-        "def answers(host, port):\n"
-        "    try:\n"
-        "        socket.create_connection((host, port), 2).close()\n"
-        "    except OSError:\n"
-        "        return False\n"
-        "    return True\n"
-        f"while not answers({worker!r}, 9464):\n"
-        "    time.sleep(0.2)\n"
-        f"print('open' if answers({store!r}, 29400) else 'closed')\n"
-    )
-    container = {
-        "name": "stranger",
-        "image": space.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-c", program],
-        "securityContext": RESTRICTED,
-    }
-    space.api.create(
-        space.path("v1", "pods"),
-        {"metadata": {"name": "stranger"}, "spec": {"restartPolicy": "Never", "containers": [container]}},
-    )
-    path = space.path("v1", "pods", "stranger")
-    until("an answer", lambda: space.api.get(path)["status"]["phase"] in {"Succeeded", "Failed"})
-    assert space.api.text(f"{path}/log", seconds=10).strip() == "closed"

@@ -31,6 +31,7 @@ from kubectl_ddp.spec.document import digest, from_document
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Module, Script
 from kubectl_ddp.spec.quantity import Memory, Nodes
+from kubectl_ddp.spec.readers import Reader
 from kubectl_ddp.spec.rules import longest_suffix
 from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
 from tests.jobs import a_job, jobs
@@ -310,8 +311,8 @@ def test_a_lost_machine_is_given_up_soon_and_by_the_store_sooner() -> None:
         {toleration["key"]: toleration.get("tolerationSeconds") for toleration in template["spec"]["tolerations"]}
         for template in templates(render(a_job(), RUN))
     ]
-    assert [found["node.kubernetes.io/unreachable"] for found in patience] == [30, 10]
-    assert [found["node.kubernetes.io/not-ready"] for found in patience] == [30, 10]
+    assert [found["node.kubernetes.io/unreachable"] for found in patience] == [30, 1]
+    assert [found["node.kubernetes.io/not-ready"] for found in patience] == [30, 1]
 
 
 @pytest.mark.parametrize(
@@ -377,13 +378,32 @@ def test_port_names_fit_and_those_the_operator_wants_are_there() -> None:
     assert all(len(name) <= 15 for name in PortName)
 
 
-def test_only_pods_of_the_same_job_reach_its_ports_and_everyone_its_metrics() -> None:
+def test_only_pods_of_the_same_job_reach_its_ports_and_prometheus_its_metrics() -> None:
     policy = by_kind(a_job())["NetworkPolicy"]["spec"]
     mine = {"podSelector": {"matchLabels": {Label.JOB: "digits"}}}
     assert policy["podSelector"] == mine["podSelector"]
     assert policy["policyTypes"] == ["Ingress"]
-    assert policy["ingress"] == [{"from": [mine]}, {"ports": [{"port": Port.METRICS, "protocol": "TCP"}]}]
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    metrics = {"ports": [{"port": Port.METRICS, "protocol": "TCP"}], "from": [monitoring]}
+    assert policy["ingress"] == [{"from": [mine]}, metrics]
     assert "egress" not in policy
+
+
+def test_metrics_open_to_whom_the_job_names_and_to_the_api_servers() -> None:
+    readers = tuple(map(Reader.parse, ("team=watchers", "10.2.0.0/16")))
+    objects = render(a_job(metrics_from=readers), "run", api_servers=("10.0.0.7", "fd00::7"))
+    [policy] = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    assert policy["spec"]["ingress"][1]["from"] == [
+        {"namespaceSelector": {"matchLabels": {"team": "watchers"}}},
+        {"ipBlock": {"cidr": "10.2.0.0/16"}},
+        {"ipBlock": {"cidr": "10.0.0.7/32"}},
+        {"ipBlock": {"cidr": "fd00::7/128"}},
+    ]
+
+
+def test_metrics_open_to_everybody_where_the_job_says_so() -> None:
+    policy = by_kind(a_job(metrics_from=(Reader.parse("*"),)))["NetworkPolicy"]["spec"]
+    assert policy["ingress"][1] == {"ports": [{"port": Port.METRICS, "protocol": "TCP"}]}
 
 
 def test_closed_egress_leaves_the_job_and_dns() -> None:

@@ -45,6 +45,8 @@ class Prepared:
     where: Where
     site: Site
     code: Code | None
+    api_servers: tuple[str, ...] = ()
+    """Addresses from which the cluster's API servers read metrics for us."""
 
     @property
     def spec(self) -> JobSpec:
@@ -63,16 +65,17 @@ class Prepared:
         """
         is_open = self.spec.engine is Engine.AUTO or self.spec.gang is Gang.AUTO
         facts = backend.facts() if is_open and self.site is Site.CLUSTER else None
+        reached = dataclasses.replace(self, api_servers=backend.api_servers())
         if facts is None:
-            return self
+            return reached
         spec, origins = settle(self.spec, facts), dict(self.resolved.origins)
         found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
         origins |= {key: found for key in ("engine", "gang") if getattr(spec, key) != getattr(self.spec, key)}
-        return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, spec=spec, origins=origins))
+        return dataclasses.replace(reached, resolved=dataclasses.replace(self.resolved, spec=spec, origins=origins))
 
     def objects(self, run_id: str) -> list[Object]:
         """What runs the job."""
-        return render(self.spec, run_id, site=self.site, code=self.code)
+        return render(self.spec, run_id, site=self.site, code=self.code, api_servers=self.api_servers)
 
 
 def prepare(options: Options, request: JobRequest, *, name_suffix: str = "", shown: bool = False) -> Prepared:

@@ -21,6 +21,7 @@ from kubectl_ddp.cluster.podlogs import PodLogs, main_container
 from kubectl_ddp.cluster.reflector import Reflector
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import Discovery, collection
+from kubectl_ddp.cluster.servers import api_servers
 from kubectl_ddp.cluster.slim import slim_pod, without_managers
 from kubectl_ddp.cluster.submission import QUEUE, Submission
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
@@ -95,6 +96,10 @@ class ClusterBackend:
         from kubectl_ddp.render.choose import kinds_asked_about  # noqa: PLC0415 - as above
 
         return frozenset(kind for kind in kinds_asked_about() if self._discovery.plural_of(*kind) is not None)
+
+    def api_servers(self) -> tuple[str, ...]:
+        """Addresses of the API servers; none, and a notice, where we may not know them."""
+        return api_servers(self._api, self._notice)
 
     def job(self, name: str, *, events: bool = True) -> Snapshot:
         """One job; without its events where nobody wants them. Raises NotFound."""

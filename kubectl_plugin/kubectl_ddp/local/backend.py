@@ -159,6 +159,10 @@ class LocalBackend:
     def facts(self) -> None:
         """There is nothing to choose: every job is run in the same way."""
 
+    def api_servers(self) -> tuple[str, ...]:
+        """There are none: pods are asked without a proxy."""
+        return ()
+
     def submit(self, objects: Sequence[Object]) -> None:
         """Create a job and start its engine; returns once its first pods are started.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer import contract
 from kubectl_ddp.backend import Object
-from kubectl_ddp.render import fabric, failures, gangs, placement, pod, volumes
+from kubectl_ddp.render import fabric, failures, gangs, network, placement, pod, volumes
 from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.spec.document import compact, digest, to_document
 from kubectl_ddp.spec.engine import Engine
@@ -49,6 +50,7 @@ def render(
     site: Site = Site.CLUSTER,
     code: Code | None = None,
     suspended: bool = False,
+    api_servers: Sequence[str] = (),
 ) -> list[Object]:
     """The objects that run ``spec``, in an order in which an API server takes them; ``roots.root_of`` finds the root.
 
@@ -58,6 +60,7 @@ def render(
         site: where they will run.
         code: the script that travels along, when ``spec`` runs one and the site is a cluster.
         suspended: whether the root holds its pods back until it is resumed.
+        api_servers: addresses of the cluster's API servers, which read metrics for us.
     """
     from kubectl_ddp.render.templating import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
 
@@ -67,7 +70,7 @@ def render(
     view = _view(spec, run_id, code, engine) | {"rendering": rendering, "suspended": suspended or is_kueues(spec)}
     view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
-    view |= failures.view(spec, rendering.container)
+    view |= failures.view(spec, rendering.container) | network.view(spec, api_servers)
     mine = view["selector"](contract.Role.WORKER) | {contract.Label.RUN_ID: run_id}
     view |= placement.view(spec, mine, view["node_labels"])
     group = view["together"].template
@@ -112,7 +115,6 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict
         "spec": spec,
         "run_id": run_id,
         "code": code,
-        "closed": spec.egress == "closed",
         "namespace": namespace,
         "root_metadata": {
             "name": spec.name,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from ddp_trainer.contract import LOG_PREFIX, CheckpointScope, Env, Path, Port
+from ddp_trainer.contract import GROUP, LOG_PREFIX, CheckpointScope, Env, Path, Port
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Module, Script
 from kubectl_ddp.spec.values import EnvSource, Toleration
@@ -19,6 +19,9 @@ MIG: Final = "nvidia.com/mig-"
 """Beginning of the resource of a MIG slice."""
 PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/")
 """Labels of the node selector that the store obeys too; most others choose GPU machines, which it does not need."""
+
+NEVER_READY: Final = f"{GROUP}/moves-at-once"
+"""Readiness gate of the store that nobody ever opens."""
 
 POD_SECURITY: Final[Mapping[str, Any]] = {
     "runAsNonRoot": True,
@@ -52,6 +55,7 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
         "tolerations": [_toleration(toleration) for toleration in spec.tolerations],
         "store_selector": {key: value for key, value in spec.node_selector.items() if key.startswith(PLACE_LABELS)},
         "node_loss": _node_loss,
+        "never_ready": NEVER_READY,
         "pod_security": POD_SECURITY,
         "container_security": CONTAINER_SECURITY,
     }

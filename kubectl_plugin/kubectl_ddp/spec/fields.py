@@ -14,6 +14,7 @@ from kubectl_ddp.spec.fabric import parse_fabric
 from kubectl_ddp.spec.machines import MIG_PROFILE, Rdma, Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes, parse_seconds
+from kubectl_ddp.spec.readers import readers
 from kubectl_ddp.spec.values import Egress, EnvSource, Raw, SecretKey, Toleration
 
 
@@ -147,6 +148,13 @@ FIELDS: Final[Mapping[str, Field]] = {
         parse_fabric,
         "Network between the GPUs; 'kubectl ddp presets' lists them.",
         f"NAME|{AUTO}|{NONE}",
+    ),
+    "metricsFrom": Field(
+        "metrics_from",
+        readers,
+        "Who may read the metrics port, beside the API server.",
+        "NAMESPACE|LABEL=VALUE|CIDR|*",
+        is_list=True,
     ),
     "egress": Field(
         "egress", v.choice(Egress, tuple(Egress)), "What the pods may reach.", "|".join(Egress), is_closed=True

@@ -12,6 +12,7 @@ from kubectl_ddp.spec.machines import Rdma, Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
 from kubectl_ddp.spec.program import Program
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.spec.readers import MONITORING, Reader
 from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
 
 
@@ -87,6 +88,8 @@ class JobSpec:
     """Networks beside the cluster's own, as Multus names them; one may be attached several times."""
     fabric: str = NONE
     """Network between the GPUs, whose values the job has; several with ``+``."""
+    metrics_from: tuple[Reader, ...] = (MONITORING,)
+    """Who may read the metrics port, beside the API server."""
     egress: Egress = Egress.OPEN
     """What the pods may reach."""
 

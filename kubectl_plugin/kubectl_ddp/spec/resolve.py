@@ -18,8 +18,9 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.quantity import BadValue
+from kubectl_ddp.spec.readers import MONITORING
 from kubectl_ddp.spec.rules import warnings
-from kubectl_ddp.spec.values import text
+from kubectl_ddp.spec.values import Raw, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,10 @@ def _position(key: str) -> tuple[int, str]:
     return list(FIELDS).index(head), entry
 
 
-DEFAULTS: Final[Mapping[str, str]] = {
+DEFAULTS: Final[Mapping[str, Raw]] = {
     "maxRestarts": "10",
     "grace": "30s",
+    "metricsFrom": [str(MONITORING)],
     "egress": "open",
     "engine": "auto",
     "gang": "none",

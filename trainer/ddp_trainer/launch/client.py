@@ -16,6 +16,8 @@ from ddp_trainer.launch.protocol import LINE_BYTES, FromAgent, Ping, ProtocolErr
 from ddp_trainer.launch.timing import HEARTBEAT, Heartbeat
 
 _CONNECT_SECONDS: Final = 3.0
+_NEXT_ADDRESS_SECONDS: Final = 0.25
+"""After so long without an answer the next address of the name is tried beside."""
 _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 """Pauses between tries, the last one for ever; the first tries fall within the store's patience for a blip."""
 
@@ -82,8 +84,14 @@ class TcpLink:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         local = (self._source, 0) if self._source else None
         async with asyncio.timeout(_CONNECT_SECONDS):
+            # The name of a store that has moved may lead to the lost one's address, too, for as long as its machine is
+            # away: nobody there says no, so the other addresses are not kept waiting.
             return await asyncio.open_connection(
-                self._endpoint.host, self._endpoint.port, local_addr=local, limit=LINE_BYTES
+                self._endpoint.host,
+                self._endpoint.port,
+                local_addr=local,
+                limit=LINE_BYTES,
+                happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
             )
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: Listener) -> None:

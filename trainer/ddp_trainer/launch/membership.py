@@ -213,13 +213,14 @@ class Membership:
             if agent.port is None and agent.node.token not in tokens:
                 self._tell(agent, Stop(graceful=False))  # of a lesser group, formed while this one was out of sight
         self._budget.learn(last.restarts)
-        patient_until = self._clock() + self._patience.adopt
+        has_ended = standing is Standing.IDLE
+        patient_until = self._clock() + (self._patience.ended if has_ended else self._patience.adopt)
         for node in last.nodes:
             self.roster.agents.setdefault(node.token, Agent(node=node, peer=None, lost_at=patient_until))
         self.roster.generation = last
         self._forget_the_group()
         # An agent without workers has seen the group end; the others are still to stop, or to say that they have.
-        self.phase = Phase.STOPPING if standing is Standing.IDLE else Phase.RUNNING
+        self.phase = Phase.STOPPING if has_ended else Phase.RUNNING
 
     def _resume(self, agent: Agent, hello: Hello) -> None:
         """It reconnects with workers of the current generation, or of one that is over."""

@@ -24,6 +24,8 @@ class Patience:
     lost. A lost node is waited for no longer than that, and an agent that comes later joins like a new one."""
     adopt: float = 10.0
     """After a restart of the store: for the other members of a generation that one agent told of."""
+    ended: float = 3.0
+    """The same where that agent has seen the group end: the others have, too, and look for the store every second."""
     first: float = 3.0
     """After a start with empty memory, before a group below ``max_nodes``: a running one may be about to reconnect."""
 

@@ -28,7 +28,7 @@ from ddp_trainer.launch.protocol import (
 )
 from ddp_trainer.launch.timing import Patience
 
-PATIENCE = Patience(reconnect=0.5, adopt=10, first=3)
+PATIENCE = Patience(reconnect=0.5, adopt=10, ended=3, first=3)
 
 
 def a_policy(min_nodes: int = 2, max_nodes: int = 2, max_restarts: int = 3) -> Policy:

@@ -94,12 +94,23 @@ def test_a_store_that_forgot_everything_waits_for_the_workers_of_a_group_that_on
     run.restart_store()
     first.standing = Standing.IDLE
     run.reconnect(first).join()
-    run.wait(5)
+    run.wait(2.9)
     assert first.runs is None
     run.reconnect(second)
     assert second.asked_to_stop is not None
     second.join()
     assert (first.runs, second.runs) == (2, 2)
+
+
+def test_a_store_that_forgot_everything_waits_less_for_members_of_a_group_that_one_agent_saw_end() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first, _lost = run.joined(0, 1)
+    first.fail()
+    run.restart_store()
+    first.standing = Standing.IDLE
+    run.reconnect(first).join()
+    run.wait(3.1)
+    assert first.runs == 2
 
 
 def test_a_store_that_forgot_everything_remembers_who_has_succeeded() -> None:

@@ -138,7 +138,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "tolerations": ["a=b:NoSchedule"], "gang": "kai", "egress": "closed", "engine": "job",
         "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
-        "fabric": "gloo-cpu",
+        "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"],
     }  # fmt: skip
     raw = samples[key]
     given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
@@ -169,6 +169,9 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
         ({"preset": "gpu-ncl"}, "--preset: there is no preset 'gpu-ncl'. Did you mean 'gpu-nccl'?"),
         ({"egress": "some"}, "--egress: 'some' is not one of open, closed."),
+        ({"metricsFrom": ["10.0.0.1/24"]}, "'10.0.0.1/24' is nobody who could read metrics. Name a namespace"),
+        ({"metricsFrom": []}, "the list is empty. Leave it out for the namespace 'monitoring'"),
+        ({"metricsFrom": ["Team"]}, "'Team' is nobody who could read metrics."),
         ({"gang": "vulcano"}, "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai."),
         ({"gang": "vulcano"}, "Did you mean 'volcano'?"),
         ({"engine": "trainjobs"}, "--engine: 'trainjobs' is not one of auto, pytorchjob, trainjob, jobset, job. Did"),

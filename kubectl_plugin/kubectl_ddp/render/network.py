@@ -1,0 +1,29 @@
+"""Who reaches the pods of a job, as peers of its NetworkPolicy."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.readers import Reader
+
+
+def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
+    """The template's part; ``metrics_peers`` is empty where everybody may read.
+
+    Args:
+        spec: the job.
+        api_servers: addresses of the cluster's API servers, through which ``status`` and ``top`` read; none when the
+            objects are only shown.
+    """
+    peers = [_peer(reader) for reader in spec.metrics_from]
+    servers = [{"ipBlock": {"cidr": str(ipaddress.ip_network(address))}} for address in api_servers]
+    return {"metrics_peers": [] if None in peers else [*peers, *servers], "closed": spec.egress == "closed"}
+
+
+def _peer(reader: Reader) -> dict[str, Any] | None:
+    if reader.addresses:
+        return {"ipBlock": {"cidr": reader.addresses}}
+    return {"namespaceSelector": {"matchLabels": {reader.label: reader.value}}} if reader.label else None

@@ -1,0 +1,110 @@
+"""Who reaches the pods of a job, on a cluster that enforces network policies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from ddp_trainer.contract import Label, Metric, Port, Role
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.errors import NotFound
+from tests.cluster.live_cluster import RESTRICTED, Namespace, namespace, until
+
+SLEEP = ("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 3600")
+PROMETHEUS = "/api/v1/namespaces/monitoring/services/prometheus-operated:9090/proxy/api/v1/query"
+TRIES = 3
+"""How often a port is knocked at before it counts as closed: policies are enforced a moment after a pod is there."""
+
+
+@pytest.fixture
+def watchers(api: Api, image: str, tmp_path: Path) -> Iterator[Namespace]:
+    """A namespace that a job names as one that may read metrics, by its own name."""
+    with namespace(api, image, tmp_path) as made:
+        yield made
+
+
+def knock(space: Namespace, name: str, doors: dict[str, tuple[str, int]]) -> dict[str, bool]:
+    """Which doors open to a pod of ``space``."""
+    program = (
+        "import json, socket, sys, time\n"
+        "def opens(door):\n"
+        f"    for _ in range({TRIES}):\n"
+        "        try:\n"
+        "            socket.create_connection(door, 2).close()\n"
+        "            return True\n"
+        "        except OSError:\n"
+        "            time.sleep(0.5)\n"
+        "    return False\n"
+        "print(json.dumps({name: opens(tuple(door)) for name, door in json.loads(sys.argv[1]).items()}))\n"
+    )
+    container = {
+        "name": "stranger",
+        "image": space.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", program, json.dumps(doors)],
+        "securityContext": RESTRICTED,
+    }
+    of_another_job = {Label.JOB: "another"}
+    pod = {
+        "metadata": {"name": name, "labels": of_another_job},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    space.api.create(space.path("v1", "pods"), pod)
+    path = space.path("v1", "pods", name)
+    until("an answer", lambda: space.api.get(path)["status"]["phase"] in {"Succeeded", "Failed"})
+    answer: dict[str, bool] = json.loads(space.api.text(f"{path}/log", seconds=10))
+    return answer
+
+
+def running(space: Namespace, job: str) -> dict[str, str]:
+    """Addresses of the store and of the worker of a job of one node, once both run."""
+
+    def found() -> dict[str, str]:
+        pods = [(role, pod) for role in (Role.STORE, Role.WORKER) for pod in space.pods(role)]
+        mine = [(role, pod) for role, pod in pods if pod["metadata"]["name"].startswith(job)]
+        return {role: pod["status"].get("podIP", "") for role, pod in mine if pod["status"]["phase"] == "Running"}
+
+    until("store and worker running", lambda: len(found()) == 2 and all(found().values()))
+    return found()
+
+
+def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
+    space: Namespace, watchers: Namespace
+) -> None:
+    submit = ("submit", "--image", space.image, "--nnodes", "1")
+    space.ddp(*submit, "--name", "nap", "--metrics-from", watchers.name, *SLEEP).ok()
+    at = running(space, "nap")
+    doors = {"store": (at[Role.STORE], int(Port.RENDEZVOUS)), "metrics": (at[Role.WORKER], int(Port.METRICS))}
+
+    assert knock(watchers, "reader", doors) == {"store": False, "metrics": True}
+    assert knock(space, "stranger", doors) == {"store": False, "metrics": False}
+
+    # The API server, which reads for `status` and `top`, comes from outside of the pods' network.
+    exposed = space.api.text(
+        f"{space.path('v1', 'pods', space.pods()[0]['metadata']['name'])}:9464/proxy/metrics", seconds=10
+    )
+    assert Metric.WORLD_SIZE in exposed
+
+
+def test_the_clusters_prometheus_scrapes_a_job(space: Namespace) -> None:
+    try:
+        space.api.get("/apis/monitoring.coreos.com/v1")
+        space.api.get("/api/v1/namespaces/monitoring/services/prometheus-operated")
+    except (NotServed, NotFound):
+        pytest.skip("There is no Prometheus in the namespace 'monitoring' of this cluster.")
+    space.ddp("submit", "--image", space.image, "--nnodes", "1", "--name", "nap", *SLEEP).ok()
+
+    def scraped() -> list[Any]:
+        query = quote(f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}')
+        answer = json.loads(space.api.text(f"{PROMETHEUS}?query={query}", seconds=10))
+        found: list[Any] = answer["data"]["result"]
+        return found
+
+    [series] = until("a scrape", scraped)
+    assert (series["metric"]["ddp_job"], series["value"][1]) == ("nap", "1")
