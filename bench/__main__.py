@@ -35,12 +35,12 @@ class Measurement(Protocol):
 def names() -> list[str]:
     """Every measurement in this folder; modules whose name begins with an underscore are shared parts of some."""
     modules = {module.name for module in pkgutil.iter_modules(bench.__path__) if not module.name.startswith("_")}
-    return sorted(modules - FRAMEWORK)
+    return sorted(module.replace("_", "-") for module in modules - FRAMEWORK)
 
 
 def load(name: str) -> Measurement:
     """The measurement of this name, which must be one of :func:`names`."""
-    return cast("Measurement", importlib.import_module(f"bench.{name}"))
+    return cast("Measurement", importlib.import_module(f"bench.{name.replace('-', '_')}"))
 
 
 @contextlib.contextmanager
@@ -95,8 +95,16 @@ def parser() -> argparse.ArgumentParser:
     described.add_argument("name", nargs="?", metavar="NAME", help="the measurement to take; see --list")
     described.add_argument("--list", action="store_true", help="name every measurement with one sentence")
     described.add_argument("--quick", action="store_true", help="fewer rounds")
+    described.add_argument(
+        "--only", default="", metavar="PARTS", help="parts of a measurement that has some, with commas"
+    )
     described.add_argument("--seed", type=int, default=0, help="of schedules and the order of turns (default 0)")
     return described
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    only = frozenset(filter(None, arguments.only.split(",")))
+    return Options(quick=arguments.quick, seed=arguments.seed, only=only)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -104,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     known = names()
     if arguments.list:
-        print("\n".join(f"{name:<12} {load(name).SUMMARY}" for name in known))
+        print("\n".join(f"{name:<16} {load(name).SUMMARY}" for name in known))
         return 0
     if arguments.name not in known:
         near = difflib.get_close_matches(arguments.name or "", known, n=1)
@@ -112,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"bench: no measurement is named {arguments.name!r}: {meant}", file=sys.stderr)
         return 2
     try:
-        return run(arguments.name, Options(quick=arguments.quick, seed=arguments.seed))
+        return run(arguments.name, _options(arguments))
     except CannotMeasure as missing:
         print(f"bench: {arguments.name} cannot be measured here: {missing}", file=sys.stderr)
         return 2

@@ -34,6 +34,8 @@ class Options:
     """Fewer rounds: enough to see that it works and roughly how it stands."""
     seed: int = 0
     """Feeds ``random``; the same seed gives the same order of turns and the same schedules."""
+    only: frozenset[str] = frozenset()
+    """Parts that are wanted, of a measurement that has parts; all of them when empty."""
     progress: Callable[[str], None] = _to_stderr
     """Takes one line for the person who waits."""
     random: random.Random = field(init=False)
@@ -41,6 +43,10 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "random", random.Random(self.seed))
+
+    def wants(self, part: str) -> bool:
+        """Whether a part is to be measured."""
+        return not self.only or part in self.only
 
 
 @dataclass(frozen=True, slots=True)

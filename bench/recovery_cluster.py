@@ -1,0 +1,265 @@
+"""How soon a job on a real cluster trains again after a fault, ours and a stock elastic PyTorchJob in the same run.
+
+Ours is the reference trainer, as the command line submits it; stock is a plain DDP script under torchrun, which saves
+after every step (``elasticPolicy`` with c10d, ``restartPolicy: OnFailure``, restarts allowed). Each fault is done to
+the same pods in the same way. A time goes from the fault to the first step of a worker group that began after it, by
+the container runtime's own stamps on the lines that the ranks print.
+
+It needs a KUBECONFIG, the variable ``DDP_TEST_IMAGE`` with a trainer image that the nodes can start, the training
+operator, and rights over namespaces. Machines are lost only where ``DDP_TEST_NODE_COMMAND`` names a command that takes
+them down: see :mod:`bench._hands`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench import _cluster_runs as runs
+from bench._cluster_runs import Ours, OursAsJob, Run, Stock
+from bench._hands import Hands, hands, node_command, without
+from bench._reform import Outcomes
+from bench.harness import CannotMeasure, Options, Report
+from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.errors import DdpError
+
+SUMMARY = "seconds from a fault on a real cluster to the next step of a re-formed group, beside a stock elastic job"
+
+GIVEN_UP: Final = 150.0
+"""Seconds after which a run counts as not recovered."""
+SETTLED_SECONDS: Final = 8.0
+"""How long a job trains before the next fault: one that lives for hours has its zygotes."""
+STORE_AWAY_SECONDS: Final = 12.0
+"""How long a job is watched whose store's machine is lost."""
+
+BARS: Final[Mapping[str, float]] = {
+    "first_step_after_pods_run": 6.0,
+    "worker_process_killed": 2.0,
+    "agent_of_worker_1_killed": 4.0,
+    "agent_of_worker_0_killed": 4.0,
+    "pod_of_worker_1_deleted": 2.0,
+    "pod_of_worker_1_deleted_until_whole": 10.0,
+    "pod_of_worker_0_deleted": 2.0,
+    "pod_of_worker_0_deleted_until_whole": 10.0,
+    "scaled_up_after_pod_runs": 6.0,
+    "node_killed": 5.0,
+    "node_cut": 5.0,
+    "store_and_worker_lost": 30.0,
+    "pause_while_store_is_lost": 1.0,
+}
+"""What happened, and the most seconds that its median may take; what is not here is information."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """What every part needs."""
+
+    api: Api
+    backend: ClusterBackend
+    hands: Hands
+    image: str
+    options: Options
+    ours: Outcomes = field(default_factory=Outcomes)
+    stock: Outcomes = field(default_factory=Outcomes)
+
+    @property
+    def rounds(self) -> int:
+        """Of each fault of ours; stock has one, which takes minutes."""
+        return 1 if self.options.quick else 3
+
+    @contextmanager
+    def job(self, kind: type[Run], name: str, least: int, most: int, **placed: str) -> Iterator[Run]:
+        """A job that trains with ``most`` nodes; takes down how long its start took."""
+        run = kind(self.backend, self.api, self.image, name)
+        begun = time.time()
+        run.submit(least, most, **placed)
+        stepped = run.first(begun, GIVEN_UP, world=most)
+        if stepped is None:
+            raise CannotMeasure(f"The job {name} did not begin to train.")
+        outcomes = self.of(run)
+        outcomes.since("first_step_after_submit", begun, stepped)
+        outcomes.since("first_step_after_pods_run", run.began_to_run(), stepped)
+        yield run
+
+    def of(self, run: Run) -> Outcomes:
+        """Where a run's outcomes belong."""
+        return self.ours if isinstance(run, Ours) else self.stock
+
+    def fault(self, run: Run, name: str, whole: int, do: Callable[[Hands, Run], float]) -> None:
+        """Do it to a settled job, and take down when any group steps, and when the whole world does."""
+        run.train(whole, GIVEN_UP, lasting=SETTLED_SECONDS if isinstance(run, Ours) else 1.0)
+        begun = do(self.hands, run)
+        outcomes = self.of(run)
+        outcomes.since(name, begun, run.first(begun, GIVEN_UP))
+        outcomes.since(f"{name}_until_whole", begun, run.first(begun, GIVEN_UP, world=whole))
+        self.options.progress(
+            f"{type(run).__name__}: {name} {outcomes.tries[name][-1]} s, whole {_last(outcomes, name)} s"
+        )
+
+
+def _last(outcomes: Outcomes, name: str) -> float | None:
+    return outcomes.tries[f"{name}_until_whole"][-1]
+
+
+# ------------------------------------------------------------------------------------------------------------ processes
+
+
+FAULTS: Final[Mapping[str, Callable[[Hands, Run], float]]] = {
+    "worker_process_killed": lambda them, run: them.kill(run.pods()[1], run.worker(run.pods()[1])),
+    "agent_of_worker_1_killed": lambda them, run: them.kill(run.pods()[1]),
+    "agent_of_worker_0_killed": lambda them, run: them.kill(run.pods()[0]),
+    "pod_of_worker_1_deleted": lambda _, run: run.delete_pod(run.pods()[1]),
+    "pod_of_worker_0_deleted": lambda _, run: run.delete_pod(run.pods()[0]),
+}
+
+
+def processes(bench: Bench, kind: type[Run]) -> None:
+    """A worker is killed, then each agent, then each pod is deleted."""
+    with bench.job(kind, "processes", 1, 2) as run:
+        for _ in range(bench.rounds):
+            for name, fault in FAULTS.items():
+                bench.fault(run, name, 2, fault)
+
+
+def indexed_job(bench: Bench, kind: type[Run]) -> None:
+    """The same by Kubernetes' own Job, which waits before it makes a pod anew."""
+    with bench.job(kind, "indexed-job", 1, 2) as run:
+        for name in ("agent_of_worker_1_killed", "pod_of_worker_1_deleted"):
+            bench.fault(run, f"indexed_job_{name}", 2, FAULTS[name])
+
+
+def alone(name: str) -> Callable[[Bench, type[Run]], None]:
+    """One fault in a job of its own: what stock does not recover from would spoil what follows."""
+
+    def part(bench: Bench, kind: type[Run]) -> None:
+        with bench.job(kind, name.replace("_", "-"), 1, 2) as run:
+            bench.fault(run, name, 2, FAULTS[name])
+
+    return part
+
+
+def scaled(bench: Bench, kind: type[Run]) -> None:
+    """From two nodes to three, and back."""
+    with bench.job(kind, f"{kind.__name__.lower()}-scaled", 1, 3) as run:
+        for _ in range(bench.rounds if kind is Ours else 1):
+            run.scale(2)
+            run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
+            begun = time.time()
+            run.scale(3)
+            whole = run.first(begun, GIVEN_UP, world=3)
+            outcomes = bench.of(run)
+            outcomes.since("scaled_up", begun, whole)
+            outcomes.since("scaled_up_after_pod_runs", run.began_to_run(), whole)
+            bench.options.progress(f"{kind.__name__}: {outcomes}")
+
+
+# ------------------------------------------------------------------------------------------------------------- machines
+
+
+def machines(bench: Bench, kind: type[Run]) -> None:
+    """The machine of worker-1 dies, and comes back; of ours also one is cut off, and the store's is lost."""
+    with bench.job(kind, f"{kind.__name__.lower()}-machines", 1, 2) as run:
+        for by in ("kill", "cut") if kind is Ours else ("kill",):
+            run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
+            first, second = (pod["spec"]["nodeName"] for pod in run.pods())
+            if first == second:
+                raise CannotMeasure("Both workers are on one machine.")
+            victim = _without_store(run, first, second) if isinstance(run, Ours) else second
+            _lose(bench, run, victim, by, {"kill": "node_killed", "cut": "node_cut"}[by])
+
+
+def _without_store(run: Ours, first: str, second: str) -> str:
+    return first if run.store()["spec"]["nodeName"] == second else second
+
+
+def _lose(bench: Bench, run: Run, victim: str, by: str, name: str) -> None:
+    with without(bench.api, victim, by=by) as gone:
+        run.lost = {victim}
+        limit = GIVEN_UP if isinstance(run, Ours) else 60.0
+        bench.of(run).since(name, gone, run.first(gone, limit))
+    run.lost = set()
+    bench.of(run).since(f"{name}_until_whole", gone, run.first(gone, GIVEN_UP, world=2))
+    bench.options.progress(f"{type(run).__name__}: {bench.of(run)}")
+
+
+def stores(bench: Bench, kind: type[Run]) -> None:
+    """The machine of the store is lost, first alone, then with a worker on it. Stock has its store in worker-0."""
+    if kind is Stock:
+        with bench.job(kind, "stock-stores", 1, 2) as run:
+            run.train(2, GIVEN_UP)
+            _lose(bench, run, run.pods()[0]["spec"]["nodeName"], "kill", "store_and_worker_lost")
+        return
+    with bench.job(kind, "ours-alone", 1, 1) as run:
+        assert isinstance(run, Ours)
+        run.train(1, GIVEN_UP, lasting=SETTLED_SECONDS)
+        if run.store()["spec"]["nodeName"] == run.pods()[0]["spec"]["nodeName"]:
+            raise CannotMeasure("The store and the worker are on one machine.")
+        with without(bench.api, run.store()["spec"]["nodeName"], by="kill") as gone:
+            time.sleep(STORE_AWAY_SECONDS)
+            bench.ours.add("pause_while_store_is_lost", run.longest_pause(gone, gone + STORE_AWAY_SECONDS))
+        run.delete()
+    with bench.job(kind, "ours-stores", 1, 2) as run:
+        assert isinstance(run, Ours)
+        run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
+        _lose(bench, run, run.store()["spec"]["nodeName"], "kill", "store_and_worker_lost")
+
+
+PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]] = {
+    "ours-processes": (Ours, processes),
+    **{f"stock-{name.replace('_', '-')}": (Stock, alone(name)) for name in FAULTS},
+    "ours-indexed-job": (OursAsJob, indexed_job),
+    "ours-scaled": (Ours, scaled),
+    "stock-scaled": (Stock, scaled),
+    "ours-machines": (Ours, machines),
+    "stock-machines": (Stock, machines),
+    "ours-stores": (Ours, stores),
+    "stock-stores": (Stock, stores),
+}
+"""What ``--only`` names."""
+NEED_MACHINES: Final = frozenset({machines, stores})
+
+
+def measure(options: Options) -> Report:
+    """Every part on both, or those that were asked for."""
+    image = runs.image()
+    try:
+        api = Api(connect())
+        api.get("/version")
+    except DdpError as error:
+        raise CannotMeasure(f"there is no cluster: {error}") from error
+    report = Report()
+    with hands(api, image) as them:
+        bench = Bench(api, ClusterBackend(), them, image, options)
+        for name, (kind, part) in PARTS.items():
+            if not options.wants(name):
+                continue
+            if part in NEED_MACHINES and node_command() is None:
+                options.progress(f"{name}: left out, since no command takes machines down here")
+                continue
+            with runs.namespace(api) as space:
+                bench.backend = ClusterBackend(namespace=space)
+                part(bench, kind)
+    tell(report, bench.ours, bench.stock)
+    return report
+
+
+def tell(report: Report, ours: Outcomes, stock: Outcomes) -> None:
+    """Figures of ours with their bars, and baselines."""
+    for name, tries in ours.tries.items():
+        seconds = ours.seconds(name)
+        report.figure(f"{name}_recovered_ratio", len(seconds) / len(tries))
+        if name in BARS:
+            report.at_least(f"share of {len(tries)}, {name.replace('_', ' ')}", len(seconds) / len(tries), 1.0)
+        if seconds:
+            spread = report.figure(f"{name}_seconds", seconds)
+            if name in BARS:
+                report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, BARS[name])
+    for name, tries in stock.tries.items():
+        report.baseline(f"stock_{name}_recovered_ratio", len(stock.seconds(name)) / len(tries))
+        if stock.seconds(name):
+            report.baseline(f"stock_{name}_seconds", stock.seconds(name))
