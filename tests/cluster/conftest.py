@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench._hands import Hands, hands
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.errors import DdpError
@@ -36,6 +37,13 @@ def image() -> str:
     if IMAGE not in os.environ:
         pytest.skip(f"Set {IMAGE} to a trainer image that the cluster can start; 'make image' builds one.")
     return os.environ[IMAGE]
+
+
+@pytest.fixture(scope="session")
+def reach(api: Api, image: str) -> Iterator[Hands]:
+    """A pod on every machine that kills processes of others."""
+    with hands(api, image) as them:
+        yield them
 
 
 @pytest.fixture

@@ -1,0 +1,154 @@
+"""Faults on a real cluster while a job trains: it ends Succeeded, no sample is lost or repeated, the model is as good.
+
+Containers are killed by pods on the machines themselves, since the API server has no verb for it. Machines are lost
+where ``DDP_TEST_NODE_COMMAND`` names a command that takes them down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from bench._hands import NODE_COMMAND, Hands, node_command, without
+from ddp_trainer.contract import Role
+from tests.cluster.live_cluster import Namespace, until
+from tests.cluster.test_cluster_engines import need
+
+Json = dict[str, Any]
+
+NAME = "digits"
+SIZE = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "64Mi", "--max-restarts", "100")
+TRAIN = ("--module", "ddp_trainer", "--", "train", "--task", "digits", "--global-batch", "64", "--seed", "0")
+STEPS_PER_EPOCH = 23
+BETWEEN = 100
+"""Steps that are made after a fault before the next one."""
+
+
+@dataclass
+class Job:
+    """A job that trains, and what befalls it."""
+
+    space: Namespace
+    reach: Hands
+    befell: list[str] = field(default_factory=list)
+
+    def submit(self, engine: str, nnodes: str, epochs: int, *more: str) -> None:
+        flags = ("--name", NAME, "--image", self.space.image, "--engine", engine, "--nnodes", nnodes, *more, *SIZE)
+        self.space.ddp("submit", *flags, *TRAIN, "--epochs", str(epochs)).ok()
+
+    def wait(self, goal: str) -> None:
+        done = self.space.ddp("wait", NAME, f"--for={goal}", "--timeout", "2m")
+        assert done.code == 0, f"after {self.befell}: {done.err}\n{self.space.ddp('logs', NAME).out[-3000:]}"
+
+    def ranks(self) -> list[Json]:
+        ranks: list[Json] = self.space.ddp("status", NAME, "--ranks", "-o", "json").ok().json["ranks"]
+        return [rank for rank in ranks if rank["state"] == "up"]
+
+    def go_on(self) -> None:
+        """Wait until it has made some more steps."""
+        reached = max((rank["step"] for rank in self.ranks()), default=0)
+        self.wait(f"step={reached + BETWEEN}")
+
+    def pod_of_rank_0(self) -> Json:
+        [name] = {rank["pod"] for rank in self.ranks() if rank["rank"] == 0}
+        [pod] = [pod for pod in self.space.pods() if pod["metadata"]["name"] == name]
+        return pod
+
+    def delete(self, pod: Json) -> None:
+        about = pod["metadata"]
+        self.space.api.delete(self.space.path("v1", "pods", about["name"]), uid=about["uid"])
+        until("the pod gone", lambda: about["uid"] not in {p["metadata"]["uid"] for p in self.space.pods()})
+
+    # ------------------------------------------------------------------------------------------------------- faults
+
+    def lose_pod(self) -> None:
+        self.delete(self.space.pods()[-1])
+        self.wait("world-size=2")
+
+    def lose_container(self) -> None:
+        self.reach.kill(self.pod_of_rank_0())
+        until("one rank alone", lambda: len(self.ranks()) == 1)
+        self.wait("world-size=2")
+
+    def lose_store(self) -> None:
+        """Training goes on without it; then a worker is lost, too, which takes the next store to mend."""
+        [store] = self.space.pods(Role.STORE)
+        self.space.api.delete(self.space.path("v1", "pods", store["metadata"]["name"]), uid=store["metadata"]["uid"])
+        self.go_on()
+        self.lose_container()
+
+    def scale(self) -> None:
+        for nodes in (3, 2):
+            self.space.ddp("scale", NAME, "--nnodes", str(nodes)).ok()
+            self.wait(f"world-size={nodes}")
+            self.go_on()
+
+    def befall(self, *faults: str) -> None:
+        every: dict[str, Callable[[], None]] = {
+            "pod": self.lose_pod,
+            "container": self.lose_container,
+            "store": self.lose_store,
+            "scale": self.scale,
+        }
+        for fault in faults:
+            self.befell.append(fault)
+            every[fault]()
+            self.go_on()
+
+    def succeeds(self, epochs: int) -> Json:
+        done = self.space.ddp("wait", NAME, "--for=complete", "--timeout", "4m", seconds=300)
+        assert done.code == 0, done.err + self.space.ddp("logs", NAME).out[-3000:]
+        state = self.space.ddp("status", NAME, "-o", "json").ok().json
+        summary: Json = state["summary"]
+        assert (state["state"], summary["result"]) == ("Succeeded", "succeeded")
+        assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
+        assert summary["steps"] == epochs * STEPS_PER_EPOCH
+        assert summary["accuracy"] >= 0.97
+        return summary
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("engine", "nnodes", "faults", "epochs"),
+    [
+        ("pytorchjob", "1:3", ("pod", "container", "store", "scale"), 250),
+        ("job", "1:3", ("container", "scale"), 150),
+        ("jobset", "1:2", ("pod",), 80),
+        ("trainjob", "1:2", ("container",), 80),
+    ],
+)
+def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
+    space: Namespace, reach: Hands, engine: str, nnodes: str, faults: tuple[str, ...], epochs: int
+) -> None:
+    need(space, engine)
+    job = Job(space, reach)
+    job.submit(engine, nnodes, epochs)
+    if nnodes == "1:3":
+        space.ddp("scale", NAME, "--nnodes", "2").ok()
+    job.wait("world-size=2")
+    job.go_on()
+    job.befall(*faults)
+    summary = job.succeeds(epochs)
+    assert sum(summary["restarts"].values()) >= len(faults)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("by", ["kill", "cut"])
+def test_a_job_outlives_the_loss_of_a_machine(space: Namespace, reach: Hands, by: str) -> None:
+    if node_command() is None:
+        pytest.skip(f"{NODE_COMMAND} names no command that takes machines down.")
+    job = Job(space, reach)
+    job.submit("pytorchjob", "1:2", 150, "--topology", "spread=kubernetes.io/hostname:required")
+    job.wait("world-size=2")
+    job.go_on()
+    [store] = space.pods(Role.STORE)
+    victim = next(p for p in space.pods() if p["spec"]["nodeName"] != store["spec"]["nodeName"])
+    with without(space.api, victim["spec"]["nodeName"], by=by):
+        until("one rank alone", lambda: len(job.ranks()) == 1)
+        job.go_on()
+    job.wait("world-size=2")
+    summary = job.succeeds(150)
+    assert sum(summary["restarts"].values()) >= 1

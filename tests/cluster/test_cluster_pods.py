@@ -1,0 +1,111 @@
+"""What a pod of ours does when it is told to stop, and what is left of its work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench._hands import Hands, workers
+from ddp_trainer.contract import Exit
+from tests.cluster.live_cluster import Namespace, until
+
+SMALL = ("--nnodes", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "64Mi")
+HOSTNAME = "kubernetes.io/hostname"
+
+LEAVING_ORPHANS = """
+import os, pathlib, signal, subprocess, sys, time
+
+rank = os.environ["RANK"]
+here = pathlib.Path("/tmp")
+
+def told(*_):
+    print(f"rank {rank} was told to stop", flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, told)
+(here / f"ready-{rank}").touch()
+if rank == "0":
+    subprocess.run(["sh", "-c", "sleep 0.3 & exit 0"], check=True)
+    while not (here / "ready-1").exists():
+        time.sleep(0.05)
+    time.sleep(1)
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in pathlib.Path("/proc").glob("[0-9]*/stat")]
+    print(f"{states.count('Z')} zombies", flush=True)
+    os.kill(1, signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+def test_the_first_process_of_a_pod_reaps_orphans_and_tells_every_rank_to_stop(
+    space: Namespace, tmp_path: Path
+) -> None:
+    script = tmp_path / "orphans.py"
+    script.write_text(LEAVING_ORPHANS)
+    space.ddp(
+        "submit", str(script), "--name", "orphans", "--image", space.image, "--engine", "job", "--nproc", "2", *SMALL
+    ).ok()
+
+    def ended() -> str:
+        over = [pod["metadata"]["name"] for pod in space.pods() if pod["status"]["phase"] == "Failed"]
+        return over[0] if over else ""
+
+    name = until("the first pod to end", ended)
+    path = space.path("v1", "pods", name)
+    [container] = space.api.get(path)["status"]["containerStatuses"]
+    assert container["state"]["terminated"]["exitCode"] == Exit.TERMINATED
+    log = space.api.text(f"{path}/log", seconds=10)
+    assert {"0 zombies", "rank 0 was told to stop", "rank 1 was told to stop"} <= {
+        line.partition("] ")[2] for line in log.splitlines()
+    }
+
+
+@pytest.fixture
+def claim(space: Namespace, reach: Hands) -> Iterator[tuple[str, str]]:
+    """A claim of a volume that outlives pods, and the machine that has it."""
+    node = workers(space.api)[0]
+    volume = {
+        "metadata": {"name": space.name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": reach.folder(node, space.name), "type": "Directory"},
+        },
+    }
+    made = space.api.create("/api/v1/persistentvolumes", volume)
+    wanted = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": space.name,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    space.api.create(space.path("v1", "persistentvolumeclaims"), {"metadata": {"name": "kept"}, "spec": wanted})
+    yield "kept", node
+    reach.forget(node, space.name)
+    space.api.delete(f"/api/v1/persistentvolumes/{space.name}", uid=made["metadata"]["uid"])
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_was_suspended_goes_on_from_the_step_that_it_saved(space: Namespace, claim: tuple[str, str]) -> None:
+    name, node = claim
+    flags = ("--checkpoint-claim", name, "--node-selector", f"{HOSTNAME}={node}", "--nproc", "2", *SMALL)
+    train = ("--module", "ddp_trainer", "--", "train", "--task", "digits", "--epochs", "40", "--seed", "0")
+    space.ddp("submit", "--name", "digits", "--image", space.image, *flags, *train).ok()
+    space.ddp("wait", "digits", "--for=step=200", "--timeout", "2m").ok()
+
+    space.ddp("suspend", "digits").ok()
+    until("no pod", lambda: not space.pods())
+    space.ddp("resume", "digits").ok()
+    done = space.ddp("wait", "digits", "--for=complete", "--timeout", "3m")
+    assert done.code == 0, done.err
+
+    said = re.search(r"resumed after step (\d+)", space.ddp("logs", "digits").ok().out)
+    assert said
+    assert int(said[1]) >= 200
+    summary = space.ddp("status", "digits", "-o", "json").ok().json["summary"]
+    assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
+    assert summary["accuracy"] >= 0.97
