@@ -196,10 +196,17 @@ def job_state(
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         silent=tuple(sorted(running - told.keys())),
-        first_error=evidence.explaining(job, workers) if state is not State.SUCCEEDED else None,
+        first_error=_first_error(state, job, workers),
         summary=done,
         **_progress(told, ranks, done),
     )
+
+
+def _first_error(state: State, job: Object, workers: list[Object]) -> FirstError | None:
+    """What failed first. Of a job that runs, what was kept of pods that are gone is what it has recovered from."""
+    if state is State.SUCCEEDED:
+        return None
+    return evidence.first_error(workers) if state is State.RUNNING else evidence.explaining(job, workers)
 
 
 def _facts(job: Object, workers: list[Object], told: Mapping[str, Samples], counted: Mapping[str, int]) -> _Facts:

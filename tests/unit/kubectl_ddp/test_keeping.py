@@ -89,3 +89,9 @@ def test_a_job_that_succeeded_tells_no_error_that_it_recovered_from() -> None:
     kept_before = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
     root = job("Created", "Succeeded", metadata={"annotations": {Annotation.FIRST_ERROR: kept_before}})
     assert job_state(Snapshot(root, ()), {}).first_error is None
+
+
+def test_a_job_that_runs_again_does_not_tell_what_it_recovered_from() -> None:
+    kept_before = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
+    root = job("Created", "Running", metadata={"annotations": {Annotation.FIRST_ERROR: kept_before}})
+    assert job_state(Snapshot(root, (pod(0), pod(1))), {}).first_error is None
