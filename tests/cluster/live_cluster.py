@@ -72,6 +72,7 @@ class Namespace:
     image: str
     home: Path
     environ: Mapping[str, str] = field(default_factory=dict)
+    _collections: list[str] = field(default_factory=list)
 
     def ddp(self, *words: str, seconds: float = 240, environ: Mapping[str, str] | None = None) -> Result:
         """Run ``python -m kubectl_ddp WORDS`` as a person would, in this namespace."""
@@ -97,15 +98,22 @@ class Namespace:
         found, _ = self.api.items(self.path("v1", "pods"), labelSelector=f"{Label.ROLE}={role}")
         return sorted(found, key=lambda pod: pod["metadata"]["name"])
 
+    def collections(self) -> list[str]:
+        """Paths of every kind that a job may leave behind, of what the cluster serves."""
+        if not self._collections:
+            for version, plural in [*KINDS, ("monitoring.coreos.com/v1", "podmonitors")]:
+                with contextlib.suppress(NotServed):
+                    self.api.get(self.path(version, plural), limit="1")
+                    self._collections.append(self.path(version, plural))
+        return self._collections
+
     def left(self) -> list[str]:
         """Every object of ours that is there."""
-        kinds = [*KINDS, ("monitoring.coreos.com/v1", "podmonitors")]
-        found = []
-        for version, plural in kinds:
-            with contextlib.suppress(NotServed):
-                items, _ = self.api.items(self.path(version, plural), labelSelector=Label.JOB)
-                found += [f"{plural}/{item['metadata']['name']}" for item in items]
-        return found
+        return [
+            f"{path.rpartition('/')[2]}/{item['metadata']['name']}"
+            for path in self.collections()
+            for item in self.api.items(path, labelSelector=Label.JOB)[0]
+        ]
 
     def kubeconfig_of_nobody(self) -> Path:
         """A kubeconfig for a service account without any right."""

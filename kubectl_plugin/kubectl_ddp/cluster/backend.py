@@ -20,6 +20,7 @@ from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.podlogs import PodLogs, main_container
 from kubectl_ddp.cluster.reflector import Reflector
 from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.remains import delete_remains
 from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.cluster.servers import api_servers
 from kubectl_ddp.cluster.slim import slim_pod, without_managers
@@ -245,8 +246,13 @@ class ClusterBackend:
         self._patch(job, {"metadata": {"annotations": dict(annotations)}})
 
     def delete(self, name: str) -> None:
-        """Delete the job; what it owns goes in the background. Raises NotFound."""
-        job = self._ours(name)
+        """Delete the job, or what a submission of it left that died; what it owns goes too. Raises NotFound."""
+        try:
+            job = self._ours(name)
+        except NotFound:
+            if delete_remains(self._api, name, self.namespace):
+                return
+            raise
         self._api.delete(f"{_jobs(_kind(job), self.namespace)}/{name}", uid=job["metadata"]["uid"])
 
     # -- both ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@
 3. The Jobs are let go, then the root, in the patch that takes the mark away.
 
 A command that died on the way leaves a marked root, which runs nothing. Submitting the same job again takes it away and
-begins anew; deleting it works as for any job.
+begins anew; deleting it works as for any job, also where only what comes before the root is there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import Conflict
+from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection, not_served
 from kubectl_ddp.errors import DdpError, NameTaken, NotFound, UsageError
 from kubectl_ddp.program import program
@@ -33,9 +34,6 @@ INCOMPLETE: Final = f"{GROUP}/incomplete"
 
 OPTIONAL: Final[Mapping[str, str]] = {"PodMonitor": "Prometheus will not find the job by itself"}
 """Kinds that a job can do without, and what it then lacks."""
-
-BEFORE_ROOT: Final = frozenset({"TrainingRuntime"})
-"""Kinds without which the API server refuses the root."""
 
 QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """Label by which Kueue knows what it decides about."""

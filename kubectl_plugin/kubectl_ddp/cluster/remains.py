@@ -1,0 +1,33 @@
+"""What a submission has left that died before its root was there: it has no owner, so nobody collects it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ddp_trainer.contract import Label
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.errors import NotFound
+from kubectl_ddp.roots import TRAINJOB
+
+BEFORE_ROOT: Final = {"TrainingRuntime": (TRAINJOB.api_version, "trainingruntimes")}
+"""Kinds without which the API server refuses the root, with the version and plural that they are served under."""
+
+
+def delete_remains(api: Api, name: str, namespace: str) -> bool:
+    """Delete what a job of this name has left without ever being there; returns whether there was such a thing.
+
+    What has an owner is left alone: it goes with that.
+    """
+    found = False
+    for version, plural in BEFORE_ROOT.values():
+        path = f"{collection(version, plural, namespace)}/{name}"
+        try:
+            about = api.get(path)["metadata"]
+        except (NotFound, NotServed):
+            continue
+        if (about.get("labels") or {}).get(Label.JOB) == name and not about.get("ownerReferences"):
+            api.delete(path, uid=about["uid"])
+            found = True
+    return found

@@ -1,0 +1,223 @@
+"""A proxy in front of the real API server, over plain HTTP, that goes wrong where a test wants it to.
+
+Whoever comes through it is who the kubeconfig's user is. It counts what is asked, and a test decides by a function
+what becomes of each request: it is answered by somebody else, its connection ends before or after the API server has
+done it, in the middle of the answer, or late; or the client dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from urllib3 import BaseHTTPResponse, Timeout
+from urllib3.exceptions import HTTPError
+
+from kubectl_ddp.cluster.connection import Connection
+from tests.api_server import kubeconfig
+
+HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host", "accept-encoding"})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request."""
+
+    number: int
+    """From 1 on."""
+    method: str
+    path: str
+    query: Mapping[str, str]
+
+    @property
+    def is_change(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def watches(self) -> bool:
+        return "watch" in self.query or "follow" in self.query
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What becomes of a request; each field goes wrong by itself."""
+
+    status: int = 0
+    """Answered so, without asking the API server."""
+    body: str | None = None
+    """With this body; a ``Status`` as the API server words it when None."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_dropped: bool = False
+    """The connection ends before anybody has seen the request."""
+    loses_answer: bool = False
+    """The API server does it, and nobody hears."""
+    cut_after: int | None = None
+    """The answer's connection ends after so many bytes of it."""
+    cut_in_order: bool = False
+    """Ends as a whole answer does, though it is torn."""
+    late: float = 0.0
+    """Seconds before the answer."""
+    then: Callable[[], None] | None = None
+    """Called once the API server has done it and before its answer is passed on."""
+
+
+REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+Decide = Callable[[Asked], Fault | None]
+
+
+class ApiProxy:
+    """What was asked, and what is to go wrong."""
+
+    def __init__(self, connection: Connection, folder: Path) -> None:
+        self.connection = connection
+        self.asked: list[Asked] = []
+        self.decide: Decide = lambda _: None
+        self.kubeconfig = folder
+        self._lock = threading.Lock()
+        self._dead = threading.Event()
+
+    def fresh(self, decide: Decide = lambda _: None) -> None:
+        """Count from the beginning, and go wrong so from now on."""
+        with self._lock:
+            self.asked, self.decide = [], decide
+            self._dead = threading.Event()
+
+    def die(self) -> None:
+        """Pass nothing on any more until :meth:`fresh`."""
+        self._dead.set()
+
+    def meet(self, method: str, target: str) -> tuple[Asked, Fault | None]:
+        """Count a request, and say what becomes of it."""
+        split = urlsplit(target)
+        with self._lock:
+            asked = Asked(len(self.asked) + 1, method, split.path, dict(parse_qsl(split.query)))
+            self.asked.append(asked)
+            if self._dead.is_set():
+                return asked, Fault(is_dropped=True)
+            return asked, self.decide(asked)
+
+    def pass_on(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> BaseHTTPResponse:
+        """Ask the API server itself."""
+        to = self.connection
+        kept = {name: value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
+        return to.pool.request(
+            method,
+            f"{to.server}{target}",
+            body=body,
+            headers={**kept, **to.authorization()},
+            preload_content=False,
+            retries=False,
+            timeout=Timeout(connect=10, read=300),
+        )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: ApiProxy
+
+    def _serve(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if length else None
+        asked, fault = self.proxy.meet(self.command, self.path)
+        fault = fault or Fault()
+        try:
+            if fault.is_dropped:
+                self.close_connection = True
+            elif fault.status:
+                self._refuse(asked, fault)
+            else:
+                self._relay(self.proxy.pass_on(self.command, self.path, dict(self.headers), body), fault)
+        except (OSError, HTTPError):
+            self.close_connection = True
+
+    def _refuse(self, asked: Asked, fault: Fault) -> None:
+        name = asked.path.rpartition("/")[2]
+        status = {
+            "kind": "Status",
+            "status": "Failure",
+            "code": fault.status,
+            "reason": REASONS[fault.status],
+            "message": "made up by a test",
+            "details": {"name": name, "kind": "things"},
+        }
+        text = json.dumps(status) if fault.body is None else fault.body
+        self.send_response(fault.status)
+        for name, value in fault.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def _relay(self, answer: BaseHTTPResponse, fault: Fault) -> None:
+        threading.Event().wait(fault.late)
+        if fault.then is not None:
+            fault.then()
+        if fault.loses_answer:
+            answer.close()
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        for name in ("Content-Type", "Retry-After"):
+            if name in answer.headers:
+                self.send_header(name, answer.headers[name])
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        left = fault.cut_after
+        while chunk := answer.read1(1 << 16):
+            part = chunk if left is None else chunk[:left]
+            self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n" if part else b"")
+            self.wfile.flush()
+            left = None if left is None else left - len(part)
+            if left == 0:
+                break
+        answer.close() if left == 0 else answer.release_conn()
+        if left == 0 and not fault.cut_in_order:
+            self.close_connection = True
+            return
+        self.wfile.write(b"0\r\n\r\n")
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server's names
+
+    def log_message(self, *_: object) -> None:
+        """Tests read :attr:`ApiProxy.asked` instead."""
+
+
+@contextlib.contextmanager
+def api_proxy(connection: Connection, folder: Path) -> Iterator[ApiProxy]:
+    """The proxy on a port of its own, and a kubeconfig in ``folder`` that leads through it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    proxy = ApiProxy(connection, folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": proxy}))
+    server.daemon_threads = True
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    user: dict[str, Any] = {"token": "a-token-of-nobody"}
+    proxy.kubeconfig = kubeconfig(folder, f"http://127.0.0.1:{server.server_address[1]}", user=user, name="proxied")
+    try:
+        yield proxy
+    finally:
+        proxy.die()
+        server.shutdown()
+        thread.join()
+        server.server_close()
