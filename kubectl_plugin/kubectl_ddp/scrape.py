@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from kubectl_ddp.backend import Backend, Object, Snapshot
@@ -19,13 +20,22 @@ _AT_ONCE: Final = 16
 """Requests in flight: an API server's proxy is not ours alone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Most:
+    """How many pods are asked at most."""
+
+    of_each: int
+    """Of every job: the first, on which rank 0 is unless pods were lost, tells how far all of it is."""
+    in_all: int
+
+
 def scrape(backend: Backend, snapshot: Snapshot) -> dict[str, Samples]:
     """What the running worker pods of a job say, by name; pods that do not answer are left out."""
     return scrape_all(backend, [snapshot])[0]
 
 
 def scrape_all(
-    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: int | None = None
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: Most | None = None
 ) -> list[dict[str, Samples]]:
     """The same for many jobs, in one go.
 
@@ -36,11 +46,12 @@ def scrape_all(
         backend: where they run.
         snapshots: the jobs.
         patience: seconds after which pods that have not answered yet are left out; a pod's own time when None.
-        most: how many pods are asked, of all jobs together; every one when None.
+        most: how many pods are asked; every one when None.
     """
     running = [[pod for pod in workers(snapshot.pods) if _is_running(pod)] for snapshot in snapshots]
-    turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods)]
-    asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:most]]
+    of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)
+    turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
+    asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
     waiting: queue.SimpleQueue[tuple[int, Object]] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
     for each in asked:
@@ -87,7 +98,7 @@ def observe(backend: Backend, snapshot: Snapshot, before: Mapping[str, Samples] 
 
 
 def observe_all(
-    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: int | None = None
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: Most | None = None
 ) -> list[JobState]:
     """The same for many jobs, in one go; ``patience`` and ``most`` as in :func:`scrape_all`."""
     told = scrape_all(backend, snapshots, patience=patience, most=most)

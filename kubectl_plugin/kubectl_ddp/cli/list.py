@@ -12,7 +12,7 @@ from kubectl_ddp.cli.target import jobs_of, places, print_document, resource, st
 from kubectl_ddp.document import job_list_document
 from kubectl_ddp.present import job_table
 from kubectl_ddp.program import program
-from kubectl_ddp.scrape import observe_all
+from kubectl_ddp.scrape import Most, observe_all
 
 _PATIENCE_SECONDS: Final = {"local": 0.12}
 """How long a list waits for pods, by place. On this machine they answer at once or are too busy to."""
@@ -20,8 +20,8 @@ _PATIENCE_SECONDS: Final = {"local": 0.12}
 _CLUSTER_PATIENCE_SECONDS: Final = 1.0
 """In a cluster, where a policy may keep the API server from pods, which then say nothing at all."""
 
-_MOST_PODS: Final = 64
-"""How many pods a list asks. One pod of a job tells how far the job is; a list of a thousand jobs asks the newest."""
+_MOST: Final = Most(of_each=2, in_all=48)
+"""How many pods a list asks; of a thousand jobs it asks the newest. ``status`` asks them all."""
 
 
 @click.command("list")
@@ -40,7 +40,7 @@ def list_jobs(options: Options) -> None:
             backend,
             snapshots,
             patience=_PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS),
-            most=_MOST_PODS,
+            most=_MOST,
         )
     if options.output in {"json", "yaml"}:
         print_document(job_list_document(states), options.output)

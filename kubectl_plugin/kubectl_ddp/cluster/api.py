@@ -20,7 +20,7 @@ from urllib3.exceptions import HTTPError, ProtocolError
 from ddp_trainer.contract import FIELD_MANAGER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.connection import Connection
-from kubectl_ddp.cluster.pages import mapping, pages
+from kubectl_ddp.cluster.pages import decoded, pages
 from kubectl_ddp.cluster.refusals import Call, Expired, call, refused
 from kubectl_ddp.cluster.silence import unreachable
 from kubectl_ddp.errors import Unreachable
@@ -70,7 +70,7 @@ class Api:
         """One answer in a form of its own, which ``accept`` names; a server that has no such form answers as ever."""
         answer = self._send("GET", path, {}, accept=f"{accept},{JSON}")
         with self._in_json(path):
-            return mapping(json.loads(answer.data))
+            return decoded(answer.data)
 
     def items(
         self, path: str, *, reduce: Callable[[Object], Object | None] = whole, **query: str
@@ -141,7 +141,7 @@ class Api:
     ) -> Object:
         answer = self._send(method, path, query, body=body, content=content)
         with self._in_json(path):
-            return mapping(json.loads(answer.data))
+            return decoded(answer.data)
 
     @contextmanager
     def _in_json(self, path: str) -> Iterator[None]:

@@ -6,7 +6,6 @@ client could read this, too; it takes 0.3 s to be imported, more than all else t
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -89,6 +88,8 @@ def _given(value: str, otherwise: str) -> str:
 
 
 def _unknown(context: str, names: list[str], *, is_current: bool) -> Entry:
+    import difflib  # noqa: PLC0415 - needed on this error alone
+
     close = difflib.get_close_matches(context, names, n=1)
     there = f"There are: {', '.join(names)}." if names else "It has none at all."
     word = "its current context" if is_current else "context"

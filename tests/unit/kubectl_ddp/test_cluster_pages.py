@@ -14,7 +14,7 @@ from kubectl_ddp.cluster.pages import pages
 from kubectl_ddp.cluster.refusals import Expired
 from kubectl_ddp.cluster.slim import slim_pod
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.scrape import scrape_all
+from kubectl_ddp.scrape import Most, scrape_all
 from tests import kube_objects
 from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
 from tests.scripted_backend import ScriptedBackend
@@ -133,5 +133,8 @@ def test_few_questions_go_to_the_first_pod_of_every_job_and_the_newest_job_first
         )
         for name in ("old", "new")
     ]
-    scrape_all(Asked([]), jobs, most=3)
+    scrape_all(Asked([]), jobs, most=Most(of_each=2, in_all=3))
     assert sorted(asked) == ["new-0", "new-1", "old-0"]
+    asked.clear()
+    scrape_all(Asked([]), jobs, most=Most(of_each=1, in_all=9))
+    assert sorted(asked) == ["new-0", "old-0"]
