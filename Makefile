@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := build/peers
+CLIENTS := 33.1.0 35.0.0 36.0.3 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers lint bench docs image lock clean
+.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients lint bench docs image lock clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -38,6 +39,8 @@ peers: $(PEERS)/.ready ## Install Lightning, Accelerate and transformers in buil
 
 test-peers: $(PEERS)/.ready ## Tests with scripts of other libraries, after `make peers`
 	@$(PEERS)/bin/python -m pytest -q tests/peers
+
+clients: $(CLIENTS:%=build/clients/%/.ready) ## Put versions of the Kubernetes client in build/clients, for test-cluster
 
 lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff check .
@@ -71,6 +74,10 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv_of_ours.pth"
 	@$(BIN)/python -m pip --python $(PEERS)/bin/python install --disable-pip-version-check --quiet \
 		--constraint constraints.txt --constraint constraints-peers.txt --group bench
+	@touch $@
+
+build/clients/%/.ready: | $(READY)
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --target build/clients/$* kubernetes==$*
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt
