@@ -10,6 +10,7 @@ from urllib3.exceptions import (
     HTTPError,
     NameResolutionError,
     NewConnectionError,
+    ProtocolError,
     ProxyError,
     ReadTimeoutError,
     SSLError,
@@ -29,6 +30,11 @@ REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
     ),
     (ConnectTimeoutError, "it does not answer", "Check the network, the VPN and the firewall."),
     (ReadTimeoutError, "it took the request and does not answer", "Try again; the API server may be overloaded."),
+    (
+        ProtocolError,
+        "it ended the connection before its answer was whole",
+        "Try again; if it stays so, a proxy or firewall may be in the way.",
+    ),
     (HTTPError, "{cause}", "Try again; if it stays so, a proxy or firewall may be in the way."),
 )
 """Kind of failure → what it is, what to do; the first row that fits counts."""
