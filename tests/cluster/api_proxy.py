@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
             "kind": "Status",
             "status": "Failure",
             "code": fault.status,
-            "reason": REASONS[fault.status],
+            "reason": REASONS.get(fault.status, ""),
             "message": "made up by a test",
             "details": {"name": name, "kind": "things"},
         }
