@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.archive import Archive
+from ddp_trainer.train.memory_copy import copy_all
 
 _SLACK_BYTES: Final = 1 << 16
 
@@ -47,16 +48,17 @@ class Snapshot:
             self._grow(needed)
         copies: list[Tensor] = []
         start = 0
-        devices = set()
         for storage in archive.storages:
-            copy = self._arena[start : start + storage.numel()]
-            copy.copy_(storage, non_blocking=self._pinned)
-            copies.append(copy)
-            devices.add(storage.device)
+            copies.append(self._arena[start : start + storage.numel()])
             start += storage.numel()
-        for device in devices:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+        pairs = list(zip(copies, archive.storages, strict=True))
+        for copy, storage in pairs:
+            if storage.device.type != "cpu":
+                copy.copy_(storage, non_blocking=self._pinned)
+        # Beside what devices send meanwhile.
+        copy_all([pair for pair in pairs if pair[1].device.type == "cpu"], torch.get_num_threads())
+        for device in {storage.device for storage in archive.storages if storage.device.type == "cuda"}:
+            torch.cuda.synchronize(device)
         return Archive(archive.pickled, copies)
 
     def _grow(self, size_bytes: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.archive import Archive, pack
+from ddp_trainer.train.memory_copy import copy_all
 from ddp_trainer.train.snapshot import Snapshot, state_bytes
 
 
@@ -116,3 +117,13 @@ def test_memory_is_reserved_for_a_model_with_its_adam() -> None:
     optimizer.step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "seen": torch.zeros(1000)}
     assert pack(state).storage_bytes <= state_bytes(model, 8000)
+
+
+def test_a_copy_in_pieces_by_several_threads_is_whole() -> None:
+    sizes = (3, 0, (40 << 20) + 7, 16 << 20)
+    sources = [torch.arange(size, dtype=torch.int64).to(torch.uint8) for size in sizes]
+    targets = [torch.full((size + 1,), 77, dtype=torch.uint8) for size in sizes]
+    copy_all([(target[:-1], source) for target, source in zip(targets, sources, strict=True)], threads=3)
+    for target, source in zip(targets, sources, strict=True):
+        assert torch.equal(target[:-1], source)
+        assert target[-1] == 77
