@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,8 @@ PEERS: Final[dict[str, tuple[str, Arm]]] = {
 IMPORTED: Final = ("torch", "ddp_trainer.train.own_loop", "accelerate", "lightning.pytorch", "transformers.trainer")
 LATE: Final = ("torch._dynamo", "torch.distributed.fsdp")
 """What peers import when a step is under way, in every rank anew."""
+ATTEMPTS: Final = 3
+"""Of a peer to read an epoch."""
 
 
 def measure(options: Options) -> Report:
@@ -59,16 +62,29 @@ def measure(options: Options) -> Report:
                 options.progress(f"Not installed, and left out: {module} (pip install --group bench).")
                 continue
             for column in EXPRESSIBLE:
-                try:
-                    read = read_epoch(context, arm, COLUMNS[column], directory / f"{peer}-{column}")
-                except CannotMeasure as err:
-                    options.progress(f"{peer}, {column}: {err}")
+                read = _read_again_if_stuck(context, arm, COLUMNS[column], directory / f"{peer}-{column}", options)
+                if read is None:
                     continue
                 lost, repeated = account(read)
                 options.progress(f"{peer}, {column}: {lost} lost, {repeated} repeated")
                 report.baseline(f"{peer}_{column}_lost_samples", lost)
                 report.baseline(f"{peer}_{column}_repeated_samples", repeated)
     return report
+
+
+def _read_again_if_stuck(
+    context: ForkServerContext, arm: Arm, case: Resizes, directory: Path, options: Options
+) -> list[int] | None:
+    """What a peer's groups have read; None where they failed every time.
+
+    Whether a group of a peer's starts and ends is not what is measured, and every failure is told.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return read_epoch(context, arm, case, directory / str(attempt))
+        except CannotMeasure as err:
+            options.progress(f"{directory.name}, attempt {attempt} of {ATTEMPTS}: {err}")
+    return None
 
 
 def _is_installed(module: str) -> bool:
