@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.task import rowwise
 
 SEED: Final = 5
 RATE: Final = 1e-3
@@ -153,6 +154,7 @@ class Rows:
         """What torch's DataLoader asks for where it is offered; already collated."""
         return self.batch(torch.tensor(indices))
 
+    @rowwise
     def batch(self, ids: Tensor) -> Pair:
         """What our trainer asks for where it is offered."""
         return self._inputs[ids], self._labels[ids]

@@ -10,7 +10,8 @@ Only its optimizer is torch's AdamW as it comes, which on the CPU goes over the 
 ``ours`` is what a user of the trainer gets: the same AdamW, equal up to rounding, with the fused kernel that our flags
 choose by themselves; the bar is on it. ``ours_same_optimizer`` is given the very object of the loop by hand, and shows
 what our loop itself adds. What else ours does in another way belongs to it: it drops gradients without ``zero_grad``,
-steps without torch's marks while no profiler runs, and begins the backward pass at each sample's loss.
+steps without torch's marks while no profiler runs, begins the backward pass at each sample's loss, and reads the rows
+of several steps at once, since the samples say that their rows do not depend on each other.
 
 What is added is judged by the processor's seconds, all threads of the process together: other load on the machine does
 not count as ours, and waiting, of which a step of one process has none, does not hide. Peers that are not installed are

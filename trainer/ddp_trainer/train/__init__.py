@@ -18,6 +18,6 @@ from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadSample, TrainError
 from ddp_trainer.train.session import run
 from ddp_trainer.train.summary import Summary
-from ddp_trainer.train.task import Task, load_task
+from ddp_trainer.train.task import Task, load_task, rowwise
 
-__all__ = ["BadSample", "Config", "Environment", "Summary", "Task", "TrainError", "load_task", "run"]
+__all__ = ["BadSample", "Config", "Environment", "Summary", "Task", "TrainError", "load_task", "rowwise", "run"]

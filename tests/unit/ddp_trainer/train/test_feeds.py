@@ -13,11 +13,12 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig, BadData, BadSample, DataWorkerLost
+from ddp_trainer.train.errors import BadConfig, BadData, BadSample, BadTask, DataWorkerLost
 from ddp_trainer.train.feeds import Feed, Fetched, Request, Skips, make_feed, sample_count
 from ddp_trainer.train.feeds.skips import MOST_TOLD
-from ddp_trainer.train.options import OnBadSample
+from ddp_trainer.train.options import Level, OnBadSample
 from ddp_trainer.train.plan import Plan, cut
+from ddp_trainer.train.task import rowwise
 
 CPU = torch.device("cpu")
 SKIP = Config(on_bad_sample=OnBadSample.SKIP)
@@ -310,3 +311,89 @@ def test_skipped_samples_are_named_once_and_not_without_end() -> None:
     assert said[0] == "Sample 0 is broken. It counts as seen, with weight 0."
     assert len(said) == MOST_TOLD + 1
     assert said[-1].startswith("More samples cannot be read")
+
+
+class Rows:
+    """A table of numbers and their squares that counts how often it is read."""
+
+    def __init__(self, row_bytes: int = 8) -> None:
+        self._numbers = torch.arange(22)
+        self._padding = torch.zeros(22, row_bytes, dtype=torch.uint8)
+        self.asked: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> Any:
+        return self._numbers[index]
+
+    @rowwise
+    def batch(self, ids: torch.Tensor) -> dict[str, Any]:
+        self.asked.append(ids.tolist())
+        return {"number": self._numbers[ids], "more": (self._numbers[ids] ** 2, [self._padding[ids]])}
+
+
+class Padded(Rows):
+    """A row is as long as the longest beside it, so it is not what it would be by itself."""
+
+    def batch(self, ids: torch.Tensor) -> dict[str, Any]:
+        return {"number": super().batch(ids)["number"], "length": torch.full((len(ids),), int(ids.max()))}
+
+
+@pytest.mark.parametrize("shards", [range(4), range(1, 3), range(3, 4)])
+def test_rows_of_several_steps_are_read_at_once_and_are_those_of_each_step(shards: range) -> None:
+    rows = Rows()
+    feed = a_feed(rows, shards=shards)
+    for request in requests(PLAN, shards, range(6)):
+        batch = feed.fetch(request).batch
+        assert batch is not None
+        assert batch["number"].tolist() == request.ids.tolist()
+        assert batch["more"][0].tolist() == [number**2 for number in request.ids.tolist()]
+        assert batch["more"][1][0].shape == (len(request.ids), 8)
+    # The first step tells how large one is; then two full steps, and the one that is left of each epoch.
+    assert len(rows.asked) == 5
+
+
+def test_rows_are_read_no_further_ahead_than_a_bounded_amount() -> None:
+    rows = Rows(row_bytes=1 << 16)
+    everything(a_feed(rows), PLAN)
+    assert max(map(len, rows.asked)) == PLAN.global_batch
+
+
+def test_rows_read_ahead_are_dropped_where_a_run_goes_on_elsewhere_or_with_other_shards() -> None:
+    rows = Rows()
+    feed = a_feed(rows)
+    everything(feed, PLAN, steps=range(2))
+    again = everything(feed, PLAN, steps=range(1))
+    assert [n for each in again for n in each.batch["number"].tolist()] == PLAN.batch(0).tolist()  # type: ignore[index]
+    feed.reassign(range(2, 3))
+    (one,) = everything(feed, PLAN, shards=range(2, 3), steps=range(1, 2))
+    assert one.batch["number"].tolist() == PLAN.shard(1, 2).tolist()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("level", [Level.ORDERED, Level.EXACT])
+def test_a_batch_that_says_nothing_of_its_rows_is_read_for_each_shard(level: Level) -> None:
+    feed = a_feed(Padded(), config=Config(seed=PLAN.seed, level=level))
+    for request in requests(PLAN, range(4), range(6)):
+        assert feed.fetch(request).batch["length"].tolist() == [int(request.ids.max())] * len(request.ids)  # type: ignore[index]
+
+
+def test_where_bits_are_promised_nothing_is_read_ahead() -> None:
+    rows = Rows()
+    everything(a_feed(rows, config=Config(seed=PLAN.seed, level=Level.EXACT)), PLAN)
+    assert rows.asked == [request.ids.tolist() for request in requests(PLAN, range(4), range(6))]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [torch.zeros(3), torch.tensor(1.0), {"a": torch.zeros(9)}, "text", 5],
+    ids=["short", "one", "long", "str", "int"],
+)
+def test_a_batch_that_has_no_row_for_each_id_is_told_in_a_sentence(made: object) -> None:
+    class Odd(Rows):
+        @rowwise
+        def batch(self, _ids: torch.Tensor) -> Any:
+            return made
+
+    with pytest.raises(BadTask, match=r"marked rowwise, and batch\(\) of 8 ids gave a "):
+        everything(a_feed(Odd()), PLAN, steps=range(1))

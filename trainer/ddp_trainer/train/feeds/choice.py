@@ -12,13 +12,14 @@ from ddp_trainer.train.batches import is_stream
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadData
 from ddp_trainer.train.feeds.feed import DirectFeed, Feed, Stateful
+from ddp_trainer.train.feeds.rows_feed import RowsFeed
 from ddp_trainer.train.feeds.shard_reader import ShardReader
 from ddp_trainer.train.feeds.stream_feed import StreamFeed
 from ddp_trainer.train.feeds.worker_feed import Ahead, WorkerFeed
-from ddp_trainer.train.options import OnBadSample
+from ddp_trainer.train.options import Level, OnBadSample
 from ddp_trainer.train.plan import Plan
 from ddp_trainer.train.randomness import KeyedRandom
-from ddp_trainer.train.task import Samples
+from ddp_trainer.train.task import Samples, is_rowwise
 
 
 def known_count(samples: Samples | Iterable[Any]) -> int:
@@ -64,7 +65,9 @@ def make_feed(
     samples = cast("Samples", samples)
     reader = ShardReader(samples, random, skips=skips)
     if not config.workers:
-        return DirectFeed(samples, reader)
+        # Where bits are promised, a batch lies in memory as it would by itself: kernels may round by where it begins.
+        ahead_of_time = is_rowwise(samples) and not (skips or stateful or config.level is Level.EXACT)
+        return RowsFeed(samples, plan, shards) if ahead_of_time else DirectFeed(samples, reader)
     ahead = Ahead(workers=config.workers, prefetch=config.prefetch, pin=device.type == "cuda")
     return WorkerFeed(reader, plan, shards, ahead)
 

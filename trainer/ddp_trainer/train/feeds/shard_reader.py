@@ -13,7 +13,7 @@ from ddp_trainer.train.batches import many_reader
 from ddp_trainer.train.errors import BadSample
 from ddp_trainer.train.feeds.fetched import Fetched, Request
 from ddp_trainer.train.randomness import KeyedRandom, Stream
-from ddp_trainer.train.task import Samples
+from ddp_trainer.train.task import Samples, is_rowwise
 
 
 class ShardReader:
@@ -23,6 +23,7 @@ class ShardReader:
         """``skips``: leave out what cannot be read."""
         self._samples = samples
         self._many = many_reader(samples)
+        self._draws = not is_rowwise(samples)
         self._random = random
         self._skips = skips
 
@@ -33,7 +34,8 @@ class ShardReader:
             BadSample: one cannot be read, and is not to be skipped.
         """
         if self._many is not None:
-            self._random.enter(Stream.FETCH, request.step, request.shard)
+            if self._draws:
+                self._random.enter(Stream.FETCH, request.step, request.shard)
             try:
                 return Fetched(self._many(request.ids))
             except BadSample:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ddp_trainer.train.errors import BadData
 from ddp_trainer.train.models import build
 from ddp_trainer.train.plan import order
+from ddp_trainer.train.task import rowwise
 from ddp_trainer.train.tasks.classification import Classification
 
 SIDE: Final = 8
@@ -44,6 +45,7 @@ class LabelledImages:
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.images[index], self.labels[index]
 
+    @rowwise
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Many samples at once."""
         return self.images[ids], self.labels[ids]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.train.errors import BadData
 from ddp_trainer.train.models import build
+from ddp_trainer.train.task import rowwise
 
 VOCABULARY: Final = 256
 WINDOW: Final = 128
@@ -54,6 +55,7 @@ class Windows:
         inputs, targets = self.batch(torch.tensor([index]))
         return inputs[0], targets[0]
 
+    @rowwise
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Many windows at once."""
         taken = self._text[self._starts[ids].unsqueeze(1) + self._offsets].long()
