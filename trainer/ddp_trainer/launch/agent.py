@@ -109,7 +109,8 @@ class Agent:
             kill=self._kill,
             say=say,
         )
-        environment = common_environment(setup.environment, setup.launch)
+        self._environment = environment = common_environment(setup.environment, setup.launch)
+        self._sockets: Mapping[str, str] = {}
         self._workers = Workers(
             children=children,
             program=setup.program,
@@ -290,16 +291,28 @@ class Agent:
 
     def _start_workers(self, generation: Generation) -> None:
         self._record(generation)
+        self._sockets = self._sockets_in(generation)
         self._start_or_give_up(generation, self._look if self._preflight.is_due else self._start_now)
 
     def _start_now(self, generation: Generation) -> None:
         self._zygote_watch.begin(anew=not self._workers.alive)
-        self._workers.start(generation)
+        self._workers.start(generation, self._sockets)
         first_rank = generation.first_rank(self._core.node.token)
         self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
 
     def _look(self, generation: Generation) -> None:
-        self._preflight.start(generation, partial(self._looked, generation))
+        self._preflight.start(generation, partial(self._looked, generation), self._sockets)
+
+    def _sockets_in(self, generation: Generation) -> Mapping[str, str]:
+        if len(generation.nodes) == 1:
+            return {}
+        from ddp_trainer.launch.sockets import sockets_of  # noqa: PLC0415 - one node alone does without ctypes
+
+        sockets = sockets_of(self._environment, generation, self._core.node.token)
+        if sockets.sentence and sockets.sentence not in self._troubles:
+            self._troubles.add(sockets.sentence)
+            say(sockets.sentence)
+        return sockets.environment
 
     def _start_or_give_up(self, generation: Generation, start: Callable[[Generation], None]) -> None:
         try:

@@ -37,10 +37,12 @@ def doubts(environ: Mapping[str, str], *, nodes: int, nproc: int, endpoint: str 
     if not any(name.startswith(_CONCERNED) for name in environ):
         return []
     # Most runs have nothing to look at, and must not pay for the rules.
+    from ddp_trainer.launch.sockets import interface_to  # noqa: PLC0415
     from ddp_trainer.lint.catalogue import check, unknown_ids  # noqa: PLC0415
     from ddp_trainer.lint.model import Facts, Severity  # noqa: PLC0415
 
     facts = Facts(
+        route=interface_to(environ.get(Env.POD_IP) or endpoint),
         interfaces=frozenset(name for _, name in socket.if_nameindex()),
         rdma_devices=tuple(sorted(os.listdir(rdma))) if rdma.is_dir() else (),  # noqa: PTH208 - names are wanted
         exists=os.path.exists,

@@ -64,8 +64,8 @@ class Preflight:
         self.is_due = care is not Care.OFF
         """Before the first workers of this agent."""
 
-    def start(self, generation: Generation, ended: Callable[[Verdict], None]) -> None:
-        """Look; ``ended`` is called once. Raises OSError."""
+    def start(self, generation: Generation, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
+        """Look at what workers will find, ``more`` included; ``ended`` is called once. Raises OSError."""
         self.is_due = False
         self._document.unlink(missing_ok=True)
         is_first = generation.number == 1
@@ -73,7 +73,8 @@ class Preflight:
         # -P: the working directory is the user's, and may hold a module of any name.
         target = [sys.executable, "-P", "-m", "ddp_trainer", "preflight", *self._flags(generation, is_first)]
         command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
-        self._pid = self._children.start(command, self._environ, partial(self._ended, care, ended), stdout=_STDERR)
+        environ = {**self._environ, **more}
+        self._pid = self._children.start(command, environ, partial(self._ended, care, ended), stdout=_STDERR)
 
     def stop(self) -> None:
         """Look no further, if it is being looked."""

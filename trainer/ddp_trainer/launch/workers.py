@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from string import Template
+from typing import Final
 
 from ddp_trainer.channel import Begin, Message, Regroup
 from ddp_trainer.contract import Env
@@ -23,6 +24,7 @@ from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std
 from ddp_trainer.launch.protocol import Generation
 from ddp_trainer.launch.zygote import Zygote, has_torch
 
+NOTHING: Final[Mapping[str, str]] = {}
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 
 
@@ -88,8 +90,11 @@ class Workers:
         self._has_started = False
         self._living: dict[int, _Worker] = {}
 
-    def start(self, generation: Generation) -> None:
-        """One for each local rank: those that live go on, the others are started. Raises OSError, LaunchError."""
+    def start(self, generation: Generation, more: Mapping[str, str] = NOTHING) -> None:
+        """One for each local rank: those that live go on, the others are started; ``more`` is for their environment.
+
+        Raises OSError, LaunchError.
+        """
         if self._zygote:
             self._zygote.hurry(has_time=bool(self._living))
         self._has_started = True
@@ -98,7 +103,7 @@ class Workers:
         for local_rank in range(self._launch.local_world_size):
             (folder / str(local_rank)).mkdir(parents=True)
             error_file = str(self.error_file(generation.number, local_rank))
-            place = place_in(self._environment, self._launch, generation, local_rank, error_file)
+            place = {**more, **place_in(self._environment, self._launch, generation, local_rank, error_file)}
             rank = generation.first_rank(self._launch.token) + local_rank
             if worker := self._living.get(local_rank):
                 self._go_on(worker, rank, place)

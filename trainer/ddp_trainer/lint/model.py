@@ -27,6 +27,8 @@ class Facts:
 
     interfaces: frozenset[str] | None = None
     """Network interfaces of the node."""
+    route: str | None = None
+    """The interface on the way to the other nodes."""
     rdma_devices: tuple[str, ...] | None = None
     """InfiniBand and RoCE devices of the node."""
     exists: Callable[[str], bool] | None = None

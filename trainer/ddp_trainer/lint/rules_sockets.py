@@ -64,6 +64,16 @@ def _pattern_for_torch(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(name, environment[name])
 
 
+def _elsewhere(environment: Environment, facts: Facts) -> Iterator[Found]:
+    """What is not there at all is another rule's."""
+    if facts.route is None or facts.interfaces is None or facts.nodes == 1 or facts.is_one_machine:
+        return
+    for name in _TORCHS:
+        named = words(environment.get(name, ""))
+        if named and facts.route not in named and set(named) <= facts.interfaces and named != ["lo"]:
+            yield Found(name, environment[name], facts.route)
+
+
 def _seen(interfaces: frozenset[str]) -> str:
     return ", ".join(sorted(interfaces)) or "none"
 
@@ -164,6 +174,16 @@ RULES: Final = (
         sentence="{name}={value} has NCCL's syntax, and gloo takes the names of interfaces as they are.",
         fix="Write the plain name, or names with commas, as many on every node.",
         source=sources.TORCH_DISTRIBUTED,
+    ),
+    Rule(
+        id="T23",
+        severity=Severity.WARNING,
+        looks_for="`GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME` other than the interface on the way to the other nodes",
+        when=_elsewhere,
+        sentence="{name}={value}, and the way to the other nodes is by {detail}.",
+        fix="Make sure that they can reach it, or delete it: ddp-launch sets it to the interface on that way.",
+        source=sources.TORCH_DISTRIBUTED,
+        needs_node=True,
     ),
     Rule(
         id="T19",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Env
+from ddp_trainer.interfaces import Interface, interfaces, route_from
 from ddp_trainer.preflight import choice, gpus, names
-from ddp_trainer.preflight.facts import Interface, Listening, Report, Resolution
-from ddp_trainer.preflight.interfaces import interfaces
+from ddp_trainer.preflight.facts import Listening, Report, Resolution
 from ddp_trainer.preflight.limits import limits
 from ddp_trainer.preflight.software import software
 
@@ -83,8 +83,8 @@ def _route(subject: Subject, endpoint: Resolution, found: tuple[Interface, ...],
     own = {address for interface in found for address in interface.addresses}
     meeting = names.forward(subject.meeting_host).addresses if subject.meeting_host else ()
     for target in (*meeting, *endpoint.addresses):
-        if not names.is_loopback(target) and (target in own or names.route_from(target)):
-            return target if target in own else names.route_from(target)
+        if not names.is_loopback(target) and (target in own or route_from(target)):
+            return target if target in own else route_from(target)
     usable = (each for each in found if each.is_up and not each.is_loopback)
     return next((address for each in usable for address in each.addresses if "%" not in address), "")
 

@@ -6,23 +6,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from ddp_trainer.interfaces import Interface
+
 VERSION: Final = 1
 """Of the documents that nodes exchange and that ``-o json`` prints; raised when a field changes its meaning."""
 
 API_VERSION: Final = f"preflight.ddp/v{VERSION}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interface:
-    """One network interface."""
-
-    name: str
-    is_up: bool
-    """Up and running: it has a carrier."""
-    is_loopback: bool
-    mtu: int
-    addresses: tuple[str, ...]
-    """IPv4 first, in the kernel's order, which is the order NCCL and gloo go by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,14 +86,3 @@ def is_address(text: str) -> bool:
 def is_loopback(address: str) -> bool:
     """Whether it leads back to the machine that uses it."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def route_from(address: str) -> str:
-    """The local address that a packet to ``address`` would leave from, by the kernel's routes; nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""

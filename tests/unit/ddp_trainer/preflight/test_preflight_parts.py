@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from preflight_reports import a_probe, a_report, facts_of
 
+from ddp_trainer.interfaces import interfaces
 from ddp_trainer.preflight import gpus, names, present, software
 from ddp_trainer.preflight.checks import judge
 from ddp_trainer.preflight.conduct import in_order
 from ddp_trainer.preflight.facts import Outcome, Purpose, Report
-from ddp_trainer.preflight.interfaces import interfaces
 from ddp_trainer.preflight.listener import Listener, holder
 from ddp_trainer.preflight.meeting import PROBE_SECONDS, Ask, Host, NobodyMet, Told, meet
 from ddp_trainer.preflight.probing import knock

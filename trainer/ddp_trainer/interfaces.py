@@ -1,4 +1,4 @@
-"""The network interfaces of this machine, by the call that NCCL and gloo use themselves: getifaddrs(3)."""
+"""The network interfaces of this machine, by the call that NCCL and gloo use themselves, and the way to others."""
 
 from __future__ import annotations
 
@@ -7,14 +7,26 @@ import ipaddress
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-from ddp_trainer.preflight.facts import Interface
 
 _IFF_UP: Final = 0x1
 _IFF_LOOPBACK: Final = 0x8
 _IFF_RUNNING: Final = 0x40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """One network interface."""
+
+    name: str
+    is_up: bool
+    """Up and running: it has a carrier."""
+    is_loopback: bool
+    mtu: int
+    addresses: tuple[str, ...]
+    """IPv4 first, in the kernel's order, which is the order NCCL and gloo go by."""
 
 
 class _Sockaddr(ctypes.Structure):
@@ -94,3 +106,14 @@ def _mtu(name: str) -> int:
         return int(Path(f"/sys/class/net/{name}/mtu").read_text())
     except (OSError, ValueError):
         return 0
+
+
+def route_from(address: str) -> str:
+    """The local address that a packet to ``address`` would leave from, by the kernel's routes; nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
