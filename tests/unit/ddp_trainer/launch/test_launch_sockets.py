@@ -50,8 +50,8 @@ def test_a_node_without_a_way_says_so() -> None:
     told = sockets_of({}, group("", NOWHERE), "t0")
     assert told.environment == {}
     assert told.sentence == (
-        f"GLOO_SOCKET_IFNAME is left unset, since this machine has no route to {NOWHERE}; name the interface that leads "
-        "to the other nodes."
+        f"GLOO_SOCKET_IFNAME is left unset, since this machine has no route to {NOWHERE}; name the interface that "
+        "leads to the other nodes."
     )
 
 
