@@ -357,6 +357,7 @@ def test_the_agent_and_its_workers_are_scraped(stage: Stage, *, by_flag: bool) -
     ("arguments", "sentence"),
     [
         (["nothing.py"], "There is no script 'nothing.py'"),
+        (["."], "'.' is a directory without __main__.py; name the script in it."),
         (["-m", "no_such_module"], "There is no module 'no_such_module'"),
         (["--no-python", "no-such-program"], "There is no program 'no-such-program'"),
         (["--max-restart", "-1", "x.py"], "--max-restarts -1 is less than 0."),

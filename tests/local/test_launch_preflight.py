@@ -1,6 +1,8 @@
 """A launch that looks at its nodes before it starts workers, and ddp-launch's subcommand."""
 
+import contextlib
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_harness import LAUNCH, Running
+from launch_harness import LAUNCH, LOOP, Running, stage_of
 from preflight_namespaces import PORT, Side, needs_namespaces, pair
 
 HELLO = "import os; os.write(1, 'rank {RANK} of {WORLD_SIZE} runs\\n'.format(**os.environ).encode())"
@@ -88,6 +90,30 @@ def test_flags_that_cannot_be_meant_get_one_sentence(flags: list[str], sentence:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"ddp-launch preflight: {sentence}")
     assert done.stderr.count("\n") == 1
+
+
+SLOW_NVIDIA_SMI = "#!/bin/sh\nread -r _ < {gate}\nexit 1\n"
+
+
+def test_a_node_that_joins_later_is_looked_at_beside_its_workers(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    slow = tmp_path / "bin" / "nvidia-smi"
+    slow.parent.mkdir()
+    slow.write_text(SLOW_NVIDIA_SMI.format(gate=gate))
+    slow.chmod(0o755)
+    with contextlib.contextmanager(stage_of)(tmp_path) as stage:
+        stage.store()
+        flags = ["--preflight", "strict", stage.script(LOOP), stage.done()]
+        first = stage.agent(0, *flags, nnodes="1:2")
+        first.line("generation=1 world=1 .*runs")
+        second = stage.agent(1, *flags, nnodes="1:2", PATH=f"{slow.parent}:{os.environ['PATH']}")
+        second.line("generation=2 world=2 .*runs")  # nvidia-smi has not said a word yet
+        assert "CHECK" not in second.output
+        gate.write_text("on\n")
+        second.line("nvidia-smi exited with 1")
+        stage.finish()
+        assert [first.code(), second.code()] == [0, 0]
 
 
 @pytest.fixture

@@ -292,7 +292,12 @@ class Agent:
     def _start_workers(self, generation: Generation) -> None:
         self._record(generation)
         self._sockets = self._sockets_in(generation)
-        self._start_or_give_up(generation, self._look if self._preflight.is_due else self._start_now)
+        is_looked_at = self._preflight.is_due and self._preflight.holds_up(generation)
+        self._start_or_give_up(generation, self._look if is_looked_at else self._start_now)
+        if self._preflight.is_due:
+            # The others train already: they wait for our ranks, and must not wait for a look at this machine too.
+            with contextlib.suppress(OSError):
+                self._preflight.start(generation, lambda _: None, self._sockets)
 
     def _start_now(self, generation: Generation) -> None:
         self._zygote_watch.begin(anew=not self._workers.alive)

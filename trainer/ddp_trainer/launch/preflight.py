@@ -2,7 +2,7 @@
 
 It is held where the ranks will meet: at the address and the port of rank 0, which its agent holds but does not use yet.
 The first group of a run is looked at as a whole. Later groups are not: those who run wait for nobody, so a node that
-joins them looks at itself alone, and a doubt about it is no reason to end the run.
+joins them looks at itself alone and beside its workers, and a doubt about it is no reason to end the run.
 """
 
 from __future__ import annotations
@@ -64,11 +64,15 @@ class Preflight:
         self.is_due = care is not Care.OFF
         """Before the first workers of this agent."""
 
+    def holds_up(self, generation: Generation) -> bool:
+        """Whether workers are to wait for it: where others train already, nobody waits."""
+        return generation.number == 1
+
     def start(self, generation: Generation, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
         """Look at what workers will find, ``more`` included; ``ended`` is called once. Raises OSError."""
         self.is_due = False
         self._document.unlink(missing_ok=True)
-        is_first = generation.number == 1
+        is_first = self.holds_up(generation)
         care = self._care if is_first else Care.WARN
         # -P: the working directory is the user's, and may hold a module of any name.
         target = [sys.executable, "-P", "-m", "ddp_trainer", "preflight", *self._flags(generation, is_first)]

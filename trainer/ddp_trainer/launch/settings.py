@@ -169,6 +169,8 @@ def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pro
         return Program(kind="module", target=target, arguments=rest, python=python)
     if not Path(target).exists():
         raise LaunchError(f"There is no script {target!r} in {Path.cwd()}.")
+    if Path(target).is_dir() and not Path(target, "__main__.py").exists():
+        raise LaunchError(f"{target!r} is a directory without __main__.py; name the script in it.")
     return Program(kind="script", target=target, arguments=rest, python=python)
 
 

@@ -27,6 +27,8 @@ from ddp_trainer.preflight.collectives.request import Request, parse
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 
 if TYPE_CHECKING:
+    import torch
+
     from ddp_trainer.preflight.collectives.exchange import Exchange
     from ddp_trainer.preflight.collectives.measure import Bench
     from ddp_trainer.preflight.collectives.operations import Operation
@@ -99,7 +101,7 @@ def _measure(
 
     backend, device, timer = choose(request.backend, place.local_rank, place.local_world)
     refuse_what_does_not_fit(max(request.sizes_of(backend)), device, place.local_world)
-    with _group(request, place, backend) as exchange:
+    with _group(request, place, backend, device) as exchange:
         bench = Bench(request=request, exchange=exchange, device=device, timer=timer)
         places = exchange.gather("place", {"host": platform.node(), "device": str(device)})
         outcome = Outcome(request, earlier)
@@ -134,7 +136,7 @@ def _results(bench: Bench, backend: str, operations: Mapping[str, Operation]) ->
 
 
 @contextmanager
-def _group(request: Request, place: Place, backend: str) -> Iterator[Exchange]:
+def _group(request: Request, place: Place, backend: str, device: torch.device) -> Iterator[Exchange]:
     """All ranks, and the store between them. Raises CommunicationFailed where they do not meet."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -157,6 +159,8 @@ def _group(request: Request, place: Place, backend: str) -> Iterator[Exchange]:
             rank=place.rank,
             world_size=place.world,
             timeout=timeout,
+            # Else NCCL guesses a barrier's GPU by the global rank, which is another one where nodes differ.
+            device_id=device if device.type == "cuda" else None,
         )
     except RuntimeError as error:
         raise CommunicationFailed(
@@ -169,10 +173,6 @@ def _group(request: Request, place: Place, backend: str) -> Iterator[Exchange]:
         raise CommunicationFailed(
             f"Rank {place.rank} lost its peers, whose store is {where}: {first_line(error)}."
         ) from error
-
-
-def _first(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def _about(request: Request, backend: str, places: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
