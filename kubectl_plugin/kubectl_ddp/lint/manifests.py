@@ -30,6 +30,8 @@ def documents(name: str, text: str) -> list[Object]:
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UsageError(f"{name}{where} is no YAML: {problem}.", hint="Mend the line.") from None
+    except RecursionError:
+        raise UsageError(f"{name} is nested too deeply to be a manifest.", hint="Name another file.") from None
     except ValueError as error:  # a date that is none
         raise UsageError(f"{name} is no YAML: {error}.", hint="Put the value into quotes.") from None
     objects = [item for each in found for item in _unpacked(each)]

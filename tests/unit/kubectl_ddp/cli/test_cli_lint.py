@@ -149,6 +149,7 @@ def test_the_loopback_is_right_where_all_nodes_are_on_this_machine(capsys: pytes
         ("notes.txt", "Monday: train", 2, "'notes.txt' is neither a Python script nor a manifest. lint reads scripts"),
         ("a.yaml", "a: [", 2, "a.yaml line 1 is no YAML: expected the node content"),
         ("a.yaml", "when: 2026-13-45", 2, "a.yaml is no YAML: month must be in 1..12"),
+        ("a.yaml", "[" * 5000, 2, "a.yaml is nested too deeply to be a manifest."),
         ("a.yaml", "", 2, "a.yaml holds no Kubernetes objects: apiVersion and kind are missing."),
         ("a.yaml", "just words", 2, "a.yaml holds no Kubernetes objects"),
         ("a.json", "[1]", 2, "a.json holds no Kubernetes objects"),
