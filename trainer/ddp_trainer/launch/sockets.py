@@ -51,7 +51,7 @@ def sockets_of(environ: Mapping[str, str], generation: Generation, token: str) -
     name = next((each.name for each in found if source in each.addresses), "")
     if not name:
         return Sockets(sentence=_left_unset(f"no interface has {source}, the address on the way to {target}"))
-    chosen = dict.fromkeys((each for each in EXACT if each in unset), name)
+    chosen: dict[str, str] = dict.fromkeys((each for each in EXACT if each in unset), name)
     # Where several lead outwards NCCL may use them all at once; where one does, the others can only be wrong.
     if NCCL in unset and [each.name for each in found if _leads_out(each)] == [name]:
         chosen[NCCL] = f"={name}"
