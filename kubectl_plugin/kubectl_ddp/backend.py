@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from kubectl_ddp.checks.model import Facts as Known
+    from kubectl_ddp.checks.model import Subject
     from kubectl_ddp.render.choose import Facts
+    from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.surroundings import Around, Surroundings
 
 Object = dict[str, Any]
@@ -41,6 +44,9 @@ class Backend(Protocol):
 
     def api_servers(self) -> tuple[str, ...]:
         """Addresses from which this place's API servers reach pods; empty where there are none, or nobody may know."""
+
+    def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known] | None:
+        """What has to be known to tell whether a job can run here; ``None`` where there is nothing to ask."""
 
     def submit(self, objects: Sequence[Object]) -> None:
         """Create a rendered job: the root object first, the rest owned by it. Raises NameTaken."""

@@ -11,6 +11,7 @@ import click
 from ddp_trainer.contract import Label
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.backends import backend_for
+from kubectl_ddp.cli.inspection import level_of, look_before
 from kubectl_ddp.cli.job_options import JobRequest, warn
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.cli.prepare import Prepared, check_local, prepare
@@ -38,11 +39,13 @@ class Manner:
     """For how long, at most."""
     dry_run: str
     """``none``, ``client`` or ``server``."""
+    preflight: str | None
+    """``off``, ``warn``, ``strict``, or what the environment says."""
 
 
 def submit_job(options: Options, request: JobRequest, manner: Manner) -> None:
     """Submit the job of a command line. Raises what the spec, the backend and the job's end raise."""
-    stays = manner.follow or manner.waits
+    stays, level = manner.follow or manner.waits, level_of(manner.preflight)
     seconds = _patience(manner.timeout, stays=stays)
     prepared = prepare(options, request, name_suffix=_ending(), shown=manner.dry_run == "client")
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
@@ -53,8 +56,10 @@ def submit_job(options: Options, request: JobRequest, manner: Manner) -> None:
     backend = backend_for(prepared.where)
     prepared = prepared.settled(backend)
     run_id = secrets.token_hex(6)
+    objects = prepared.objects(run_id)
+    look_before(backend, prepared, objects, options, level)
     try:
-        backend.submit(prepared.objects(run_id))
+        backend.submit(objects)
         submission = _submission(prepared, backend, run_id)
         _announce(submission, options, is_last=not stays)
     except KeyboardInterrupt:

@@ -18,10 +18,22 @@ from kubectl_ddp.cli.options import Options, shared_options
     default="none",
     help="Create nothing: 'client' only renders, 'server' lets the API server check.",
 )
+@click.option(
+    "--preflight",
+    type=click.Choice(("off", "warn", "strict")),
+    help="Whether the job can run in the cluster: 'strict' (default) creates none that cannot, 'warn' only says so.",
+)
 @job_options
 @shared_options("json", "yaml", "name")
 def submit(
-    options: Options, request: JobRequest, *, follow: bool, waits: bool, timeout: str | None, dry_run: str
+    options: Options,
+    request: JobRequest,
+    *,
+    follow: bool,
+    waits: bool,
+    timeout: str | None,
+    dry_run: str,
+    preflight: str | None,
 ) -> None:
     """Run SCRIPT, a module or a job file: on a cluster, or on this machine with --local.
 
@@ -29,4 +41,6 @@ def submit(
     """
     from kubectl_ddp.cli.submission import Manner, submit_job  # noqa: PLC0415 - help and completion do without
 
-    submit_job(options, request, Manner(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run))
+    submit_job(
+        options, request, Manner(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
+    )

@@ -29,8 +29,11 @@ from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, Usage
 from kubectl_ddp.program import program
 
 if TYPE_CHECKING:
+    from kubectl_ddp.checks.model import Facts as Known
+    from kubectl_ddp.checks.model import Subject
     from kubectl_ddp.doctor.cluster import ClusterFacts
     from kubectl_ddp.render.choose import Facts, Kind
+    from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.surroundings import Around, Surroundings
 
 METRICS_SECONDS: Final = 5.0
@@ -200,11 +203,38 @@ class ClusterBackend:
             PreflightFailed: the cluster does not know a kind that the job needs.
             Forbidden, UsageError: the API server refuses an object.
         """
-        self._submission(objects).submit()
+        try:
+            self._submission(objects).submit()
+        except Forbidden as refusal:
+            raise self._all_that_is_missing(objects) or refusal from refusal
 
     def dry_run(self, objects: Sequence[Object]) -> list[Object]:
         """The objects as the API server would store them; it checks all and creates none. Raises as :meth:`submit`."""
         return self._submission(objects).dry_run()
+
+    def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known]:
+        """A job, and what has to be known of the cluster to tell whether it can run there; nothing is changed.
+
+        Raises NotFound when there is no such namespace.
+        """
+        from kubectl_ddp.checks.subject import subject_of  # noqa: PLC0415 - for those who submit
+        from kubectl_ddp.cluster.facts import Inquiry  # noqa: PLC0415
+
+        subject = subject_of(spec, objects, spec.namespace or self.namespace)
+        return subject, Inquiry(self._api, self._discovery, subject, objects, is_thorough).facts()
+
+    def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
+        """Every right that is missing in one sentence; ``None`` when it was no right, or nobody may ask."""
+        from kubectl_ddp.cluster import rights  # noqa: PLC0415 - for a refusal alone
+
+        wanted = rights.needed(objects, self._discovery)
+        with contextlib.suppress(DdpError):
+            if lacking := rights.missing(self._api, self.namespace, wanted):
+                return Forbidden(
+                    f"Context '{self.where}' may not {', '.join(map(str, lacking))} in namespace '{self.namespace}'.",
+                    hint=rights.to_ask_for(self._api, self.namespace, wanted),
+                )
+        return None
 
     def _submission(self, objects: Sequence[Object]) -> Submission:
         return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)

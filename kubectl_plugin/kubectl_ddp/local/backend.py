@@ -22,6 +22,7 @@ from kubectl_ddp.local.environment import elastic_bounds
 from kubectl_ddp.local.interrupt import held_back
 from kubectl_ddp.local.liveness import engine_of, remove, snapshot, sweep, wait_until_gone
 from kubectl_ddp.program import program
+from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.surroundings import Around, Surroundings
 
 if TYPE_CHECKING:
@@ -162,6 +163,9 @@ class LocalBackend:
     def api_servers(self) -> tuple[str, ...]:
         """There are none: pods are asked without a proxy."""
         return ()
+
+    def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> None:
+        """There is nothing to ask: this machine takes what it is given."""
 
     def submit(self, objects: Sequence[Object]) -> None:
         """Create a job and start its engine; returns once its first pods are started.

@@ -1,0 +1,160 @@
+"""Whether the nodes of a job find room together: now, when others have ended, or never."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kubectl_ddp.checks.footprint import Footprint, footprint_of
+from kubectl_ddp.checks.machines import Machine, Occupant, machines_of, occupants_of
+from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.checks.predicates import against
+from kubectl_ddp.checks.room import Place, copies
+from kubectl_ddp.checks.subject import pods_of
+from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.spec.queues import is_kueues
+
+MACHINES: Final = "machines"
+ROOM: Final = "room"
+MOST_NAMED: Final = 3
+"""Jobs that a sentence names."""
+
+
+def fits_ever(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Whether empty machines would be enough for the least number of nodes, and for the largest."""
+    place = _place(subject, facts)
+    nodes, room = subject.spec.nnodes, place.empty()
+    grows = facts.grows is True or not isinstance(facts.grows, bool)
+    if room >= nodes.maximum:
+        yield Finding(MACHINES, Status.OK, f"Empty, the cluster has room for {_nodes(room)} like this.")
+    elif room >= nodes.minimum:
+        yield Finding(
+            MACHINES,
+            Status.WARN,
+            f"There will never be more than {room} of the {nodes.maximum} nodes: {_why(place)}.",
+            "It trains with those; ask for fewer with --nnodes, or for less per node.",
+        )
+    elif place.worker.wants and not place.eligible(place.store):
+        yield Finding(
+            MACHINES,
+            Status.WARN if grows else Status.FAIL,
+            f"The pod of the rendezvous store finds no machine: {_reasons(place.store, place.machines)}.",
+            "Tolerate the taints of a machine with --toleration; the store tolerates what the job does.",
+        )
+    elif grows:
+        yield Finding(
+            MACHINES,
+            Status.WARN,
+            f"The machines of today have room for {room} of at least {nodes.minimum} nodes, even when empty: "
+            f"{_why(place)}. Machines seem to be added when pods wait, so this may change.",
+            "Ask for fewer nodes or for less per node where it does not.",
+        )
+    else:
+        yield Finding(
+            MACHINES,
+            Status.FAIL,
+            f"The job can never fit: it needs {_nodes(nodes.minimum)} at the same time, and the cluster has room for "
+            f"{room} even when it is empty: {_why(place)}.",
+            "Ask for fewer nodes with --nnodes, for less per node, or for other machines.",
+        )
+
+
+def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Whether there is room at this moment, and what would make it."""
+    place, mine = _place(subject, facts), f"{subject.namespace}/{subject.spec.name}"
+    occupants = _without(occupants_of(read(facts.pods)), {mine})
+    nodes = subject.spec.nnodes
+    if place.empty() < nodes.minimum:
+        return  # the other check has said so
+    wanted = nodes.maximum if starts_whole(subject) else nodes.minimum
+    room = place.beside(occupants)
+    if room >= nodes.maximum:
+        yield Finding(ROOM, Status.OK, f"There is room for {_nodes(nodes.maximum)} now.")
+    elif room >= wanted:
+        yield Finding(
+            ROOM,
+            Status.OK,
+            f"There is room for {room} of {nodes.maximum} nodes now, which is enough to begin; the others join when "
+            "there is room.",
+        )
+    else:
+        yield Finding(
+            ROOM,
+            Status.WARN,
+            f"There is room for {room} of {_nodes(wanted)} now. {when(place, occupants, wanted)}",
+            _less(subject, room),
+        )
+
+
+def starts_whole(subject: Subject) -> bool:
+    """Whether all nodes are let go at once, or none: Kueue admits the largest number, except of an Indexed Job."""
+    return is_kueues(subject.spec) and subject.spec.engine is not Engine.JOB
+
+
+def _less(subject: Subject, room: int) -> str:
+    if room == 0:
+        return "It waits until then."
+    maximum = subject.spec.nnodes.maximum
+    if starts_whole(subject):
+        return f"It waits until then; --nnodes {room} would start at once."
+    return f"It waits until then; --nnodes {room}:{maximum} would start at once."
+
+
+def when(place: Place, occupants: Sequence[Occupant], wanted: int) -> str:
+    """What has to end before there is room for ``wanted`` nodes, in a sentence."""
+    leaving = departures(place, occupants, wanted)
+    if leaving is None:
+        closed = [f"{machine.name} {machine.closed}" for machine in place.machines if machine.closed]
+        reason = f" ({', '.join(closed[:MOST_NAMED])})" if closed else ""
+        return f"There is room on empty machines only, and what runs there does not end by itself{reason}."
+    named = " and ".join(leaving[:MOST_NAMED])
+    more = f" and {len(leaving) - MOST_NAMED} more" if len(leaving) > MOST_NAMED else ""
+    end = "ends" if len(leaving) == 1 else "have ended"
+    return f"There is enough when {named}{more} {end}."
+
+
+def departures(place: Place, occupants: Sequence[Occupant], wanted: int) -> list[str] | None:
+    """The jobs that have to end: one if one is enough, else those that free most; ``None`` if all are not enough."""
+    jobs = list(dict.fromkeys(occupant.owner for occupant in occupants if occupant.owner))
+    gains = {job: place.beside(_without(occupants, {job})) for job in jobs}
+    for job in jobs:
+        if gains[job] >= wanted:
+            return [job]
+    gone: set[str] = set()
+    for job in sorted(jobs, key=lambda job: -gains[job]):
+        gone.add(job)
+        if place.beside(_without(occupants, gone)) >= wanted:
+            return sorted(gone, key=jobs.index)
+    return None
+
+
+def _without(occupants: Sequence[Occupant], jobs: set[str]) -> list[Occupant]:
+    return [occupant for occupant in occupants if occupant.owner not in jobs]
+
+
+def _place(subject: Subject, facts: Facts) -> Place:
+    worker, store = pods_of(subject)
+    return Place(footprint_of(worker), footprint_of(store), machines_of(read(facts.nodes)))
+
+
+def _why(place: Place) -> str:
+    """How many such nodes each machine takes, and what is against those that take none."""
+    counted = Counter(copies(place.worker.wants, machine.whole) for machine in place.eligible(place.worker))
+    told = [
+        f"{count} machine{'s take' if count > 1 else ' takes'} {room}{' each' if count > 1 else ''}"
+        for room, count in sorted(counted.items(), reverse=True)
+    ]
+    keys = [*place.worker.together, *place.worker.spread]
+    by = [f"they have to lie by {', '.join(keys)} as asked"] if keys else []
+    return "; ".join(filter(None, [*told, _reasons(place.worker, place.machines), *by]))
+
+
+def _reasons(pod: Footprint, machines: Sequence[Machine]) -> str:
+    """What is against the machines that cannot take such a pod, grouped as the scheduler does."""
+    counted = Counter(why for machine in machines if (why := against(pod, machine)))
+    return "; ".join(f"{count} machine{'s' * (count != 1)} cannot: {why}" for why, count in counted.most_common())
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

@@ -1,0 +1,179 @@
+"""Whether Kueue can ever admit a job, and who is before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.checks.amounts import amounts, requests_of, shown, times
+from kubectl_ddp.checks.gang import starts_whole
+from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.roots import ROOTS
+from kubectl_ddp.spec.queues import is_kueues
+
+QUEUE: Final = "queue"
+ADMISSION: Final = "admission"
+
+
+def queue_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """The LocalQueue exists, leads to a ClusterQueue, and both take jobs."""
+    local = local_queue(subject, facts)
+    if local is None:
+        if is_kueues(subject.spec):
+            names = sorted(str(queue["metadata"]["name"]) for queue in read(facts.local_queues))
+            yield Finding(
+                QUEUE,
+                Status.FAIL,
+                f"There is no LocalQueue '{subject.spec.queue}' in namespace '{subject.namespace}', and a job whose "
+                "queue is not there waits for ever.",
+                _other_queues(names, has_kueue=facts.has_kueue),
+            )
+        return
+    why = _inactive(local)
+    if why:
+        yield Finding(QUEUE, Status.FAIL, f"The queue '{subject.spec.queue}' takes no jobs: {why}.")
+    else:
+        leads = local["spec"]["clusterQueue"]
+        yield Finding(QUEUE, Status.OK, f"The queue '{subject.spec.queue}' takes jobs, and leads to '{leads}'.")
+
+
+def _other_queues(names: Sequence[str], *, has_kueue: bool) -> str:
+    if names:
+        return f"There is {', '.join(names)}."
+    way = "Ask who runs Kueue for one" if has_kueue else "The cluster has no Kueue; install it"
+    return f"{way}, or leave --queue out."
+
+
+def engine_is_admitted(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Kueue is told which kinds to look after; of the others a job in a queue stays suspended for ever."""
+    if not is_kueues(subject.spec):
+        return
+    root = ROOTS[str(subject.spec.engine)]
+    word = f"{root.group}/{root.kind.lower()}"
+    if word not in read(facts.frameworks):
+        yield Finding(
+            ADMISSION,
+            Status.FAIL,
+            f"Kueue does not look after {root.plural}.{root.group} here, so this job would stay suspended for ever.",
+            f"Choose another --engine ({_engines(read(facts.frameworks))}), or add '{word}' to Kueue's "
+            "integrations.frameworks.",
+        )
+
+
+def _engines(frameworks: frozenset[str]) -> str:
+    found = [root.engine for root in ROOTS.values() if f"{root.group}/{root.kind.lower()}" in frameworks]
+    return ", ".join(found) or "there is none that it does"
+
+
+def quota_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """One flavor of each resource group has quota for all nodes; what can be borrowed is the most that is lent."""
+    local = local_queue(subject, facts)
+    cluster = _cluster_queue(local, read(facts.cluster_queues)) if local else None
+    if local is None or cluster is None:
+        return
+    name = cluster["metadata"]["name"]
+    if why := _inactive(cluster):
+        yield Finding(ADMISSION, Status.FAIL, f"The ClusterQueue '{name}' takes no jobs: {why}.")
+        return
+    nodes = subject.spec.nnodes
+    count = nodes.maximum if starts_whole(subject) else nodes.minimum
+    wanted = times(requests_of(subject.worker["spec"]), count)
+    covered = {name for group in _groups(cluster) for name in group["coveredResources"]}
+    bare = sorted(name for name in wanted if name not in covered | {"pods"})
+    if bare:
+        yield Finding(
+            ADMISSION,
+            Status.FAIL,
+            f"The ClusterQueue '{name}' has no quota of {', '.join(bare)}, which the job asks for.",
+            "Ask for a quota, or leave the resource out.",
+        )
+        return
+    short = [why for group in _groups(cluster) if (why := _short(group, wanted))]
+    if not short:
+        yield Finding(ADMISSION, Status.OK, f"The ClusterQueue '{name}' has quota for {_nodes(count)}.")
+    elif _cohort(cluster):
+        yield Finding(
+            ADMISSION,
+            Status.WARN,
+            f"The ClusterQueue '{name}' has not enough quota of its own for {_nodes(count)}: {'; '.join(short)}. "
+            f"It may borrow from its cohort '{_cohort(cluster)}'.",
+        )
+    else:
+        yield Finding(
+            ADMISSION,
+            Status.FAIL,
+            f"The ClusterQueue '{name}' can never admit {_nodes(count)}: {'; '.join(short)}.",
+            "Ask for fewer nodes or less per node, or for a larger quota.",
+        )
+
+
+def _short(group: Mapping[str, Any], wanted: Mapping[str, int]) -> str:
+    """What each flavor of a group lacks; empty when one of them has all of it."""
+    lacks = []
+    for flavor in group["flavors"]:
+        quota = amounts({each["name"]: each["nominalQuota"] for each in flavor["resources"]})
+        missing = [
+            f"the flavor '{flavor['name']}' has {shown(name, quota.get(name, 0))} of {shown(name, wanted[name])}"
+            for name in group["coveredResources"]
+            if wanted.get(name, 0) > quota.get(name, 0)
+        ]
+        if not missing:
+            return ""
+        lacks.append(missing[0])
+    return " and ".join(lacks)
+
+
+def others_wait(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """How many jobs wait in the same queue, and which is the next."""
+    if local_queue(subject, facts) is None:
+        return
+    mine = {"name": subject.spec.name}
+    waiting = [each for each in read(facts.pending) if mine not in _owners(each, subject.namespace)]
+    if not waiting:
+        yield Finding(QUEUE, Status.OK, "No job waits in front of this one.")
+        return
+    first = waiting[0]["metadata"]
+    owner = next((each["name"] for each in first.get("ownerReferences") or ()), first["name"])
+    count = f"{len(waiting)} jobs wait" if len(waiting) > 1 else "1 job waits"
+    yield Finding(QUEUE, Status.WARN, f"{count} in the same queue; the next is {first.get('namespace', '')}/{owner}.")
+
+
+def _owners(workload: Object, namespace: str) -> list[dict[str, str]]:
+    about = workload["metadata"]
+    owners = about.get("ownerReferences") or () if about.get("namespace") == namespace else ()
+    return [{"name": each["name"]} for each in owners]
+
+
+def local_queue(subject: Subject, facts: Facts) -> Object | None:
+    """The LocalQueue of the job; ``None`` when it is in none, or there is no such."""
+    if not is_kueues(subject.spec):
+        return None
+    named = [queue for queue in read(facts.local_queues) if queue["metadata"]["name"] == subject.spec.queue]
+    return named[0] if named else None
+
+
+def _cluster_queue(local: Object, queues: Sequence[Object]) -> Object | None:
+    named = [queue for queue in queues if queue["metadata"]["name"] == local["spec"]["clusterQueue"]]
+    return named[0] if named else None
+
+
+def _inactive(queue: Object) -> str:
+    for condition in (queue.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Active" and condition["status"] == "False":
+            return str(condition.get("message") or condition.get("reason") or "it is not active").rstrip(".")
+    return ""
+
+
+def _groups(cluster: Object) -> Sequence[Mapping[str, Any]]:
+    return (cluster.get("spec") or {}).get("resourceGroups") or ()
+
+
+def _cohort(cluster: Object) -> str:
+    """Its name in v1beta2, and the one before."""
+    spec = cluster.get("spec") or {}
+    return str(spec.get("cohortName") or spec.get("cohort") or "")
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

@@ -1,0 +1,96 @@
+"""Whether the namespace may have what the job takes: its ResourceQuotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.checks.amounts import added, amounts, requests_of, shown, thousandths, times
+from kubectl_ddp.checks.gang import starts_whole
+from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.checks.subject import pods_of
+
+QUOTA: Final = "quota"
+REQUESTS, LIMITS = "requests.", "limits."
+PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
+"""Resources whose requests may be written without the word."""
+
+
+def quotas_suffice(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """What is left of every quota is enough for the nodes that the job begins with."""
+    worker, store = pods_of(subject)
+    nodes = subject.spec.nnodes
+    count = nodes.maximum if starts_whole(subject) else nodes.minimum
+    wanted = added(times(charges(worker), count), charges(store))
+    for quota in read(facts.quotas):
+        if applies(quota, subject):
+            yield from _left(quota, wanted, count)
+
+
+def charges(pod: Mapping[str, Any]) -> dict[str, int]:
+    """What a pod costs of a quota, under the names that quotas have."""
+    requests = requests_of(pod)
+    found = {"pods": 1000, "count/pods": 1000} | {f"{REQUESTS}{name}": amount for name, amount in requests.items()}
+    found |= {name: requests[name] for name in PLAIN if name in requests}
+    for container in pod["containers"]:
+        limits = amounts((container.get("resources") or {}).get("limits"))
+        found = added(found, {f"{LIMITS}{name}": amount for name, amount in limits.items()})
+    return found
+
+
+def applies(quota: Object, subject: Subject) -> bool:
+    """Whether a quota counts the job's pods: they have no deadline of their own, and ask for resources."""
+    spec = quota.get("spec") or {}
+    if {"Terminating", "BestEffort", "CrossNamespacePodAffinity"} & set(spec.get("scopes") or ()):
+        return False
+    expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return all(_selects(each, subject.spec.priority) for each in expressions)
+
+
+def _selects(expression: Mapping[str, Any], priority: str | None) -> bool:
+    if expression["scopeName"] != "PriorityClass":
+        return expression["scopeName"] in {"NotTerminating", "NotBestEffort"}
+    match expression["operator"]:
+        case "In":
+            return priority in (expression.get("values") or ())
+        case "NotIn":
+            return priority not in (expression.get("values") or ())
+        case "Exists":
+            return priority is not None
+    return priority is None
+
+
+def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Finding]:
+    name = quota["metadata"]["name"]
+    status = quota.get("status") or {}
+    hard, used = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}, status.get("used") or {}
+    short = False
+    for resource, text in hard.items():
+        asked, most = wanted.get(resource, 0), thousandths(str(text))
+        left = most - thousandths(str(used.get(resource, "0")))
+        bare = resource.removeprefix(REQUESTS)
+        if asked > most:
+            short = True
+            yield Finding(
+                QUOTA,
+                Status.FAIL,
+                f"The quota '{name}' allows {shown(resource, most)}, and {_nodes(count)} with the store "
+                f"take {shown(bare, asked)}.",
+                "Ask for less, or for a larger quota.",
+            )
+        elif asked > left:
+            short = True
+            yield Finding(
+                QUOTA,
+                Status.WARN,
+                f"The quota '{name}' has {shown(resource, max(0, left))} left of {shown(bare, most)}, and "
+                f"{_nodes(count)} with the store take {shown(bare, asked)}.",
+                "Pods are refused until others of the namespace have ended.",
+            )
+    if not short:
+        yield Finding(QUOTA, Status.OK, f"The quota '{name}' is large enough.")
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

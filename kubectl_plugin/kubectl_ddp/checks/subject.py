@@ -1,0 +1,92 @@
+"""From the objects that a job becomes to what the checks look at, and to what they need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object
+from kubectl_ddp.checks.model import Subject
+from kubectl_ddp.spec.model import JobSpec
+
+SET_OF_RUNTIME: Final[roots.Path] = ("spec", "template", *roots.POD_JOB, "template")
+"""Where a TrainingRuntime has the template of its pods."""
+
+
+def subject_of(spec: JobSpec, objects: Sequence[Object], namespace: str) -> Subject:
+    """The job that ``objects`` are.
+
+    Args:
+        spec: the job, with nothing left to choose.
+        objects: what it was rendered to.
+        namespace: where they go.
+    """
+    root = roots.root_of(list(objects))
+    [store] = [item for item in objects if item["kind"] == "Job" and item is not root]
+    return Subject(
+        spec=spec,
+        namespace=namespace,
+        worker=_worker(root, objects),
+        store=store["spec"]["template"],
+        made=frozenset((item["kind"], item["metadata"]["name"]) for item in objects),
+    )
+
+
+def _worker(root: Object, objects: Sequence[Object]) -> Object:
+    kind = roots.kind_of(root) or roots.PYTORCHJOB
+    holder, path = root, kind.template
+    if not path:
+        [holder] = [item for item in objects if item["kind"] == "TrainingRuntime"]
+        path = SET_OF_RUNTIME
+    template: Object = roots.at(holder, path)
+    return template
+
+
+def pods_of(subject: Subject) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The specifications of a worker pod and of the store's."""
+    return subject.worker["spec"], subject.store["spec"]
+
+
+def claims(subject: Subject) -> dict[str, bool]:
+    """Name of each claim that a worker mounts → whether it writes there."""
+    found: dict[str, bool] = {}
+    for volume in subject.worker["spec"].get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            name = str(claim["claimName"])
+            found[name] = found.get(name, False) or not claim.get("readOnly", False)
+    return found
+
+
+def secrets(subject: Subject) -> dict[str, frozenset[str]]:
+    """Name of each Secret that a worker cannot start without → entries that it names."""
+    return _named(subject, "Secret", "secret", "secretName", "secretRef", "secretKeyRef")
+
+
+def config_maps(subject: Subject) -> dict[str, frozenset[str]]:
+    """The same for ConfigMaps; without the one that brings the script."""
+    return _named(subject, "ConfigMap", "configMap", "name", "configMapRef", "configMapKeyRef")
+
+
+def _named(subject: Subject, kind: str, volume: str, key: str, ref: str, key_ref: str) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    pod = subject.worker["spec"]
+    for source, entry in _references(pod, volume, key, ref, key_ref):
+        if (kind, source) not in subject.made:
+            found[source] = found.get(source, frozenset()) | entry
+    return found
+
+
+def _references(
+    pod: Mapping[str, Any], volume: str, key: str, ref: str, key_ref: str
+) -> Iterator[tuple[str, frozenset[str]]]:
+    for each in pod.get("volumes") or ():
+        if volume in each:
+            yield str(each[volume][key]), frozenset()
+    for container in pod["containers"]:
+        for source in container.get("envFrom") or ():
+            if ref in source:
+                yield str(source[ref]["name"]), frozenset()
+        for variable in container.get("env") or ():
+            if named := (variable.get("valueFrom") or {}).get(key_ref):
+                yield str(named["name"]), frozenset({str(named["key"])})

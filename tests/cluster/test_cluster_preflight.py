@@ -1,0 +1,157 @@
+"""What ``preflight`` and ``submit`` say of a job that cannot run, on a real cluster, before it is created."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddp_trainer.contract import Annotation
+from tests.cluster.live_cluster import Namespace, Result, until
+
+TINY = ("--nproc", "1", "--cpu", "50m", "--memory", "128Mi", "--shm", "16Mi", "--command", "sleep 3600")
+STRICT = {"KUBECTL_DDP_PREFLIGHT": ""}
+"""The default, which the other tests do without."""
+
+
+def submit(space: Namespace, *words: str, environ: dict[str, str] | None = None) -> Result:
+    return space.ddp("submit", "--name", "job", "--image", space.image, *words, *TINY, environ=environ or STRICT)
+
+
+def findings(space: Namespace, *words: str) -> list[tuple[str, str]]:
+    told = space.ddp("preflight", "--name", "job", "--image", space.image, *words, *TINY, "-o", "json").json
+    assert (told["apiVersion"], told["kind"], told["namespace"]) == ("cli.ddp/v1", "Preflight", space.name)
+    return [(each["status"], each["message"]) for each in told["findings"]]
+
+
+def gpus(space: Namespace) -> list[int]:
+    """GPUs of each machine that has some."""
+    nodes, _ = space.api.items("/api/v1/nodes")
+    counts = [int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in nodes]
+    return [count for count in counts if count] or pytest.skip("No machine of this cluster has GPUs.")
+
+
+def test_a_gpu_job_that_can_never_fit_is_refused_before_anything_is_created(space: Namespace) -> None:
+    """One node more than there are machines, each of which would give all its GPUs."""
+    machines = gpus(space)
+    words = ("--nnodes", str(len(machines) + 1), "--gpus", str(max(machines)))
+    refused = submit(space, *words)
+    assert refused.code == 4
+    assert f"The job can never fit: it needs {len(machines) + 1} nodes at the same time" in refused.err
+    assert not space.left()
+
+    warned = submit(space, *words, "--preflight=warn").ok()
+    assert "warning: The job can never fit" in warned.err
+    again = submit(space, *words)
+    assert (again.code, "was there already, unchanged" in again.err) == (0, True), "what is there is not refused"
+    space.ddp("delete", "job").ok()
+
+
+def test_all_that_a_job_lacks_is_said_at_once(space: Namespace) -> None:
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = space.path("v1", "persistentvolumeclaims")
+    space.api.create(claims, {"metadata": {"name": "one"}, "spec": {**claim, "storageClassName": "none"}})
+    space.api.create(space.path("v1", "secrets"), {"metadata": {"name": "hub"}, "stringData": {"user": "me"}})
+    words = (
+        *("--nnodes", "2", "--mount", "pvc=one:/data", "--checkpoint-claim", "none"),
+        *("--secret-env", "TOKEN=hub:token", "--secret", "keys:/keys", "--env-from", "configmap/settings"),
+        *("--priority", "no-such", "--queue", "no-such"),
+    )
+    told = findings(space, *words)
+    failed = [message for status, message in told if status == "fail"]
+    for sentence in (
+        f"There is no PersistentVolumeClaim 'none' in namespace '{space.name}'.",
+        "The Secret 'hub' has no entry token.",
+        f"There is no Secret 'keys' in namespace '{space.name}'.",
+        f"There is no ConfigMap 'settings' in namespace '{space.name}'.",
+        "There is no PriorityClass 'no-such'.",
+    ):
+        assert sentence in failed, failed
+    assert any(message.startswith("There is no LocalQueue 'no-such'") for message in failed)
+    assert any("The volume 'one' can be mounted by one machine only" in message for _, message in told)
+    refused = submit(space, *words)
+    assert (refused.code, space.left()) == (4, [])
+    assert "There is no PriorityClass 'no-such'." in refused.err
+
+
+def test_admission_of_the_pods_is_asked_before_there_is_a_job(space: Namespace) -> None:
+    """Limits of a namespace, and its quota: what an operator's events would have said later."""
+    limits = [{"type": "Container", "max": {"memory": "64Mi"}}]
+    space.api.create(space.path("v1", "limitranges"), {"metadata": {"name": "small"}, "spec": {"limits": limits}})
+    space.api.create(space.path("v1", "resourcequotas"), {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})
+    until("the quota", lambda: space.api.get(space.path("v1", "resourcequotas", "few")).get("status", {}).get("hard"))
+    failed = [message for status, message in findings(space, "--nnodes", "2") if status == "fail"]
+    assert any("Its pods would be refused: maximum memory usage per Container is 64Mi" in each for each in failed)
+    assert any("The quota 'few' allows 2 pods, and 2 nodes with the store take 3 pods" in each for each in failed)
+    assert submit(space, "--nnodes", "2").code == 4
+    assert not space.left()
+
+
+def test_a_job_that_has_to_wait_is_told_for_whom_and_submitted(space: Namespace) -> None:
+    machines = gpus(space)
+    all_of_it = ("--gpus", str(max(machines)), "--nnodes", str(len(machines)))
+    first = ("submit", "--name", "first", "--image", space.image, *all_of_it, *TINY)
+    space.ddp(*first, environ=STRICT).ok()
+    until("the first job's pods", lambda: len([pod for pod in space.pods() if pod["spec"].get("nodeName")]) >= 1)
+    waits = submit(space, *all_of_it).ok()
+    assert f"There is enough when {space.name}/first" in waits.err
+    [before] = [job for job in space.ddp("list", "-o", "json").ok().json["items"] if job["name"] == "job"]
+    assert before["state"] == "Pending"
+
+
+def test_rights_that_are_missing_are_said_all_at_once_with_what_to_ask_for(space: Namespace) -> None:
+    kubeconfig = str(space.kubeconfig_of_nobody())
+    for level in ("strict", "off"):
+        refused = submit(space, "--kubeconfig", kubeconfig, f"--preflight={level}", "--engine", "job")
+        assert refused.code == 5
+        for right in ("create jobs.batch", "patch jobs.batch", "create services", "create networkpolicies.networking"):
+            assert right in refused.err
+        assert f"kubectl create rolebinding ddp-submit -n {space.name}" in refused.err
+        assert f"--serviceaccount={space.name}:nobody" in refused.err
+        assert len(refused.err.strip().splitlines()) == 1
+    looked = space.ddp("preflight", "--kubeconfig", kubeconfig, "--image", "x:1", "--engine", "job", *TINY)
+    assert looked.code == 5
+    assert "SKIP  machines" in looked.out
+
+
+def test_with_exactly_the_role_that_it_asks_for_a_job_can_be_submitted(space: Namespace) -> None:
+    kubeconfig = str(space.kubeconfig_of_nobody())
+    refused = submit(space, "--kubeconfig", kubeconfig, "--engine", "job")
+    words = refused.err.partition("kubectl create role ")[2].split()
+    flags = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("--")}
+    by_group: dict[str, list[str]] = {}
+    for each in flags["--resource"].split(","):
+        resource, _, group = each.partition(".")
+        by_group.setdefault(group, []).append(resource)
+    rules = [
+        {"apiGroups": [group], "resources": resources, "verbs": flags["--verb"].split(",")}
+        for group, resources in by_group.items()
+    ]
+    rbac = "rbac.authorization.k8s.io/v1"
+    role: dict[str, Any] = {"metadata": {"name": "ddp-submit"}, "rules": rules}
+    space.api.create(space.path(rbac, "roles"), role)
+    binding = {
+        "metadata": {"name": "ddp-submit"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "ddp-submit"},
+        "subjects": [{"kind": "ServiceAccount", "name": "nobody", "namespace": space.name}],
+    }
+    space.api.create(space.path(rbac, "rolebindings"), binding)
+    done = submit(space, "--kubeconfig", kubeconfig, "--engine", "job").ok()
+    assert "warning" not in done.err, "what one may not read of the machines is no business of submit"
+    root = space.api.get(space.path("batch/v1", "jobs", "job"))
+    assert {Annotation.SPEC, Annotation.DIGEST} <= root["metadata"]["annotations"].keys()
+    space.ddp("delete", "job", "--kubeconfig", kubeconfig).ok()
+
+
+def test_a_name_that_is_taken_and_a_namespace_that_is_not_there_are_said_by_preflight(space: Namespace) -> None:
+    space.api.create(
+        space.path("v1", "services"), {"metadata": {"name": "job-store"}, "spec": {"ports": [{"port": 1}]}}
+    )
+    failed = [message for status, message in findings(space) if status == "fail"]
+    assert failed == [
+        f"There is another Service 'job-store' in namespace '{space.name}' already; choose another --name."
+    ]
+    for command in ("preflight", "submit"):
+        nowhere = Namespace("ddp-test-nowhere", space.api, space.image, space.home)
+        done = nowhere.ddp(command, "--name", "job", "--image", "x:1", *TINY, environ=STRICT)
+        assert (done.code, "There is no namespace 'ddp-test-nowhere'" in done.err) == (3, True)
