@@ -86,6 +86,9 @@ class ScriptedBackend:
         """There are none."""
         return ()
 
+    def preflight(self, spec: object, objects: Sequence[Object], *, is_thorough: bool) -> None:
+        pass
+
     def submit(self, objects: Sequence[Object]) -> None:
         """Not scripted."""
         raise NotImplementedError

@@ -90,7 +90,7 @@ class Namespace:
             env={
                 **os.environ,
                 "HOME": str(self.home),
-                "KUBECTL_DDP_PREFLIGHT": "warn",
+                **PREFLIGHT,
                 **self.environ,
                 **(environ or {}),
             },
