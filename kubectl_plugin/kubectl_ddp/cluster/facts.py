@@ -23,8 +23,8 @@ from kubectl_ddp.cluster import rights
 from kubectl_ddp.cluster.api import PAGE, Api
 from kubectl_ddp.cluster.parallel import each, together
 from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection
-from kubectl_ddp.cluster.submission import BEFORE_ROOT
 from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, UsageError
 from kubectl_ddp.spec.queues import is_kueues
 
@@ -181,7 +181,7 @@ class Inquiry:
         return [
             item
             for item in self.objects
-            if self.discovery.plural(item) and not (kinds & BEFORE_ROOT and roots.kind_of(item))
+            if self.discovery.plural(item) and not (kinds & BEFORE_ROOT.keys() and roots.kind_of(item))
         ]
 
     def _would_be_taken(self, item: Object) -> str | Unread:
