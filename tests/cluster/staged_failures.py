@@ -34,7 +34,6 @@ SMALL: Final = ("--nnodes", "1", "--nproc", "1", "--cpu", "1", "--memory", "512M
 IDLE: Final = ("--command", "sleep 3600")
 KUEUE: Final = "kueue.x-k8s.io/v1beta2"
 TAINT: Final = "why.example.com/staged"
-LIVING: Final = ("tainted", "full")
 AT_ONCE: Final = 12
 HEARTBEAT_SECONDS: Final = 4.0
 NOT_NEEDED: Final = frozenset({"PodMonitor", "NetworkPolicy"})
@@ -68,6 +67,8 @@ class Staging:
     space: Namespace
     outside: list[str] = field(default_factory=list)
     """Paths of objects of the whole cluster, to be deleted."""
+    living: set[str] = field(default_factory=lambda: {"tainted", "full", "lost"})
+    """Nodes that are heard of."""
 
     @property
     def tag(self) -> str:
@@ -135,7 +136,7 @@ class Staging:
         )
 
     def node(self, name: str, *, taint: bool = False) -> None:
-        """A node without a machine, of which nobody hears again: the cluster gives it up after a while."""
+        """A node without a machine; once nobody speaks for it, the cluster gives it up after a while."""
         taints = [{"key": TAINT if taint else f"{TAINT}-own", "effect": "NoSchedule"}]
         labels = {"kubernetes.io/hostname": f"{self.tag}-{name}", "stage": f"{self.tag}-{name}"}
         path = "/api/v1/nodes"
@@ -143,9 +144,9 @@ class Staging:
         self._beat(name)
 
     def keep_alive(self, is_over: threading.Event) -> None:
-        """Speak for two of the nodes, as their kubelets would."""
+        """Speak for the nodes that live, as their kubelets would."""
         while not is_over.wait(HEARTBEAT_SECONDS):
-            for node in LIVING:
+            for node in tuple(self.living):
                 self._beat(node)
 
     def _beat(self, node: str) -> None:
@@ -305,7 +306,7 @@ def _on_its_node(staging: Staging, name: str) -> Json:
 
 
 def _runs_on_lost_node(staging: Staging, name: str) -> None:
-    """The last that was heard of its node is that the pod runs."""
+    """The last that is heard of its node is that the pod runs."""
     pod = _on_its_node(staging, name)
     container = pod["spec"]["containers"][0]
     status = {
@@ -323,6 +324,7 @@ def _runs_on_lost_node(staging: Staging, name: str) -> None:
         ],
     }
     staging.space.api.merge(staging.space.path("v1", "pods", pod["metadata"]["name"]) + "/status", {"status": status})
+    staging.living.discard("lost")
 
 
 def _make_room_for_another(staging: Staging, name: str) -> None:
