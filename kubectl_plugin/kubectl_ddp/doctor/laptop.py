@@ -131,13 +131,16 @@ def _torch(python: str) -> tuple[bool, str, int]:
         done = subprocess.run(
             [python, "-c", _PROBE], capture_output=True, text=True, timeout=TORCH_SECONDS, check=False
         )
-        version, _, gpus = json.loads(done.stdout.splitlines()[-1])
-        return True, str(version), int(gpus)
     except subprocess.TimeoutExpired:
         return False, f"its import takes more than {TORCH_SECONDS:.0f} s", 0
-    except (OSError, ValueError, IndexError) as error:
-        lines = done.stderr.strip().splitlines() if "done" in locals() else []
-        return False, lines[-1] if lines else str(error), 0
+    except OSError as error:
+        return False, str(error.strerror), 0
+    try:
+        version, _, gpus = json.loads(done.stdout.splitlines()[-1])
+        return True, str(version), int(gpus)
+    except (ValueError, IndexError):
+        lines = done.stderr.strip().splitlines()
+        return False, lines[-1] if lines else f"it ended with code {done.returncode} and no word", 0
 
 
 def _free(path: FilePath) -> int | None:

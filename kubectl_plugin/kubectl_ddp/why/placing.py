@@ -203,13 +203,10 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 _HELPS: Final = (
-    (
-        re.compile(r"Insufficient"),
-        "'{program} preflight' and '{program} capacity' say what would fit; or free something.",
-    ),
-    (re.compile(r"taint"), "Tolerate the taint with --toleration KEY, or wait until it goes."),
-    (re.compile(r"affinity|selector"), "'kubectl get nodes --show-labels' shows labels; correct --node-selector."),
+    (re.compile(r"Insufficient"), "Ask for less, or free something; '{program} preflight' says what fits and when."),
     (re.compile(r"topology|anti-affinity"), "Loosen --topology, or ask for fewer nodes."),
+    (re.compile(r"affinity|selector"), "'kubectl get nodes --show-labels' shows labels; correct --node-selector."),
+    (re.compile(r"taint"), "Tolerate the taint with --toleration KEY, or wait until it goes."),
 )
 
 
