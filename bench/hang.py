@@ -2,7 +2,8 @@
 
 Two programs: the reference trainer, which tells its sections, and a plain DDP script that knows nothing of us. Stock
 torchrun runs the script beside them, and is watched for as long as ours took to train again, or a minute where ours are
-left out. ``HANG_PARTS`` names some of script, trainer and stock, with commas.
+left out. ``HANG_PARTS`` names some of script, trainer and stock, with commas; ``HANG_ROUNDS`` sets another number of
+rounds than 20.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def one_fault(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
 def measure_program(program: str, options: Options) -> dict[str, Tally]:
     """Every kind of fault, so many times, in one run that goes on after each."""
     tallies = {kind: Tally() for kind in KINDS}
-    rounds = 3 if options.quick else 20
+    rounds = int(os.environ.get("HANG_ROUNDS", "3" if options.quick else "20"))
     with launched(ours(program)) as launch:
         for number in range(1, rounds + 1):
             for kind in options.random.sample(list(KINDS), k=len(KINDS)):
