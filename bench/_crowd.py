@@ -1,0 +1,176 @@
+"""A crowd for measurements: jobs and pods on simulated nodes of a real API server, and metrics behind some of them."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench._pod_metrics import RANKS, PodMetrics
+from bench.harness import CannotMeasure, Options
+from ddp_trainer.contract import PortName, Role
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.errors import DdpError, NotFound
+from kubectl_ddp.render import render
+from kubectl_ddp.roots import PYTORCHJOB
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Module
+from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+
+Json = dict[str, Any]
+
+WRITERS: Final = 8
+NODES: Final = "type=kwok"
+"""Label of simulated nodes, by kwok's own convention."""
+TOLERATION: Final = {"key": "kwok.x-k8s.io/node", "operator": "Exists"}
+NOBODYS: Final = "kueue.x-k8s.io/multikueue"
+"""The manager that no operator here is, so that the jobs' status stays what we say."""
+READY_SECONDS: Final = 300
+
+
+def cluster() -> Api:
+    """The cluster of the kubeconfig. Raises CannotMeasure."""
+    try:
+        api = Api(connect())
+        api.get(collection(PYTORCHJOB.api_version, PYTORCHJOB.plural, "default"))
+    except DdpError as error:
+        raise CannotMeasure(f"A cluster with the training operator is needed: {error}") from error
+    return api
+
+
+def simulated_nodes(api: Api) -> list[str]:
+    """Names of the nodes whose pods only pretend to run. Raises CannotMeasure when there are too few."""
+    nodes, _ = api.items("/api/v1/nodes", labelSelector=NODES)
+    names = [node["metadata"]["name"] for node in nodes]
+    if len(names) < 10:
+        raise CannotMeasure(f"Ten simulated nodes (kwok, label {NODES}) are needed, and there are {len(names)}.")
+    return names
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Jobs in a namespace of their own."""
+
+    namespace: str
+    jobs: int
+    pods: int
+
+
+@contextlib.contextmanager
+def crowd(
+    api: Api, options: Options, metrics: PodMetrics, *, jobs: int, pods_of_each: int, telling: int = 1
+) -> Iterator[Crowd]:
+    """So many running jobs with so many pods each; deleted afterwards. The first pods of each job tell metrics."""
+    nodes = simulated_nodes(api)
+    space = f"ddp-bench-{secrets.token_hex(4)}"
+    made = api.create("/api/v1/namespaces", {"metadata": {"name": space}})
+    try:
+        options.progress(f"creating {jobs} jobs and {jobs * pods_of_each} pods in {space}")
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(lambda job: _job(api, space, job, pods_of_each, nodes, metrics.address[1]), range(jobs)))
+        _wait_until_running(api, space, jobs * pods_of_each)
+        with ThreadPoolExecutor(WRITERS) as writers:
+            speaking = [(job, index) for job in range(jobs) for index in range(min(telling, pods_of_each))]
+            list(writers.map(lambda pod: _give_address(api, space, _name(*pod), metrics.address), speaking))
+        yield Crowd(space, jobs, jobs * pods_of_each)
+    finally:
+        options.progress(f"deleting {space}")
+        _empty(api, space, made["metadata"]["uid"])
+
+
+def _job(api: Api, space: str, number: int, pods: int, nodes: Sequence[str], port: int) -> None:
+    """One job as submit renders it, and its pods as the operator would make them, each bound to a node."""
+    spec = _spec(number, pods)
+    root, *_ = [item for item in render(spec, secrets.token_hex(6)) if item["kind"] == PYTORCHJOB.kind]
+    root["spec"]["runPolicy"]["managedBy"] = NOBODYS
+    path = collection(PYTORCHJOB.api_version, PYTORCHJOB.plural, space)
+    made = api.create(path, root)
+    now = made["metadata"]["creationTimestamp"]
+    true = {"status": "True", "lastUpdateTime": now, "lastTransitionTime": now, "reason": "x", "message": "It runs."}
+    conditions = [{"type": kind, **true} for kind in ("Created", "Running")]
+    api.merge(
+        f"{path}/{spec.name}/status",
+        {"status": {"startTime": now, "conditions": conditions, "replicaStatuses": {"Worker": {"active": pods}}}},
+    )
+    template = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    for index in range(pods):
+        node = nodes[(number * pods + index) % len(nodes)]
+        api.create(collection("v1", "pods", space), _pod(template, made, index, node, port))
+
+
+def _spec(number: int, pods: int) -> JobSpec:
+    sizes = {"cpu": Cpu(4000), "memory": Memory(2**34), "shm": Memory(2**30)}
+    program: dict[str, Any] = {"program": Module("ddp_trainer"), "args": ("train", "--task", "digits")}
+    return JobSpec(
+        name=f"job-{number:04}", nnodes=Nodes(1, pods), nproc=RANKS, image="example.com/trainer:1", **program, **sizes
+    )
+
+
+def _name(number: int, index: int) -> str:
+    return f"job-{number:04}-worker-{index}"
+
+
+def _pod(template: Json, root: Json, index: int, node: str, port: int) -> Json:
+    about, spec = template["metadata"], deepcopy(template["spec"])
+    name = root["metadata"]["name"]
+    for each in spec["containers"][0]["ports"]:
+        if each["name"] == PortName.METRICS:
+            each["containerPort"] = port
+    owner = {key: root[key] for key in ("apiVersion", "kind")} | {
+        "name": name,
+        "uid": root["metadata"]["uid"],
+        "controller": True,
+    }
+    labels = about["labels"] | {"training.kubeflow.org/replica-index": str(index)}
+    tolerations = [*spec.get("tolerations", ()), TOLERATION]
+    return {
+        "metadata": {
+            "name": f"{name}-{Role.WORKER}-{index}",
+            "labels": labels,
+            "annotations": about.get("annotations") or {},
+            "ownerReferences": [owner],
+        },
+        "spec": {**spec, "nodeName": node, "tolerations": tolerations},
+    }
+
+
+def _wait_until_running(api: Api, space: str, wanted: int) -> None:
+    end = time.monotonic() + READY_SECONDS
+    path = collection("v1", "pods", space)
+    while True:
+        page = api.get(path, fieldSelector="status.phase=Running", limit="1")
+        count = len(page["items"]) + int(page["metadata"].get("remainingItemCount") or 0)
+        if "continue" in page["metadata"] and "remainingItemCount" not in page["metadata"]:
+            count = len(api.items(path, reduce=lambda pod: pod["metadata"] if _runs(pod) else None)[0])
+        if count >= wanted:
+            return
+        if time.monotonic() > end:
+            raise CannotMeasure(f"{wanted} simulated pods should run after {READY_SECONDS} s, and {count} do.")
+        time.sleep(1.0)
+
+
+def _runs(pod: Json) -> bool:
+    return bool(pod["status"].get("phase") == "Running")
+
+
+def _give_address(api: Api, space: str, pod: str, address: tuple[str, int]) -> None:
+    status = {"podIP": address[0], "podIPs": [{"ip": address[0]}]}
+    api.merge(f"{collection('v1', 'pods', space)}/{pod}/status", {"status": status})
+
+
+def _empty(api: Api, space: str, uid: str) -> None:
+    """Delete the namespace with all that is in it, and wait until it is gone: the next crowd must not share with it."""
+    path = f"/api/v1/namespaces/{space}"
+    api.delete(path, uid=uid)
+    end = time.monotonic() + READY_SECONDS
+    with contextlib.suppress(NotFound):
+        while time.monotonic() < end:
+            api.get(path)
+            time.sleep(1.0)

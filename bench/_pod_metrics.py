@@ -1,0 +1,90 @@
+"""Metrics as the aggregators of pods make them, served where an API server finds them behind a pod's address."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+from kubectl_ddp.cluster.api import Api
+
+RANKS: Final = 8
+"""Per pod."""
+
+
+@dataclass(frozen=True)
+class PodMetrics:
+    """Where all pods are heard."""
+
+    address: tuple[str, int]
+
+
+@contextlib.contextmanager
+def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
+    """A server that speaks for one pod after the other: whoever asks for all of them hears of every rank once."""
+    bodies = itertools.cycle([_exposition(RANKS * pod, RANKS * pods) for pod in range(pods)])
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            with lock:
+                body = next(bodies)
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\n\r\n"
+            self.wfile.write(head.encode() + body)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer((_our_address(api), 0), Handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield PodMetrics((str(server.server_address[0]), int(server.server_address[1])))
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _our_address(api: Api) -> str:
+    """Our own address on the way to a node: an API server asks no pod at a loopback address."""
+    nodes, _ = api.items("/api/v1/nodes", labelSelector="type!=kwok")
+    addresses = [each for node in nodes for each in node["status"].get("addresses") or ()]
+    node = next(each["address"] for each in addresses if each["type"] == "InternalIP")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((node, 9))
+        return str(probe.getsockname()[0])
+
+
+def _exposition(first: int, world: int) -> bytes:
+    """What the aggregator says of eight ranks that train."""
+    from prometheus_client import generate_latest
+
+    from ddp_trainer.contract import GroupState, Phase
+    from ddp_trainer.metrics import attach
+    from ddp_trainer.metrics.exposition import Exposition
+
+    with tempfile.TemporaryDirectory() as folder:
+        agent = attach.agent_recorder(Path(folder), {})
+        agent.state(GroupState.RUNNING)
+        agent.rendezvous(1.5, 1)
+        agent.world(size=world, nodes=world // RANKS, nodes_desired=world // RANKS)
+        for local in range(RANKS):
+            told = {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(RANKS)}
+            recorder = attach.rank_recorder({"DDP_METRICS_DIR": folder, **told})
+            recorder.identity(rank=first + local, local_rank=local, world_size=world, backend="gloo", device="cpu")
+            recorder.planned(100)
+            recorder.step(1, 0, 16, *[0.25] * len(Phase))
+            recorder.progress(0.5, 0.1)
+        return bytes(generate_latest(Exposition(Path(folder), "job")))

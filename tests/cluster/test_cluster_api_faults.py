@@ -1,0 +1,264 @@
+"""What the command line makes of an API server that goes wrong: a sentence, a documented code, nothing done twice.
+
+The cluster is real, and a proxy in front of it goes wrong where a test says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.contract import Label
+from kubectl_ddp.backend import Snapshot
+from kubectl_ddp.cluster import ClusterBackend, reflector
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.roots import PYTORCHJOB
+from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
+from tests.cluster.live_cluster import Namespace, Result, namespace, until
+from tests.cluster.test_cluster_engines import need
+
+IMAGE = "registry.invalid/never:1"
+JOB = (
+    *("--image", IMAGE, "--engine", "pytorchjob", "--nnodes", "1:2", "--nproc", "1", "--cpu", "100m"),
+    *("--memory", "256Mi", "--command", "true"),
+)
+JOBS = f"/{PYTORCHJOB.plural}"
+DONE, ERROR, NOT_FOUND, PREFLIGHT, FORBIDDEN, TIMED_OUT = 0, 1, 3, 4, 5, 124
+DOCUMENTED = {DONE, ERROR, 2, NOT_FOUND, PREFLIGHT, FORBIDDEN, 10, 11, 12, 13, TIMED_OUT, 130}
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "list": ("list",),
+    "status": ("status", "there"),
+    "top": ("top", "there", "-o", "json"),
+    "logs": ("logs", "there"),
+    "wait": ("wait", "there", "--for=deleted", "--timeout", "1s"),
+    "scale": ("scale", "there", "--nnodes", "2"),
+    "suspend": ("suspend", "there"),
+    "resume": ("resume", "there"),
+    "delete": ("delete", "-y", "there"),
+    "submit": ("submit", "--name", "there", *JOB),
+    "dry-run": ("submit", "--name", "other", *JOB, "--dry-run=server"),
+}
+FAULTS: dict[str, Fault] = {
+    "401": Fault(status=401),
+    "403": Fault(status=403),
+    "404": Fault(status=404),
+    "404 of no API server": Fault(status=404, body="404 page not found\n"),
+    "409": Fault(status=409),
+    "410": Fault(status=410),
+    "422": Fault(status=422),
+    "429": Fault(status=429, headers={"Retry-After": "0"}),
+    "500": Fault(status=500),
+    "503": Fault(status=503, headers={"Retry-After": "0"}),
+    "a login page": Fault(status=200, body="<html>Please log in</html>"),
+    "dropped": Fault(is_dropped=True),
+    "answer lost": Fault(loses_answer=True),
+    "torn": Fault(cut_after=20),
+    "torn in order": Fault(cut_after=20, cut_in_order=True),
+}
+CODES = {
+    "401": {FORBIDDEN},
+    "403": {FORBIDDEN},
+    "404": {NOT_FOUND, PREFLIGHT},
+    "404 of no API server": {NOT_FOUND, PREFLIGHT},
+}
+"""What a command exits with that meets nothing else; others exit with 1, or with 2 where a value is refused."""
+
+
+def may_end(command: str, fault: str) -> set[int]:
+    """Codes that a command may end with. What is not there is not listed, and is waited for no longer."""
+    codes = CODES.get(fault, {ERROR, 2})
+    if fault.startswith("404") and command in {"list", "wait"}:
+        codes = codes | {DONE}
+    return codes | {TIMED_OUT} if command == "wait" else codes
+
+
+@pytest.fixture(scope="module")
+def still(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
+    """A namespace in which no pod is made."""
+    with namespace(api, IMAGE, tmp_path_factory.mktemp("home")) as space:
+        quota = {"metadata": {"name": "still"}, "spec": {"hard": {"pods": "0"}}}
+        space.api.create(space.path("v1", "resourcequotas"), quota)
+        need(space, "pytorchjob")
+        yield space
+
+
+@pytest.fixture
+def proxy(still: Namespace, tmp_path: Path) -> Iterator[ApiProxy]:
+    with api_proxy(still.api.connection, tmp_path) as made:
+        yield made
+
+
+def through(space: Namespace, proxy: ApiProxy, *words: str) -> Result:
+    """Run a command through the proxy; Namespace.ddp refuses a traceback."""
+    done = space.ddp(*words, environ={"KUBECONFIG": str(proxy.kubeconfig)}, seconds=60)
+    assert "This is a bug" not in done.err, done.err
+    assert done.code in DOCUMENTED, f"{words}: {done.code} {done.err}"
+    errors = [line for line in done.err.splitlines() if line.startswith(("error: ", '{"code": '))]
+    assert bool(errors) == (done.code != DONE), done.err
+    return done
+
+
+def roots_named(space: Namespace, name: str) -> int:
+    path = space.path(PYTORCHJOB.api_version, PYTORCHJOB.plural)
+    found, _ = space.api.items(path, labelSelector=f"{Label.JOB}={name}")
+    return sum("deletionTimestamp" not in item["metadata"] for item in found)
+
+
+def there(space: Namespace) -> None:
+    space.ddp("submit", "--name", "there", *JOB).ok()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_command_ends_with_a_sentence_and_a_documented_code_when_every_call_goes_wrong(
+    still: Namespace, tmp_path: Path, fault: str
+) -> None:
+    there(still)
+
+    def run(command: str) -> Result:
+        with api_proxy(still.api.connection, tmp_path / command) as proxy:
+            proxy.fresh(lambda _: FAULTS[fault])
+            return through(still, proxy, *COMMANDS[command])
+
+    with ThreadPoolExecutor(4) as pool:
+        results = dict(zip(COMMANDS, pool.map(run, COMMANDS), strict=True))
+    for command, done in results.items():
+        assert done.code in may_end(command, fault), f"{command}: {done.code} {done.err}"
+    assert roots_named(still, "there") <= 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", ["429", "503", "dropped", "torn"])
+def test_a_fault_that_passes_is_not_noticed_by_a_command_that_reads(
+    still: Namespace, tmp_path: Path, fault: str
+) -> None:
+    there(still)
+
+    def run(command: str) -> Result:
+        with api_proxy(still.api.connection, tmp_path / command) as proxy:
+            proxy.fresh(lambda asked: FAULTS[fault] if asked.number == 2 else None)
+            return through(still, proxy, *COMMANDS[command])
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(run, ["list", "status", "top"]))
+    assert [done.code for done in results] == [DONE] * 3, results
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", ["429", "500", "503", "dropped", "answer lost", "torn", "torn in order", "409"])
+def test_submit_makes_one_job_whichever_change_goes_wrong_and_is_done_again(
+    still: Namespace, tmp_path: Path, fault: str
+) -> None:
+    def run(change: int) -> tuple[int, str]:
+        name = f"f{list(FAULTS).index(fault)}-{change}"
+        with api_proxy(still.api.connection, tmp_path / name) as proxy:
+            seen: list[int] = []
+
+            def decide(asked: Asked) -> Fault | None:
+                if asked.is_change:
+                    seen.append(asked.number)
+                return FAULTS[fault] if asked.is_change and len(seen) == change else None
+
+            proxy.fresh(decide)
+            first = through(still, proxy, "submit", "--name", name, *JOB)
+            assert first.code in {DONE, ERROR}
+            assert roots_named(still, name) <= 1
+            proxy.fresh()
+            again = through(still, proxy, "submit", "--name", name, *JOB, "-o", "json").ok().json
+            assert roots_named(still, name) == 1
+            if first.code == DONE:
+                assert again["created"] is False
+        still.ddp("delete", name).ok()
+        return first.code, first.err
+
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(run, range(1, 7)))
+    if fault in {"429", "503"}:
+        assert [code for code, _ in codes] == [DONE] * 6, codes
+
+
+def test_a_server_that_says_when_is_asked_again_then_and_not_before(still: Namespace, proxy: ApiProxy) -> None:
+    there(still)
+    late = Fault(status=429, headers={"Retry-After": "1"})
+    proxy.fresh(lambda asked: late if asked.path.endswith(JOBS) and asked.number < 4 else None)
+    through(still, proxy, "list").ok()
+    assert sum(asked.path.endswith(JOBS) for asked in proxy.asked) >= 2
+
+
+def test_slow_answers_are_waited_for(still: Namespace, proxy: ApiProxy) -> None:
+    there(still)
+    proxy.fresh(lambda _: Fault(late=0.4))
+    assert "there" in through(still, proxy, "list").ok().out
+    through(still, proxy, "status", "there").ok()
+
+
+def test_commands_use_few_connections_and_few_calls(still: Namespace, proxy: ApiProxy) -> None:
+    there(still)
+    calls = {}
+    for command in ("list", "status", "suspend", "resume"):
+        proxy.fresh()
+        through(still, proxy, *COMMANDS[command]).ok()
+        calls[command] = len(proxy.asked)
+    assert calls["list"] <= 8
+    assert calls["status"] <= 4
+    assert calls["resume"] <= 3
+
+
+@pytest.mark.parametrize("fault", ["torn", "torn in order", "dropped", "410"])
+def test_a_watch_goes_on_after_its_connection_ended_and_neither_loses_nor_repeats(
+    still: Namespace, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(reflector, "PAUSE_SECONDS", 0.01)
+    name = f"watched-{list(FAULTS).index(fault)}"
+    still.ddp("submit", "--name", name, *JOB).ok()
+    kept = {"torn": Fault(cut_after=300), "torn in order": Fault(cut_after=300, cut_in_order=True)}
+    broken = kept.get(fault, FAULTS[fault])
+    watches: list[Asked] = []
+
+    def decide(asked: Asked) -> Fault | None:
+        if not (asked.watches and asked.path.endswith(JOBS)):
+            return None
+        watches.append(asked)
+        return broken if len(watches) <= 3 else None
+
+    proxy.fresh(decide)
+    backend = ClusterBackend(connection=connect(kubeconfig=str(proxy.kubeconfig), namespace=still.name))
+    seen: list[str] = []
+    path = still.path(PYTORCHJOB.api_version, PYTORCHJOB.plural, name)
+    steps = [str(number) for number in range(5)]
+
+    def mark(snapshot: Snapshot) -> str:
+        return str((snapshot.job["metadata"].get("annotations") or {}).get("example.com/step", ""))
+
+    watch = backend.watch(name)
+    try:
+        for step in ("", *steps):
+            if step:
+                still.api.merge(path, {"metadata": {"annotations": {"example.com/step": step}}})
+            while True:
+                told = mark(next(watch))
+                if not seen or told != seen[-1]:
+                    seen.append(told)
+                if told == step:
+                    break
+    finally:
+        watch.close()
+    assert seen == ["", *steps], "each once, none after its successor"
+    assert len(watches) >= 3
+    still.ddp("delete", name).ok()
+
+
+def test_a_wait_sees_the_end_through_a_server_that_goes_away_meanwhile(still: Namespace, proxy: ApiProxy) -> None:
+    still.ddp("submit", "--name", "ends", *JOB).ok()
+    bad = iter([Fault(is_dropped=True), Fault(status=503), Fault(status=500), Fault(cut_after=1)])
+    proxy.fresh(lambda asked: next(bad, None) if asked.watches else None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(through, still, proxy, "wait", "ends", "--for=deleted", "--timeout", "50s")
+        until("four faults and a watch", lambda: sum(asked.watches for asked in proxy.asked) > 6, seconds=30)
+        still.ddp("delete", "ends").ok()
+        waiting.result().ok()

@@ -1,0 +1,83 @@
+"""The Kubernetes client, in every version that we say works: a program makes the credentials, and a job lives and goes.
+
+The client is loaded for such credentials alone. ``make clients`` puts the versions under build/clients.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.cluster.kubeconfig import read_context
+from tests.cluster.live_cluster import Namespace, until
+
+VERSIONS = ("33.1.0", "35.0.0", "36.0.3", "37.0.2")
+CLIENTS = Path(__file__).parents[2] / "build" / "clients"
+JOB = ("--image", "registry.invalid/never:1", "--engine", "job", "--nnodes", "1", "--nproc", "1", "--memory", "256Mi")
+
+
+def content(entry: Any, key: str) -> str:
+    """PEM that an entry of the kubeconfig holds or names."""
+    if entry.get(f"{key}-data"):
+        return base64.b64decode(entry[f"{key}-data"]).decode()
+    if not entry.get(key):
+        pytest.skip(f"The kubeconfig's user has no {key}, which this test hands out by a program.")
+    return Path(entry[key]).read_text()
+
+
+def made_by_a_program(folder: Path) -> Path:
+    """The kubeconfig of the tests, whose certificate a program prints now."""
+    context = read_context(os.environ["KUBECONFIG"])
+    status = {
+        "clientCertificateData": content(context.user, "client-certificate"),
+        "clientKeyData": content(context.user, "client-key"),
+    }
+    version = "client.authentication.k8s.io/v1"
+    credential = folder / "credential.json"
+    credential.write_text(json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status}))
+    call = {"apiVersion": version, "command": "cat", "args": [str(credential)], "interactiveMode": "Never"}
+    path = folder / "kubeconfig"
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "made",
+                "clusters": [{"name": "c", "cluster": dict(context.cluster)}],
+                "users": [{"name": "u", "user": {"exec": call}}],
+                "contexts": [{"name": "made", "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
+    return path
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_job_is_submitted_seen_and_deleted_with_credentials_that_the_client_has_made(
+    space: Namespace, tmp_path: Path, version: str
+) -> None:
+    folder = CLIENTS / version
+    if not folder.is_dir():
+        pytest.skip(f"Run 'make clients' to have version {version} of the Kubernetes client.")
+    environ = {"KUBECONFIG": str(made_by_a_program(tmp_path)), "PYTHONPATH": str(folder)}
+    code = "import kubernetes; print(kubernetes.__version__)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **environ}
+    )
+    assert said.stdout.strip() == version
+
+    submit = ("submit", "--name", "job", *JOB, "--cpu", "100m", "--command", "true", "-o", "json")
+    assert space.ddp(*submit, environ=environ).ok().json["created"] is True
+    assert space.ddp(*submit, environ=environ).ok().json["created"] is False
+    [listed] = space.ddp("list", "-o", "json", environ=environ).ok().json["items"]
+    assert listed["name"] == "job"
+    space.ddp("suspend", "job", environ=environ).ok()
+    space.ddp("delete", "job", environ=environ).ok()
+    until("nothing left", lambda: not space.left())
