@@ -23,7 +23,19 @@ from tests.cluster.test_cluster_engines import need
 
 IMAGE = "registry.invalid/never:1"
 JOB = (
-    *("--image", IMAGE, "--engine", "pytorchjob", "--nnodes", "1:2", "--nproc", "1", "--cpu", "100m"),
+    *(
+        "--preflight=off",
+        "--image",
+        IMAGE,
+        "--engine",
+        "pytorchjob",
+        "--nnodes",
+        "1:2",
+        "--nproc",
+        "1",
+        "--cpu",
+        "100m",
+    ),
     *("--memory", "256Mi", "--command", "true"),
 )
 JOBS = f"/{PYTORCHJOB.plural}"

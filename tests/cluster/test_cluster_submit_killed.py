@@ -27,7 +27,19 @@ from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.cluster.test_cluster_engines import need
 
 ENGINES = tuple(roots.ROOTS)
-JOB = ("--image", "registry.invalid/never:1", "--nnodes", "1:2", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi")
+JOB = (
+    "--preflight=off",
+    "--image",
+    "registry.invalid/never:1",
+    "--nnodes",
+    "1:2",
+    "--nproc",
+    "1",
+    "--cpu",
+    "100m",
+    "--memory",
+    "256Mi",
+)
 EVERY_CALL = "job"
 AT_ONCE = 6
 """Submissions side by side, each with a proxy of its own."""
