@@ -8,6 +8,7 @@ queues, priority classes) carries the namespace's name, and a taint or a selecto
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -22,6 +23,7 @@ from ddp_trainer.contract import Label
 from kubectl_ddp import roots
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.why.model import Cause
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
@@ -74,6 +76,23 @@ class Staging:
     def tag(self) -> str:
         return self.space.name
 
+    @functools.cached_property
+    def served(self) -> frozenset[str]:
+        """What the stages lean on that a cluster may lack."""
+        wanted = {root.engine: (root.api_version, root.plural) for root in roots.ROOTS.values()}
+        found = set()
+        for name, (version, plural) in {**wanted, "queues": (KUEUE, "localqueues")}.items():
+            with contextlib.suppress(NotServed):
+                self.space.api.get(self.space.path(version, plural))
+                found.add(name)
+        return frozenset(found)
+
+    def can(self, stage: Stage) -> bool:
+        """Whether the cluster has what a stage needs."""
+        words = stage.words
+        engine = words[words.index("--engine") + 1] if "--engine" in words else roots.PYTORCHJOB.engine
+        return engine in self.served and ("--queue" not in words or "queues" in self.served)
+
     def make(self, path: str, body: Json) -> Json:
         """Create an object of the whole cluster, remembered for its end."""
         made = self.space.api.create(path, body)
@@ -85,10 +104,21 @@ class Staging:
         for name, value in (("low", 10), ("high", 1000), ("capped", 5)):
             body = {"metadata": {"name": f"{self.tag}-{name}"}, "value": value}
             self.make("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        if "queues" in self.served:
+            self._queues()
+        self._lacks()
+        self.node("tainted", taint=True)
+        self.node("full")
+        self.node("lost")
+
+    def _queues(self) -> None:
         flavor = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": self.tag}}
         self.make(f"/apis/{KUEUE}/resourceflavors", flavor)
         for queue in ("busy", "unfair"):
             self._queue(queue)
+
+    def _lacks(self) -> None:
+        """A quota of nothing, and a claim that nobody fulfils."""
         self.space.api.create(
             self.space.path("v1", "resourcequotas"),
             {
@@ -114,9 +144,6 @@ class Staging:
                 },
             },
         )
-        self.node("tainted", taint=True)
-        self.node("full")
-        self.node("lost")
 
     def _queue(self, queue: str) -> None:
         name = f"{self.tag}-{queue}"
@@ -609,10 +636,14 @@ def staged(space: Namespace) -> Iterator[Staging]:
         staging.prepare()
         beats.append(pool.submit(staging.keep_alive, is_over))
         # Rendering takes over stdout, so that is done one by one.
-        made = {name: (name, stage, staging.objects(name, stage)) for name, stage in STAGES.items()}
+        made = {
+            name: (name, stage, staging.objects(name, stage)) for name, stage in STAGES.items() if staging.can(stage)
+        }
         # Not all at once either: a hundred pods in one second are much for a small machine.
         starts = [pool.submit(staging.start, *made[name]) for name in made if name not in IN_ORDER]
         for name in IN_ORDER:
+            if name not in made:
+                continue
             staging.start(*made[name])
             second = int(time.time())
             until("the next second", lambda second=second: int(time.time()) > second)

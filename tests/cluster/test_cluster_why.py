@@ -34,6 +34,8 @@ def diagnosis(space: Namespace, name: str) -> Json:
 @pytest.mark.parametrize("name", STAGES)
 def test_the_right_cause_is_named_first(stages: Staging, name: str) -> None:
     stage = STAGES[name]
+    if not stages.can(stage):
+        pytest.skip("This cluster lacks the engine or the queues of the stage.")
     told: Json = {}
 
     def is_right() -> bool:
