@@ -1,0 +1,249 @@
+"""What jobs that fail on purpose are staged with: their objects, and what the whole cluster lends them.
+
+Each is rendered by the command line and changed where it has to be. What is not needed to fail is left out, and pods
+ask for next to nothing, so that all of them stand on a small cluster at once. What belongs to the whole cluster (nodes,
+queues, priority classes) carries the namespace's name, and a taint or a selector that keeps everybody else away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from click.testing import CliRunner
+
+from kubectl_ddp import roots
+from kubectl_ddp.cli.group import root
+from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.errors import DdpError, Unreachable
+from kubectl_ddp.why.model import Cause
+from tests.cluster.live_cluster import Namespace, until
+from tests.rendered import store_job, worker_template
+
+Json = dict[str, Any]
+Change = Callable[[list[Json]], None]
+
+SMALL: Final = ("--nnodes", "1", "--nproc", "1", "--cpu", "1", "--memory", "512Mi", "--shm", "32Mi")
+IDLE: Final = ("--command", "sleep 3600")
+KUEUE: Final = "kueue.x-k8s.io/v1beta2"
+TAINT: Final = "why.example.com/staged"
+AT_ONCE: Final = 12
+HEARTBEAT_SECONDS: Final = 4.0
+NOT_NEEDED: Final = frozenset({"PodMonitor", "NetworkPolicy"})
+NO_STORE: Final = NOT_NEEDED | {"Service"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One job that fails, and what is to be said of it."""
+
+    cause: Cause
+    says: str
+    """Part of the first finding: its sentence, evidence or help."""
+    words: tuple[str, ...] = IDLE
+    """Flags of the job, besides :data:`SMALL`."""
+    script: str = ""
+    """Its program, instead."""
+    change: Change = lambda _: None
+    """What is done to its objects before they are submitted."""
+    after: Callable[[Staging, str], None] = lambda *_: None
+    """What is done to it then."""
+    runs: bool = False
+    """Whether its pods must run, and so need a store."""
+    code: int = 13
+
+
+@dataclass
+class Staging:
+    """The namespace, and what was made outside of it."""
+
+    space: Namespace
+    outside: list[str] = field(default_factory=list)
+    """Paths of objects of the whole cluster, to be deleted."""
+    living: set[str] = field(default_factory=lambda: {"tainted", "full", "lost"})
+    """Nodes that are heard of."""
+
+    @property
+    def tag(self) -> str:
+        return self.space.name
+
+    @functools.cached_property
+    def served(self) -> frozenset[str]:
+        """What the stages lean on that a cluster may lack."""
+        wanted = {root.engine: (root.api_version, root.plural) for root in roots.ROOTS.values()}
+        found = set()
+        for name, (version, plural) in {**wanted, "queues": (KUEUE, "localqueues")}.items():
+            with contextlib.suppress(NotServed):
+                self.space.api.get(self.space.path(version, plural))
+                found.add(name)
+        return frozenset(found)
+
+    def can(self, stage: Stage) -> bool:
+        """Whether the cluster has what a stage needs."""
+        words = stage.words
+        engine = words[words.index("--engine") + 1] if "--engine" in words else roots.PYTORCHJOB.engine
+        return engine in self.served and ("--queue" not in words or "queues" in self.served)
+
+    def make(self, path: str, body: Json) -> Json:
+        """Create an object of the whole cluster, remembered for its end."""
+        made = self.space.api.create(path, body)
+        self.outside.append(f"{path}/{made['metadata']['name']}")
+        return made
+
+    def prepare(self) -> None:
+        """Queues, priorities and nodes that the stages lean on."""
+        for name, value in (("low", 10), ("high", 1000), ("capped", 5)):
+            body = {"metadata": {"name": f"{self.tag}-{name}"}, "value": value}
+            self.make("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        if "queues" in self.served:
+            self._queues()
+        self._lacks()
+        self.node("tainted", taint=True)
+        self.node("full")
+        self.node("lost")
+
+    def _queues(self) -> None:
+        flavor = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": self.tag}}
+        self.make(f"/apis/{KUEUE}/resourceflavors", flavor)
+        for queue in ("busy", "unfair"):
+            self._queue(queue)
+
+    def _lacks(self) -> None:
+        """A quota of nothing, and a claim that nobody fulfils."""
+        self.space.api.create(
+            self.space.path("v1", "resourcequotas"),
+            {
+                "metadata": {"name": "none-of-these"},
+                "spec": {
+                    "hard": {"pods": "0"},
+                    "scopeSelector": {
+                        "matchExpressions": [
+                            {"scopeName": "PriorityClass", "operator": "In", "values": [f"{self.tag}-capped"]}
+                        ]
+                    },
+                },
+            },
+        )
+        self.space.api.create(
+            self.space.path("v1", "persistentvolumeclaims"),
+            {
+                "metadata": {"name": "never-bound"},
+                "spec": {
+                    "accessModes": ["ReadWriteMany"],
+                    "storageClassName": "",
+                    "resources": {"requests": {"storage": "1Gi"}},
+                },
+            },
+        )
+
+    def _queue(self, queue: str) -> None:
+        name = f"{self.tag}-{queue}"
+        quota = [{"name": "cpu", "nominalQuota": "30m"}, {"name": "memory", "nominalQuota": "2Gi"}]
+        spec = {
+            "namespaceSelector": {},
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+            "resourceGroups": [
+                {"coveredResources": ["cpu", "memory"], "flavors": [{"name": self.tag, "resources": quota}]}
+            ],
+        }
+        cluster_queue = {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec}
+        self.make(f"/apis/{KUEUE}/clusterqueues", cluster_queue)
+        local = {"metadata": {"name": queue}, "spec": {"clusterQueue": name}}
+        self.space.api.create(
+            self.space.path(KUEUE, "localqueues"), {"apiVersion": KUEUE, "kind": "LocalQueue", **local}
+        )
+
+    def node(self, name: str, *, taint: bool = False) -> None:
+        """A node without a machine; once nobody speaks for it, the cluster gives it up after a while."""
+        taints = [{"key": TAINT if taint else f"{TAINT}-own", "effect": "NoSchedule"}]
+        labels = {"kubernetes.io/hostname": f"{self.tag}-{name}", "stage": f"{self.tag}-{name}"}
+        path = "/api/v1/nodes"
+        self.make(path, {"metadata": {"name": f"{self.tag}-{name}", "labels": labels}, "spec": {"taints": taints}})
+        self._beat(name)
+
+    def keep_alive(self, is_over: threading.Event) -> None:
+        """Speak for the nodes that live, as their kubelets would."""
+        while not is_over.wait(HEARTBEAT_SECONDS):
+            for node in tuple(self.living):
+                self._beat(node)
+
+    def _beat(self, node: str) -> None:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": moment}
+        room = {"cpu": "30m", "memory": "1Gi", "pods": "10"}
+        status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+        self.space.api.merge(f"/api/v1/nodes/{self.tag}-{node}/status", {"status": status})
+
+    def objects(self, name: str, stage: Stage) -> list[Json]:
+        """What the job is made of."""
+        words = [word.replace("{tag}", self.tag) for word in (*SMALL, *stage.words)]
+        if stage.script:
+            path = self.space.home / f"{name}.py"
+            path.write_text(stage.script)
+            words = [str(path), *(word for word in words if word not in IDLE)]
+        image = () if "--image" in words else ("--image", self.space.image)
+        objects = self.rendered("--name", name, *image, *words)
+        dropped = NOT_NEEDED if stage.runs else NO_STORE
+        objects = [item for item in objects if item["kind"] not in dropped]
+        _make_thrifty(objects)
+        if not stage.runs:
+            objects.remove(store_job(objects))
+        stage.change(objects)
+        return objects
+
+    def start(self, name: str, stage: Stage, objects: list[Json]) -> None:
+        """Make it, and do to it what is to be done."""
+
+        def is_taken() -> bool:
+            with contextlib.suppress(Unreachable):  # a webhook of an operator that is just being started anew
+                self.backend.submit(objects)
+                return True
+            return False
+
+        until(f"the submission of {name}", is_taken, seconds=60)
+        stage.after(self, name)
+
+    @property
+    def backend(self) -> ClusterBackend:
+        return ClusterBackend(namespace=self.space.name, notice=lambda _: None)
+
+    def rendered(self, *words: str) -> list[Json]:
+        """What ``kubectl ddp render`` prints."""
+        done = CliRunner().invoke(root(), ["render", "-n", self.space.name, *words, "-o", "json"])
+        assert done.exit_code == 0, (words, done.output, done.exception)
+        items: list[Json] = json.loads(done.stdout)["items"]
+        return items
+
+    def path_of(self, name: str) -> str:
+        """Path of a job's root object."""
+        kind = roots.kind_of(self.backend.job(name).job) or roots.PYTORCHJOB
+        return self.space.path(kind.api_version, kind.plural, name)
+
+    def clean(self) -> None:
+        """Delete what belongs to the whole cluster, and pods that no kubelet will ever end."""
+        api = self.space.api
+        with contextlib.suppress(DdpError):
+            api.merge(self.path_of("deleting"), {"metadata": {"finalizers": []}})
+        for pod in api.items(self.space.path("v1", "pods"))[0]:
+            if str(pod["spec"].get("nodeName", "")).startswith(self.tag):
+                with contextlib.suppress(DdpError):
+                    path = self.space.path("v1", "pods", pod["metadata"]["name"])
+                    api._send("DELETE", path, {}, body={"gracePeriodSeconds": 0})
+        for path in reversed(self.outside):
+            with contextlib.suppress(DdpError):
+                api._send("DELETE", path, {}, body={})
+
+
+def _make_thrifty(objects: list[Json]) -> None:
+    """Ask for next to nothing, and use what there is."""
+    for template, cpu in ((worker_template(objects), "20m"), (store_job(objects)["spec"]["template"], "10m")):
+        resources = template["spec"]["containers"][0]["resources"]
+        resources["requests"] |= {"cpu": cpu, "memory": "64Mi"}
+        resources["limits"] |= {"cpu": "2"}
