@@ -64,7 +64,7 @@ class Hands(http.server.BaseHTTPRequestHandler):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o777)
         if asked.path == "/forget":
-            shutil.rmtree(pathlib.Path("/machine", said["name"]))
+            shutil.rmtree(pathlib.Path("/machine", said["name"]), ignore_errors=True)
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

@@ -57,6 +57,9 @@ class Job:
         [pod] = [pod for pod in self.space.pods() if pod["metadata"]["name"] == name]
         return pod
 
+    def running(self) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self.space.pods() if pod["status"]["phase"] == "Running"}
+
     def delete(self, pod: Json) -> None:
         about = pod["metadata"]
         self.space.api.delete(self.space.path("v1", "pods", about["name"]), uid=about["uid"])
@@ -69,8 +72,9 @@ class Job:
         self.wait("world-size=2")
 
     def lose_container(self) -> None:
-        self.reach.kill(self.pod_of_rank_0())
-        until("one rank alone", lambda: len(self.ranks()) == 1)
+        pod = self.pod_of_rank_0()
+        self.reach.kill(pod)
+        until("the pod given up", lambda: pod["metadata"]["uid"] not in self.running())
         self.wait("world-size=2")
 
     def lose_store(self) -> None:

@@ -12,7 +12,7 @@ from bench._hands import Hands, workers
 from ddp_trainer.contract import Exit
 from tests.cluster.live_cluster import Namespace, until
 
-SMALL = ("--nnodes", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "64Mi")
+SMALL = ("--nnodes", "1", "--cpu", "1", "--memory", "1Gi", "--shm", "64Mi")
 HOSTNAME = "kubernetes.io/hostname"
 
 LEAVING_ORPHANS = """
@@ -32,8 +32,13 @@ if rank == "0":
     while not (here / "ready-1").exists():
         time.sleep(0.05)
     time.sleep(1)
-    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in pathlib.Path("/proc").glob("[0-9]*/stat")]
-    print(f"{states.count('Z')} zombies", flush=True)
+    zombies = 0
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            zombies += stat.read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            pass  # it has ended meanwhile, and was reaped
+    print(f"{zombies} zombies", flush=True)
     os.kill(1, signal.SIGTERM)
 time.sleep(60)
 """
