@@ -260,7 +260,8 @@ class Stock(Run):
             "elasticPolicy": {"minReplicas": least, "maxReplicas": most, "rdzvBackend": "c10d", "maxRestarts": 100},
             "pytorchReplicaSpecs": {"Worker": replicas},
         }
-        self.api.create(self._jobs(), {"kind": "PyTorchJob", "metadata": {"name": self.name}, "spec": spec})
+        root = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": self.name}, "spec": spec}
+        self.api.create(self._jobs(), root)
 
     def _jobs(self) -> str:
         return collection("kubeflow.org/v1", "pytorchjobs", self.backend.namespace)
