@@ -10,6 +10,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.capacity.model import Stock
 from kubectl_ddp.errors import NotFound, Unreachable
 from kubectl_ddp.surroundings import Around, Surroundings
 
@@ -88,6 +89,10 @@ class ScriptedBackend:
 
     def preflight(self, spec: object, objects: Sequence[Object], *, is_thorough: bool) -> None:
         pass
+
+    def stock(self) -> Stock:
+        """Nothing is there."""
+        return Stock(nodes=[], pods=[])
 
     def submit(self, objects: Sequence[Object]) -> None:
         """Not scripted."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from kubectl_ddp.capacity.model import Stock
     from kubectl_ddp.checks.model import Facts as Known
     from kubectl_ddp.checks.model import Subject
     from kubectl_ddp.render.choose import Facts
@@ -47,6 +48,9 @@ class Backend(Protocol):
 
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known] | None:
         """What has to be known to tell whether a job can run here; ``None`` where there is nothing to ask."""
+
+    def stock(self) -> Stock:
+        """What decides what is free here; what may not be read is told in its place."""
 
     def submit(self, objects: Sequence[Object]) -> None:
         """Create a rendered job: the root object first, the rest owned by it. Raises NameTaken."""

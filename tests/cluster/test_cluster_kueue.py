@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from kubectl_ddp import roots
 from kubectl_ddp.cluster.refusals import NotServed
-from tests.cluster.live_cluster import Namespace, until
+from kubectl_ddp.cluster.resources import collection
+from tests.cluster.live_cluster import Json, Namespace, until
 
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+KUEUE = "kueue.x-k8s.io/v1beta2"
 TINY = ("--nproc", "1", "--cpu", "60m", "--memory", "128Mi", "--shm", "16Mi", "--command", "sleep 3600")
 
 
@@ -18,27 +20,37 @@ TINY = ("--nproc", "1", "--cpu", "60m", "--memory", "128Mi", "--shm", "16Mi", "-
 def queue(space: Namespace) -> Iterator[str]:
     """A LocalQueue with quota for one small node, and what it needs of the cluster, named like the test's namespace."""
     name = space.name
-    flavor = {"name": name, "resources": [{"name": "cpu", "nominalQuota": "100m"}]}
-    flavor["resources"] = [*flavor["resources"], {"name": "memory", "nominalQuota": "4Gi"}]  # type: ignore[misc]
-    group = {"coveredResources": ["cpu", "memory"], "flavors": [flavor]}
-    mine = {"matchLabels": {"kubernetes.io/metadata.name": name}}
-    objects = {
-        f"{KUEUE}/resourceflavors": {"metadata": {"name": name}},
-        f"{KUEUE}/clusterqueues": {
-            "metadata": {"name": name},
-            "spec": {"namespaceSelector": mine, "resourceGroups": [group]},
+    quota = [{"name": "cpu", "nominalQuota": "100m"}, {"name": "memory", "nominalQuota": "4Gi"}]
+    group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": name, "resources": quota}]}
+    specs: dict[tuple[str, str], Json] = {
+        ("ResourceFlavor", "resourceflavors"): {"spec": {}},
+        ("ClusterQueue", "clusterqueues"): {
+            "spec": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+                "preemption": {"withinClusterQueue": "LowerPriority"},
+                "resourceGroups": [group],
+            }
         },
+        ("WorkloadPriorityClass", "workloadpriorityclasses"): {"value": 1000},
     }
-    try:
-        made = [(path, space.api.create(path, item)) for path, item in objects.items()]
-    except NotServed:
-        pytest.skip("This cluster has no Kueue.")
-    local = {"metadata": {"name": "team"}, "spec": {"clusterQueue": name}}
-    space.api.create(space.path("kueue.x-k8s.io/v1beta2", "localqueues"), local)
-    yield "team"
-    space.ddp("delete", "--all", "--yes")
-    for path, item in reversed(made):
-        space.api.delete(f"{path}/{name}", uid=item["metadata"]["uid"])
+    with contextlib.ExitStack() as undo:
+        for (kind, plural), item in specs.items():
+            path = collection(KUEUE, plural, None)
+            about = {"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name}}
+            try:
+                uid = space.api.create(path, {**about, **item})["metadata"]["uid"]
+            except NotServed:
+                pytest.skip("This cluster has no Kueue.")
+            undo.callback(space.api.delete, f"{path}/{name}", uid=uid)
+        local = {
+            "apiVersion": KUEUE,
+            "kind": "LocalQueue",
+            "metadata": {"name": "team"},
+            "spec": {"clusterQueue": name},
+        }
+        space.api.create(space.path(KUEUE, "localqueues"), local)
+        undo.callback(space.ddp, "delete", "--all", "--yes")
+        yield "team"
 
 
 def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait(space: Namespace, queue: str) -> None:
@@ -47,7 +59,7 @@ def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait(space: Namespace
         return space.ddp("submit", *words, *TINY, environ={"KUBECTL_DDP_PREFLIGHT": ""}).ok().err
 
     def admitted() -> dict[str, bool]:
-        found, _ = space.api.items(space.path("kueue.x-k8s.io/v1beta2", "workloads"))
+        found, _ = space.api.items(space.path(KUEUE, "workloads"))
         return {
             item["metadata"]["ownerReferences"][0]["name"]: any(
                 each["type"] == "Admitted" and each["status"] == "True"

@@ -155,3 +155,42 @@ def test_a_name_that_is_taken_and_a_namespace_that_is_not_there_are_said_by_pref
         nowhere = Namespace("ddp-test-nowhere", space.api, space.image, space.home)
         done = nowhere.ddp(command, "--name", "job", "--image", "x:1", *TINY, environ=STRICT)
         assert (done.code, "There is no namespace 'ddp-test-nowhere'" in done.err) == (3, True)
+
+
+def test_capacity_says_what_fits_and_such_a_job_would_fit(space: Namespace) -> None:
+    """By default amounts the machines of a test are too small; what is asked beside GPUs can be said."""
+    small = ("--cpu", "50m", "--memory", "128Mi")
+    told = space.ddp("capacity", *small, "-o", "json").ok().json
+    assert (told["apiVersion"], told["kind"], told["namespace"]) == ("cli.ddp/v1", "Capacity", space.name)
+    has = {machine["name"]: machine["gpus"] for machine in told["machines"] if machine["gpus"]}
+    assert sorted(has.values()) == sorted(gpus(space))
+    largest = told["largest"]
+    words = ("--nnodes", str(largest["nodes"]), *(("--gpus", str(largest["gpus"])) if largest["gpus"] else ()))
+    assert any("There is room for" in message for status, message in findings(space, *words) if status == "ok")
+    shown = space.ddp("capacity", *small).ok().out
+    assert all(name in shown for name in has)
+    assert "The largest job that fits now: " in shown
+
+
+def test_capacity_tells_those_who_may_read_nothing_of_it_what_they_may_not(space: Namespace) -> None:
+    kubeconfig = str(space.kubeconfig_of_nobody())
+    refused = space.ddp("capacity", "--kubeconfig", kubeconfig)
+    assert (refused.code, "does not let context 'nobody' list nodes" in refused.err) == (5, True)
+    rules = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    rbac, name = "rbac.authorization.k8s.io", f"{space.name}-nodes"
+    role = space.api.create(f"/apis/{rbac}/v1/clusterroles", {"metadata": {"name": name}, "rules": rules})
+    binding = space.api.create(
+        f"/apis/{rbac}/v1/clusterrolebindings",
+        {
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": "nobody", "namespace": space.name}],
+        },
+    )
+    try:
+        shown = space.ddp("capacity", "--kubeconfig", kubeconfig).ok()
+    finally:
+        for plural, made in (("clusterroles", role), ("clusterrolebindings", binding)):
+            space.api.delete(f"/apis/{rbac}/v1/{plural}/{name}", uid=made["metadata"]["uid"])
+    assert "Which job fits now is not known" in shown.out
+    assert "warning: The API server does not let context 'nobody' list pods" in shown.err

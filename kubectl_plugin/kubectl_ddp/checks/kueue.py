@@ -30,7 +30,7 @@ def queue_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
                 _other_queues(names, has_kueue=facts.has_kueue),
             )
         return
-    why = _inactive(local)
+    why = inactive(local)
     if why:
         yield Finding(QUEUE, Status.FAIL, f"The queue '{subject.spec.queue}' takes no jobs: {why}.")
     else:
@@ -73,13 +73,13 @@ def quota_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
     if local is None or cluster is None:
         return
     name = cluster["metadata"]["name"]
-    if why := _inactive(cluster):
+    if why := inactive(cluster):
         yield Finding(ADMISSION, Status.FAIL, f"The ClusterQueue '{name}' takes no jobs: {why}.")
         return
     nodes = subject.spec.nnodes
     count = nodes.maximum if starts_whole(subject) else nodes.minimum
     wanted = times(requests_of(subject.worker["spec"]), count)
-    covered = {name for group in _groups(cluster) for name in group["coveredResources"]}
+    covered = {name for group in groups_of(cluster) for name in group["coveredResources"]}
     bare = sorted(name for name in wanted if name not in covered | {"pods"})
     if bare:
         yield Finding(
@@ -89,15 +89,15 @@ def quota_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
             "Ask for a quota, or leave the resource out.",
         )
         return
-    short = [why for group in _groups(cluster) if (why := _short(group, wanted))]
+    short = [why for group in groups_of(cluster) if (why := _short(group, wanted))]
     if not short:
         yield Finding(ADMISSION, Status.OK, f"The ClusterQueue '{name}' has quota for {_nodes(count)}.")
-    elif _cohort(cluster):
+    elif cohort_of(cluster):
         yield Finding(
             ADMISSION,
             Status.WARN,
             f"The ClusterQueue '{name}' has not enough quota of its own for {_nodes(count)}: {'; '.join(short)}. "
-            f"It may borrow from its cohort '{_cohort(cluster)}'.",
+            f"It may borrow from its cohort '{cohort_of(cluster)}'.",
         )
     else:
         yield Finding(
@@ -158,18 +158,18 @@ def _cluster_queue(local: Object, queues: Sequence[Object]) -> Object | None:
     return named[0] if named else None
 
 
-def _inactive(queue: Object) -> str:
+def inactive(queue: Object) -> str:
     for condition in (queue.get("status") or {}).get("conditions") or ():
         if condition["type"] == "Active" and condition["status"] == "False":
             return str(condition.get("message") or condition.get("reason") or "it is not active").rstrip(".")
     return ""
 
 
-def _groups(cluster: Object) -> Sequence[Mapping[str, Any]]:
+def groups_of(cluster: Object) -> Sequence[Mapping[str, Any]]:
     return (cluster.get("spec") or {}).get("resourceGroups") or ()
 
 
-def _cohort(cluster: Object) -> str:
+def cohort_of(cluster: Object) -> str:
     """Its name in v1beta2, and the one before."""
     spec = cluster.get("spec") or {}
     return str(spec.get("cohortName") or spec.get("cohort") or "")

@@ -28,6 +28,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
     RUN: {
         "submit": Entry("kubectl_ddp.cli.submit", "submit", "Run a script or a job file, on a cluster or here."),
         "preflight": Entry("kubectl_ddp.cli.preflight", "preflight", "Say whether a job can run, and whether at once."),
+        "capacity": Entry("kubectl_ddp.cli.capacity", "capacity", "Say what is free, and which job fits now."),
         "render": Entry("kubectl_ddp.cli.render", "render", "Print the objects that submit would create."),
         "presets": Entry("kubectl_ddp.cli.presets", "presets", "List presets and fabrics, and what each of them sets."),
         "lint": Entry("kubectl_ddp.cli.lint", "lint", "Say what is doubtful in a job, or in any manifest."),

@@ -29,6 +29,7 @@ from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, Usage
 from kubectl_ddp.program import program
 
 if TYPE_CHECKING:
+    from kubectl_ddp.capacity.model import Stock
     from kubectl_ddp.checks.model import Facts as Known
     from kubectl_ddp.checks.model import Subject
     from kubectl_ddp.doctor.cluster import ClusterFacts
@@ -222,6 +223,12 @@ class ClusterBackend:
 
         subject = subject_of(spec, objects, spec.namespace or self.namespace)
         return subject, Inquiry(self._api, self._discovery, subject, objects, is_thorough).facts()
+
+    def stock(self) -> Stock:
+        """What decides what is free: machines, pods, queues; what may not be read is told in its place."""
+        from kubectl_ddp.cluster.stock import read  # noqa: PLC0415 - for ``capacity`` alone
+
+        return read(self._api, self._discovery, self.namespace)
 
     def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
         """Every right that is missing in one sentence; ``None`` when it was no right, or nobody may ask."""

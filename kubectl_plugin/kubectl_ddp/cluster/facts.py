@@ -77,19 +77,19 @@ class Inquiry:
         subject, spec = self.subject, self.subject.spec
         account = self._in("v1", "serviceaccounts", "default")
         found: dict[str, Question] = {
-            "nodes": _softly(lambda: self.api.items("/api/v1/nodes")[0]),
-            "pods": _softly(self._pods),
-            "autoscaler": _softly(partial(self._get, AUTOSCALER)),
-            "quotas": _softly(lambda: self.api.items(self._in("v1", "resourcequotas"))[0]),
-            "account": _softly(partial(self._get, account)),
+            "nodes": softly(lambda: self.api.items("/api/v1/nodes")[0]),
+            "pods": softly(self._pods),
+            "autoscaler": softly(partial(self._get, AUTOSCALER)),
+            "quotas": softly(lambda: self.api.items(self._in("v1", "resourcequotas"))[0]),
+            "account": softly(partial(self._get, account)),
             "rights": self._rights,
             "refused": self._refused,
-            "claims": _softly(lambda: self._named("persistentvolumeclaims", of.claims(subject))),
-            "secrets": _softly(lambda: self._entries("secrets", of.secrets(subject))),
-            "config_maps": _softly(lambda: self._entries("configmaps", of.config_maps(subject))),
+            "claims": softly(lambda: self._named("persistentvolumeclaims", of.claims(subject))),
+            "secrets": softly(lambda: self._entries("secrets", of.secrets(subject))),
+            "config_maps": softly(lambda: self._entries("configmaps", of.config_maps(subject))),
         }
         if spec.priority is not None:
-            found["priority"] = _softly(
+            found["priority"] = softly(
                 partial(self._get, f"/apis/scheduling.k8s.io/v1/priorityclasses/{spec.priority}")
             )
         return found | (self._about_the_queue() if is_kueues(spec) else {})
@@ -99,10 +99,10 @@ class Inquiry:
             return {"local_queues": list}
         group = f"{KUEUE}/{versions[0]}"
         return {
-            "local_queues": _softly(lambda: self.api.items(self._in(group, "localqueues"))[0]),
-            "cluster_queues": _softly(lambda: self.api.items(collection(group, "clusterqueues", None))[0]),
-            "pending": _softly(self._pending),
-            "frameworks": _softly(self._frameworks),
+            "local_queues": softly(lambda: self.api.items(self._in(group, "localqueues"))[0]),
+            "cluster_queues": softly(lambda: self.api.items(collection(group, "clusterqueues", None))[0]),
+            "pending": softly(self._pending),
+            "frameworks": softly(self._frameworks),
         }
 
     def _in(self, group: str, plural: str, name: str = "") -> str:
@@ -119,7 +119,7 @@ class Inquiry:
         """Of all namespaces; in a hurry those of a cluster that has few."""
         path = collection("v1", "pods", None)
         if self.is_thorough:
-            return self.api.items(path, reduce=_of_a_machine, fieldSelector=ALIVE)[0]
+            return self.api.items(path, reduce=of_a_machine, fieldSelector=ALIVE)[0]
         page = self.api.get(path, fieldSelector=ALIVE, limit=str(PAGE))
         return Unread() if (page.get("metadata") or {}).get("continue") else page.get("items") or []
 
@@ -136,7 +136,7 @@ class Inquiry:
         account, known = facts["account"], facts["secrets"]
         if not isinstance(account, Unread) and not isinstance(known, Unread):
             more = [name for name in pull_secrets(account) if name not in known]
-            found = _softly(lambda: self._entries("secrets", more))() if more else {}
+            found = softly(lambda: self._entries("secrets", more))() if more else {}
             facts["secrets"] = found if isinstance(found, Unread) else {**known, **found}
 
     def _grows(self, autoscaler: Object | Unread | None, nodes: Sequence[Object] | Unread) -> bool:
@@ -212,7 +212,7 @@ class Inquiry:
         return (about.get("labels") or {}).get(Label.JOB) == self.subject.spec.name and digests[0] == digests[1]
 
 
-def _of_a_machine(pod: Object) -> Object | None:
+def of_a_machine(pod: Object) -> Object | None:
     """What counts of a pod where room is counted; nothing of one that has no machine."""
     spec, about = pod["spec"], pod["metadata"]
     if not spec.get("nodeName"):
@@ -243,7 +243,7 @@ def _keys(item: Object) -> frozenset[str]:
     return frozenset({**(item.get("data") or {}), **(item.get("binaryData") or {})})
 
 
-def _softly(question: Question) -> Question:
+def softly(question: Question) -> Question:
     """The answer, or why there is none."""
 
     def asked() -> Any:

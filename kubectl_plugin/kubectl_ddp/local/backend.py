@@ -26,6 +26,7 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.surroundings import Around, Surroundings
 
 if TYPE_CHECKING:
+    from kubectl_ddp.capacity.model import Stock
     from kubectl_ddp.local.submission import Machine
 
 METRICS_SECONDS: Final = 1.0
@@ -166,6 +167,12 @@ class LocalBackend:
 
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> None:
         """There is nothing to ask: this machine takes what it is given."""
+
+    def stock(self) -> Stock:
+        """What this machine has, and what programs have taken of it."""
+        from kubectl_ddp.local.stock import read  # noqa: PLC0415 - for ``capacity`` alone
+
+        return read()
 
     def submit(self, objects: Sequence[Object]) -> None:
         """Create a job and start its engine; returns once its first pods are started.

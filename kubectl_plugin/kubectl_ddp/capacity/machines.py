@@ -1,0 +1,47 @@
+"""What is free on each machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kubectl_ddp.capacity.model import type_of
+from kubectl_ddp.checks.amounts import Amounts, taken
+from kubectl_ddp.checks.machines import Machine, Occupant, used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """One machine."""
+
+    name: str
+    gpu_type: str
+    whole: Amounts
+    """What pods may take of it altogether."""
+    free: Amounts | None
+    """What they have left; ``None`` where pods may not be read."""
+    closed: str
+    """Why no pod can be placed on it just now; empty where it takes some."""
+    taints: tuple[str, ...]
+    """Those that keep jobs away which do not tolerate them."""
+
+
+def rooms(machines: Sequence[Machine], occupants: Sequence[Occupant] | None) -> list[Room]:
+    """Every machine, in the order given."""
+    taken_of = used(occupants or ())
+    return [
+        Room(
+            name=machine.name,
+            gpu_type=type_of(machine),
+            whole=machine.whole,
+            free=None if occupants is None else taken(machine.whole, taken_of.get(machine.name, {})),
+            closed=machine.closed,
+            taints=tuple(_text(taint) for taint in machine.taints),
+        )
+        for machine in machines
+    ]
+
+
+def _text(taint: Mapping[str, str]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint['key']}{value}:{taint['effect']}"

@@ -1,0 +1,179 @@
+"""What is free, as tables and as the versioned JSON of ``-o json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from kubectl_ddp.capacity.gangs import largest
+from kubectl_ddp.capacity.machines import Room
+from kubectl_ddp.capacity.model import GPU, Gang, Queue
+from kubectl_ddp.checks.amounts import shown
+from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.present import NOTHING, Cell, Table
+
+CPU, MEMORY = "cpu", "memory"
+AMOUNTS: Final[Mapping[str, tuple[str, type]]] = {
+    GPU: ("gpus", int),
+    CPU: ("cpu_cores", float),
+    MEMORY: ("memory_bytes", int),
+}
+"""Resource → its name in JSON, with its unit, and how it is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """All there is to say."""
+
+    where: str
+    namespace: str
+    rooms: Sequence[Room] | None
+    """``None`` where machines may not be read."""
+    gangs: Sequence[Gang] | None
+    """Jobs that fit now; ``None`` where machines or pods may not be read."""
+    queues: Sequence[Queue] | None
+    unread: tuple[str, ...] = ()
+    """A sentence for each kind of object that may not be read."""
+
+    @property
+    def largest(self) -> Gang | None:
+        """The largest job that fits now."""
+        return largest(self.gangs or ())
+
+
+def tables(capacity: Capacity) -> Iterator[Table]:
+    """By machine, by kind of GPU, by queue; those with nothing to show are left out."""
+    if capacity.rooms:
+        yield Table(("MACHINE", "GPU-TYPE", "GPUS-FREE", "CPU-FREE", "MEMORY-FREE", "NOTE"), _machines(capacity.rooms))
+    if kinds := _kinds(capacity):
+        yield Table(("GPU-TYPE", "MACHINES", "GPUS-FREE", "FITS-NOW"), kinds)
+    if capacity.queues:
+        header = ("QUEUE", "CLUSTER-QUEUE", "FLAVOR", "RESOURCE", "USED", "BORROWABLE", "WAITING", "NOTE")
+        yield Table(header, [row for queue in capacity.queues for row in _queue(queue)])
+
+
+def _machines(rooms: Sequence[Room]) -> list[Sequence[Cell]]:
+    rows: list[Sequence[Cell]] = []
+    for room in rooms:
+        note = ", ".join([*([room.closed] if room.closed else []), *room.taints])
+        texts = [_of(room, name) for name in (GPU, CPU, MEMORY)]
+        cells = [Cell(text) for text in (room.name, room.gpu_type or NOTHING, *texts)]
+        rows.append([*cells, Cell(note or NOTHING, "yellow" if room.closed else "")])
+    return rows
+
+
+def _of(room: Room, name: str) -> str:
+    """As in ``3 of 8``."""
+    whole = room.whole.get(name, 0)
+    if not whole:
+        return NOTHING
+    free = NOTHING if room.free is None else _bare(name, max(0, room.free.get(name, 0)))
+    return f"{free} of {_bare(name, whole)}"
+
+
+def _bare(name: str, amount: int) -> str:
+    return shown(name, amount).partition(" ")[0]
+
+
+def _kinds(capacity: Capacity) -> list[Sequence[Cell]]:
+    rooms = [room for room in capacity.rooms or () if room.whole.get(GPU)]
+    rows: list[Sequence[Cell]] = []
+    for kind in dict.fromkeys(room.gpu_type for room in rooms):
+        mine = [room for room in rooms if room.gpu_type == kind]
+        whole = sum(room.whole[GPU] for room in mine)
+        frees = [room.free for room in mine if room.free is not None and not room.closed]
+        free = NOTHING if any(room.free is None for room in mine) else _bare(GPU, sum(_free(each) for each in frees))
+        fits = ", ".join(map(_short, best(capacity.gangs or (), kind))) or NOTHING
+        rows.append([Cell(kind or NOTHING), Cell(str(len(mine))), Cell(f"{free} of {_bare(GPU, whole)}"), Cell(fits)])
+    return rows
+
+
+def _free(amounts: Mapping[str, int]) -> int:
+    return max(0, amounts.get(GPU, 0))
+
+
+def _short(gang: Gang) -> str:
+    return f"{gang.nodes}x{gang.gpus}"
+
+
+def best(gangs: Sequence[Gang], kind: str) -> list[Gang]:
+    """Of a kind of GPU, the jobs that are smaller than no other in nodes and GPUs per node, the largest nodes first."""
+    found: list[Gang] = []
+    for gang in sorted((each for each in gangs if each.gpus and each.gpu_type == kind), key=lambda each: -each.gpus):
+        if gang.nodes > (found[-1].nodes if found else 0):
+            found.append(gang)
+    return found
+
+
+def _queue(queue: Queue) -> Iterator[Sequence[Cell]]:
+    names = (Cell(queue.name), Cell(queue.cluster_queue))
+    ends = (Cell(str(queue.waiting)), Cell(queue.inactive or NOTHING, "yellow" if queue.inactive else ""))
+    if not queue.shares:
+        yield [*names, *[Cell(NOTHING)] * 4, *ends]
+    for share in queue.shares or ():
+        used = f"{_bare(share.resource, share.used)} of {_bare(share.resource, share.quota)}"
+        borrowable = _bare(share.resource, share.borrowable) if share.borrowable else NOTHING
+        yield [*names, Cell(share.flavor), Cell(share.resource), Cell(used), Cell(borrowable), *ends]
+
+
+def sentence(capacity: Capacity, submit: str) -> str:
+    """The largest job that fits now, and how it is submitted.
+
+    Args:
+        capacity: of the place.
+        submit: the command that submits a job of one node without GPUs.
+    """
+    if capacity.gangs is None:
+        return "Which job fits now is not known, as machines and pods may not both be read."
+    found = capacity.largest
+    if found is None:
+        return "No job fits now, not even of one node; less --cpu and --memory per node may."
+    kind = f" of type {found.gpu_type}" if found.gpu_type else ""
+    flags = f"--nnodes {found.nodes}" + (f" --gpus {found.gpus}" if found.gpus else "")
+    told = f"The largest job that fits now: {found}{kind} ('{submit} {flags}')."
+    idle = sum(_free(room.free) for room in capacity.rooms or () if room.free is not None and not room.closed)
+    if found.gpus or not idle:
+        return told
+    return f"{told} GPUs are free, and what a job asks for beside them is not: try less with --cpu and --memory."
+
+
+def document(capacity: Capacity) -> dict[str, Any]:
+    """The same for programs; what may not be read is ``null``."""
+    rooms, gangs, queues = capacity.rooms, capacity.gangs, capacity.queues
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Capacity",
+        "where": capacity.where,
+        "namespace": capacity.namespace,
+        "largest": None if capacity.largest is None else asdict(capacity.largest),
+        "fits": None if gangs is None else [asdict(gang) for gang in gangs],
+        "machines": None if rooms is None else [_machine(room) for room in rooms],
+        "queues": None if queues is None else [_queue_document(queue) for queue in queues],
+        "unread": list(capacity.unread),
+    }
+
+
+def _machine(room: Room) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": room.name, "gpu_type": room.gpu_type}
+    for resource, (name, kind) in AMOUNTS.items():
+        found[name] = kind(room.whole.get(resource, 0) / 1000)
+        found[f"{name}_free"] = None if room.free is None else kind(max(0, room.free.get(resource, 0)) / 1000)
+    return found | {"closed": room.closed, "taints": list(room.taints)}
+
+
+def _queue_document(queue: Queue) -> dict[str, Any]:
+    shares = None
+    if queue.shares is not None:
+        shares = [
+            {"flavor": share.flavor, "resource": share.resource}
+            | {name: getattr(share, name) / 1000 for name in ("quota", "used", "borrowable")}
+            for share in queue.shares
+        ]
+    return {
+        "name": queue.name,
+        "cluster_queue": queue.cluster_queue,
+        "inactive": queue.inactive,
+        "waiting": queue.waiting,
+        "shares": shares,
+    }

@@ -1,0 +1,120 @@
+"""What ``capacity`` does: reads what a place has, counts what is free and what fits, and says it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import click
+
+from kubectl_ddp.backend import Backend
+from kubectl_ddp.backends import backend_for
+from kubectl_ddp.capacity.gangs import gangs
+from kubectl_ddp.capacity.machines import rooms
+from kubectl_ddp.capacity.model import GPU, Gang, Queue, Stock, type_of
+from kubectl_ddp.capacity.queues import queues_of
+from kubectl_ddp.capacity.report import Capacity, document, sentence, tables
+from kubectl_ddp.checks.footprint import Footprint, footprint_of
+from kubectl_ddp.checks.machines import Machine, machines_of, occupants_of
+from kubectl_ddp.checks.model import Unread
+from kubectl_ddp.checks.subject import pods_of, subject_of
+from kubectl_ddp.cli.options import Options
+from kubectl_ddp.cli.target import print_document, style
+from kubectl_ddp.errors import Forbidden, NotFound
+from kubectl_ddp.program import program
+from kubectl_ddp.render import render
+from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.resolve import resolve
+
+ANY: Final = {"name": "any", "command": "any", "engine": str(Engine.JOB)}
+"""A job of which only its size counts."""
+FREE_STORE: Final = {"pods": 1000}
+"""What a store takes on this machine, where nobody holds it to what it asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The flags of one call."""
+
+    gpu_type: str | None
+    queue: str | None
+    cpu: str | None
+    memory: str | None
+
+
+def tell(options: Options, wish: Wish) -> None:
+    """Print what is free. Raises NotFound for a type or a queue that is not there, and Forbidden if all is."""
+    backend = backend_for(options)
+    found = count(backend, backend.stock(), wish)
+    if options.output is not None:
+        print_document(document(found), options.output)
+        return
+    look = style(options)
+    click.echo("\n\n".join([*(table.render(look) for table in tables(found)), sentence(found, _submit(options, wish))]))
+    for why in found.unread:
+        options.note(f"warning: {why}")
+
+
+def _submit(options: Options, wish: Wish) -> str:
+    """The command that asks for what was asked about."""
+    said = {"cpu": wish.cpu, "memory": wish.memory, "queue": wish.queue, "gpu-type": wish.gpu_type}
+    flags = [f"--{name} {value}" for name, value in said.items() if value is not None]
+    return " ".join([program(), "submit", *(["--local"] if options.local else []), *flags])
+
+
+def count(backend: Backend, stock: Stock, wish: Wish) -> Capacity:
+    """What is free, of that which is asked about. Raises as :func:`tell`."""
+    unread = stock.unread()
+    machines = None if isinstance(stock.nodes, Unread) else machines_of(stock.nodes)
+    shown = None if machines is None else _chosen(machines, wish.gpu_type)
+    occupants = None if isinstance(stock.pods, Unread) else occupants_of(stock.pods)
+    queues = _named(queues_of(stock), wish.queue)
+    if machines is None and queues is None:
+        raise Forbidden(unread[0], hint="Ask for the right to list nodes and pods, or localqueues.")
+    fits: list[Gang] | None = None
+    if machines is not None and occupants is not None:
+        shape = functools.partial(_shape, wish, is_here=backend.where == "local")
+        queue = queues[0] if wish.queue and queues else None
+        fits = [each for each in gangs(machines, occupants, shape, queue) if wish.gpu_type in {None, each.gpu_type}]
+    return Capacity(
+        where=backend.where,
+        namespace=stock.namespace,
+        rooms=None if shown is None else rooms(shown, occupants),
+        gangs=fits,
+        queues=queues,
+        unread=unread,
+    )
+
+
+def _chosen(machines: Sequence[Machine], gpu_type: str | None) -> list[Machine]:
+    found = [machine for machine in machines if gpu_type in {None, type_of(machine)}]
+    if gpu_type and not found:
+        kinds = ", ".join(sorted({type_of(machine) for machine in machines} - {""})) or "none that is named"
+        raise NotFound(f"No machine has GPUs of type '{gpu_type}'.", hint=f"There is {kinds}.")
+    return found
+
+
+def _named(queues: list[Queue] | None, name: str | None) -> list[Queue] | None:
+    if queues is None or name is None:
+        return queues
+    found = [queue for queue in queues if queue.name == name]
+    if not found:
+        names = ", ".join(queue.name for queue in queues) or "none"
+        raise NotFound(f"There is no LocalQueue '{name}' in this namespace.", hint=f"There is {names}.")
+    return found
+
+
+def _shape(wish: Wish, gpu_type: str, gpus: int, *, is_here: bool) -> tuple[Footprint, Footprint]:
+    """A worker and the store as ``submit`` would make them."""
+    said: dict[str, str | None] = {**ANY, "gpus": str(gpus), "cpu": wish.cpu, "memory": wish.memory}
+    said |= {"gpuType": gpu_type or None} if gpus else {}
+    layer: Layer = {
+        key: Given(value, Origin(Kind.FLAG, f"--{key}")) for key, value in said.items() if value is not None
+    }
+    spec = resolve([layer], Surroundings(image=GPU)).spec
+    worker, store = map(footprint_of, pods_of(subject_of(spec, render(spec, spec.name), spec.name)))
+    return worker, replace(store, wants=FREE_STORE) if is_here else store
