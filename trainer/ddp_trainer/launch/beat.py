@@ -213,14 +213,21 @@ class Beat:
 
 
 def write_imports(path: str) -> None:
-    """Leave for the zygote of the next workers what this one has imported; what has no spec is no module."""
+    """Leave for the zygote of the next workers what this one has imported."""
     try:
-        loaded = [name for name, module in list(sys.modules.items()) if getattr(module, "__spec__", None) is not None]
+        known = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in LEARNT]
         with open(f"{path}.new", "w") as file:  # noqa: PTH123
-            file.write("\n".join(name for name in loaded if name.partition(".")[0] in LEARNT))
+            file.write("\n".join(name for name, module in known if is_loaded(module)))
         os.replace(f"{path}.new", path)  # noqa: PTH105
     except Exception:  # noqa: BLE001, S110 - a restart then takes longer
         pass
+
+
+def is_loaded(module: Any) -> bool:
+    """Whether it is a module; one that is loaded when it is first touched is not touched, and counts as none."""
+    kind: Any = type(module)
+    is_lazy = kind.__getattribute__ is not type(sys).__getattribute__
+    return not is_lazy and getattr(module, "__spec__", None) is not None
 
 
 def load_pulse() -> Any:

@@ -200,7 +200,9 @@ class Core:
     def _wait(self, message: Waiting | Prepare) -> list[Action]:
         """There is no place for this node yet."""
         if isinstance(message, Prepare):
-            return self.prepare() if self.state is State.JOINING and not self._alive else []
+            # The store waits for another Join: also of a node whose workers, some or all, have got ready meanwhile.
+            is_ready = self._join().is_prepared
+            return [] if self.state is not State.JOINING else [Send(self._join())] if is_ready else self.prepare()
         self._waiting = message
         return [Disarm(Timer.JOIN)] if message.spare else []
 

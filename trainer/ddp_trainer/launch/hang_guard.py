@@ -13,7 +13,7 @@ from typing import Final
 
 from ddp_trainer import pulse
 from ddp_trainer.contract import Exit, FailureReason
-from ddp_trainer.launch.hang_limits import WARNING, HangPolicy, OnHang, Pace
+from ddp_trainer.launch.hang_limits import PATIENT, WARNING, HangPolicy, OnHang, Pace
 from ddp_trainer.launch.hang_look import Look, RankState
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.protocol import Alarm, Failure, FromAgent, Generation, Hung, Looks, Show
@@ -55,7 +55,7 @@ class HangGuard:
         self._generation = 0
         self._watches: dict[int, RankWatch] = {}
         self._longest: dict[int, float] = {}
-        """Seconds of the longest stay of a process, of those that have outlived a group."""
+        """Seconds of the longest step of a process, of those that have outlived a group."""
         self._condemned: dict[int, tuple[str, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -106,7 +106,7 @@ class HangGuard:
         """They are to stop, or have ended."""
         if self._timer:
             self._timer.cancel()
-        known = {watch.pid: watch.pace.longest() or self._longest.get(watch.pid) for watch in self._watches.values()}
+        known = {watch.pid: watch.pace.longest_step() for watch in self._watches.values()}
         self._longest |= {pid: seconds for pid, seconds in known.items() if seconds is not None}
         self._watches.clear()
 
@@ -118,9 +118,12 @@ class HangGuard:
         return max(self._step_of(watch, now) for watch in self._watches.values())
 
     def _step_of(self, watch: RankWatch, now: float) -> float:
-        if watch.observe(now).state in {RankState.STOPPED, RankState.TRACED}:
+        look = watch.observe(now)
+        if look.state in {RankState.STOPPED, RankState.TRACED}:
             return 0.0
-        longest = watch.pace.longest() or self._longest.get(watch.pid)
+        longest = watch.pace.longest_step(look.section)
+        if longest is None and look.section not in PATIENT:
+            longest = self._longest.get(watch.pid)
         return FIRST_STEP_SECONDS if longest is None else STEP_FACTOR * longest
 
     def gone(self, local_rank: int) -> None:

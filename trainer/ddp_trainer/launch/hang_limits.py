@@ -40,6 +40,9 @@ FLOORS: Final[Mapping[str, float]] = {
 PATIENT: Final = frozenset({Section.EVALUATION, Section.CHECKPOINT})
 """Sections that take long by their nature; ``--hang-floor`` can raise their floors, and not lower them."""
 
+BESIDE_STEPS: Final = PATIENT | {Section.SETUP}
+"""Sections that are no part of most steps."""
+
 
 class OnHang(StrEnum):
     """What to do about a rank that the others wait for in vain."""
@@ -103,9 +106,14 @@ class Pace:
         if self.moves > WARM_UP_MOVES:
             self.stays.setdefault(section, deque(maxlen=RECENT)).append(seconds)
 
-    def longest(self) -> float | None:
-        """Seconds of the longest recent stay in any section; None where nothing has been learned."""
-        return max((max(stays) for stays in self.stays.values()), default=None)
+    def longest_step(self, section: str = SCRIPT) -> float | None:
+        """Seconds of the longest step, as far as recent stays tell; None where nothing has been learned.
+
+        What is no part of most steps counts where the rank is in it just now, which is ``section``.
+        """
+        longest = [max(stays) for name, stays in self.stays.items() if name == section or name not in BESIDE_STEPS]
+        is_known = longest and (section not in PATIENT or section in self.stays)
+        return sum(longest) if is_known else None
 
     def limit(self, section: str) -> float | None:
         """Seconds that it may stay in ``section``; None where it may stay for ever."""

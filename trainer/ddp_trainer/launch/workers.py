@@ -157,10 +157,14 @@ class Workers:
         if worker := self._living.get(local_rank):
             kill_group(worker.pid, signal.SIGKILL)
 
+    @property
+    def can_be_forked(self) -> bool:
+        """Whether a zygote is wanted at all."""
+        return self._zygote is not None and self._program.kind != "command"
+
     def have_torch(self) -> bool:
         """Whether a zygote would save them anything."""
-        can_fork = self._zygote is not None and self._program.kind != "command"
-        return can_fork and any(has_torch(worker.pid) for worker in self._living.values())
+        return self.can_be_forked and any(has_torch(worker.pid) for worker in self._living.values())
 
     def prepare_restart(self, imports: Path | None) -> None:
         """Have a zygote ready; see :meth:`Zygote.start`."""

@@ -70,7 +70,7 @@ class Zygote:
                 self._pid = self._children.start(
                     command,
                     self._environment,
-                    lambda _: self._ended(ours),
+                    lambda returncode: self._ended(ours, returncode, has_learnt=bool(learnt)),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,  # a warning of an import is the workers' to print, and they have
                     pass_fds=(theirs.fileno(),),
@@ -82,9 +82,9 @@ class Zygote:
 
     def hurry(self, *, has_time: bool) -> None:
         """Workers are to start now: one that is still importing would only be in their way, unless it ``has_time``."""
-        if not self._is_usable() and not has_time:
+        if self._control and not self._is_usable() and not has_time:
             self.stop()
-            self._starts = max(0, self._starts - 1)
+            self._starts -= 1
 
     def fork(self, request: Mapping[str, object], stdout: int, stderr: int, channel: int) -> int | None:
         """Process id of a new child that waits for :meth:`release` at a gate, or None."""
@@ -136,10 +136,13 @@ class Zygote:
             data += part
         return data
 
-    def _ended(self, control: socket.socket) -> None:
-        if control is self._control:
-            self._learns &= self._is_usable()
+    def _ended(self, control: socket.socket, returncode: int, *, has_learnt: bool) -> None:
+        """One that gave up by itself may have learnt something that starts threads: another does without."""
+        gave_up = control is self._control and not self._is_usable() and returncode >= 0
         self._forget(control)
+        if gave_up and has_learnt:
+            self._learns = False
+            self.start()
 
     def _forget(self, control: socket.socket) -> None:
         control.close()

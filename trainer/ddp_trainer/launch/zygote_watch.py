@@ -27,7 +27,7 @@ class ZygoteWatch:
 
     def begin(self, *, anew: bool) -> None:
         """Workers have started: all of them ``anew``, or some beside others that go on."""
-        if anew or self._timer is None:
+        if self._workers.can_be_forked and (anew or self._timer is None):
             self.end()
             self._again(self._pause)
 

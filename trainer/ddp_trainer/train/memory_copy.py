@@ -26,15 +26,19 @@ _Piece = tuple[int, int, int]
 def copy_all(pairs: Sequence[tuple[Tensor, Tensor]], threads: int) -> None:
     """Fill the first of each pair with the second: on the CPU, contiguous, of as many bytes, and not overlapping."""
     pieces = deque(_pieces(pairs))
-    helpers = [
-        threading.Thread(target=_copy, args=(pieces,), name="ddp-copy", daemon=True)
-        for _ in range(min(threads, len(pieces)) - 1)
-    ]
-    for helper in helpers:
-        helper.start()
-    _copy(pieces)
-    for helper in helpers:
-        helper.join()
+    others: list[threading.Thread] = []
+    try:
+        with suppress(RuntimeError):  # the system gives no more threads, and a save goes on with those that there are
+            for _ in range(min(threads, len(pieces)) - 1):
+                other = threading.Thread(target=_copy, args=(pieces,), name="ddp-copy", daemon=True)
+                other.start()
+                others.append(other)
+        _copy(pieces)
+    finally:
+        # Also where a signal's handler has raised: nobody may write to this memory any more.
+        pieces.clear()
+        for other in others:
+            other.join()
 
 
 def _pieces(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[_Piece]:

@@ -132,3 +132,22 @@ def test_the_place_is_the_innermost_line_that_is_no_library_s() -> None:
         SimpleNamespace(filename=os.__file__, lineno=1, name="read"),
     ]
     assert beat.place_of(frames) == "train.py:12 in step"
+
+
+def test_a_module_that_is_loaded_when_it_is_touched_is_not_touched_by_telling_what_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pandas", "users_own"):
+        (tmp_path / f"{name}.py").write_text("raise AssertionError('it was loaded')")
+        spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "scipy", ModuleType("scipy"))  # without a spec, as what scripts make by themselves
+    beat.write_imports(str(tmp_path / "imports"))
+    told = (tmp_path / "imports").read_text().splitlines()
+    assert {"torch", "torch.distributed", "ddp_trainer"} <= {*told}
+    assert not {"pandas", "users_own", "scipy", "os"} & {*told}

@@ -110,3 +110,15 @@ def test_short_limits_are_looked_at_more_often() -> None:
     assert HangPolicy(floor=1.0).look_seconds == 0.05
     assert HangPolicy(floor=4.0).look_seconds == 0.2
     assert HangPolicy().look_seconds == 0.5
+
+
+def test_a_step_takes_the_longest_stays_in_all_its_sections_and_an_evaluation_is_no_part_of_it() -> None:
+    pace = warm()
+    assert pace.longest_step() is None
+    for section, seconds in ((Section.DATA, 5.0), (Section.FORWARD, 7.0), (Section.BACKWARD, 9.0), (Section.DATA, 2.0)):
+        pace.moved(section, seconds)
+    assert pace.longest_step(Section.EVALUATION) is None
+    pace.moved(Section.EVALUATION, 1200.0)
+    pace.moved(Section.SETUP, 300.0)
+    assert pace.longest_step(Section.FORWARD) == 21.0
+    assert pace.longest_step(Section.EVALUATION) == 1221.0

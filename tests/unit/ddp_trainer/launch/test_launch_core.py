@@ -395,3 +395,22 @@ def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_c
     assert core.left(1, asked) == []
     assert core.exited(0, asked) == [Disarm(Timer.KILL), Rejoin()]
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))
+
+
+def test_a_node_some_of_whose_workers_have_stayed_gets_the_others_ready_and_joins_again() -> None:
+    core = able(running(), 0, 1)
+    core.exited(1, a_failure(4))
+    core.left(0, a_failure(4))
+    core.join(5001)
+    assert PrepareWorkers() in core.told(Prepare())
+    able(core, 1)
+    assert core.left(1, None) == [Disarm(Timer.KILL), Rejoin()]
+
+
+def test_a_node_that_is_ready_by_the_time_it_is_asked_to_get_ready_joins_again() -> None:
+    core = able(running(), 0, 1)
+    core.told(Stop(graceful=True))
+    core.left(0, a_failure(4))
+    core.left(1, a_failure(4))
+    core.join(5001)
+    assert core.told(Prepare()) == [Send(Join(port=5001, is_prepared=True))]

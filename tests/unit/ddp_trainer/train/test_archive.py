@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import zipfile
 
 import pytest
@@ -127,3 +128,14 @@ def test_a_copy_in_pieces_by_several_threads_is_whole() -> None:
     for target, source in zip(targets, sources, strict=True):
         assert torch.equal(target[:-1], source)
         assert target[-1] == 77
+
+
+def test_where_no_more_threads_can_be_had_a_copy_is_whole_too() -> None:
+    source = torch.arange((40 << 20) + 7, dtype=torch.int64).to(torch.uint8)
+    target = torch.zeros_like(source)
+    before = threading.stack_size(1 << 46)  # more than there are addresses
+    try:
+        copy_all([(target, source)], threads=3)
+    finally:
+        threading.stack_size(before)
+    assert torch.equal(target, source)

@@ -1,0 +1,106 @@
+"""When a zygote is started, and started again: by real processes, whose torch is an empty module."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ddp_trainer.launch.workers import Program, Workers
+from ddp_trainer.launch.zygote_watch import ZygoteWatch
+
+EMPTY_TORCH = "class cuda: is_initialized = staticmethod(bool)"
+THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+
+AGENT = """
+import asyncio, os, pathlib, sys
+from ddp_trainer.launch.children import Children
+from ddp_trainer.launch.zygote import Zygote
+
+async def main():
+    children = Children(asyncio.get_running_loop())
+    zygote = Zygote(children, sys.executable, (), os.environ)
+    {body}
+    zygote.stop()
+
+asyncio.run(main())
+"""
+READY = """
+    while not zygote._is_usable():
+        await asyncio.sleep(0.01)
+"""
+
+
+def agent(tmp_path: Path, body: str, torch: str = EMPTY_TORCH) -> str:
+    """What an agent prints that does this with its zygote."""
+    (tmp_path / "torch.py").write_text(torch)
+    (tmp_path / "starts_thread.py").write_text(f"print(file=open({str(tmp_path / 'asked')!r}, 'a'))\n{THREAD}")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-c", AGENT.replace("{body}", body.strip())]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60, env=environment)
+    return done.stdout
+
+
+def test_where_what_was_learnt_starts_a_thread_the_next_zygote_does_without_it_at_once(tmp_path: Path) -> None:
+    imports = tmp_path / "imports"
+    imports.write_text("starts_thread")
+    agent(tmp_path, f"zygote.start(pathlib.Path({str(imports)!r}))" + READY)
+    assert (tmp_path / "asked").read_text().count("\n") == 1
+
+
+def test_a_zygote_that_keeps_dying_is_not_started_for_ever(tmp_path: Path) -> None:
+    body = """
+    for _ in range(9):
+        zygote.start()
+        print(zygote._control is not None)
+        while zygote._control:
+            await asyncio.sleep(0.01)
+        zygote.hurry(has_time=False)
+    """
+    told = agent(tmp_path, body, torch="raise SystemExit(1)")
+    assert told.split() == ["True"] * 3 + ["False"] * 6
+
+
+class Counting(asyncio.SelectorEventLoop):
+    """Counts the timers that are set."""
+
+    timers = 0
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, **more: Any) -> asyncio.TimerHandle:
+        self.timers += 1
+        return super().call_at(when, callback, *args, **more)
+
+
+@pytest.mark.parametrize("pause", [0.0, 2.5])
+def test_where_no_zygote_is_wanted_nobody_looks_at_the_workers(pause: float, tmp_path: Path) -> None:
+    nothing = cast("Any", None)
+    workers = Workers(
+        children=nothing,
+        program=Program(kind="script", target="train.py"),
+        launch=nothing,
+        logs=nothing,
+        log_dir=tmp_path,
+        environment={},
+        zygote=None,
+        exited=nothing,
+        said=nothing,
+    )
+
+    async def begin() -> None:
+        ZygoteWatch(workers, pause, lambda: None).begin(anew=True)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    loop = Counting()
+    try:
+        loop.run_until_complete(begin())
+    finally:
+        loop.close()
+    assert loop.timers == 0
