@@ -162,6 +162,6 @@ def _told_by_pods(backend: Backend, facts: Facts) -> Iterator[File]:
         yield File(f"logs/{name}.log", redact_text("\n".join(lines))[-LOG_BYTES:] + "\n")
         if name in facts.samples:
             try:
-                yield File(f"metrics/{name}.prom", backend.metrics(pod))
+                yield File(f"metrics/{name}.prom", redact_text(backend.metrics(pod)))
             except DdpError:  # it has ended since
                 continue

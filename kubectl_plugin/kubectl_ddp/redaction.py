@@ -5,6 +5,8 @@ An environment variable is judged by its name, everything else by its form. Data
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from kubectl_ddp.backend import Object
 HIDDEN: Final = "(redacted)"
 
 _NAME: Final = re.compile(
-    r"(?i)token|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|auth|cookie|session|dsn|signature"
+    r"(?i)token|secret|passw|passphrase|(?<!by)pass(?:$|_)|credential|api_?key|access_?key|private_?key|auth|cookie|session|dsn|signature|licen[cs]e_?key"
 )
 """Names whose values are nobody else's business."""
 
@@ -24,10 +26,14 @@ _FORMS: Final = (
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]*"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-    re.compile(r"(?<=://)[^/\s:@\"']+:[^/\s@\"']+(?=@)"),
+    re.compile(r"\bAIza[A-Za-z0-9_-]{35}"),
+    re.compile(r"(?<=://)[^/\s@\"']+(?=@)"),
     re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{12,}"),
+    re.compile(r"(?i)(?<=authorization: basic )[A-Za-z0-9+/=]{4,}"),
+    re.compile(r"(?i)(?<=[?&]sig=)[^&\s\"'\\]+"),
+    re.compile(r"(?i)(?<=-signature=)[^&\s\"'\\]+"),
 )
-"""What secrets look like: tokens of common services, cloud keys, JWTs, private keys, credentials in URLs."""
+"""What secrets look like: tokens of common services, cloud keys, JWTs, private keys, what URLs are signed with."""
 
 _ASSIGNED: Final = re.compile(
     r"""(?ix) (?P<name>[A-Z0-9_.-]*(?:token|secret|passw(?:or)?d|api_?key|access_?key|credential)[A-Z0-9_.-]*)
@@ -74,7 +80,7 @@ def redact(item: Any) -> Any:
     if isinstance(item, list):
         return [redact(each) for each in item]
     if isinstance(item, str):
-        return redact_text(item)
+        return _redact_string(item)
     if not isinstance(item, dict):
         return item
     if item.get("kind") == "Secret":
@@ -82,6 +88,14 @@ def redact(item: Any) -> Any:
     if isinstance(item.get("name"), str) and isinstance(item.get("value"), str) and is_secret_name(item["name"]):
         return {**item, "value": HIDDEN}
     return {key: _of_key(key, value) for key, value in item.items() if key not in {"managedFields", _LAST_APPLIED}}
+
+
+def _redact_string(text: str) -> str:
+    """A text; of one that is an object in JSON, as annotations are, its names are judged as those of any other."""
+    if text.startswith("{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.dumps(redact(json.loads(text)))
+    return redact_text(text)
 
 
 def _of_key(key: str, value: Any) -> Any:
