@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Final, TypeVar, overload
+
+from kubectl_ddp.cluster.aside import Aside
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -18,13 +23,19 @@ def together(first: Callable[[], A], second: Callable[[], B], /) -> tuple[A, B]:
 @overload
 def together(*calls: Callable[[], T]) -> tuple[T, ...]: ...
 def together(*calls: Callable[[], T]) -> tuple[T, ...]:
-    """What each call returns, in order. Raises what the first of them raised that did, once all are done."""
-    if not calls:
-        return ()
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - 10 ms that most commands do without
+    """What each call returns, in order. Raises what the first of them raised that did, once all are done.
 
-    with ThreadPoolExecutor(min(AT_ONCE, len(calls)), thread_name_prefix="ask") as pool:
-        return tuple(future.result() for future in [pool.submit(call) for call in calls])
+    Ctrl-C waits for none of them, as a pool of threads would: a server may be silent for a minute.
+    """
+    turns = threading.BoundedSemaphore(AT_ONCE)
+
+    def in_turn(call: Callable[[], T]) -> T:
+        with turns:
+            return call()
+
+    with ExitStack() as stack:
+        asides = [stack.enter_context(Aside(partial(in_turn, call))) for call in calls]
+        return tuple(aside.result() for aside in asides)
 
 
 def each(ask: Callable[[T], A], items: Sequence[T]) -> list[A]:

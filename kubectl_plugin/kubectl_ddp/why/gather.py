@@ -34,9 +34,11 @@ def gather(
     around: list[Surroundings] = []
     lines: dict[str, tuple[str, ...]] = {}
     kinds = wanted(snapshot) | also
-    readers = [threading.Thread(target=lambda: around.append(backend.look_around(snapshot.job, kinds)))]
+    # Daemons, since a server may be silent for a minute, and Ctrl-C waits for nobody.
+    readers = [threading.Thread(target=lambda: around.append(backend.look_around(snapshot.job, kinds)), daemon=True)]
     readers += [
-        threading.Thread(target=_read_lines, args=(backend, pod, lines)) for pod in _talking(snapshot)[:MOST_LOGS]
+        threading.Thread(target=_read_lines, args=(backend, pod, lines), daemon=True)
+        for pod in _talking(snapshot)[:MOST_LOGS]
     ]
     for reader in readers:
         reader.start()
