@@ -33,8 +33,8 @@ def doctor(options: Options, *, strict: bool) -> None:
 
     found = list(looks(examine(os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable)))
     roles: list[Object] = []
-    if not options.local and (options.names_a_cluster or has_kubeconfig()):
-        about, roles = _cluster(options)
+    if not options.local:
+        about, roles = _cluster(options) if options.names_a_cluster or has_kubeconfig() else ([_no_cluster()], [])
         found += about
     if options.output is not None:
         print_document(document(found, roles=roles), options.output)
@@ -46,6 +46,13 @@ def doctor(options: Options, *, strict: bool) -> None:
     if failed:
         names = ", ".join(look.what for look in failed)
         raise PreflightFailed(f"{len(failed)} of {len(found)} are not fit: {names}.", hint="The table says what to do.")
+
+
+def _no_cluster() -> Look:
+    from kubectl_ddp.doctor.model import Look, Verdict  # noqa: PLC0415 - as above
+
+    fix = "Name one with --kubeconfig or KUBECONFIG; --local looks at this machine alone."
+    return Look("cluster", Verdict.WARN, "none is configured: there is no kubeconfig", fix)
 
 
 def _cluster(options: Options) -> tuple[list[Look], list[Object]]:

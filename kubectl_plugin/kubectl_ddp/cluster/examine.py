@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.aside import Aside
+from kubectl_ddp.cluster.parallel import each as of_each
 from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.resources import Discovery
 from kubectl_ddp.cluster.slim import without_managers
-from kubectl_ddp.doctor.cluster import ClusterFacts, engines
+from kubectl_ddp.doctor.cluster import ClusterFacts
 from kubectl_ddp.doctor.rights import Right, rights
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound
 from kubectl_ddp.operators import KUEUE, OPERATORS
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 16
 _AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _AUTHENTICATION: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
@@ -28,18 +32,22 @@ def examine(api: Api, namespace: str) -> ClusterFacts:
     groups = {
         str(each["name"]): str(each["preferredVersion"]["version"]) for each in api.get("/apis").get("groups") or ()
     }
-    served = engines(groups)
+    served = _engines(Discovery(api))
     asked = rights(served, has_monitors="monitoring.coreos.com" in groups, has_queues="kueue.x-k8s.io" in groups)
     selectors = {who.selector for who in (*(OPERATORS[engine] for engine in served), KUEUE) if who.selector}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        allowed = pool.map(lambda right: _may(api, right, namespace), asked)
-        pods = {each: pool.submit(_seen, lambda each=each: _items(api, "/api/v1/pods", each)) for each in selectors}
-        space = pool.submit(_namespace, api, namespace)
-        nodes = pool.submit(_seen, lambda: _items(api, "/api/v1/nodes"))
-        daemons = pool.submit(_seen, lambda: _items(api, "/apis/apps/v1/daemonsets"))
-        user = pool.submit(_seen, lambda: _user(api))
-        missing = [right for right, may in zip(asked, allowed, strict=True) if not may]
+    with ExitStack() as stack:
+
+        def aside(read: Callable[[], T]) -> Aside[T]:
+            return stack.enter_context(Aside(read))
+
+        pods = {each: aside(_softly(partial(_items, api, "/api/v1/pods", each))) for each in selectors}
+        space = aside(partial(_namespace, api, namespace))
+        nodes = aside(_softly(partial(_items, api, "/api/v1/nodes")))
+        daemons = aside(_softly(partial(_items, api, "/apis/apps/v1/daemonsets")))
+        user = aside(_softly(partial(_user, api)))
+        allowed = of_each(lambda right: _may(api, right, namespace), asked)
     has_namespace, labels = space.result()
+    machines = nodes.result()
     return ClusterFacts(
         where=api.connection.where,
         server=api.connection.server,
@@ -47,21 +55,34 @@ def examine(api: Api, namespace: str) -> ClusterFacts:
         version=version,
         user=user.result() or "",
         groups=groups,
+        engines=served,
         labels=labels,
         has_namespace=has_namespace,
         operators={selector: answer.result() for selector, answer in pods.items()},
         daemons=_names(daemons.result()),
-        nodes=_ready(nodes.result()),
-        gpus=_gpus(nodes.result()),
-        missing=missing,
+        nodes=_ready(machines),
+        gpus=_gpus(machines),
+        missing=[right for right, may in zip(asked, allowed, strict=True) if not may],
     )
 
 
-def _seen(read: Callable[[], T]) -> T | None:
-    try:
-        return read()
-    except DdpError:
-        return None
+def _engines(discovery: Discovery) -> list[str]:
+    """Engines whose kinds are served; groups alone would not do, for kubeflow.org has notebooks and MPI jobs, too."""
+    return [
+        engine for engine, root in roots.ROOTS.items() if discovery.plural_of(root.api_version, root.kind) is not None
+    ]
+
+
+def _softly(read: Callable[[], T]) -> Callable[[], T | None]:
+    """What is read; ``None`` where it may not be."""
+
+    def softly() -> T | None:
+        try:
+            return read()
+        except DdpError:
+            return None
+
+    return softly
 
 
 def _items(api: Api, path: str, selector: str = "") -> list[Object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Final
 
@@ -50,6 +51,7 @@ class Discovery:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._lock = threading.RLock()
         self._groups: dict[Group, Mapping[str, str]] = dict(OWN)
         self._is_whole: bool | None = None
         """Whether the server has told everything at once; ``None`` before it was asked."""
@@ -60,16 +62,18 @@ class Discovery:
 
     def plural_of(self, group: Group, kind: str) -> str | None:
         """The plural of a kind of a group and version; ``None`` when the cluster does not serve it."""
-        if group not in self._groups and self._is_whole is None:
-            self._ask_for_all()
-        if group not in self._groups:
-            self._groups[group] = {} if self._is_whole else self._ask(group)
-        return self._groups[group].get(kind)
+        with self._lock:  # several checks ask at once, and half an answer would read as "not served"
+            if group not in self._groups and self._is_whole is None:
+                self._ask_for_all()
+            if group not in self._groups:
+                self._groups[group] = {} if self._is_whole else self._ask(group)
+            return self._groups[group].get(kind)
 
     def serves(self, group: str) -> list[str]:
         """The versions of a group that are served, the preferred one first; none when an older server does not say."""
-        if self._is_whole is None:
-            self._ask_for_all()
+        with self._lock:
+            if self._is_whole is None:
+                self._ask_for_all()
         return [each.partition("/")[2] for each in self._groups if each.partition("/")[0] == group]
 
     def _ask_for_all(self) -> None:
@@ -95,7 +99,9 @@ class Discovery:
 
 
 def _kinds(version: Object) -> dict[str, str]:
-    return {each["responseKind"]["kind"]: each["resource"] for each in version.get("resources") or ()}
+    """Kind → plural. What has no kind of its own is there for its subresources alone, as KubeVirt's consoles are."""
+    kinds = [((each.get("responseKind") or {}).get("kind"), each) for each in version.get("resources") or ()]
+    return {kind: each["resource"] for kind, each in kinds if kind}
 
 
 def not_served(api_version: str, kind: str, context: str) -> NotServed:

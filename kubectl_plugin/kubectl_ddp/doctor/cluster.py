@@ -43,6 +43,8 @@ class ClusterFacts:
     user: str
     groups: Mapping[str, str]
     """API groups it serves → their preferred version."""
+    engines: Sequence[str]
+    """Those whose kinds it serves."""
     labels: Mapping[str, str] | None
     """Of the namespace."""
     has_namespace: bool
@@ -69,11 +71,6 @@ def looks(facts: ClusterFacts) -> Iterator[Look]:
     yield from judge_rights(facts.missing, facts.namespace)
 
 
-def engines(groups: Mapping[str, str]) -> list[str]:
-    """The engines whose kinds are served."""
-    return [engine for engine, root in roots.ROOTS.items() if root.group in groups]
-
-
 def _version(facts: ClusterFacts) -> Look:
     found = f"Kubernetes {facts.version} at {facts.server}, as {facts.user or 'somebody'}"
     major, _, minor = facts.version.removeprefix("v").partition(".")
@@ -96,14 +93,13 @@ def _namespace(facts: ClusterFacts) -> Look:
 
 
 def _engines(facts: ClusterFacts) -> Iterator[Look]:
-    served = engines(facts.groups)
     for engine, root in roots.ROOTS.items():
-        if engine not in served:
+        if engine not in facts.engines:
             continue
         who = OPERATORS[engine]
         verdict, found, fix = _operator(facts, who) if who.selector else (Verdict.OK, f"{who.name} acts on it", "")
         yield Look(f"engine {engine}", verdict, f"{root.kind} is served; {found}", fix)
-    absent = [engine for engine in roots.ROOTS if engine not in served]
+    absent = [engine for engine in roots.ROOTS if engine not in facts.engines]
     if absent:
         yield Look("other engines", Verdict.OK, f"{', '.join(absent)} not served; --engine auto takes another")
 

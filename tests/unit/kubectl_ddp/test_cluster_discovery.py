@@ -1,13 +1,16 @@
 """What a cluster serves: one question to a server of today, one per group to an older one."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.cluster.resources import AGGREGATED
+from kubectl_ddp.cluster.parallel import together
+from kubectl_ddp.cluster.resources import AGGREGATED, Discovery
 from kubectl_ddp.render import render
 from tests.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig, serving, status
 from tests.jobs import a_job
@@ -66,3 +69,34 @@ def test_a_group_whose_own_server_is_away_is_asked_for_itself(server: ApiServer,
     server.next("GET /apis", Answer(200, aggregated(stale="kubeflow.org")))
     assert ("kubeflow.org/v1", "PyTorchJob") in backend_of(server, tmp_path).facts().kinds
     assert groups_asked(server) == ["/apis", "/apis/kubeflow.org/v1"]
+
+
+def test_what_is_there_for_its_subresources_alone_has_no_kind_and_harms_nobody(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    told = aggregated()
+    consoles = [{"resource": "virtualmachineinstances", "responseKind": None}, {"resource": "virtualmachines"}]
+    told["items"].append(
+        {"metadata": {"name": "subresources.kubevirt.io"}, "versions": [{"version": "v1", "resources": consoles}]}
+    )
+    server.next("GET /apis", Answer(200, told))
+    assert ("kubeflow.org/v1", "PyTorchJob") in backend_of(server, tmp_path).facts().kinds
+
+
+def test_who_asks_while_another_asks_gets_the_whole_answer(server: ApiServer, tmp_path: Path) -> None:
+    server.next("GET /apis", Answer(200, aggregated(stale="kubeflow.org")))
+    discovery = Discovery(Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))))
+    kinds = [("kubeflow.org/v1", "PyTorchJob"), ("batch/v1", "Job")] * 8
+    assert None not in together(*(partial(discovery.plural_of, *kind) for kind in kinds))
+    assert groups_asked(server) == ["/apis", "/apis/kubeflow.org/v1"]
+
+
+def test_a_group_of_other_peoples_kinds_is_no_engine(tmp_path: Path) -> None:
+    groups = {**GROUPS, "/apis/kubeflow.org/v1": {"Notebook": "notebooks"}}
+    with serving(ApiServer(groups)) as server:
+        server.next("GET /version", Answer(200, {"gitVersion": "v1.36.0"}))
+        there = {"name": "kubeflow.org", "preferredVersion": {"version": "v1"}}
+        server.next("GET /apis", Answer(200, {"kind": "APIGroupList", "groups": [there]}))
+        facts = backend_of(server, tmp_path).examine()
+    assert ("pytorchjob" in facts.engines, "job" in facts.engines) == (False, True)
+    assert not [right for right in facts.missing if right.resource == "pytorchjobs"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kubectl_ddp.cli.run import run
 from kubectl_ddp.doctor import cluster, laptop
 from kubectl_ddp.doctor.model import Look, Verdict
 from kubectl_ddp.doctor.rights import Right, rights, role, subject
@@ -21,6 +23,7 @@ FACTS = cluster.ClusterFacts(
     version="v1.36.3",
     user="ada",
     groups={"kubeflow.org": "v1", "batch": "v1", "monitoring.coreos.com": "v1"},
+    engines=["pytorchjob", "job"],
     labels={"pod-security.kubernetes.io/enforce": "restricted"},
     has_namespace=True,
     operators={OPERATOR: [READY]},
@@ -120,3 +123,15 @@ def test_no_right_is_asked_about_twice_and_what_is_not_served_is_not_asked_about
     asked = rights(["job"], has_monitors=False, has_queues=False)
     assert len(set(asked)) == len(asked)
     assert {right.group for right in asked} == {"", "batch", "networking.k8s.io"}
+
+
+def test_where_no_cluster_is_configured_the_checkup_says_that_it_looked_at_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECTL_DDP_PYTHON", "/bin/false")  # torch is not what this is about, and slow
+    run(["doctor"])
+    assert "none is configured: there is no kubeconfig" in capsys.readouterr().out
+    run(["doctor", "--local"])
+    assert "kubeconfig" not in capsys.readouterr().out
