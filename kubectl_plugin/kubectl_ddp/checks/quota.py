@@ -67,7 +67,9 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
     hard, used = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}, status.get("used") or {}
     short = False
     for resource, text in hard.items():
-        asked, most = wanted.get(resource, 0), thousandths(str(text))
+        if not (asked := wanted.get(resource, 0)):  # a quota that is overdrawn of something else is no matter
+            continue
+        most = thousandths(str(text))
         left = most - thousandths(str(used.get(resource, "0")))
         bare = resource.removeprefix(REQUESTS)
         if asked > most:

@@ -202,8 +202,14 @@ class Inquiry:
                 return Unread(f"A webhook of the cluster takes no dry runs: {refusal.message}")
             if not isinstance(refusal, Forbidden | UsageError):
                 raise
-            return "" if any(words in refusal.message for words in SAID_ELSEWHERE) else _in_short(item, refusal.message)
+            return self._worth_saying(item, path, refusal.message)
         return ""
+
+    def _worth_saying(self, item: Object, path: str, refusal: str) -> str:
+        """A refusal in short; empty where another check says it, or the object is there already and is not made."""
+        if "exceeded quota" in refusal and item["kind"] != "Pod":  # of numbers of objects no other check knows
+            return "" if self._is_ours(f"{path}/{item['metadata']['name']}", item) else _in_short(item, refusal)
+        return "" if any(words in refusal for words in SAID_ELSEWHERE) else _in_short(item, refusal)
 
     def _is_ours(self, path: str, item: Object) -> bool:
         """Whether what has the name is this very job, or comes with it."""

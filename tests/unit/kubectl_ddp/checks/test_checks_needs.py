@@ -95,6 +95,7 @@ def test_a_priority_is_there_or_not() -> None:
         ({"pods": "2"}, {}, Status.FAIL),
         ({"requests.nvidia.com/gpu": "0"}, {}, Status.OK),
         ({"services": "0"}, {}, Status.OK),
+        ({"count/secrets": "1"}, {"count/secrets": "9"}, Status.OK),
     ],
 )
 def test_what_is_left_of_a_quota_is_enough_for_the_nodes_and_the_store(

@@ -1,0 +1,46 @@
+"""What a cluster is asked before a job is submitted to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.render import render
+from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.jobs import a_job
+
+JOBS = "/apis/batch/v1/namespaces/team/jobs"
+PODS = "/api/v1/namespaces/team/pods"
+
+
+def refused(folder: Path, path: str, message: str) -> list[str]:
+    with serving(ApiServer()) as server:
+        rules = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+        server.next(
+            "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+            Answer(201, {"status": {"resourceRules": rules}}),
+        )
+        server.next(f"POST {path}", *[Answer(403, status(403, "Forbidden", message))] * 2)
+        to = connect(kubeconfig=str(kubeconfig(folder, server.url)))
+        backend = ClusterBackend(connection=to, notice=lambda _: None)
+        spec = a_job()
+        _, facts = backend.preflight(spec, render(spec, "run1"), is_thorough=True)
+    assert isinstance(facts.refused, dict)
+    return list(facts.refused.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "what", "count"),
+    [
+        pytest.param(JOBS, "count/jobs.batch=1", 1, id="a quota of Jobs is not known to any other check"),
+        pytest.param(PODS, "pods=1", 0, id="the check of quotas says more of pods"),
+    ],
+)
+def test_a_quota_that_refuses_an_object_is_told_once(tmp_path: Path, path: str, what: str, count: int) -> None:
+    text = f'"digits-store" is forbidden: exceeded quota: few, requested: {what}, used: {what}, limited: {what}'
+    told = refused(tmp_path, path, text)
+    assert len(told) == count
+    assert all("exceeded quota: few" in each for each in told)
