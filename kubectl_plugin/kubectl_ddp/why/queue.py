@@ -104,7 +104,8 @@ def _not_taken(facts: Facts, queue: str) -> Iterator[Finding]:
 
 def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
     text = line_of(condition_of(mine, "QuotaReserved").get("message"))
-    local = _named(facts.around.of(Around.LOCAL_QUEUES), queue)
+    mine_too = [each for each in facts.around.of(Around.LOCAL_QUEUES) if _space(each) == _space(mine)]
+    local = _named(mine_too, queue)
     evidence = [f"Workload {mine['metadata']['name']}: {text}"] if text else []
     if facts.around.saw(Around.LOCAL_QUEUES) and local is None:
         return Finding(
@@ -187,6 +188,11 @@ def _inactive(facts: Facts, cluster_queue: str) -> list[str]:
         if active.get("status") == "False"
         else []
     )
+
+
+def _space(item: Object) -> str:
+    """Its namespace; queues of other namespaces may have the same name, and lead elsewhere."""
+    return str(item["metadata"]["namespace"])
 
 
 def _named(items: Sequence[Object], name: str) -> Object | None:

@@ -280,7 +280,11 @@ def test_who_waits_before_a_job_is_told_by_priority_and_age_and_not_by_the_order
         }
 
     around: dict[Around, tuple[Object, ...]] = {
-        Around.LOCAL_QUEUES: ({"metadata": {"name": "team", "namespace": "team"}, "spec": {"clusterQueue": "lab"}},),
+        Around.LOCAL_QUEUES: (
+            # Of another namespace, and first in the list: the same name means nothing.
+            {"metadata": {"name": "team", "namespace": "other"}, "spec": {"clusterQueue": "elsewhere"}},
+            {"metadata": {"name": "team", "namespace": "team"}, "spec": {"clusterQueue": "lab"}},
+        ),
         Around.WORKLOADS: (
             workload("mine", "2026-01-02T03:05:00Z", 0),
             workload("later", "2026-01-02T03:06:00Z", 0),
