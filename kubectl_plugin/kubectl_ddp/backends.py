@@ -16,6 +16,7 @@ Both sides are imported when they are needed: one costs an operator, the other t
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,12 @@ class Where:
     def names_a_cluster(self) -> bool:
         """Whether a flag was given that only a cluster understands."""
         return bool(self.context or self.kubeconfig or self.namespace or self.all_namespaces)
+
+    @property
+    def flags(self) -> str:
+        """The flags that say where to look, for a command that is to be typed next; with a space in front of each."""
+        given = {"-n": self.namespace, "--context": self.context, "--kubeconfig": self.kubeconfig}
+        return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given.items() if value)
 
 
 def backend_for(where: Where, name: str | None = None) -> Backend:

@@ -142,16 +142,19 @@ def state_cell(state: State) -> Cell:
     return Cell(state, _STATE_COLORS[state])
 
 
-def job_table(states: Sequence[JobState], now: float, *, wide: bool = False) -> Table:
-    """One row per job."""
+def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, namespaced: bool = False) -> Table:
+    """One row per job; ``namespaced`` puts the namespace first, where jobs of several may have one name."""
     header = [
+        *(("NAMESPACE",) if namespaced else ()),
         *("NAME", "STATE", "NODES", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "AGE", "WHERE"),
-        *(("NAMESPACE", "WORLD", "GENERATION", "LOSS", "REASON") if wide else ()),
+        *(("NAMESPACE",) if wide and not namespaced else ()),
+        *(("WORLD", "GENERATION", "LOSS", "REASON") if wide else ()),
     ]
-    return Table(header, [_job_row(state, now, wide=wide) for state in states])
+    return Table(header, [_job_row(state, now, wide=wide, namespaced=namespaced) for state in states])
 
 
-def _job_row(state: JobState, now: float, *, wide: bool) -> list[Cell]:
+def _job_row(state: JobState, now: float, *, wide: bool, namespaced: bool) -> list[Cell]:
+    space = [Cell(state.namespace or NOTHING)]
     nodes = state.nodes
     wanted = f"{nodes.ready}/{nodes.desired}"
     texts = [
@@ -165,15 +168,15 @@ def _job_row(state: JobState, now: float, *, wide: bool) -> list[Cell]:
         state.where,
     ]
     if wide:
+        texts += [] if namespaced else [state.namespace or NOTHING]
         reason = state.first_error.message if state.first_error is not None else state.reason
         texts += [
-            state.namespace or NOTHING,
             count(state.world_size),
             count(state.generation),
             number(state.loss),
             next(iter(reason.splitlines()), NOTHING),
         ]
-    return [Cell(state.name), state_cell(state.state), *map(Cell, texts)]
+    return [*(space if namespaced else ()), Cell(state.name), state_cell(state.state), *map(Cell, texts)]
 
 
 def rank_table(state: JobState, now: float) -> Table:

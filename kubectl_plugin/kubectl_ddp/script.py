@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.program import program
 from kubectl_ddp.render import Code
 
@@ -49,7 +49,7 @@ def _read(script: Path) -> bytes:
     try:
         return script.read_bytes()
     except FileNotFoundError:
-        raise UsageError(
+        raise NotFound(
             f"There is no script '{script}'.",
             hint=f"What lies in the image is run with '{program()} submit --command \"python {script}\"'.",
         ) from None

@@ -8,10 +8,9 @@ from typing import Final
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import jobs_of, places, print_document, resource, style
+from kubectl_ddp.cli.target import jobs_of, no_job, places, print_document, resource, style
 from kubectl_ddp.document import job_list_document
 from kubectl_ddp.present import job_table
-from kubectl_ddp.program import program
 from kubectl_ddp.scrape import Most, observe_all
 
 _PATIENCE_SECONDS: Final = {"local": 0.12}
@@ -28,7 +27,8 @@ _MOST: Final = Most(of_each=2, in_all=48)
 @shared_options("wide", "json", "yaml", "name", all_namespaces=True)
 def list_jobs(options: Options) -> None:
     """List jobs: those of this machine, and those of the cluster if there is one."""
-    found = jobs_of(places(options), options)
+    backends = places(options)
+    found = jobs_of(backends, options)
     if options.output == "name":
         for _, snapshot in found:
             click.echo(resource(snapshot.job))
@@ -45,7 +45,7 @@ def list_jobs(options: Options) -> None:
     if options.output in {"json", "yaml"}:
         print_document(job_list_document(states), options.output)
     elif states:
-        table = job_table(states, time.time(), wide=options.output == "wide")
+        table = job_table(states, time.time(), wide=options.output == "wide", namespaced=options.all_namespaces)
         click.echo(table.render(style(options)))
     else:
-        options.note(f"There is no job here. '{program()} submit SCRIPT --local' runs one on this machine.")
+        options.note(str(no_job(backends, options)))

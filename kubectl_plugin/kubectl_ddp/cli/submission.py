@@ -10,7 +10,7 @@ import click
 
 from ddp_trainer.contract import Label
 from kubectl_ddp.backend import Backend, Object
-from kubectl_ddp.backends import backend_for
+from kubectl_ddp.backends import Where, backend_for
 from kubectl_ddp.cli.inspection import level_of, look_before
 from kubectl_ddp.cli.job_options import JobRequest, warn
 from kubectl_ddp.cli.options import Options
@@ -61,7 +61,7 @@ def submit_job(options: Options, request: JobRequest, manner: Manner) -> None:
     try:
         backend.submit(objects)
         submission = _submission(prepared, backend, run_id)
-        _announce(submission, options, is_last=not stays)
+        _announce(submission, options, prepared.where, is_last=not stays)
     except KeyboardInterrupt:
         raise _interrupted(backend, prepared.spec.name, run_id) from None
     if stays:
@@ -139,7 +139,7 @@ def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, 
     }
 
 
-def _announce(submission: dict[str, Any], options: Options, *, is_last: bool) -> None:
+def _announce(submission: dict[str, Any], options: Options, at: Where, *, is_last: bool) -> None:
     """Say what was made, and what to type next; data comes once, when there is no more to come."""
     name, where = submission["name"], submission["where"]
     if options.output == "name":
@@ -150,7 +150,7 @@ def _announce(submission: dict[str, Any], options: Options, *, is_last: bool) ->
     place = "on this machine" if where == "local" else f"in {where}"
     options.note(f"Job {name} {did} {place}, run {submission['runId']}.")
     if is_last:
-        called = program()
+        called, to = program(), at.flags
         options.note(
-            f"  {called} status {name} --ranks   how it goes\n  {called} logs {name} -f          what it writes"
+            f"  {called} status {name}{to} --ranks   how it goes\n  {called} logs {name}{to} -f          what it writes"
         )

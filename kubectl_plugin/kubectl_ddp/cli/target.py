@@ -60,13 +60,27 @@ def target(options: Options, job: str | None) -> tuple[Backend, str]:
     if job is not None:
         name = bare_name(job)
         return backend_for(options, name), name
-    found = jobs_of(places(options), options)
+    backends = places(options)
+    found = jobs_of(backends, options)
     if not found:
-        raise NotFound("There is no job here.", hint=f"'{program()} submit SCRIPT --local' runs one on this machine.")
+        raise no_job(backends, options)
     backend, newest = max(found, key=lambda one: str(one[1].job["metadata"].get("creationTimestamp", "")))
     name = str(newest.job["metadata"]["name"])
     options.note(f"Job {name} ({backend.where}), the newest.")
     return backend, name
+
+
+def no_job(backends: Sequence[Backend], options: Options) -> NotFound:
+    """That none is there, and where *there* is."""
+    looked = " or ".join(_place(backend, options) for backend in backends)
+    return NotFound(f"There is no job {looked}.", hint=f"'{program()} submit SCRIPT --local' runs one on this machine.")
+
+
+def _place(backend: Backend, options: Options) -> str:
+    if backend.where == "local":
+        return "on this machine"
+    named = f"namespace '{options.namespace}'" if options.namespace else "the namespace"
+    return f"in {'any namespace' if options.all_namespaces else named} of context '{backend.where}'"
 
 
 def bare_name(job: str) -> str:

@@ -138,3 +138,10 @@ def test_json_has_a_version_and_all_fields() -> None:
     item = document["items"][0]
     assert (item["kind"], item["state"], item["step"], item["progress"]) == ("JobState", "Running", 10, 0.1)
     assert item["ranks"][0]["pod"] == "digits-worker-0"
+
+
+def test_jobs_of_all_namespaces_are_told_apart_by_theirs_which_comes_first() -> None:
+    for wide in (False, True):
+        header, row = job_table([a_state()], NOW, wide=wide, namespaced=True).render(Style()).splitlines()
+        assert header.split()[:2] == ["NAMESPACE", "NAME"]
+        assert (header.split().count("NAMESPACE"), row.split()[1]) == (1, "digits")

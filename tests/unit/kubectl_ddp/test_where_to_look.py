@@ -86,3 +86,8 @@ def test_files_among_the_jobs_and_hidden_directories_are_no_jobs(environ: dict[s
 )
 def test_local_jobs_are_kept_where_xdg_says(state: str, directory: str) -> None:
     assert local_jobs_directory({"HOME": "/home/someone", "XDG_STATE_HOME": state}) == Path(directory)
+
+
+def test_a_command_that_is_to_be_typed_next_looks_at_the_same_place() -> None:
+    assert Where(local=True).flags == ""
+    assert Where(namespace="team", kubeconfig="my config").flags == " -n team --kubeconfig 'my config'"

@@ -159,7 +159,6 @@ def test_the_image_of_the_environment_is_the_default(
         ),
         (["train.py", "--set", "nodes=2"], "--set nodes=2: a job has no key 'nodes'. Did you mean 'nnodes'?"),
         (["train.py", "--preset", "fast"], "--preset: there is no preset 'fast'."),
-        (["nope.py"], "There is no script 'nope.py'."),
         (["."], "'.' is a directory, not a script."),
         (["-f", "bad.yaml"], "bad.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
         ([], "Nothing says what to run."),
@@ -336,3 +335,9 @@ def test_what_means_nothing_on_one_machine_is_said() -> None:
     assert len(told) == 2
     assert "secret/s" in told[0]
     assert "gang" in told[1]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_script_that_is_not_there_is_as_a_job_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [run(["render", *named]) for named in (["nope.py"], ["-f", "nope.yaml"])] == [3, 3]
+    assert capsys.readouterr().err.startswith("error: There is no script 'nope.py'.")

@@ -144,7 +144,7 @@ def test_the_loopback_is_right_where_all_nodes_are_on_this_machine(capsys: pytes
 @pytest.mark.parametrize(
     ("name", "text", "code", "sentence"),
     [
-        ("nope.py", None, 2, "There is no script 'nope.py'."),
+        ("nope.py", None, 3, "There is no script 'nope.py'."),
         ("nope.yaml", None, 3, "There is no file 'nope.yaml'."),
         ("notes.txt", "Monday: train", 2, "'notes.txt' is neither a Python script nor a manifest. lint reads scripts"),
         ("a.yaml", "a: [", 2, "a.yaml line 1 is no YAML: expected the node content"),
