@@ -23,6 +23,18 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """Where a job stands in a queue of Kueue's."""
+
+    name: str
+    """Of the LocalQueue."""
+    is_admitted: bool
+    """Whether Kueue has let it go; it may have to wait again."""
+    position: int | None = None
+    """Its place among those that wait for the same quota, from 1; ``None`` where it does not wait, or nobody tells."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One job at one moment."""
 
@@ -32,6 +44,8 @@ class Snapshot:
     """Pods of the workers and of the store, with their status; their labels tell which (``contract.Label.ROLE``)."""
     events: tuple[Object, ...] = ()
     """Events about the job and its pods, oldest first."""
+    queued: Queued | None = None
+    """Where it stands in a queue; ``None`` where it is in none."""
 
 
 class Backend(Protocol):

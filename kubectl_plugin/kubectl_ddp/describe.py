@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from kubectl_ddp.backend import Queued
 from kubectl_ddp.present import Style, bounds, duration, number, percent, state_cell
 from kubectl_ddp.state import JobState
 
@@ -33,6 +34,8 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Name", state.name
     yield "State", style.paint(cell.text, cell.color)
     yield "Reason", state.reason
+    if state.queue is not None:
+        yield "Queue", queue_place(state.queue)
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     nodes = state.nodes
     yield "Nodes", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
@@ -50,6 +53,18 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     if error is not None:
         who = f"rank {error.rank} on {error.pod}" if error.rank is not None else error.pod
         yield "First error", style.paint(f"{who}: {error.message}", "red")
+
+
+def queue_place(queue: Queued) -> str:
+    """Whether Kueue has let it go, and else how many are before it."""
+    if queue.is_admitted:
+        return f"{queue.name}, admitted"
+    if queue.position is None:
+        return f"{queue.name}, waits to be admitted"
+    before = queue.position - 1
+    return f"{queue.name}, waits to be admitted as number {queue.position}" + (
+        f", with {before} before it" if before else ", the next"
+    )
 
 
 def progress_text(state: JobState) -> str:

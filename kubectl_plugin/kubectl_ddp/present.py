@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kubectl_ddp.backend import Queued
 from kubectl_ddp.ranks import RankActivity, RankState
 from kubectl_ddp.state import JobState, Nodes, State
 
@@ -23,6 +24,7 @@ _STATE_COLORS: Final[Mapping[State, str]] = {
     State.STARTING: "yellow",
     State.RESTARTING: "yellow",
     State.PENDING: "yellow",
+    State.QUEUED: "yellow",
     State.SUSPENDED: "dim",
     State.DELETING: "dim",
     State.FAILED: "red",
@@ -142,19 +144,40 @@ def state_cell(state: State) -> Cell:
     return Cell(state, _STATE_COLORS[state])
 
 
+def queue_text(queue: Queued | None) -> str:
+    """Which queue a job is in, and where.
+
+    >>> [queue_text(each) for each in (None, Queued("team", True), Queued("team", False, 3))]
+    ['-', 'team', 'team #3']
+    """
+    if queue is None:
+        return NOTHING
+    return queue.name if queue.position is None else f"{queue.name} #{queue.position}"
+
+
 def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, namespaced: bool = False) -> Table:
-    """One row per job; ``namespaced`` puts the namespace first, where jobs of several may have one name."""
+    """One row per job, with its queue where one of them is in a queue.
+
+    ``namespaced`` puts the namespace first, where jobs of several may have one name.
+    """
+    has_queues = any(state.queue for state in states)
     header = [
         *(("NAMESPACE",) if namespaced else ()),
-        *("NAME", "STATE", "NODES", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "AGE", "WHERE"),
+        *("NAME", "STATE", *(("QUEUE",) if has_queues else ())),
+        *("NODES", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "AGE", "WHERE"),
         *(("NAMESPACE",) if wide and not namespaced else ()),
         *(("WORLD", "GENERATION", "LOSS", "REASON") if wide else ()),
     ]
-    return Table(header, [_job_row(state, now, wide=wide, namespaced=namespaced) for state in states])
+    rows: list[Sequence[Cell]] = []
+    for state in states:
+        space = [Cell(state.namespace or NOTHING)] if namespaced else []
+        queue = [Cell(queue_text(state.queue))] if has_queues else []
+        texts = _job_row(state, now, wide=wide, namespaced=namespaced)
+        rows.append([*space, Cell(state.name), state_cell(state.state), *queue, *map(Cell, texts)])
+    return Table(header, rows)
 
 
-def _job_row(state: JobState, now: float, *, wide: bool, namespaced: bool) -> list[Cell]:
-    space = [Cell(state.namespace or NOTHING)]
+def _job_row(state: JobState, now: float, *, wide: bool, namespaced: bool) -> list[str]:
     nodes = state.nodes
     wanted = f"{nodes.ready}/{nodes.desired}"
     texts = [
@@ -176,7 +199,7 @@ def _job_row(state: JobState, now: float, *, wide: bool, namespaced: bool) -> li
             number(state.loss),
             next(iter(reason.splitlines()), NOTHING),
         ]
-    return [*(space if namespaced else ()), Cell(state.name), state_cell(state.state), *map(Cell, texts)]
+    return texts
 
 
 def rank_table(state: JobState, now: float) -> Table:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ddp_trainer.contract import GroupState, Metric, MetricLabel
 from kubectl_ddp import evidence, roots
-from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.exposition import Samples
@@ -34,6 +34,8 @@ class State(StrEnum):
     RUNNING = "Running"
     RESTARTING = "Restarting"
     """It has trained, and its worker group is formed anew."""
+    QUEUED = "Queued"
+    """It waits in a queue of Kueue's; none of its pods is let go."""
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -91,6 +93,8 @@ class JobState:
     """Running worker pods that told nothing about themselves."""
     first_error: FirstError | None = None
     summary: dict[str, Any] | None = None
+    queue: Queued | None = None
+    """Where it stands in a queue of Kueue's."""
 
     @property
     def is_terminal(self) -> bool:
@@ -127,6 +131,7 @@ class _Facts:
     """Those that are true, by type."""
     is_deleting: bool
     is_to_be_suspended: bool
+    waits_in_queue: bool
     running_pods: int
     group_states: frozenset[str]
     has_restarted: bool
@@ -144,6 +149,7 @@ _DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
     (State.LOST, _Facts.is_lost),
     (State.SUCCEEDED, lambda facts: "Succeeded" in facts.conditions),
     (State.FAILED, lambda facts: "Failed" in facts.conditions),
+    (State.QUEUED, lambda facts: facts.waits_in_queue),
     # A job that was told to go on is not suspended, even if the operator has not heard of it yet.
     (State.SUSPENDED, lambda facts: "Suspended" in facts.conditions and facts.is_to_be_suspended),
     (State.RESTARTING, lambda facts: facts.is_forming() and facts.has_restarted),
@@ -174,7 +180,7 @@ def job_state(
     names = {str(pod["metadata"]["name"]) for pod in workers}
     told = {pod: said for pod, said in samples.items() if pod in names}
     counted = _restarts(told, workers)
-    facts = _facts(job, workers, told, counted)
+    facts = _facts(snapshot, workers, told, counted)
     state = next(state for state, holds in _DECISION if holds(facts))
     nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
     ranks = rank_states(told, nodes_of, before)
@@ -198,6 +204,7 @@ def job_state(
         silent=tuple(sorted(running - told.keys())),
         first_error=_first_error(state, job, workers),
         summary=done,
+        queue=snapshot.queued,
         **_progress(told, ranks, done),
     )
 
@@ -209,11 +216,15 @@ def _first_error(state: State, job: Object, workers: list[Object]) -> FirstError
     return evidence.first_error(workers) if state is State.RUNNING else evidence.explaining(job, workers)
 
 
-def _facts(job: Object, workers: list[Object], told: Mapping[str, Samples], counted: Mapping[str, int]) -> _Facts:
+def _facts(
+    snapshot: Snapshot, workers: list[Object], told: Mapping[str, Samples], counted: Mapping[str, int]
+) -> _Facts:
+    job, queue = snapshot.job, snapshot.queued
     return _Facts(
         conditions=roots.conditions(job),
         is_deleting="deletionTimestamp" in job["metadata"],
         is_to_be_suspended=roots.is_to_be_suspended(job),
+        waits_in_queue=queue is not None and not queue.is_admitted,
         running_pods=sum(_runs(pod) for pod in workers),
         group_states=frozenset(state for said in told.values() if (state := group_state(said))),
         has_restarted=any(counted.values()) or any(_status(pod).get("restartCount") for pod in workers),
@@ -305,6 +316,7 @@ _NO_REASON: Final[Mapping[State, str]] = {
     State.PENDING: "Its pods are not running yet.",
     State.STARTING: "Its pods run, and the ranks are finding one another.",
     State.RESTARTING: "Its worker group is formed anew.",
+    State.QUEUED: "It waits for quota.",
     State.DELETING: "It is being deleted.",
 }
 

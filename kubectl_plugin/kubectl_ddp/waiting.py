@@ -71,7 +71,7 @@ class Goal:
             case State.FAILED:
                 return state.state in {State.FAILED, State.LOST}
             case State.SUSPENDED:  # and its pods have ended, which is what one waits for
-                return state.state is State.SUSPENDED and state.nodes.ready == 0
+                return state.state in {State.SUSPENDED, State.QUEUED} and state.nodes.ready == 0
             case State.RUNNING:  # a short job may be through before we look
                 return state.state is State.SUCCEEDED or (state.state is State.RUNNING and not state.is_mute)
         return state.state is self.state

@@ -1,18 +1,20 @@
-"""Kueue's own controller decides about our jobs: it admits one, and the next of each engine waits behind it."""
+"""Kueue's own controller decides about our jobs: it admits one, lets others wait, and sends one back."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from kubectl_ddp import roots
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
-from tests.cluster.live_cluster import Json, Namespace, until
+from tests.cluster.live_cluster import Json, Namespace, Result, until
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
+PRIORITIES = "scheduling.k8s.io/v1"
 TINY = ("--nproc", "1", "--cpu", "60m", "--memory", "128Mi", "--shm", "16Mi", "--command", "sleep 3600")
 
 
@@ -31,12 +33,13 @@ def queue(space: Namespace) -> Iterator[str]:
                 "resourceGroups": [group],
             }
         },
-        ("WorkloadPriorityClass", "workloadpriorityclasses"): {"value": 1000},
+        ("PriorityClass", "priorityclasses"): {"value": 1000, "preemptionPolicy": "Never"},
     }
     with contextlib.ExitStack() as undo:
         for (kind, plural), item in specs.items():
-            path = collection(KUEUE, plural, None)
-            about = {"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name}}
+            version = PRIORITIES if kind == "PriorityClass" else KUEUE
+            path = collection(version, plural, None)
+            about = {"apiVersion": version, "kind": kind, "metadata": {"name": name}}
             try:
                 uid = space.api.create(path, {**about, **item})["metadata"]["uid"]
             except NotServed:
@@ -53,29 +56,46 @@ def queue(space: Namespace) -> Iterator[str]:
         yield "team"
 
 
-def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait(space: Namespace, queue: str) -> None:
-    def submit(name: str, engine: str) -> str:
-        words = ("--name", name, "--engine", engine, "--image", space.image, "--queue", queue, "--nnodes", "1")
-        return space.ddp("submit", *words, *TINY, environ={"KUBECTL_DDP_PREFLIGHT": ""}).ok().err
+def submit(space: Namespace, queue: str, name: str, engine: str, *words: str) -> Result:
+    job = ("--name", name, "--engine", engine, "--image", space.image, "--queue", queue, "--nnodes", "1")
+    return space.ddp("submit", *job, *words, *TINY, environ={"KUBECTL_DDP_PREFLIGHT": ""}).ok()
 
-    def admitted() -> dict[str, bool]:
-        found, _ = space.api.items(space.path(KUEUE, "workloads"))
-        return {
-            item["metadata"]["ownerReferences"][0]["name"]: any(
-                each["type"] == "Admitted" and each["status"] == "True"
-                for each in (item.get("status") or {}).get("conditions") or ()
-            )
-            for item in found
-        }
 
-    submit("first", "job")
-    until("that the first is admitted", lambda: admitted().get("first"))
-    for engine in roots.ROOTS:
-        submit(f"of-{engine}", engine)
+def jobs(space: Namespace) -> dict[str, Json]:
+    return {job["name"]: job for job in space.ddp("list", "-o", "json").ok().json["items"]}
+
+
+def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait_until_one_goes_before_them(
+    space: Namespace, queue: str
+) -> None:
+    submit(space, queue, "first", "job")
+    until("that the first is admitted", lambda: jobs(space)["first"]["queue"]["is_admitted"])
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda engine: submit(space, queue, f"of-{engine}", engine), roots.ROOTS))
     names = {f"of-{engine}" for engine in roots.ROOTS}
-    until("that the others are known to Kueue", lambda: names <= admitted().keys())
-    assert admitted() == {"first": True} | dict.fromkeys(names, False)
+
+    def places() -> dict[int, Json]:
+        return {place: job for job in jobs(space).values() if (place := job["queue"]["position"])}
+
+    waiting = until("that all others are in line", lambda: found if len(found := places()) == len(names) else None)
+    assert sorted(waiting) == [1, 2, 3, 4], "each counts once, though a TrainJob becomes a JobSet"
+    assert {job["name"] for job in waiting.values()} == names
+    assert {(job["state"], job["queue"]["is_admitted"]) for job in waiting.values()} == {("Queued", False)}
+    [line] = [line for line in space.ddp("list").out.splitlines() if line.split()[0] == waiting[2]["name"]]
+    assert "team #2" in line
+    assert "team, waits to be admitted as number 2, with 1 before it" in space.ddp("status", waiting[2]["name"]).out
+    assert "team, admitted" in space.ddp("status", "first").out
+
     told = space.ddp("preflight", "--image", space.image, "--queue", queue, "--engine", "job", *TINY).ok().out
-    assert f"4 jobs wait in the same queue; the next is {space.name}/of-pytorchjob." in told
+    assert f"4 jobs wait in the same queue; the next is {space.name}/{waiting[1]['name']}." in told
     never = space.ddp("preflight", "--image", space.image, "--queue", queue, "--nnodes", "2", *TINY)
     assert (never.code, "can never admit 2 nodes" in never.out) == (4, True)
+    free = space.ddp("capacity", "--queue", queue, "--cpu", "60m", "--memory", "128Mi", "-o", "json").ok().json
+    [shown] = free["queues"]
+    assert (shown["waiting"], free["largest"]) == (4, None)
+    assert {share["resource"]: (share["used"], share["quota"]) for share in shown["shares"]}["cpu"] == (0.06, 0.1)
+
+    submit(space, queue, "urgent", "job", "--priority", space.name)
+    until("that the urgent job is admitted", lambda: jobs(space)["urgent"]["queue"]["is_admitted"])
+    until("that the first is in line again", lambda: jobs(space)["first"]["queue"]["position"])
+    assert jobs(space)["first"]["state"] == "Queued"

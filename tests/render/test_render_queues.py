@@ -41,6 +41,11 @@ def test_a_job_in_kueues_queue_begins_suspended_since_kueue_lets_it_go(engine: E
     assert not roots.is_to_be_suspended(roots.root_of(rendered(engine=engine)))
 
 
+def test_the_jobset_that_a_trainjob_becomes_is_in_no_queue_or_kueue_would_count_the_job_twice() -> None:
+    [runtime] = [item for item in rendered(engine=Engine.TRAINJOB, queue="team") if item["kind"] == "TrainingRuntime"]
+    assert "metadata" not in runtime["spec"]["template"]
+
+
 def test_kueue_may_begin_an_elastic_indexed_job_with_the_least_number_of_nodes() -> None:
     partial = {"kueue.x-k8s.io/job-min-parallelism": "2", "kueue.x-k8s.io/job-completions-equal-parallelism": "true"}
     annotations = roots.root_of(rendered(engine=Engine.JOB, queue="team"))["metadata"]["annotations"]

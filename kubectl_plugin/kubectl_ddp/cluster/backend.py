@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import Label, Port, PortName
@@ -18,15 +19,17 @@ from kubectl_ddp.cluster.aside import Aside
 from kubectl_ddp.cluster.connection import Connection, connect
 from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.podlogs import PodLogs, main_container
+from kubectl_ddp.cluster.positions import positions
 from kubectl_ddp.cluster.reflector import Reflector
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.remains import delete_remains
 from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.cluster.servers import api_servers
 from kubectl_ddp.cluster.slim import slim_pod, without_managers
-from kubectl_ddp.cluster.submission import QUEUE, Submission
+from kubectl_ddp.cluster.submission import Submission
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.program import program
+from kubectl_ddp.queued import KUEUE_QUEUE, queued
 
 if TYPE_CHECKING:
     from kubectl_ddp.capacity.model import Stock
@@ -87,7 +90,8 @@ class ClusterBackend:
             jobs = self._all(namespace)
             by_run = _by_run(pods.result() if jobs else ())
         jobs.sort(key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
-        return [Snapshot(job, _in_order(by_run.get(_run_of(job), ()))) for job in jobs]
+        places = positions(self._api, jobs)
+        return [Snapshot(job, _in_order(by_run.get(_run_of(job), ())), queued=queued(job, places)) for job in jobs]
 
     def facts(self) -> Facts:
         """What the cluster is, of that which decides how a job is rendered."""
@@ -112,7 +116,8 @@ class ClusterBackend:
         mine = f"{Label.JOB}={name}"
         with Aside(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
             job = self._ours(name)
-            return _snapshot(job, pods.result(), self._events(name) if events else ())
+            found = _snapshot(job, pods.result(), self._events(name) if events else ())
+            return replace(found, queued=queued(job, positions(self._api, [job])))
 
     def _events(self, name: str) -> list[Object]:
         """Events about what is named as the job and its pods are; no selector of the API server's can say that."""
@@ -255,7 +260,7 @@ class ClusterBackend:
                 f"A {kind.kind} such as '{name}' cannot be scaled while it runs.",
                 hint="Submit it again with other --nnodes, or with --engine pytorchjob or job.",
             )
-        if QUEUE in job["metadata"]["labels"]:
+        if KUEUE_QUEUE in job["metadata"]["labels"]:
             raise UsageError(
                 f"Job '{name}' is in a queue of Kueue's, which stops a job that is scaled while it runs.",
                 hint="Submit it again with other --nnodes.",
@@ -413,7 +418,7 @@ def _snapshot(job: Object, pods: Sequence[Object], events: Sequence[Object]) -> 
     mine = _pods_of(job, pods)
     uids = {each["metadata"]["uid"] for each in (job, *mine)}
     about = [event for event in events if event["involvedObject"].get("uid") in uids]
-    return Snapshot(job, mine, tuple(sorted(about, key=_moment)))
+    return Snapshot(job, mine, tuple(sorted(about, key=_moment)), queued(job))
 
 
 def _moment(event: Object) -> str:

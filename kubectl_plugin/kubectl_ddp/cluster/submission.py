@@ -28,15 +28,13 @@ from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection, not_served
 from kubectl_ddp.errors import DdpError, NameTaken, NotFound, UsageError
 from kubectl_ddp.program import program
+from kubectl_ddp.queued import KUEUE_QUEUE
 
 INCOMPLETE: Final = f"{GROUP}/incomplete"
 """Annotation of a root whose submission has not reached its end."""
 
 OPTIONAL: Final[Mapping[str, str]] = {"PodMonitor": "Prometheus will not find the job by itself"}
 """Kinds that a job can do without, and what it then lacks."""
-
-QUEUE: Final = "kueue.x-k8s.io/queue-name"
-"""Label by which Kueue knows what it decides about."""
 
 TRIES: Final = 20
 """How often a name is asked for that only a deleted job's remains still have; the cluster collects them in a moment."""
@@ -126,7 +124,7 @@ class Submission:
         root = deepcopy(self._root)
         root["metadata"].setdefault("annotations", {})[INCOMPLETE] = "true"
         roots.put(root, self._kind.suspend, value=True)
-        root["metadata"]["labels"].pop(QUEUE, None)
+        root["metadata"]["labels"].pop(KUEUE_QUEUE, None)
         for tried in range(TRIES):
             self._sleep(PAUSE_SECONDS if tried > 1 else 0)
             if not self._is_ready_for_root():
@@ -209,7 +207,7 @@ class Submission:
             if item["kind"] == "Job":
                 self._api.merge(self._path(item), {"spec": {"suspend": item["spec"].get("suspend", False)}})
         labels = self._root["metadata"]["labels"]
-        queue = {"labels": {QUEUE: labels[QUEUE]}} if QUEUE in labels else {}
+        queue = {"labels": {KUEUE_QUEUE: labels[KUEUE_QUEUE]}} if KUEUE_QUEUE in labels else {}
         patch: Object = {"metadata": {"uid": root["metadata"]["uid"], "annotations": {INCOMPLETE: None}, **queue}}
         roots.put(patch, self._kind.suspend, roots.is_to_be_suspended(self._root))
         self._api.merge(self._path(root), patch)

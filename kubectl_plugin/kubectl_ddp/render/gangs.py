@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.machines import Placement
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import SCHEDULERS, is_kueues
 
-KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 KAI_QUEUE: Final = "kai.scheduler/queue"
 
 Texts = Mapping[str, str]
@@ -25,6 +25,8 @@ class Together:
     """Of the object that the queue or the scheduler looks at."""
     annotations: Texts = field(default_factory=dict)
     """Of the same object."""
+    is_roots_alone: bool = False
+    """Whether what an operator makes of the root must go without: whoever looks would see two jobs."""
     pod_labels: Texts = field(default_factory=dict)
     pod_annotations: Texts = field(default_factory=dict)
     template: str | None = None
@@ -58,6 +60,7 @@ def _kueue(spec: JobSpec, engine: Engine) -> Together:
         labels={KUEUE_QUEUE: str(spec.queue)},
         annotations=partial if engine is Engine.JOB and spec.nnodes.is_elastic else {},
         pod_annotations=_kueue_topology(spec) if spec.gang is Gang.KUEUE else {},
+        is_roots_alone=True,
     )
 
 

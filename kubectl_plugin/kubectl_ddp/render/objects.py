@@ -123,7 +123,9 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict
             "annotations": annotations | together.annotations,
         },
         "names": pod.names(spec),
-        "set_metadata": {"labels": together.labels, "annotations": together.annotations},
+        "set_metadata": None
+        if together.is_roots_alone
+        else {"labels": together.labels, "annotations": together.annotations},
         "selector": selector,
         "labels": labels,
         "container": RENDERINGS[engine].container,

@@ -11,7 +11,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import stores, workers
-from kubectl_ddp.render.gangs import KUEUE_QUEUE
+from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.scrape import scrape
 from kubectl_ddp.state import job_state
 from kubectl_ddp.surroundings import Around, Surroundings

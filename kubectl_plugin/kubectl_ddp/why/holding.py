@@ -10,7 +10,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.operators import OPERATORS
 from kubectl_ddp.program import program
-from kubectl_ddp.render.gangs import KUEUE_QUEUE
+from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.facts import Facts, has_label, line_of, said
 from kubectl_ddp.why.model import Cause, Finding

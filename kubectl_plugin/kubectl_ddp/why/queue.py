@@ -11,7 +11,7 @@ from typing import Final
 from kubectl_ddp.backend import Object
 from kubectl_ddp.operators import KUEUE
 from kubectl_ddp.program import program
-from kubectl_ddp.render.gangs import KUEUE_QUEUE
+from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.facts import Facts, condition_of, has_label, line_of
 from kubectl_ddp.why.holding import PATIENCE_SECONDS, state_of

@@ -9,8 +9,8 @@ import pytest
 
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.exposition import parse
+from kubectl_ddp.queued import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.ranks import RankActivity
-from kubectl_ddp.render.gangs import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.state import job_state
 from kubectl_ddp.surroundings import Around, Surroundings
 from kubectl_ddp.why.chain import CHECKS, findings

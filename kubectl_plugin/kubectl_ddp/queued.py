@@ -1,0 +1,68 @@
+"""Where a job stands in a queue of Kueue's: pure, from the job and from what Kueue tells of those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object, Queued
+
+KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""Label by which Kueue knows what it decides about."""
+
+OVER: Final = frozenset({"Succeeded", "Failed"})
+
+Place = tuple[str, str]
+"""Namespace and name of a LocalQueue."""
+
+
+def queued(job: Object, positions: Mapping[str, int] | None = None) -> Queued | None:
+    """The queue that a job is in; ``None`` when it is in none.
+
+    Args:
+        job: the root object.
+        positions: uid of a root → its place in line, from 1, of those that wait.
+    """
+    name = (job["metadata"].get("labels") or {}).get(KUEUE_QUEUE)
+    if not name:
+        return None
+    waits = roots.is_to_be_suspended(job) and not OVER & roots.conditions(job).keys()
+    position = (positions or {}).get(str(job["metadata"].get("uid"))) if waits else None
+    return Queued(str(name), is_admitted=not waits, position=position)
+
+
+def queues_of(jobs: Iterable[Object]) -> list[Place]:
+    """The queues in which some of these jobs wait."""
+    found = ((job["metadata"].get("namespace", ""), at) for job in jobs if (at := queued(job)) and not at.is_admitted)
+    return list(dict.fromkeys((str(namespace), at.name) for namespace, at in found))
+
+
+def told(summary: Object) -> dict[str, int]:
+    """Places in line as Kueue's visibility API tells them: those in the ClusterQueue, which decides who is next."""
+    return {
+        uid: int(item.get("positionInClusterQueue", 0)) + 1
+        for item in summary.get("items") or ()
+        if (uid := _root_of(item))
+    }
+
+
+def reckoned(workloads: Sequence[Object], queue: str) -> dict[str, int]:
+    """The same for one LocalQueue without that API, in the order in which Kueue takes them: priority, then age."""
+    waiting = [
+        each
+        for each in workloads
+        if each["spec"].get("queueName") == queue and each["spec"].get("active", True) and not _is_settled(each)
+    ]
+    waiting.sort(key=lambda each: (-int(each["spec"].get("priority") or 0), each["metadata"]["creationTimestamp"]))
+    return {uid: number for number, each in enumerate(waiting, 1) if (uid := _root_of(each))}
+
+
+def _is_settled(workload: Object) -> bool:
+    conditions = (workload.get("status") or {}).get("conditions") or ()
+    return any(each["type"] in {"QuotaReserved", "Finished"} and each["status"] == "True" for each in conditions)
+
+
+def _root_of(workload: Object) -> str:
+    owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
+    return str(owners[0].get("uid", ""))

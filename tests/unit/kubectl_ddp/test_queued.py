@@ -1,0 +1,142 @@
+"""Where a job stands in a queue of Kueue's, and what it costs to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_trainer.contract import Label
+from kubectl_ddp.backend import Object, Queued
+from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.describe import queue_place
+from kubectl_ddp.present import Style, job_table
+from kubectl_ddp.queued import KUEUE_QUEUE, queued, reckoned, told
+from kubectl_ddp.state import State, job_state
+from tests import kube_objects
+from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/team/localqueues/lab/pendingworkloads"
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"
+
+
+def a_job(name: str = "digits", *, queue: str = "lab", waits: bool = True, over: str = "") -> Object:
+    labels = {Label.JOB: name, Label.RUN_ID: "run1"} | ({KUEUE_QUEUE: queue} if queue else {})
+    made = kube_objects.job("Suspended" if waits else over or "Running", run_policy={"suspend": waits})
+    return made | {"metadata": {"name": name, "labels": labels, "creationTimestamp": kube_objects.CREATED}}
+
+
+def a_workload(
+    uid: str, *, priority: int = 0, second: int = 0, holds: str = "", queue: str = "lab", **spec: Any
+) -> Object:
+    return {
+        "metadata": {"creationTimestamp": f"2026-01-01T00:00:0{second}Z", "ownerReferences": [{"uid": uid}]},
+        "spec": {"queueName": queue, "priority": priority, **spec},
+        "status": {"conditions": [{"type": holds, "status": "True"}] if holds else []},
+    }
+
+
+def test_a_job_without_a_queue_is_in_none() -> None:
+    assert queued(a_job(queue="")) is None
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (a_job(), Queued("lab", is_admitted=False, position=2)),
+        (a_job(waits=False), Queued("lab", is_admitted=True)),
+        (a_job(waits=False, over="Succeeded"), Queued("lab", is_admitted=True)),
+    ],
+)
+def test_a_job_waits_for_as_long_as_kueue_holds_it_back(job: Object, expected: Queued) -> None:
+    job["metadata"]["uid"] = "u1"
+    assert queued(job, {"u1": 2, "u2": 1}) == expected
+
+
+def test_a_job_that_waits_in_a_queue_is_queued_and_not_suspended() -> None:
+    job = a_job()
+    found = kube_objects.snapshot(job)
+    assert job_state(found, {}).state is State.SUSPENDED, "without a word about the queue"
+    state = job_state(type(found)(job, (), queued=queued(job)), {})
+    assert (state.state, state.reason, state.is_terminal) == (State.QUEUED, "It waits for quota.", False)
+
+
+def test_places_are_those_of_the_quota_and_count_from_one() -> None:
+    items = [
+        {"metadata": {"ownerReferences": [{"uid": "u1"}]}, "positionInClusterQueue": 4, "positionInLocalQueue": 0},
+        {"metadata": {}, "positionInClusterQueue": 5},
+    ]
+    assert told({"items": items}) == {"u1": 5}
+
+
+def test_without_the_api_that_tells_it_the_order_is_by_priority_and_age() -> None:
+    workloads = [
+        a_workload("late", second=3),
+        a_workload("early", second=1),
+        a_workload("urgent", priority=5, second=9),
+        a_workload("runs", holds="QuotaReserved"),
+        a_workload("over", holds="Finished"),
+        a_workload("stopped", active=False),
+        a_workload("elsewhere", queue="other"),
+    ]
+    assert reckoned(workloads, "lab") == {"urgent": 1, "early": 2, "late": 3}
+
+
+def test_a_list_has_a_column_for_queues_only_where_one_is_used() -> None:
+    job = a_job()
+    job["metadata"]["uid"] = "u1"
+    plain = job_state(kube_objects.snapshot(a_job(queue="")), {})
+    waits = job_state(type(kube_objects.snapshot(job))(job, (), queued=queued(job, {"u1": 3})), {})
+    assert "QUEUE" not in job_table([plain], 0).render(Style())
+    head, first, second = job_table([plain, waits], 0).render(Style()).splitlines()
+    assert head.split()[:4] == ["NAME", "STATE", "QUEUE", "NODES"]
+    assert (first.split()[2], second.split()[2:4]) == ("-", ["lab", "#3"])
+
+
+@pytest.mark.parametrize(
+    ("queue", "words"),
+    [
+        (Queued("lab", is_admitted=True), "lab, admitted"),
+        (Queued("lab", is_admitted=False), "lab, waits to be admitted"),
+        (Queued("lab", is_admitted=False, position=1), "lab, waits to be admitted as number 1, the next"),
+        (Queued("lab", is_admitted=False, position=3), "lab, waits to be admitted as number 3, with 2 before it"),
+    ],
+)
+def test_status_says_how_many_are_before_it(queue: Queued, words: str) -> None:
+    assert queue_place(queue) == words
+
+
+@pytest.mark.parametrize("jobs", [[a_job(queue="")], [a_job(waits=False)]])
+def test_nothing_more_is_asked_where_no_job_waits_in_a_queue(jobs: list[Object], tmp_path: Path) -> None:
+    with serving(ApiServer()) as server:
+        backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+        for job in jobs:
+            server.put(f"{JOBS}/{job['metadata']['name']}", job)
+        [found] = backend.jobs()
+        assert backend.job("digits", events=False).queued == found.queued
+        assert not [path for path in server.asked("GET") if "kueue" in path]
+
+
+@pytest.mark.parametrize("may_ask", [True, False])
+def test_one_request_per_queue_tells_the_places_of_all_its_jobs(tmp_path: Path, *, may_ask: bool) -> None:
+    with serving(ApiServer({**GROUPS, "/apis/kueue.x-k8s.io/v1beta2": {"Workload": "workloads"}})) as server:
+        backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+        uids = [server.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("one", "two")]
+        items = [
+            {"metadata": {"ownerReferences": [{"uid": uid}]}, "positionInClusterQueue": at}
+            for at, uid in enumerate(reversed(uids))
+        ]
+        answer = Answer(200, {"items": items}) if may_ask else Answer(403, status(403, "Forbidden", "no"))
+        server.next(f"GET {VISIBLE}", answer)
+        for at, uid in enumerate(reversed(uids)):
+            server.put(f"{WORKLOADS}/w{at}", a_workload(uid, second=at))
+        found = {one.job["metadata"]["name"]: one.queued for one in backend.jobs()}
+        assert found == {
+            "two": Queued("lab", is_admitted=False, position=1),
+            "one": Queued("lab", is_admitted=False, position=2),
+        }
+        asked = [path.partition("?")[0] for path in server.asked("GET") if "kueue" in path]
+        assert asked == ([VISIBLE] if may_ask else [VISIBLE, WORKLOADS])
