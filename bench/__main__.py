@@ -82,7 +82,9 @@ def run(name: str, options: Options) -> int:
     """Take one measurement and print it; 1 where a bar does not hold."""
     begun = time.monotonic()
     with stdout_kept_clean():
-        report = load(name).measure(options)
+        measurement = load(name)
+        options.parts(getattr(measurement, "PARTS", ()))  # before it takes its time
+        report = measurement.measure(options)
     for bar in report.bars:
         options.progress(f"{'holds' if bar.holds else 'FAILS'}: {bar.what}: {bar.figure:.4g} (bar {bar.bar:.4g})")
     print(as_json(name, report, options, time.monotonic() - begun), flush=True)
@@ -103,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _options(arguments: argparse.Namespace) -> Options:
-    only = frozenset(filter(None, arguments.only.split(",")))
+    only = frozenset(filter(None, map(str.strip, arguments.only.split(","))))
     return Options(quick=arguments.quick, seed=arguments.seed, only=only)
 
 

@@ -2,8 +2,7 @@
 
 Two programs: the reference trainer, which tells its sections, and a plain DDP script that knows nothing of us. Stock
 torchrun runs the script beside them, and is watched for as long as ours took to train again, or a minute where ours are
-left out. ``HANG_PARTS`` names some of script, trainer and stock, with commas; ``HANG_ROUNDS`` sets another number of
-rounds than 20.
+left out. ``--only`` names some of script, trainer and stock; ``HANG_ROUNDS`` sets another number of rounds than 20.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from bench._zygotes import children
-from bench.harness import CannotMeasure, Options, Report, chosen
+from bench.harness import CannotMeasure, Options, Report
 
 SUMMARY = "share of hanging ranks that are named rightly, and how soon, for our trainer and for a plain DDP script"
 
@@ -53,6 +52,7 @@ PROGRAMS: Final = {
         *("--shards", str(NPROC), "--evaluate-every", "1000000", "--timeout-seconds", "600"),
     ],
 }
+PARTS: Final = (*PROGRAMS, "stock")
 NAMED: Final = re.compile(r"hang: (?P<what>rank (?P<rank>\d+) on .* for [\d.]+ s) \(limit (?P<limit>[\d.]+) s\)")
 
 
@@ -179,7 +179,7 @@ def stock_names_anybody(kind: str, seconds: float) -> bool:
 def measure(options: Options) -> Report:
     """Both programs, and stock torchrun on the script."""
     report = Report()
-    parts = chosen(os.environ.get("HANG_PARTS", ""), (*PROGRAMS, "stock"))
+    parts = options.parts(PARTS)
     slowest = 0.0
     for program in (program for program in PROGRAMS if program in parts):
         for kind, tally in measure_program(program, options).items():

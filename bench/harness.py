@@ -35,7 +35,7 @@ class Options:
     seed: int = 0
     """Feeds ``random``; the same seed gives the same order of turns and the same schedules."""
     only: frozenset[str] = frozenset()
-    """Parts that are wanted, of a measurement that has parts; all of them when empty."""
+    """Parts that are wanted, of a measurement that names its ``PARTS``; all of them when empty."""
     progress: Callable[[str], None] = _to_stderr
     """Takes one line for the person who waits."""
     random: random.Random = field(init=False)
@@ -44,9 +44,18 @@ class Options:
     def __post_init__(self) -> None:
         object.__setattr__(self, "random", random.Random(self.seed))
 
-    def wants(self, part: str) -> bool:
-        """Whether a part is to be measured."""
-        return not self.only or part in self.only
+    def parts(self, known: Sequence[str]) -> list[str]:
+        """The parts of a measurement that are wanted, in its own order.
+
+        Raises:
+            CannotMeasure: one that is wanted is not known.
+
+        >>> Options(only=frozenset({"c", "a"})).parts(["a", "b", "c"]), Options().parts(["a", "b"])
+        (['a', 'c'], ['a', 'b'])
+        """
+        if strange := sorted(self.only.difference(known)):
+            raise CannotMeasure(f"There is no part {', '.join(strange)}; there are {', '.join(known) or 'none'}.")
+        return [name for name in known if not self.only or name in self.only]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,21 +159,6 @@ def interleaved(arms: Mapping[str, Callable[[], float]], *, rounds: int, options
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
     """Round by round, how many times the denominator the numerator is; infinite where the denominator is 0."""
     return [a / b if b else math.inf for a, b in zip(numerators, denominators, strict=True)]
-
-
-def chosen(words: str, known: Sequence[str]) -> list[str]:
-    """The parts of a measurement that a list with commas names, in their own order; all where it names none.
-
-    Raises:
-        CannotMeasure: there is no such part.
-
-    >>> chosen("c, a", ["a", "b", "c"]), chosen("", ["a", "b"])
-    (['a', 'c'], ['a', 'b'])
-    """
-    asked = {word.strip() for word in words.split(",") if word.strip()} or set(known)
-    if strange := sorted(asked - set(known)):
-        raise CannotMeasure(f"There is no part {', '.join(strange)}; there are {', '.join(known)}.")
-    return [name for name in known if name in asked]
 
 
 def machine() -> dict[str, str | int | float]:

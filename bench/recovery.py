@@ -4,7 +4,7 @@ Ours is a local job of the reference trainer, watched through the metrics of its
 every rank of the world it should have has committed a step after the fault. Stock torchrun runs a plain DDP script that
 saves after every step, with restarts allowed, and is watched through the script's own log.
 
-``RECOVERY_PARTS`` names some of the faults, with commas, where all of them take too long at once.
+``--only`` names some of the faults, with commas, where all of them take too long at once.
 
 What survivors go through, whose processes outlive their group, is :mod:`bench._reform`'s: two agents and no engine.
 torchft takes part where it is installed. ``pip download torchft`` finds version 0.2.0 with a wheel for Linux; it needs
@@ -29,7 +29,7 @@ from bench._agents import GIVEN_UP
 from bench._jobs import POLL_SECONDS, LocalJobs, Rank, all_stepped
 from bench._torchrun import OURS, Torchrun, torchrun
 from bench._zygotes import children, has_ready_zygote
-from bench.harness import CannotMeasure, Options, Report, chosen
+from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.contract import Role
 
 SUMMARY = "seconds from a killed worker, a lost node, a scale-up or a lost store to the next committed step"
@@ -228,12 +228,13 @@ CASES: Final = {
     "store_killed": (store_killed, 12.0),
 }
 """Fault, and the most seconds that its median may take."""
+PARTS: Final = (*CASES, *_reform.PARTS)
 
 
 def measure(options: Options) -> Report:
     """Every fault on both launchers."""
     report = Report()
-    parts = chosen(os.environ.get("RECOVERY_PARTS", ""), (*CASES, *_reform.PARTS))
+    parts = options.parts(PARTS)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         for name, (case, bar) in ((name, CASES[name]) for name in parts if name in CASES):
             jobs = LocalJobs(Path(directory) / name)

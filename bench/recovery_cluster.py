@@ -220,12 +220,12 @@ PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]]
     "ours-stores": (Ours, stores),
     "stock-stores": (Stock, stores),
 }
-"""What ``--only`` names."""
 NEED_MACHINES: Final = frozenset({machines, stores})
 
 
 def measure(options: Options) -> Report:
     """Every part on both, or those that were asked for."""
+    wanted = {name: PARTS[name] for name in options.parts(tuple(PARTS))}
     image = runs.image()
     try:
         api = Api(connect())
@@ -235,9 +235,7 @@ def measure(options: Options) -> Report:
     report = Report()
     with hands(api, image) as them:
         bench = Bench(api, ClusterBackend(), them, image, options)
-        for name, (kind, part) in PARTS.items():
-            if not options.wants(name):
-                continue
+        for name, (kind, part) in wanted.items():
             if part in NEED_MACHINES and node_command() is None:
                 options.progress(f"{name}: left out, since no command takes machines down here")
                 continue

@@ -1,7 +1,7 @@
 """One random fault after another on a job of four ranks, with nobody who helps; the same faults on stock torchrun.
 
 Every ten seconds for ten minutes (``STORM_FAULTS`` sets another number, as 2000) something befalls a random rank, the
-store or an agent. ``STORM_PARTS=ours`` leaves stock torchrun out, and ``stock`` ours. Ours trains at the level
+store or an agent. ``--only ours`` leaves stock torchrun out, and ``stock`` ours. Ours trains at the level
 ``exact``, so that what the storm did to it can be told by its bits: at the end, a single process does as many steps
 undisturbed, and must come to the same weights and optimizer. A lost or a repeated sample would show there, and is
 counted by the run's ledger besides.
@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 from bench._jobs import ROOT, LocalJobs, Rank, all_stepped
 from bench._torchrun import Torchrun, torchrun
 from bench._zygotes import children
-from bench.harness import CannotMeasure, Options, Report, chosen
+from bench.harness import CannotMeasure, Options, Report
 from bench.scripts.storm_faults import ORDERS, VARIABLE
 from ddp_trainer.contract import Env, Role
 from ddp_trainer.train.checkpoint import Checkpoint, directories, read, unpack
@@ -43,6 +43,7 @@ STOCK_FAULTS: Final = 12
 """Stock torchrun seldom outlives the first; more of them would only take time."""
 PATIENCE_SECONDS: Final = 60.0
 NAME: Final = "storm"
+PARTS: Final = ("ours", "stock")
 NODES: Final = 2
 NPROC: Final = 2
 HANGS: Final = ("--env", f"{Env.ON_HANG}=act", "--env", f"{Env.HANG_FLOOR}=2")
@@ -228,7 +229,7 @@ def measure(options: Options) -> Report:
     """Ours, then stock torchrun."""
     report = Report()
     faults = int(os.environ.get("STORM_FAULTS", "6" if options.quick else "60"))
-    parts = chosen(os.environ.get("STORM_PARTS", ""), ("ours", "stock"))
+    parts = options.parts(PARTS)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         if "ours" in parts:
             _measure_ours(Path(directory) / "ours", faults, report, options)

@@ -105,3 +105,19 @@ def test_an_unknown_name_exits_2_with_the_name_that_was_meant() -> None:
     assert done.returncode == 2
     assert done.stderr == "bench: no measurement is named 'metrcs': did you mean 'metrics'?\n"
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("measurement", "sentence"),
+    [("storm", "There is no part ourz; there are ours, stock."), ("cli", "There is no part ourz; there are none.")],
+)
+def test_a_part_that_a_measurement_does_not_have_is_told_before_anything_is_measured(
+    measurement: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([measurement, "--only", "ours, ourz" if measurement == "storm" else "ourz"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_parts_that_are_asked_for_come_in_the_measurements_own_order() -> None:
+    assert Options(only=frozenset({"c", "a"})).parts(["a", "b", "c"]) == ["a", "c"]
+    assert Options().parts(["a", "b"]) == ["a", "b"]
