@@ -346,7 +346,8 @@ class Core:
     def _stop_for_next(self, *, graceful: bool) -> list[Action]:
         if self.state is State.DONE or self.state is State.RUNNING:
             return self._stop(graceful=graceful)
-        if self.state is State.STOPPING and self._is_graceful and not graceful:
+        # Those that only save yet are stuck in nothing: what hurries the others must not tear their checkpoint.
+        if self.state is State.STOPPING and self._is_graceful and not graceful and self._busy:
             self._is_graceful = False
             hurry: list[Action] = [RegroupWorkers(frozenset(self._able & self._busy), graceful=False)]
             return [*(hurry if self._able & self._busy else []), Arm(Timer.KILL, self._hurry)]

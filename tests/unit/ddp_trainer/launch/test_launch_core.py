@@ -414,3 +414,12 @@ def test_a_node_that_is_ready_by_the_time_it_is_asked_to_get_ready_joins_again()
     core.left(1, a_failure(4))
     core.join(5001)
     assert core.told(Prepare()) == [Send(Join(port=5001, is_prepared=True))]
+
+
+def test_a_worker_that_was_told_to_end_itself_has_its_time_to_save_whatever_the_store_says_of_the_others() -> None:
+    core = able(running(), 0, 1)
+    asked = a_failure(4, exit_code=Exit.TERMINATED)
+    core.left(0, asked, stays=False)
+    core.left(1, asked)
+    assert core.told(Stop(graceful=False)) == []
+    assert core.exited(0, asked) == [Disarm(Timer.KILL), Rejoin()]
