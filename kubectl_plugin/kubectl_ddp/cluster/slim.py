@@ -12,7 +12,16 @@ from typing import Any, Final
 from kubectl_ddp.backend import Object
 
 METADATA: Final = ("name", "namespace", "uid", "labels", "annotations", "creationTimestamp", "deletionTimestamp")
-SPEC: Final = ("nodeName", "nodeSelector", "priority", "priorityClassName", "restartPolicy", "schedulerName")
+SPEC: Final = (
+    "nodeName",
+    "nodeSelector",
+    "priority",
+    "priorityClassName",
+    "restartPolicy",
+    "schedulerName",
+    "overhead",
+    "resources",
+)
 CONTAINER: Final = ("name", "ports", "resources", "restartPolicy")
 STATUS: Final = ("phase", "reason", "message", "conditions", "podIP", "startTime")
 CONTAINER_STATUSES: Final = ("initContainerStatuses", "containerStatuses")

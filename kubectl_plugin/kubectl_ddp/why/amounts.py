@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp.backend import Object
+from kubectl_ddp.checks.amounts import requests_of
 from kubectl_ddp.spec.quantity import BadValue
 
 _SUFFIXES: Final = {
@@ -32,15 +33,8 @@ def amount(text: str) -> float:
 
 
 def asked(pod: Object) -> dict[str, float]:
-    """What the containers of a pod ask for together, by resource; what cannot be read counts as nothing."""
-    total: dict[str, float] = {}
-    for container in pod["spec"].get("containers") or ():
-        for name, text in ((container.get("resources") or {}).get("requests") or {}).items():
-            try:
-                total[name] = total.get(name, 0.0) + amount(str(text))
-            except BadValue:
-                continue
-    return total
+    """What a pod takes of its node, by resource, as the scheduler counts: with sidecars, overhead, and one pod."""
+    return {name: wanted / 1000 for name, wanted in requests_of({"containers": (), **pod["spec"]}).items()}
 
 
 def free(name: str, value: float) -> str:

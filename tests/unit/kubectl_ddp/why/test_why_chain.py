@@ -139,12 +139,16 @@ def test_each_node_is_told_with_its_own_reason() -> None:
         return {
             "metadata": {"name": name},
             "spec": spec,
-            "status": {"allocatable": {"cpu": "2"}, "conditions": ready},
+            "status": {"allocatable": {"cpu": "2", "pods": "110"}, "conditions": ready},
         }
 
     other = {
         "metadata": {"name": "other"},
-        "spec": {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "1"}}}]},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"resources": {"requests": {"cpu": "1"}}}],
+            "initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"cpu": "200m"}}}],
+        },
     }
     around = {
         Around.NODES: (node("n1"), node("n2", taints=[{"key": "dedicated", "value": "x", "effect": "NoSchedule"}])),
@@ -152,7 +156,7 @@ def test_each_node_is_told_with_its_own_reason() -> None:
     }
     found = first(facts(job("Created"), wants, around=around))
     assert found.cause is Cause.UNSCHEDULABLE
-    assert "n1: cpu: asks 1500m, has 1 free of 2" in found.evidence
+    assert "n1: cpu: asks 1500m, has 800m free of 2" in found.evidence
     assert "n2: taint dedicated=x:NoSchedule" in found.evidence
 
 
