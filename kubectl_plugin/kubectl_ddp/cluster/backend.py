@@ -300,7 +300,10 @@ class ClusterBackend:
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _all(self, namespace: str | None) -> list[Object]:
-        """Every root object of ours. Raises what the first kind is refused with, when every kind that is served is."""
+        """Every root object of ours; of a kind that may not be listed a notice.
+
+        Raises what the first kind is refused with, when no job is found among the others.
+        """
         found: list[Object] = []
         refusals: list[Forbidden] = []
         for kind in roots.ROOTS.values():
@@ -314,6 +317,8 @@ class ClusterBackend:
             found += [job for item in items if _is_ours(job := _whole(kind, item))]
         if refusals and not found:
             raise refusals[0]
+        for refused in refusals:  # else a job that runs would seem not to be there
+            self._notice(f"warning: {refused.message}")
         return found
 
     def _ours(self, name: str) -> Object:

@@ -81,6 +81,19 @@ def test_a_job_can_be_read_without_the_right_to_read_events(server: ApiServer, b
     assert backend.job("digits").events == ()
 
 
+def test_a_list_names_the_kinds_that_may_not_be_listed(server: ApiServer, tmp_path: Path) -> None:
+    told: list[str] = []
+    to = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))
+    backend = ClusterBackend(connection=to, notice=told.append)
+    put_job(server)
+    assert (len(backend.jobs()), told) == (1, [])
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
+    server.next(f"GET {path}", Answer(403, status(403, "Forbidden", "no job sets for you")))
+    assert len(backend.jobs()) == 1
+    [warning] = told
+    assert "list jobsets.jobset.x-k8s.io in namespace 'team': no job sets for you" in warning
+
+
 def test_jobs_of_one_namespace_or_of_all_are_listed_oldest_first_and_only_ours(
     server: ApiServer, backend: ClusterBackend
 ) -> None:
