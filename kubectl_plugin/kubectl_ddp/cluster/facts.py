@@ -158,9 +158,17 @@ class Inquiry:
 
     def _frameworks(self) -> frozenset[str] | Unread:
         config = (self._get(KUEUE_CONFIG) or {}).get("data") or {}
-        told = yaml.safe_load(next(iter(config.values()), "")) or {}
-        named = (told.get("integrations") or {}).get("frameworks")
-        return frozenset(named) if named else Unread("Kueue's configuration is not where it is by default.")
+        try:
+            told = yaml.safe_load(next(iter(config.values()), ""))
+        except yaml.YAMLError:
+            told = None
+        integrations = told.get("integrations") if isinstance(told, dict) else None
+        named = integrations.get("frameworks") if isinstance(integrations, dict) else None
+        return (
+            frozenset(map(str, named))
+            if isinstance(named, list) and named
+            else Unread("Kueue's configuration is not where it is by default.")
+        )
 
     def _rights(self) -> list[str]:
         wanted = rights.needed(self.objects, self.discovery)

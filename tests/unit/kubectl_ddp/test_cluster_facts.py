@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_ddp.checks.model import Unread
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.cluster.facts import KUEUE_CONFIG
 from kubectl_ddp.render import render
 from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
 from tests.jobs import a_job
@@ -44,3 +46,18 @@ def test_a_quota_that_refuses_an_object_is_told_once(tmp_path: Path, path: str, 
     told = refused(tmp_path, path, text)
     assert len(told) == count
     assert all("exceeded quota: few" in each for each in told)
+
+
+@pytest.mark.parametrize("text", ["[oops", "only words", "integrations: [batch/job]"])
+def test_a_configuration_of_kueue_that_cannot_be_read_ends_no_submission(tmp_path: Path, text: str) -> None:
+    kueue = {"metadata": {"name": "kueue.x-k8s.io"}, "versions": [{"version": "v1beta2", "freshness": "Current"}]}
+    with serving(ApiServer()) as server:
+        server.next("GET /apis", Answer(200, {"kind": "APIGroupDiscoveryList", "items": [kueue]}))
+        server.next(f"GET {KUEUE_CONFIG}", Answer(200, {"metadata": {"name": "config"}, "data": {"config.yaml": text}}))
+        rules = Answer(201, {"status": {"resourceRules": []}})
+        server.next("POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews", rules)
+        to = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))
+        spec = a_job(queue="team", gang="kueue")
+        backend = ClusterBackend(connection=to, notice=lambda _: None)
+        _, facts = backend.preflight(spec, render(a_job(), "run1"), is_thorough=False)
+    assert isinstance(facts.frameworks, Unread)
