@@ -1,0 +1,66 @@
+"""Pods of a job that asks for GPUs have the count, the variables and the shared memory, seen from inside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.live_cluster import Json, Namespace, until
+
+GPU = "nvidia.com/gpu"
+PRODUCT = "nvidia.com/gpu.product"
+SHM_BYTES = 256 << 20
+SMALL = ("--cpu", "200m", "--memory", "1Gi", "--shm", "256Mi")
+
+TELLING = """
+import json, os
+
+if os.environ["RANK"] == "0":
+    shm = os.statvfs("/dev/shm")
+    print("told", json.dumps({"shm": shm.f_blocks * shm.f_frsize, "environ": dict(os.environ)}), flush=True)
+"""
+
+
+def machine_with_gpus(space: Namespace) -> tuple[int, str]:
+    """How many GPUs the machines with most of them have, and of which type."""
+    nodes, _ = space.api.items("/api/v1/nodes")
+    found = [
+        (int(node["status"]["allocatable"].get(GPU, 0)), str(node["metadata"]["labels"].get(PRODUCT, "")))
+        for node in nodes
+    ]
+    count, product = max(found)
+    return (
+        (count, product) if count and product else pytest.skip("No machine of this cluster has GPUs of a known type.")
+    )
+
+
+def test_a_pod_of_a_gpu_job_has_the_count_the_variables_and_the_shared_memory(space: Namespace, tmp_path: Path) -> None:
+    count, product = machine_with_gpus(space)
+    script = tmp_path / "telling.py"
+    script.write_text(TELLING)
+    words = ("--name", "gpus", "--image", space.image, "--nnodes", "1", "--gpus", str(count), "--gpu-type", product)
+    space.ddp("submit", str(script), *words, *SMALL, environ={"KUBECTL_DDP_PREFLIGHT": ""}).ok()
+
+    def bound() -> Json | None:
+        return next((pod for pod in space.pods() if pod["spec"].get("nodeName")), None)
+
+    pod = until("the pod's machine", bound)
+    node = space.api.get(f"/api/v1/nodes/{pod['spec']['nodeName']}")
+    [container] = pod["spec"]["containers"]
+    assert node["metadata"]["labels"][PRODUCT] == product
+    assert (container["resources"]["limits"][GPU], container["resources"]["requests"][GPU]) == (str(count),) * 2
+    space.ddp("wait", "gpus", "--for=complete", "--timeout", "120s").ok()
+
+    [line] = [line for line in space.ddp("logs", "gpus").ok().out.splitlines() if " told " in f" {line}"]
+    told = json.loads(line.partition("told ")[2])
+    assert told["shm"] == SHM_BYTES
+    inside = told["environ"]
+    assert (inside["WORLD_SIZE"], inside["LOCAL_WORLD_SIZE"]) == (str(count), str(count))
+    given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    nccl = {name for name in given if name.startswith(("NCCL_", "TORCH_NCCL_"))}
+    assert nccl, "a job with GPUs talks by NCCL"
+    assert {name: inside.get(name) for name in nccl} == {name: given[name] for name in nccl}
+    assert inside["OMP_NUM_THREADS"] == given["OMP_NUM_THREADS"]
+    space.ddp("delete", "gpus").ok()
