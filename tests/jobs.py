@@ -101,6 +101,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     seconds = st.integers(1, 10**6)
     return JobSpec(
         name=name[:room].rstrip("-"),
+        code=draw(st.none() | LABEL),
         program=draw(programs().filter(lambda program: program != Module("ddp_trainer"))),
         args=tuple(draw(st.lists(TEXT, max_size=5))),
         nnodes=nodes,

@@ -48,6 +48,30 @@ class Snapshot:
     """Where it stands in a queue; ``None`` where it is in none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """A program that takes the place of this one: it gets the terminal, signals and all, and its exit code is ours."""
+
+    words: tuple[str, ...]
+    environ: Mapping[str, str] | None = None
+    """Its environment; this program's own when ``None``."""
+    directory: str | None = None
+    """Where it works; here when ``None``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is to be run inside of a pod's container."""
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    """Set besides the container's own."""
+    stdin: bool = False
+    """Whether it reads what we are given."""
+    terminal: bool = False
+    """Whether it talks to a person."""
+
+
 class Backend(Protocol):
     """A place where jobs run. Every method raises the errors of :mod:`kubectl_ddp.errors`, and nothing else."""
 
@@ -78,6 +102,9 @@ class Backend(Protocol):
     def watch(self, name: str) -> Iterator[Snapshot]:
         """The job now, and again whenever it or one of its pods changed; ends when the job is deleted."""
 
+    def events(self, name: str) -> list[Object]:
+        """Events about a job and all that was made for it, pods that are gone too, oldest first. Raises NotFound."""
+
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics`` in Prometheus' text format. Raises Unreachable."""
 
@@ -101,6 +128,18 @@ class Backend(Protocol):
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
         """Set annotations of this very job, and leave its others."""
+
+    def enter(self, pod: Object, entry: Entry) -> Handover:
+        """How to run something where the pod's container runs. Raises NotFound when it does not."""
+
+    def forward(self, pod: Object, ports: Sequence[str]) -> Handover | None:
+        """How to reach ports of a pod from here, each ``PORT`` or ``LOCAL:PORT``; ``None`` where they can be."""
+
+    def code(self, name: str) -> Object | None:
+        """The ConfigMap with the code that travels with a job; ``None`` when none does. Raises NotFound."""
+
+    def renew(self, name: str, objects: Sequence[Object]) -> None:
+        """Put a new run in the place of one that is over: what it owned goes, its claims and checkpoints stay."""
 
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods."""

@@ -4,7 +4,8 @@
 given                                                 the command looks
 ====================================================  ============================================
 ``--local``                                           on this machine
-``--context``, ``--kubeconfig``, ``-n`` or ``-A``     in the cluster
+``--context``, ``--kubeconfig``, ``--as``, ``-n``,    in the cluster
+``-A``
 the name of a job that this machine runs              on this machine
 none of these, and there is a kubeconfig              in the cluster
 none of these, and there is none                      on this machine
@@ -20,10 +21,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.errors import UsageError
+
+if TYPE_CHECKING:
+    from kubectl_ddp.cluster import ClusterBackend
 
 IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -41,11 +45,13 @@ class Where:
     namespace: str | None = None
     """Namespace of the job; the context's own when ``None``."""
     all_namespaces: bool = False
+    acting_as: str | None = None
+    """The user to act as in the cluster, as with ``kubectl --as``."""
 
     @property
     def names_a_cluster(self) -> bool:
         """Whether a flag was given that only a cluster understands."""
-        return bool(self.context or self.kubeconfig or self.namespace or self.all_namespaces)
+        return bool(self.context or self.kubeconfig or self.namespace or self.all_namespaces or self.acting_as)
 
     @property
     def flags(self) -> str:
@@ -60,15 +66,22 @@ def backend_for(where: Where, name: str | None = None) -> Backend:
         from kubectl_ddp.local.backend import LocalBackend  # noqa: PLC0415 - only who runs locally pays for it
 
         return LocalBackend()
-    from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports the Kubernetes client
+    return cluster_of(where)
 
-    return ClusterBackend(context=where.context, kubeconfig=where.kubeconfig, namespace=where.namespace)
+
+def cluster_of(where: Where) -> ClusterBackend:
+    """The cluster that ``where`` means. Raises UsageError, and Unreachable when there is none."""
+    from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports an HTTP client and YAML
+
+    return ClusterBackend(
+        context=where.context, kubeconfig=where.kubeconfig, namespace=where.namespace, acting_as=where.acting_as
+    )
 
 
 def is_local(where: Where, name: str | None = None, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether ``where`` means this machine for the job ``name``. Raises UsageError."""
-    if where.local and (where.context or where.kubeconfig):
-        flag = "--context" if where.context else "--kubeconfig"
+    if where.local and (where.context or where.kubeconfig or where.acting_as):
+        flag = "--context" if where.context else "--kubeconfig" if where.kubeconfig else "--as"
         raise UsageError(f"--local and {flag} contradict each other.", hint="Leave one of them out.")
     if where.local:
         return True

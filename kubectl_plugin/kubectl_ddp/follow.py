@@ -1,6 +1,6 @@
 """The lines that the ranks of a job wrote, from all its pods, through all their restarts.
 
-A pod's log holds the lines of all its ranks, each with its rank in front (``contract.LOG_PREFIX``), and those of its
+A pod's log holds the lines of all its ranks, each with its rank in front (``contract.LOGPREFIX``), and those of its
 launcher, which have none. Each pod is read by a thread of its own; when its container is replaced, reading goes on
 after the last time that was seen, so that no line comes twice.
 """
@@ -22,7 +22,9 @@ from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.evidence import workers
 from kubectl_ddp.state import TERMINAL, JobState, job_state
 
-_PREFIX: Final = re.compile(r"^\[rank(\d+)\] ?")
+PREFIX: Final = re.compile(r"^\[rank(\d+)\] ?")
+"""What the launcher writes in front of a rank's line (``contract.LOG_PREFIX``)."""
+
 _ERROR: Final = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL|Segmentation fault)\b"
     r"|Traceback \(most recent call last\)"
@@ -70,7 +72,7 @@ class RankFilter:
 
     def _is_error(self, line: Line) -> bool:
         source = (line.pod, line.rank)
-        text = _PREFIX.sub("", line.text)
+        text = PREFIX.sub("", line.text)
         if _ERROR.search(text):
             self._in_trace.add(source)
             return True
@@ -109,13 +111,20 @@ def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
     return RankFilter(frozenset(ranks), launchers=False)
 
 
-def read(backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None) -> Iterator[Line]:
-    """The lines that are there, by time; with ``tail`` the last so many of those that are wanted. Raises NotFound."""
-    lines = filter(ranks.wants, _merged(backend, workers(backend.job(name).pods)))
+def read(
+    backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None, since: str | None = None
+) -> Iterator[Line]:
+    """The lines that are there, by time; with ``tail`` the last so many of those that are wanted. Raises NotFound.
+
+    ``since`` is an RFC 3339 time: older lines are left out.
+    """
+    lines = filter(ranks.wants, _merged(backend, workers(backend.job(name).pods), since))
     return lines if tail is None else iter(deque(lines, maxlen=tail))
 
 
-def follow(backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None) -> Iterator[Line]:
+def follow(
+    backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None, since: str | None = None
+) -> Iterator[Line]:
     """The lines that are there, then those that come, until the job is over or deleted. Raises NotFound."""
     seen: dict[str, str] = {}
 
@@ -123,13 +132,13 @@ def follow(backend: Backend, name: str, ranks: RankFilter, *, tail: int | None =
         seen[line.pod] = line.time
         return ranks.wants(line)
 
-    past = filter(note, _merged(backend, workers(backend.job(name).pods)))
+    past = filter(note, _merged(backend, workers(backend.job(name).pods), since))
     yield from past if tail is None else deque(past, maxlen=tail)
     yield from filter(ranks.wants, _Streams(backend, name, seen).lines())
 
 
-def _merged(backend: Backend, pods: Iterable[Object]) -> Iterator[Line]:
-    logs = (_lines(backend, pod, since=None, live=False) for pod in pods)
+def _merged(backend: Backend, pods: Iterable[Object], since: str | None) -> Iterator[Line]:
+    logs = (_lines(backend, pod, since=since, live=False) for pod in pods)
     return heapq.merge(*logs, key=lambda line: line.time)
 
 
@@ -139,7 +148,7 @@ def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool) -> I
     for entry in backend.logs(pod, follow=live, timestamps=True, since=since):
         moment, _, text = entry.partition(" ")
         if since is None or moment > since:
-            prefix = _PREFIX.match(text)
+            prefix = PREFIX.match(text)
             yield Line(moment, name, int(prefix[1]) if prefix else None, text)
 
 

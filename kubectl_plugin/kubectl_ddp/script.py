@@ -26,7 +26,7 @@ def check_script(path: str) -> Path:
 
 
 def read_script(path: str) -> Code:
-    """A script as it travels to a cluster. Raises UsageError when it cannot."""
+    """A script alone as it travels to a cluster. Raises UsageError when it cannot."""
     check_script(path)
     script, data = Path(path), _read(Path(path))
     elsewhere = "Put it into the image and run it with --module or --command."

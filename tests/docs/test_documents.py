@@ -43,7 +43,12 @@ def desk(tmp_path: Path) -> Path:
 
 def environment(desk: Path) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return os.environ | {"PATH": path, "XDG_STATE_HOME": str(desk / "state"), "OMP_NUM_THREADS": "1"}
+    return os.environ | {
+        "PATH": path,
+        "XDG_STATE_HOME": str(desk / "state"),
+        "XDG_CONFIG_HOME": str(desk / "config"),
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def run(block: str, desk: Path, **more: str) -> None:

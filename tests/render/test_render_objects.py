@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any
@@ -425,12 +426,31 @@ def test_prometheus_is_told_of_the_workers_and_of_their_machines() -> None:
 def test_a_script_travels_as_a_config_map_of_its_own() -> None:
     text = "print('$(HOME) é')\n# \x85 \u2028 end\n"
     objects = by_kind(a_job(program=Script("src/train.py"), args=()), code=Code("train.py", text))
-    assert objects["ConfigMap"]["metadata"]["name"] == "digits-code"
+    name = f"digits-code-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    assert objects["ConfigMap"]["metadata"]["name"] == name
     assert objects["ConfigMap"]["immutable"] is True
     assert objects["ConfigMap"]["data"] == {"train.py": text}
     pod = objects["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert {"name": "code", "configMap": {"name": "digits-code"}} in pod["volumes"]
+    assert {"name": "code", "configMap": {"name": name}} in pod["volumes"]
     assert {"name": "code", "mountPath": str(Path.CODE), "readOnly": True} in pod["containers"][0]["volumeMounts"]
+
+
+def test_a_directory_travels_packed_and_an_init_container_unpacks_it_where_the_program_works() -> None:
+    spec = a_job(program=Script("lib/train.py"), args=(), code="project")
+    objects = by_kind(spec, code=Code("code.tar.gz", "H4sIAAAA"))
+    assert objects["ConfigMap"]["binaryData"] == {"code.tar.gz": "H4sIAAAA"}
+    pod = objects["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    [unpack], [program] = pod["initContainers"], pod["containers"]
+    assert (program["workingDir"], program["args"][-1]) == (str(Path.CODE), f"{Path.CODE}/lib/train.py")
+    assert unpack["command"][-2:] == [f"{Path.CODE_ARCHIVE}/code.tar.gz", str(Path.CODE)]
+    assert unpack["securityContext"] == program["securityContext"]
+    assert unpack["resources"]["limits"] == program["resources"]["limits"]
+    mounts = {entry["mountPath"]: entry for entry in unpack["volumeMounts"]}
+    assert mounts[Path.CODE_ARCHIVE]["readOnly"] is True
+    assert {"name": "code", "mountPath": str(Path.CODE), "readOnly": False} in program["volumeMounts"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["code"] == {"name": "code", "emptyDir": {}}
+    assert volumes["code-archive"]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
 
 
 def test_a_changed_script_is_another_job() -> None:

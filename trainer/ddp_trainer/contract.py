@@ -135,7 +135,9 @@ class Path(StrEnum):
     """``File.METRICS`` in the run directory: memory, since a store into a page that a disk writes back waits."""
     CHECKPOINT_DIR = "/checkpoints"
     CODE = "/var/run/ddp-code"
-    """Where a script that travels with its job is mounted, read-only."""
+    """Where the code that travels with its job is: a script, read-only, or a directory."""
+    CODE_ARCHIVE = "/var/run/ddp-code-archive"
+    """Where a directory of code is mounted, packed."""
     TERMINATION_LOG = "/dev/termination-log"
     SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's name, mounted as a sized memory volume
     SCRATCH = "/tmp"  # noqa: S108 - the root file system is read-only, so each pod gets its own
@@ -290,4 +292,5 @@ class Metric(StrEnum):
     GROUP_STATE = "ddp_worker_group_state"
     RENDEZVOUS_ROUND = "ddp_rendezvous_round"
     WORLD_SIZE = "ddp_world_size"
+    FIRST_RANK = "ddp_first_rank"
     NODES = "ddp_nodes"

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 import click
 
+from ddp_trainer.contract import PortName
 from kubectl_ddp import roots
 from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, kubeconfig_files, local_job_names
 from kubectl_ddp.cli.job_options import parameter_of
@@ -129,6 +130,29 @@ def _world(where: Where, name: str) -> int:
     return roots.bounds(job)[1] * roots.processes_per_node(job)
 
 
+def _pods(words: Words) -> Iterable[Candidate]:
+    """Pods of the job, by what follows its name in theirs."""
+    named = words.positional
+    found = within(PATIENCE_SECONDS, lambda: _pods_of(words.where(), named[0]), list[str]()) if named else []
+    return [Candidate(name) for name in found]
+
+
+def _pods_of(where: Where, name: str) -> list[str]:
+    pods = backend_for(where, name).job(name).pods
+    return [str(pod["metadata"]["name"]).removeprefix(f"{name}-") for pod in pods]
+
+
+def _ports(_words: Words) -> Iterable[Candidate]:
+    return [Candidate(PortName.METRICS, "of every rank's pod"), Candidate(PortName.RENDEZVOUS, "of the store's pod")]
+
+
+def _config_words(words: Words) -> Iterable[Candidate]:
+    """Keys that may have a default, after the word that says what is done with one."""
+    from kubectl_ddp.configuration import KEYS  # noqa: PLC0415 - one command's alone
+
+    return [Candidate(key) for key in KEYS] if words.positional[:1] in (["set"], ["unset"]) else []
+
+
 def _contexts(_words: Words) -> Iterable[Candidate]:
     return [Candidate(name, namespace) for name, namespace in _kubeconfig_contexts().items()]
 
@@ -178,6 +202,9 @@ OFFERS: Final[Mapping[str, Callable[[Words], Iterable[Candidate]]]] = {
     "jobs": _jobs,
     "rank": _ranks,
     "ranks": _ranks,
+    "pod": _pods,
+    "ports": _ports,
+    "words": _config_words,
     "context": _contexts,
     "namespace": _namespaces,
     "job_preset": _presets,

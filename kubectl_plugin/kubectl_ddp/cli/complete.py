@@ -28,7 +28,7 @@ class Directive(IntFlag):
 
 
 EXTENSIONS: Final = (Candidate("yaml"), Candidate("yml"), Candidate("json"))
-FILES: Final = frozenset({"kubeconfig", "script"})
+FILES: Final = frozenset({"kubeconfig", "script", "job_code"})
 """Parameters that name a file of any kind."""
 
 

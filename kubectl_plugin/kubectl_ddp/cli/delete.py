@@ -9,7 +9,8 @@ import click
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.backends import backend_for
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import bare_name
+from kubectl_ddp.cli.target import bare_name, print_document
+from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, UsageError
 
 
@@ -17,7 +18,7 @@ from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, UsageError
 @click.argument("jobs", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Delete every job of the namespace, or of this machine.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; nobody is asked when stdin is no terminal.")
-@shared_options()
+@shared_options("json", "yaml", "name")
 def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bool) -> None:
     """Delete jobs and everything they own: pods, logs and, on this machine, checkpoints."""
     targets = _targets(options, jobs, everything=everything)
@@ -25,19 +26,32 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
         options.note("There is no job to delete.")
         return
     _ask(targets, yes=yes)
-    errors = []
+    errors, gone = [], list[str]()
     for backend, name in targets:
         try:
             backend.delete(name)
-            click.echo(f"job {name} deleted")
+            gone.append(name)
+            if options.output is None:
+                click.echo(f"job {name} deleted")
         except DdpError as error:
             errors.append(error)
         except KeyboardInterrupt:
             raise Interrupted(f"Stopped waiting; the deletion of job {name} goes on.") from None
+    _print(options, gone)
     for failed in errors[:-1]:
         options.note(f"error: {failed}")
     if errors:
         raise errors[-1]
+
+
+def _print(options: Options, gone: list[str]) -> None:
+    """What was deleted, as data; words were said one by one."""
+    if options.output == "name":
+        for name in gone:
+            click.echo(name)
+    elif options.output is not None:
+        items = [{"kind": "JobChange", "name": name, "action": "deleted"} for name in gone]
+        print_document({"apiVersion": API_VERSION, "kind": "JobChangeList", "items": items}, options.output)
 
 
 def _targets(options: Options, jobs: tuple[str, ...], *, everything: bool) -> list[tuple[Backend, str]]:

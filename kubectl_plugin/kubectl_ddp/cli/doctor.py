@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kubectl_ddp.backends import has_kubeconfig
+from kubectl_ddp.backends import cluster_of, has_kubeconfig
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.errors import DdpError, PreflightFailed
 
@@ -70,10 +70,7 @@ def _cluster(options: Options) -> tuple[list[Look], list[Object]]:
 
 
 def _examine(options: Options) -> ClusterFacts:
-    from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports the Kubernetes client
-
-    place = ClusterBackend(context=options.context, kubeconfig=options.kubeconfig, namespace=options.namespace)
-    return place.examine()
+    return cluster_of(options).examine()
 
 
 def _print_roles(roles: list[Object]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
+from kubectl_ddp.cli.dashes import DashesCommand, words_after_dashes
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import DERIVED, FIELDS, PRESET, Field, flag_of
@@ -31,16 +32,12 @@ SHARED: Final = frozenset({"namespace"})
 """Keys whose flag every command has."""
 DRY_RUN: Final = "--dry-run"
 DRY_RUNS: Final = ("none", "client", "server")
-WORDS_AFTER_DASHES: Final = "kubectl_ddp.words_after_dashes"
 
 
-class ProgramCommand(click.Command):
+class ProgramCommand(DashesCommand):
     """A command whose words after ``--`` belong to the user's program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            split = args.index("--")
-            ctx.meta[WORDS_AFTER_DASHES], args = tuple(args[split + 1 :]), args[:split]
         try:
             return super().parse_args(ctx, _with_values(args))
         except click.NoSuchOption as error:
@@ -57,12 +54,12 @@ class ProgramCommand(click.Command):
         meant = f"Did you mean '{close[0]}'? " if close else ""
         return f"{meant}Flags of the program follow '--', as in '{ctx.command_path} train.py -- {word} ...'."
 
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "[-- ARGS]..."]
-
 
 def _with_values(args: list[str]) -> list[str]:
     """Give a bare ``--dry-run`` kubectl's meaning, ``client``; the word after it is not its value unless it can be."""
+    if "--" in args:  # what follows is the program's
+        split = args.index("--")
+        return [*_with_values(args[:split]), *args[split:]]
     joined: list[str] = []
     for word in args:
         if joined and joined[-1] == DRY_RUN and word in DRY_RUNS:
@@ -88,26 +85,33 @@ class JobRequest:
 
 def job_options(command: Callable[Concatenate[JobRequest, P], R]) -> Callable[P, R]:
     """Add the flags of a job to a command and hand it a :class:`JobRequest` as its first argument."""
+    return _with_request(command, [*_program_options(), *_options()])
 
+
+def change_options(command: Callable[Concatenate[JobRequest, P], R]) -> Callable[P, R]:
+    """The same for a command that changes another job, and so neither names a script nor reads a file."""
+    return _with_request(command, _options())
+
+
+def _with_request(
+    command: Callable[Concatenate[JobRequest, P], R], options: Sequence[Callable[[Any], Any]]
+) -> Callable[P, R]:
     @functools.wraps(command)
-    def with_request(*args: P.args, **kwargs: P.kwargs) -> R:
+    def with_request(*args: P.args, **given: P.kwargs) -> R:
+        kwargs: dict[str, Any] = given
         request = JobRequest(
-            script=_pop(kwargs, "script"),
-            words=click.get_current_context().meta.get(WORDS_AFTER_DASHES),
-            file=_pop(kwargs, "job_file"),
-            assignments=_pop(kwargs, "assignments"),
-            shorthand=_pop(kwargs, "shorthand"),
-            flags={key: value for key in _keys() if (value := _pop(kwargs, parameter_of(key))) not in {None, ()}},
+            script=kwargs.pop("script", None),
+            words=words_after_dashes(),
+            file=kwargs.pop("job_file", None),
+            assignments=kwargs.pop("assignments"),
+            shorthand=kwargs.pop("shorthand"),
+            flags={key: value for key in _keys() if (value := kwargs.pop(parameter_of(key))) not in {None, ()}},
         )
         return command(request, *args, **kwargs)
 
-    for option in reversed(_options()):
+    for option in reversed(options):
         option(with_request)
     return with_request
-
-
-def _pop(kwargs: dict[str, Any], name: str) -> Any:
-    return kwargs.pop(name)
 
 
 def _keys() -> list[str]:
@@ -118,10 +122,15 @@ def parameter_of(key: str) -> str:
     return f"job_{key.lower()}"
 
 
-def _options() -> list[Callable[[Any], Any]]:
+def _program_options() -> list[Callable[[Any], Any]]:
     return [
         click.argument("script", required=False),
         click.option("-f", "--filename", "job_file", metavar="FILE", help="Job file; '-' reads standard input."),
+    ]
+
+
+def _options() -> list[Callable[[Any], Any]]:
+    return [
         click.option("-j", "shorthand", metavar="[MIN:]MAXxN", help="Nodes and processes in one word, as in 2:8x8."),
         *(_option(key, FIELDS[key]) for key in _keys() if key != PRESET),
         click.option(
@@ -141,11 +150,19 @@ def _option(key: str, field: Field) -> Callable[[Any], Any]:
     return click.option(name, parameter_of(key), metavar=field.metavar, multiple=many, help=field.help + more)
 
 
-def read_job(request: JobRequest, options: Options, *, name_suffix: str = "") -> Resolved:
-    """The job that flags, file, preset and defaults come to. Raises UsageError or NotFound."""
-    from kubectl_ddp.spec.resolve import resolve, set_values  # noqa: PLC0415 - help and completion do without
+def read_job(request: JobRequest, options: Options, *, name_suffix: str = "", under: Layer | None = None) -> Resolved:
+    """The job that flags, file, preset and defaults come to. Raises UsageError or NotFound.
 
-    layers: list[Layer] = []
+    Args:
+        request: the job's flags.
+        options: the shared flags.
+        name_suffix: ending of a name that is made of the program.
+        under: what another job says; the person's own defaults when ``None``.
+    """
+    from kubectl_ddp.configuration import defaults_of  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.spec.resolve import resolve, set_values  # noqa: PLC0415
+
+    layers: list[Layer] = [under if under is not None else defaults_of(os.environ)]
     if request.file is not None:
         from kubectl_ddp.spec.jobfile import read  # noqa: PLC0415 - imports yaml
 

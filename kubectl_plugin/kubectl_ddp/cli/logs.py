@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import target
+from kubectl_ddp.cli.target import print_document, seconds_of, target
+from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import Interrupted, NotFound
-from kubectl_ddp.follow import Line, follow, rank_filter, read
+from kubectl_ddp.fold import Folded, fold, with_pauses
+from kubectl_ddp.follow import PREFIX, follow, rank_filter, read
 from kubectl_ddp.keeping import keep_first_error
 from kubectl_ddp.program import program
 from kubectl_ddp.state import JobState, job_state
@@ -22,8 +27,10 @@ from kubectl_ddp.state import JobState, job_state
 @click.option("-f", "--follow", "follows", is_flag=True, help="Go on with what comes, through restarts, to the end.")
 @click.option("--first-error", is_flag=True, help="Print the error that came first, with its stack.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N of these lines.")
+@click.option("--since", metavar="TIME", help="Begin with what was written so long ago, as in 90s or 10m.")
+@click.option("--dedup", is_flag=True, help="Fold equal lines of several ranks into one that names the ranks.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
-@shared_options()
+@shared_options("json")
 def logs(
     options: Options,
     job: str | None,
@@ -32,36 +39,66 @@ def logs(
     follows: bool,
     first_error: bool,
     tail: int | None,
+    since: str | None,
+    dedup: bool,
     timestamps: bool,
 ) -> None:
-    """Print what the ranks of a job wrote; of the newest job when none is named."""
+    """Print what the ranks of a job wrote; of the newest job when none is named.
+
+    With -o json each line is one line of JSON.
+    """
     backend, name = target(options, job)
     snapshot = backend.job(name)
     state = job_state(snapshot, {}, where=backend.where)
     keep_first_error(backend, snapshot.job, state)
     if first_error:
-        _print_first_error(state)
+        _print_first_error(state, options)
         return
     ranks = rank_filter(rank, state)
-    lines = (follow if follows else read)(backend, name, ranks, tail=tail)
+    begin = _begin(seconds_of("--since", since))
+    lines = (follow if follows else read)(backend, name, ranks, tail=tail, since=begin)
+    shown = fold(with_pauses(lines) if follows else lines) if dedup else (Folded(line, [line]) for line in lines)
     try:
-        _print(lines, timestamps=timestamps, at_once=follows)
+        _print(shown, _writer(options, timestamps=timestamps), at_once=follows)
     except KeyboardInterrupt:
         hint = f"Return with '{program()} logs {name} -f'."
         raise Interrupted(f"Stopped reading; the job {name} goes on.", hint=hint) from None
 
 
-def _print(lines: Iterable[Line], *, timestamps: bool, at_once: bool) -> None:
+def _begin(seconds: float | None) -> str | None:
+    """The time so many seconds ago."""
+    if seconds is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+
+
+def _writer(options: Options, *, timestamps: bool) -> Callable[[Folded], str]:
+    if options.output == "json":
+        return _as_json
+    return (lambda line: f"{line.first.time} {line.text}") if timestamps else (lambda line: line.text)
+
+
+def _as_json(line: Folded) -> str:
+    """One line of JSON; its text without the ranks in front, which it has beside it."""
+    about = {"time": line.first.time, "pods": sorted({one.pod for one in line.lines}), "ranks": line.ranks}
+    text = PREFIX.sub("", line.first.text)
+    return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": text})
+
+
+def _print(lines: Iterable[Folded], written: Callable[[Folded], str], *, at_once: bool) -> None:
     for line in lines:
-        sys.stdout.write(f"{line.time} {line.text}\n" if timestamps else f"{line.text}\n")
+        sys.stdout.write(f"{written(line)}\n")
         if at_once:
             sys.stdout.flush()
 
 
-def _print_first_error(state: JobState) -> None:
+def _print_first_error(state: JobState, options: Options) -> None:
     error = state.first_error
     if error is None:
         raise NotFound(f"No pod of job '{state.name}' ended with an error.", hint=f"Its state is {state.state}.")
+    if options.output is not None:
+        print_document({"apiVersion": API_VERSION, "kind": "FirstError", **asdict(error)}, options.output)
+        return
     who = f"[rank{error.rank}] " if error.rank is not None else ""
     click.echo(f"{who}on {error.pod}: {error.message}" if not error.stack else f"{who}on {error.pod}:")
     if error.stack:

@@ -54,6 +54,7 @@ def shared_options(
         click.option("-n", "--namespace", metavar="NAME", help="Namespace; the context's own by default."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         click.option("--kubeconfig", metavar="FILE", help="File that names the clusters."),
+        click.option("--as", "acting_as", metavar="USER", help="Act as this user in the cluster."),
     ]
     if all_namespaces:
         where.append(click.option("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces."))

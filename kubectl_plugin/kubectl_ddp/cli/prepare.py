@@ -12,6 +12,7 @@ from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.backends import Where, is_local
 from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
+from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.fabrics.catalogue import NONE
 from kubectl_ddp.render import Code, Site, render
@@ -23,7 +24,7 @@ from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.origin import Kind, Origin
+from kubectl_ddp.spec.origin import Kind, Layer, Origin
 from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import Resolved
 
@@ -78,7 +79,15 @@ class Prepared:
         return render(self.spec, run_id, site=self.site, code=self.code, api_servers=self.api_servers)
 
 
-def prepare(options: Options, request: JobRequest, *, name_suffix: str = "", shown: bool = False) -> Prepared:
+def prepare(
+    options: Options,
+    request: JobRequest,
+    *,
+    name_suffix: str = "",
+    shown: bool = False,
+    under: Layer | None = None,
+    kept: Code | None = None,
+) -> Prepared:
     """The job of this command line, its script checked. Raises UsageError or NotFound.
 
     Args:
@@ -86,19 +95,30 @@ def prepare(options: Options, request: JobRequest, *, name_suffix: str = "", sho
         request: the job's flags.
         name_suffix: ending of a name that is made of the program.
         shown: whether the objects are only looked at; then a cluster is meant unless ``--local`` says otherwise.
+        under: what another job says, over which this command line is laid.
+        kept: the code of that job, which is not read again from this machine.
     """
-    resolved = read_job(request, options, name_suffix=name_suffix)
+    resolved = read_job(request, options, name_suffix=name_suffix, under=under)
     where = _place(options, resolved.spec)
     site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
     if site is Site.LOCAL:
         resolved = _without_fabric(_with_shared_disk(resolved))
-    code, spec = None, resolved.spec
-    if isinstance(program := spec.program, Script):
-        if site is Site.LOCAL:
-            spec = dataclasses.replace(spec, program=Script(str(check_script(program.path))))
-        else:
-            code = read_script(program.path)
+    code, spec = _with_code(resolved.spec, site, kept)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
+
+
+def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | None, JobSpec]:
+    """What travels along, and the job with its script where it then lies. Raises UsageError."""
+    program = spec.program
+    if spec.code is not None:
+        if isinstance(program, Script) and kept is None:
+            program = Script(script_inside(program.path, spec.code))
+        return kept or pack(spec.code), dataclasses.replace(spec, program=program)
+    if not isinstance(program, Script):
+        return None, spec
+    if site is Site.LOCAL:
+        return None, dataclasses.replace(spec, program=Script(str(check_script(program.path))))
+    return kept or read_script(program.path), spec
 
 
 def _with_shared_disk(resolved: Resolved) -> Resolved:
@@ -145,6 +165,7 @@ def _place(options: Options, spec: JobSpec) -> Where:
         local=options.local,
         context=options.context,
         kubeconfig=options.kubeconfig,
+        acting_as=options.acting_as,
         namespace=None if options.local else spec.namespace,
     )
 

@@ -21,6 +21,7 @@ class Entry:
 
 RUN: Final = "Run"
 SEE: Final = "See"
+REACH: Final = "Reach"
 CHANGE: Final = "Change"
 SHELL: Final = "Shell"
 
@@ -30,6 +31,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "preflight": Entry("kubectl_ddp.cli.preflight", "preflight", "Say whether a job can run, and whether at once."),
         "capacity": Entry("kubectl_ddp.cli.capacity", "capacity", "Say what is free, and which job fits now."),
         "render": Entry("kubectl_ddp.cli.render", "render", "Print the objects that submit would create."),
+        "clone": Entry("kubectl_ddp.cli.clone", "clone", "Submit a job again under another name, with changes."),
         "presets": Entry("kubectl_ddp.cli.presets", "presets", "List presets and fabrics, and what each of them sets."),
         "lint": Entry("kubectl_ddp.cli.lint", "lint", "Say what is doubtful in a job, or in any manifest."),
     },
@@ -39,18 +41,26 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "why": Entry("kubectl_ddp.cli.why", "why", "Say what is the matter with a job, and what helps."),
         "bundle": Entry("kubectl_ddp.cli.bundle", "bundle", "Pack all about a job into one file, without secrets."),
         "logs": Entry("kubectl_ddp.cli.logs", "logs", "Print what ranks wrote."),
+        "events": Entry("kubectl_ddp.cli.events", "events", "Show what happened to a job and its pods."),
         "top": Entry("kubectl_ddp.cli.top", "top", "Show throughput, step and loss of every rank, live."),
         "wait": Entry(
             "kubectl_ddp.cli.wait", "wait", "Wait until a job did something; the exit code says how it ended."
         ),
     },
+    REACH: {
+        "exec": Entry("kubectl_ddp.cli.exec", "exec_in_pod", "Run a command, or a shell, beside a rank."),
+        "port-forward": Entry("kubectl_ddp.cli.port_forward", "port_forward", "Reach the ports of a rank from here."),
+    },
     CHANGE: {
         "scale": Entry("kubectl_ddp.cli.scale", "scale", "Change the number of nodes of a running job."),
+        "restart": Entry("kubectl_ddp.cli.restart", "restart", "Start all pods anew, from the last checkpoint."),
         "suspend": Entry("kubectl_ddp.cli.suspend", "suspend", "Stop the pods of a job and keep the job."),
         "resume": Entry("kubectl_ddp.cli.suspend", "resume", "Let a suspended job run again."),
         "delete": Entry("kubectl_ddp.cli.delete", "delete", "Delete jobs and everything they own."),
+        "prune": Entry("kubectl_ddp.cli.prune", "prune", "Delete jobs that are over."),
     },
     SHELL: {
+        "config": Entry("kubectl_ddp.cli.config", "config", "Show and set your defaults, and where each comes from."),
         "completion": Entry("kubectl_ddp.cli.completion", "completion", "Print the completion script of a shell."),
         "doctor": Entry("kubectl_ddp.cli.doctor", "doctor", "Say whether this machine and the cluster are fit."),
         "version": Entry("kubectl_ddp.cli.version", "version", "Print the version."),

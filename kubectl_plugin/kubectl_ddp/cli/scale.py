@@ -3,34 +3,87 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import click
 
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Backend
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import seconds_of, target
+from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.scrape import observe
+from kubectl_ddp.state import JobState, State
 from kubectl_ddp.waiting import parse_goal, wait_for
+
+_PATIENCE_SECONDS: Final = 120.0
+"""How long ranks are waited for that trained before, unless --timeout says otherwise."""
 
 
 @click.command()
 @click.argument("job", required=False)
 @click.option("--nnodes", type=click.IntRange(min=1), required=True, metavar="N", help="Nodes that the job shall have.")
-@click.option("--wait", "waits", is_flag=True, help="Wait until the ranks train in their new number.")
-@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; the change stands.")
-@shared_options()
-def scale(options: Options, job: str | None, *, nnodes: int, waits: bool, timeout: str | None) -> None:
-    """Change the number of nodes of a running job; of the newest when none is named."""
+@click.option(
+    "--wait/--no-wait",
+    "waits",
+    default=None,
+    help="Wait until the ranks train in their new number; so it is when they tell of themselves.",
+)
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time, 2m by default; the change stands.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@shared_options("json", "yaml", "name")
+def scale(
+    options: Options, job: str | None, *, nnodes: int, waits: bool | None, timeout: str | None, dry_run: bool
+) -> None:
+    """Change the number of nodes of a running job; of the newest when none is named.
+
+    Says first what that means for the ranks, and waits until they say that it is so.
+    """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job)
-    begun = time.monotonic()
-    backend.scale(name, nnodes)
+    snapshot = backend.job(name)
+    before = observe(backend, snapshot)
+    per_node = roots.processes_per_node(snapshot.job)
+    if options.output is None:
+        options.note(effect(before, nnodes, per_node))
     size = f"{nnodes} node{'s' * (nnodes > 1)}"
-    click.echo(f"job {name} scaled to {size}")
-    if not waits:
-        return
-    per_node = int(backend.job(name).job["spec"].get("nprocPerNode") or 1)
+    if not dry_run:
+        backend.scale(name, nnodes)
+    seconds_taken = None
+    told = f"job {name} scaled to {size}{' (dry run)' if dry_run else ''}"
+    if options.output is None:
+        changed(options, name, "scaled", told)
+    waits = before.world_size is not None and before.state is State.RUNNING if waits is None else waits
+    if waits and not dry_run:
+        seconds_taken = _confirm(backend, before, nnodes * per_node, seconds, size)
+        ranks = nnodes * per_node
+        options.note(f"The world has {ranks} rank{'s' * (ranks > 1)} after {seconds_taken:.1f} s.")
+    if options.output is not None:
+        facts = {"nodes": nnodes, "nodesBefore": before.nodes.desired, "ranks": nnodes * per_node, "dryRun": dry_run}
+        changed(options, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
+
+
+def effect(before: JobState, nodes: int, per_node: int) -> str:
+    """What a change of the number of nodes means, in one or two sentences."""
+    then, now = before.nodes.desired, nodes
+    if then == now:
+        return f"Job {before.name} has {then} node{'s' * (then > 1)} already; nothing changes."
+    ranks = f"{then} → {now} nodes, {then * per_node} → {now * per_node} ranks"
+    if before.state is not State.RUNNING:
+        return f"Job {before.name}: {ranks}, once it runs; it is {before.state} now."
+    what = "the others go on when new pods have joined" if now > then else "the pods with the highest numbers leave"
+    return (
+        f"Job {before.name}: {ranks}; {what}, with one re-form. The reference trainer keeps the global batch, and each "
+        f"rank computes {'less' if now > then else 'more'} of it; a script of your own may see another batch."
+    )
+
+
+def _confirm(backend: Backend, before: JobState, ranks: int, timeout: float | None, size: str) -> float:
+    """Seconds until the ranks say that there are so many. Raises TimedOut and what ends the job."""
+    begun = time.monotonic()
+    goal = parse_goal(f"world-size={ranks}")
     try:
-        state = wait_for(backend, name, parse_goal(f"world-size={nnodes * per_node}"), timeout=seconds)
+        wait_for(backend, before.name, goal, timeout=timeout or _PATIENCE_SECONDS)
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped waiting; the job {name} goes on, with {size}.") from None
-    options.note(f"The world has {state.world_size} ranks after {time.monotonic() - begun:.1f} s.")
+        raise Interrupted(f"Stopped waiting; the job {before.name} goes on, with {size}.") from None
+    return time.monotonic() - begun

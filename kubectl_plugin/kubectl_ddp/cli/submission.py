@@ -10,7 +10,7 @@ import click
 
 from ddp_trainer.contract import Label
 from kubectl_ddp.backend import Backend, Object
-from kubectl_ddp.backends import Where, backend_for
+from kubectl_ddp.backends import Where, backend_for, cluster_of
 from kubectl_ddp.cli.inspection import level_of, look_before
 from kubectl_ddp.cli.job_options import JobRequest, warn
 from kubectl_ddp.cli.options import Options
@@ -45,11 +45,18 @@ class Manner:
 
 def submit_job(options: Options, request: JobRequest, manner: Manner) -> None:
     """Submit the job of a command line. Raises what the spec, the backend and the job's end raise."""
+    prepared = prepare(options, request, name_suffix=_ending(), shown=manner.dry_run == "client")
+    submit_prepared(prepared, options, manner)
+
+
+def submit_prepared(prepared: Prepared, options: Options, manner: Manner) -> None:
+    """Submit a job that is ready to be rendered."""
     stays, level = manner.follow or manner.waits, level_of(manner.preflight)
     seconds = _patience(manner.timeout, stays=stays)
-    prepared = prepare(options, request, name_suffix=_ending(), shown=manner.dry_run == "client")
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
     warn(prepared.resolved, options, left_out)
+    if prepared.code is not None and prepared.code.files:
+        options.note(f"Code: {prepared.code.files} files, packed as {prepared.code.hash}.")
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
@@ -106,10 +113,7 @@ def _dry_run(prepared: Prepared, options: Options, *, on_server: bool) -> None:
 def _checked_by_server(prepared: Prepared) -> list[Object]:
     if prepared.site is Site.LOCAL:
         raise UsageError("--dry-run=server asks a cluster, and this job would run here.", hint="Use --dry-run=client.")
-    from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports the Kubernetes client
-
-    where = prepared.where
-    backend = ClusterBackend(context=where.context, kubeconfig=where.kubeconfig, namespace=where.namespace)
+    backend = cluster_of(prepared.where)
     return backend.dry_run(prepared.settled(backend).objects(prepared.placeholder))
 
 

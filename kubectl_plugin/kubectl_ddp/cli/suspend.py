@@ -8,7 +8,7 @@ from ddp_trainer.contract import CheckpointScope, Env
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import seconds_of, target
+from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.program import program
 from kubectl_ddp.waiting import parse_goal, wait_for
@@ -18,13 +18,13 @@ from kubectl_ddp.waiting import parse_goal, wait_for
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
-@shared_options()
+@shared_options("json", "yaml", "name")
 def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
     """Stop the pods of a job and keep the job; of the newest when none is named."""
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job)
     backend.suspend(name, suspended=True)
-    click.echo(f"job {name} suspended")
+    changed(options, name, "suspended", f"job {name} suspended")
     options.note(f"'{program()} resume {name}' lets it go on.")
     if keeps_checkpoints_in_pods(backend.job(name).job):
         options.note(
@@ -32,14 +32,14 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
             "beginning. Submit with --checkpoint-claim to keep them."
         )
     if waits:
-        _wait(backend, name, "suspended", seconds)
+        wait_after(backend, name, "suspended", seconds)
 
 
 @click.command()
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
-@shared_options()
+@shared_options("json", "yaml", "name")
 def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
     """Let a suspended job run again; the newest when none is named.
 
@@ -48,9 +48,9 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job)
     backend.suspend(name, suspended=False)
-    click.echo(f"job {name} resumed")
+    changed(options, name, "resumed", f"job {name} resumed")
     if waits:
-        _wait(backend, name, "running", seconds)
+        wait_after(backend, name, "running", seconds)
 
 
 def keeps_checkpoints_in_pods(job: Object) -> bool:
@@ -63,7 +63,8 @@ def keeps_checkpoints_in_pods(job: Object) -> bool:
     return {"name": str(Env.CHECKPOINT_SCOPE), "value": str(CheckpointScope.POD)} in variables
 
 
-def _wait(backend: Backend, name: str, goal: str, timeout: float | None) -> None:
+def wait_after(backend: Backend, name: str, goal: str, timeout: float | None) -> None:
+    """Wait for what a change leads to. Raises what :func:`wait_for` raises; Ctrl-C takes nothing back."""
     try:
         wait_for(backend, name, parse_goal(goal), timeout=timeout)
     except KeyboardInterrupt:

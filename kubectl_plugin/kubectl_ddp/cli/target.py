@@ -14,6 +14,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.backends import Where, backend_for, has_kubeconfig
 from kubectl_ddp.cli.options import Options
+from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.present import Style
 from kubectl_ddp.program import program
@@ -110,6 +111,17 @@ def print_document(document: dict[str, Any], output: str) -> None:
     from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - YAML, which the other forms do without
 
     click.echo(to_yaml([document]), nl=False)
+
+
+def changed(options: Options, name: str, action: str, sentence: str, **facts: Any) -> None:
+    """Say that a job was changed: a sentence, or with ``-o`` a document or a name."""
+    if options.output is None:
+        click.echo(sentence)
+    elif options.output == "name":
+        click.echo(name)
+    else:
+        document = {"apiVersion": API_VERSION, "kind": "JobChange", "name": name, "action": action, **facts}
+        print_document(document, options.output)
 
 
 def seconds_of(flag: str, text: str | None) -> float | None:

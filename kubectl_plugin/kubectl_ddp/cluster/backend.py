@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import Label, Port, PortName
 from kubectl_ddp import roots
-from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.aside import Aside
+from kubectl_ddp.cluster.belongings import code_of, events_of, moment
+from kubectl_ddp.cluster.changes import tell, wait
 from kubectl_ddp.cluster.connection import Connection, connect
+from kubectl_ddp.cluster.kubectl import Kubectl
 from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.podlogs import PodLogs, main_container
 from kubectl_ddp.cluster.positions import positions
 from kubectl_ddp.cluster.reflector import Reflector
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.remains import delete_remains
+from kubectl_ddp.cluster.renewal import renew
 from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.cluster.servers import api_servers
 from kubectl_ddp.cluster.slim import slim_pod, without_managers
@@ -61,6 +65,7 @@ class ClusterBackend:
         kubeconfig: str | None = None,
         namespace: str | None = None,
         *,
+        acting_as: str | None = None,
         connection: Connection | None = None,
         notice: Callable[[str], None] = on_stderr,
     ) -> None:
@@ -70,14 +75,16 @@ class ClusterBackend:
             context: of the kubeconfig; its current one by default.
             kubeconfig: a file; kubectl's own rule by default.
             namespace: the context's own by default.
+            acting_as: the user to act as, as with ``kubectl --as``.
             connection: instead of one that is made of the three.
             notice: told what a person should know and no error is.
         """
-        to = connection or connect(context=context, kubeconfig=kubeconfig, namespace=namespace)
+        to = connection or connect(context=context, kubeconfig=kubeconfig, namespace=namespace, acting_as=acting_as)
         self.where = to.where
         self.namespace = to.namespace
         self._api = Api(to)
         self._discovery = Discovery(self._api)
+        self._kubectl = Kubectl(to.namespace, {"context": context, "kubeconfig": kubeconfig, "as": acting_as})
         self._notice = notice
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -144,7 +151,7 @@ class ClusterBackend:
             events.read()
             reflectors.append(events)
         threads = [
-            threading.Thread(target=_run, args=(reflector, changes), name=f"watch {name}", daemon=True)
+            threading.Thread(target=tell, args=(reflector, changes), name=f"watch {name}", daemon=True)
             for reflector in reflectors
         ]
         for thread in threads:
@@ -155,12 +162,24 @@ class ClusterBackend:
                 if not found:
                     return
                 yield _snapshot(_whole(kind, found[0]), pods.objects(), events.objects())
-                _wait(changes)
+                wait(changes)
         finally:
             for reflector in reflectors:
                 reflector.stop()
             for thread in threads:  # one that is still there when Python ends may complain on stderr
                 thread.join(timeout=JOIN_SECONDS)
+
+    def events(self, name: str) -> list[Object]:
+        """Events about a job and all that was made for it, pods that are gone included, oldest first."""
+        return events_of(self._api, self._ours(name), self._all(self.namespace))
+
+    def enter(self, pod: Object, entry: Entry) -> Handover:
+        """As ``kubectl exec`` does it."""
+        return self._kubectl.enter(pod, entry)
+
+    def forward(self, pod: Object, ports: Sequence[str]) -> Handover:
+        """As ``kubectl port-forward`` does it."""
+        return self._kubectl.forward(pod, ports)
 
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""
@@ -250,6 +269,14 @@ class ClusterBackend:
 
     def _submission(self, objects: Sequence[Object]) -> Submission:
         return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)
+
+    def code(self, name: str) -> Object | None:
+        """The ConfigMap with the code that travels with a job; ``None`` when none does."""
+        return code_of(self._api, self._ours(name))
+
+    def renew(self, name: str, objects: Sequence[Object]) -> None:
+        """Put a new run in the place of one that is over; the claims that it names are nobody's, and stay."""
+        renew(self._api, self._ours(name), self._submission(objects))
 
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods. Raises UsageError outside of the job's bounds."""
@@ -423,32 +450,9 @@ def _snapshot(job: Object, pods: Sequence[Object], events: Sequence[Object]) -> 
     mine = _pods_of(job, pods)
     uids = {each["metadata"]["uid"] for each in (job, *mine)}
     about = [event for event in events if event["involvedObject"].get("uid") in uids]
-    return Snapshot(job, mine, tuple(sorted(about, key=_moment)), queued(job))
-
-
-def _moment(event: Object) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
+    return Snapshot(job, mine, tuple(sorted(about, key=moment)), queued(job))
 
 
 def _metrics_port(pod: Object) -> int:
     ports = next((c.get("ports") or () for c in pod["spec"]["containers"] if c["name"] == main_container(pod)), ())
     return next((int(port["containerPort"]) for port in ports if port.get("name") == PortName.METRICS), Port.METRICS)
-
-
-def _run(reflector: Reflector, changes: queue.SimpleQueue[Exception | None]) -> None:
-    """Body of a watching thread: every change is a word into the queue, and so is what ends the watch."""
-    try:
-        reflector.run(lambda: changes.put(None))
-    except Exception as error:  # noqa: BLE001 - raised again where snapshots are read
-        changes.put(error)
-
-
-def _wait(changes: queue.SimpleQueue[Exception | None]) -> None:
-    """Wait for a change, and take all that have come meanwhile as one. Raises what ended a watch."""
-    news = [changes.get()]
-    with contextlib.suppress(queue.Empty):
-        while True:
-            news.append(changes.get_nowait())
-    for error in news:
-        if error is not None:
-            raise error

@@ -41,12 +41,14 @@ def connect(
     context: str | None = None,
     kubeconfig: str | None = None,
     namespace: str | None = None,
+    acting_as: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Connection:
     """The connection that kubectl's flags and rules mean.
 
     Cluster: ``kubeconfig``, else ``$KUBECONFIG``, else ``~/.kube/config``, else the service account of the pod we are
-    in. Namespace: ``namespace``, else the context's, else ``default``. Raises UsageError for a context or file that is
+    in. Namespace: ``namespace``, else the context's, else ``default``. ``acting_as`` is who the user acts as, as with
+    ``kubectl --as``. Raises UsageError for a context or file that is
     not there, Unreachable when no cluster is configured at all.
     """
     files = _files(kubeconfig, environ)
@@ -59,7 +61,8 @@ def connect(
             "No cluster is configured: there is no kubeconfig.",
             hint="Name one with --kubeconfig or KUBECONFIG, or run on this machine with --local.",
         )
-    acting_as = impersonation_of(chosen.user)
+    asked = {"as": acting_as} if acting_as else {}
+    impersonation = impersonation_of({**chosen.user, **asked})
     if is_made(chosen.user):
         from kubectl_ddp.cluster.client_library import connection_of  # noqa: PLC0415 - takes 0.3 s
 
@@ -71,7 +74,7 @@ def connect(
         server=str(chosen.cluster["server"]).rstrip("/"),
         namespace=namespace or chosen.namespace or "default",
         pool=pool,
-        authorization=lambda: {**authorization(), **acting_as},
+        authorization=lambda: {**authorization(), **impersonation},
     )
 
 

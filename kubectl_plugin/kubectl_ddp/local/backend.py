@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import Label, Port, PortName
-from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.backends import local_jobs_directory
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.local.conditions import is_finished
@@ -135,6 +135,19 @@ class LocalBackend:
         for moment, text in entries(directory, pod, follow=follow, tail=tail, since=since):
             yield f"{moment} {text}" if timestamps else text
 
+    def events(self, name: str) -> list[Object]:
+        """What the engine noted of the job, oldest first. Raises NotFound."""
+        return list(self.job(name).events)
+
+    def enter(self, pod: Object, entry: Entry) -> Handover:
+        """In the environment and the directory of the pod's first process. Raises NotFound when there is none."""
+        from kubectl_ddp.local.enter import handover  # noqa: PLC0415 - exec alone needs it
+
+        return handover(pod, entry)
+
+    def forward(self, pod: Object, ports: Sequence[str]) -> None:
+        """Every pod has an address of this machine."""
+
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``. Raises Unreachable."""
         name, address, port = pod["metadata"]["name"], pod["status"].get("podIP", ""), _metrics_port(pod)
@@ -193,6 +206,23 @@ class LocalBackend:
             except (DdpError, OSError):  # nothing ran: a name that is taken by nothing helps nobody
                 remove(directory)
                 raise
+
+    def code(self, name: str) -> Object | None:
+        """The ConfigMap with the code that travels with a job; ``None`` when none does. Raises NotFound."""
+        objects = self._directory(name).objects()
+        return next((item for item in objects if item.get("kind") == "ConfigMap"), None)
+
+    def renew(self, name: str, objects: Sequence[Object]) -> None:
+        """Put a new run in the place of one that is over; its claims stay, and its checkpoints in them."""
+        from kubectl_ddp.local.submission import create, prepare, start_engine  # noqa: PLC0415 - rarely needed
+
+        directory, machine = self._directory(name), self._machine()
+        self._check_machine(directory)
+        wanted = prepare(objects, machine)
+        with held_back():
+            sweep(directory)
+            create(directory, wanted, machine, instead=True)
+            start_engine(directory, self._environ)
 
     def _machine(self) -> Machine:
         from kubectl_ddp.local.submission import machine_of  # noqa: PLC0415 - submit alone needs it

@@ -81,6 +81,8 @@ class PodRunner:
     _container: Container | None = None
     _log: LogWriter | None = None
     _started: float = 0.0
+    _stage: int = 0
+    """How many of the containers that run before the pod's own have ended well."""
     ran_seconds: float = 0.0
     """How long its last container ran."""
     _timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -129,12 +131,22 @@ class PodRunner:
         count = pod_states.container_status(self.pod)["restartCount"]
         mark = f"{self._owner_uid}/{self.pod['metadata']['uid']}/{count}"
         try:
-            self._container = Container.start(mark, self._command(), log)
+            self._container = Container.start(mark, self._command(self._template), log)
         except (StartError, DdpError) as error:
             self._ended(NOT_STARTED, None, reason="StartError", message=str(error))
             return
-        pod_states.mark_running(self.pod, f"local://{mark}")
+        if self._template is self._templates[-1]:
+            pod_states.mark_running(self.pod, f"local://{mark}")
         self.node.changed()
+
+    @property
+    def _templates(self) -> list[Object]:
+        """Its containers in the order in which they run."""
+        return [*(self.pod["spec"].get("initContainers") or ()), self.pod["spec"]["containers"][0]]
+
+    @property
+    def _template(self) -> Object:
+        return self._templates[self._stage]
 
     @property
     def _owner_uid(self) -> str:
@@ -144,8 +156,7 @@ class PodRunner:
     def _termination_log(self) -> Path:
         return self.node.directory.pod(self.name) / "termination-log"
 
-    def _command(self) -> Command:
-        template = self.pod["spec"]["containers"][0]
+    def _command(self, template: Object) -> Command:
         adapt = translation(self.node.addresses, self._mounts.directories, self.node.namespace)
         shell = of_shell(self.node.environ)
         # What the operator adds holds names of pods too, so it is translated like the user's.
@@ -180,6 +191,10 @@ class PodRunner:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        if code == 0 and self._template is not self._templates[-1] and not pod_states.is_leaving(self.pod):
+            self._stage += 1
+            self._run()
+            return
         self._ended(code, number, reason="Completed" if code == 0 else "Error", message=self._message(code))
 
     def _ended(self, code: int, number: int | None, *, reason: str, message: str) -> None:

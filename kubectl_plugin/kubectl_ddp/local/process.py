@@ -152,6 +152,13 @@ def marked(prefix: str) -> list[int]:
     ]
 
 
+def leader(container: str) -> int | None:
+    """The first process of a container: the one that no other process of it has started; None when none lives."""
+    processes = _processes()
+    mine = {pid for pid, stat in processes.items() if stat.state not in "ZX" and _mark(pid) == container}
+    return min((pid for pid in mine if processes[pid].parent not in mine), default=None)
+
+
 def descendants(ancestor: int) -> list[int]:
     """Live processes below one, itself not included."""
     processes = _processes()

@@ -21,7 +21,8 @@ from kubectl_ddp.local import pods, volumes
 from kubectl_ddp.local.addresses import WORKERS
 from kubectl_ddp.local.directory import ROOT_KIND, JobDirectory, read_json, unwritable, write_json
 from kubectl_ddp.local.environment import elastic_bounds, of_operator, resolve, worker_replicas
-from kubectl_ddp.local.liveness import claim
+from kubectl_ddp.local.liveness import claim, remove
+from kubectl_ddp.local.volumes import CLAIMS
 from kubectl_ddp.program import program
 
 _NEEDS: Final = ("torch", "ddp_trainer")
@@ -120,14 +121,23 @@ def _missing(python: str) -> list[str]:
     return probe.stdout.split()
 
 
-def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine) -> None:
-    """Make the directory of a job appear complete, or not at all. Raises NameTaken."""
+def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine, *, instead: bool = False) -> None:
+    """Make the directory of a job appear complete, or not at all. Raises NameTaken.
+
+    Args:
+        directory: of the job.
+        objects: the job.
+        machine: what its pods take from here.
+        instead: whether one of that name goes, and leaves its claims to this one.
+    """
     draft = JobDirectory(directory.path.with_name(f".{directory.name}.{os.getpid()}"))
     try:
         draft.path.mkdir(parents=True, mode=0o700)
         write_json(draft.objects_file, objects)
         write_json(draft.machine_file, {"python": machine.python, "directory": machine.directory})
         claim(draft, is_starting=True)
+        if instead:
+            _inherit(draft, directory)
         draft.path.rename(directory.path)
     except OSError as error:
         shutil.rmtree(draft.path, ignore_errors=True)
@@ -137,6 +147,15 @@ def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine)
                 hint=f"Delete it with '{program()} delete {directory.name}', or choose another --name.",
             ) from error
         raise unwritable(directory.path.parent, error) from error
+
+
+def _inherit(heir: JobDirectory, directory: JobDirectory) -> None:
+    """Take the claims of a job that is over, and remove the rest of it."""
+    claims = directory.volumes / CLAIMS
+    if claims.is_dir():
+        heir.volumes.mkdir()
+        claims.rename(heir.volumes / CLAIMS)
+    remove(directory)
 
 
 def start_engine(directory: JobDirectory, environ: Mapping[str, str]) -> None:

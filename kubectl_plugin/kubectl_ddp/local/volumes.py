@@ -8,6 +8,7 @@ path itself is left alone, and the replacement is short, since sockets are made 
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import tempfile
@@ -22,6 +23,9 @@ from kubectl_ddp.errors import PreflightFailed
 
 _PREFIX: Final = "ddp-"
 
+CLAIMS: Final = "claims"
+"""Directory of the volumes that belong to the job, below all of its volumes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
@@ -35,8 +39,8 @@ class Mounts:
     """Directories outside of the job's own, to be removed when the pod is over; the scratch directory too."""
 
 
-ConfigMaps = Mapping[str, Mapping[str, str]]
-"""Name of a ConfigMap of the job → its texts by key."""
+ConfigMaps = Mapping[str, Mapping[str, bytes]]
+"""Name of a ConfigMap of the job → its entries by key."""
 
 
 def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
@@ -48,7 +52,7 @@ def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
     kinds = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
     mounts = Mounts()
     # A mount below another comes after it, to be linked into it.
-    for entry in sorted(pod["spec"]["containers"][0].get("volumeMounts") or (), key=lambda one: str(one["mountPath"])):
+    for entry in sorted(_entries(pod["spec"]), key=lambda one: str(one["mountPath"])):
         path, volume = entry["mountPath"].rstrip("/"), kinds[entry["name"]]
         if path == ContractPath.SHARED_MEMORY:
             continue
@@ -59,11 +63,17 @@ def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
         directory = _in_memory(volume, mounts) or _directory(volume, pod, volumes, config_maps)
         directory /= entry.get("subPath") or ""
         directory.mkdir(parents=True, exist_ok=True)
-        for key, text in config_maps.get(_config_map(volume), {}).items():
-            (directory / key).write_text(text, encoding="utf-8")
+        for key, data in config_maps.get(_config_map(volume), {}).items():
+            (directory / key).write_bytes(data)
         _link(path, directory, mounts.directories)
         mounts.directories[path] = str(directory)
     return mounts
+
+
+def _entries(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the containers of a pod mount: its one container, and those that run before it."""
+    containers = [*(spec.get("initContainers") or ()), spec["containers"][0]]
+    return list({entry["mountPath"]: entry for each in containers for entry in each.get("volumeMounts") or ()}.values())
 
 
 def _in_memory(volume: Mapping[str, Any], mounts: Mounts) -> Path | None:
@@ -93,7 +103,7 @@ def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path, config_map
     if "emptyDir" in volume or _config_map(volume) in config_maps:
         return pod_directory(pod, volumes) / name
     if "persistentVolumeClaim" in volume:
-        return volumes / "claims" / str(volume["persistentVolumeClaim"]["claimName"])
+        return volumes / CLAIMS / str(volume["persistentVolumeClaim"]["claimName"])
     if "hostPath" in volume:
         return Path(str(volume["hostPath"]["path"]))
     kind = next((key for key in volume if key != "name"), "unknown")
@@ -105,16 +115,21 @@ def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path, config_map
 def check(template: Object, config_maps: ConfigMaps) -> None:
     """Raises PreflightFailed for a volume that :func:`mount` would refuse, before there is a pod."""
     nowhere = {"metadata": {"uid": ""}}
-    mounted = {entry["name"] for entry in template["spec"]["containers"][0].get("volumeMounts") or ()}
+    mounted = {entry["name"] for entry in _entries(template["spec"])}
     for volume in template["spec"].get("volumes") or ():
         if volume["name"] in mounted:
             _directory(volume, nowhere, Path(), config_maps)
 
 
-def config_maps_of(objects: Iterable[Object]) -> dict[str, dict[str, str]]:
+def config_maps_of(objects: Iterable[Object]) -> dict[str, dict[str, bytes]]:
     """The ConfigMaps among the objects of a job."""
-    return {
-        item["metadata"]["name"]: dict(item.get("data") or {}) for item in objects if item.get("kind") == "ConfigMap"
+    return {item["metadata"]["name"]: _data(item) for item in objects if item.get("kind") == "ConfigMap"}
+
+
+def _data(config_map: Object) -> dict[str, bytes]:
+    texts, binaries = config_map.get("data") or {}, config_map.get("binaryData") or {}
+    return {key: text.encode() for key, text in texts.items()} | {
+        key: base64.b64decode(text) for key, text in binaries.items()
     }
 
 

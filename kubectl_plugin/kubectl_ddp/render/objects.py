@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer import contract
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import fabric, failures, gangs, network, placement, pod, volumes
+from kubectl_ddp.render.code import Code, name_of
 from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.spec.document import compact, digest, to_document
 from kubectl_ddp.spec.engine import Engine
@@ -27,15 +27,6 @@ class Site(StrEnum):
     CLUSTER = "cluster"
     LOCAL = "local"
     """This machine: scripts run where they lie, and Secrets are what the shell exports."""
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A script that travels with the job."""
-
-    file: str
-    """Its name, without directories."""
-    text: str
 
 
 def placeholder_run_id(spec: JobSpec, code: Code | None = None) -> str:
@@ -58,7 +49,7 @@ def render(
         spec: the job.
         run_id: unique per submission, a valid label value; the only thing that differs between two submissions.
         site: where they will run.
-        code: the script that travels along, when ``spec`` runs one and the site is a cluster.
+        code: what travels along: the script, when ``spec`` runs one and the site is a cluster, or a directory.
         suspended: whether the root holds its pods back until it is resumed.
         api_servers: addresses of the cluster's API servers, which read metrics for us.
     """
@@ -122,7 +113,7 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict
             "labels": labels() | together.labels,
             "annotations": annotations | together.annotations,
         },
-        "names": pod.names(spec),
+        "names": {**pod.names(spec), "code": name_of(spec.name, code)},
         "set_metadata": None
         if together.is_roots_alone
         else {"labels": together.labels, "annotations": together.annotations},

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from ddp_trainer.contract import GROUP, LOG_PREFIX, CheckpointScope, Env, Path, Port
+from kubectl_ddp.render.code import ARCHIVE
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Module, Script
 from kubectl_ddp.spec.values import EnvSource, Toleration
@@ -22,6 +23,8 @@ PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kuber
 
 NEVER_READY: Final = f"{GROUP}/moves-at-once"
 """Readiness gate of the store that nobody ever opens."""
+UNPACK: Final = ("python", "-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
+"""Unpacks the code that travels with the job, before its program starts; every Python can."""
 
 POD_SECURITY: Final[Mapping[str, Any]] = {
     "runAsNonRoot": True,
@@ -40,7 +43,7 @@ CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
 
 def names(spec: JobSpec) -> dict[str, str]:
     """Names of the objects that are not named like the job."""
-    return {"store": f"{spec.name}-store", "code": f"{spec.name}-code"}
+    return {"store": f"{spec.name}-store"}
 
 
 def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
@@ -52,6 +55,8 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
         "store_env": [*_identity(spec, run_id), _variable("PYTHONUNBUFFERED", "1")],
         "env_from": [] if is_local else [_source(source) for source in spec.env_from],
         "resources": _resources(spec),
+        "unpack_resources": {"cpu": str(spec.cpu), "memory": str(spec.memory)},
+        "unpack_command": UNPACK,
         "tolerations": [_toleration(toleration) for toleration in spec.tolerations],
         "store_selector": {key: value for key, value in spec.node_selector.items() if key.startswith(PLACE_LABELS)},
         "node_loss": _node_loss,
@@ -77,6 +82,8 @@ def _launch_arguments(spec: JobSpec, run_id: str) -> list[str]:
 
 def _program(spec: JobSpec, *, is_local: bool) -> list[str]:
     match spec.program:
+        case Script(path) if spec.code is not None:
+            start = [str(PurePosixPath(Path.CODE) / path)]
         case Script(path):
             start = [path if is_local else str(PurePosixPath(Path.CODE) / PurePosixPath(path).name)]
         case Module(name):

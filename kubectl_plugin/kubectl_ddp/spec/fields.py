@@ -61,6 +61,9 @@ FIELDS: Final[Mapping[str, Field]] = {
     "name": Field("name", _name, "Name of the job; made from the program when left out.", "NAME"),
     "namespace": Field("namespace", _namespace, "Namespace of the job.", "NAME"),
     "script": Field("program", _path, "Python file of this machine to run; it travels with the job.", "FILE"),
+    "code": Field(
+        "code", _path, "Directory of this machine that travels with the job, but for what .gitignore names.", "DIR"
+    ),
     "module": Field("program", _module, "Python module of the image to run, as 'python -m' does.", "MODULE"),
     "command": Field("program", v.words, "Command of the image to run instead of Python.", "WORDS"),
     "args": Field("args", v.texts, "Arguments of the program.", "WORDS", is_list=True),

@@ -147,7 +147,7 @@ def _given(file: JobFile, key: str, node: yaml.Node) -> dict[str, Given]:
         raw = [_scalar(file, key, item) for item in node.value]
     else:
         raw = _scalar(file, key, node)
-    if key == "script" and isinstance(raw, str):
+    if key in {"script", "code"} and isinstance(raw, str):
         raw = str(file.directory / raw)
     return {key: Given(raw, Origin(Kind.FILE, file.line(node)))}
 

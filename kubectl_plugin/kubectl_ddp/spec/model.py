@@ -24,6 +24,8 @@ class JobSpec:
     """Name of the job and the beginning of every name made for it."""
     program: Program
     """What every rank runs."""
+    code: str | None = None
+    """Directory of this machine that travels with the job; where its processes work, and a script's path begins."""
     args: tuple[str, ...] = ()
     """Words handed to the program."""
     nnodes: Nodes

@@ -27,7 +27,14 @@ class Source(StrEnum):
 
 
 NOTATION: Final = "pvc=NAME:/PATH[:ro], configmap=NAME:/PATH or emptydir=SIZE:/PATH"
-OURS: Final = (Path.RUN_DIR, Path.CHECKPOINT_DIR, Path.CODE, Path.SHARED_MEMORY, Path.TERMINATION_LOG)
+OURS: Final = (
+    Path.RUN_DIR,
+    Path.CHECKPOINT_DIR,
+    Path.CODE,
+    Path.CODE_ARCHIVE,
+    Path.SHARED_MEMORY,
+    Path.TERMINATION_LOG,
+)
 """What the launcher needs for itself."""
 SYSTEM: Final = ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr", "/var", "/var/run")
 """A volume there would hide the image's own programs."""

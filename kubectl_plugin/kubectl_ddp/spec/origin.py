@@ -16,6 +16,8 @@ class Kind(StrEnum):
     FLAG = "flag"
     FILE = "file"
     FABRIC = "fabric"
+    CONFIG = "config"
+    """The person's own defaults."""
     PRESET = "preset"
     ENVIRONMENT = "environment"
     RULE = "rule"
@@ -34,7 +36,7 @@ class Origin:
 
     def __str__(self) -> str:
         """For a person, as in ``preset gpu-nccl: failures print nothing otherwise``."""
-        where = self.place if self.kind in {Kind.FLAG, Kind.FILE} else f"{self.kind} {self.place}".rstrip()
+        where = self.place if self.kind in {Kind.FLAG, Kind.FILE, Kind.CONFIG} else f"{self.kind} {self.place}".rstrip()
         return f"{where}: {self.reason}" if self.reason else where
 
 

@@ -341,7 +341,8 @@ class Agent:
         recorder = self._setup.recorder
         recorder.rendezvous(time.monotonic() - self._joined_at, generation.number)
         size, nodes = generation.world_size, len(generation.nodes)
-        recorder.world(size=size, nodes=nodes, nodes_desired=self._setup.max_nodes)
+        first = generation.first_rank(self._core.node.token)
+        recorder.world(size=size, nodes=nodes, nodes_desired=self._setup.max_nodes, first_rank=first)
         recorder.restarts_remaining(generation.restarts_left)
         # What happened before this pod came is not this pod's to count.
         before = generation.restarts if self._restarts is None else self._restarts

@@ -272,6 +272,7 @@ AGENT: Final = (
     _of_agent("ddp_rendezvous_last_duration_seconds", Kind.GAUGE, "What the last rendezvous took.", unit="seconds"),
     _of_agent(Metric.RENDEZVOUS_ROUND, Kind.GAUGE, "Generation of the group, the number of its rendezvous."),
     _of_agent(Metric.WORLD_SIZE, Kind.GAUGE, "Processes in the group."),
+    _of_agent(Metric.FIRST_RANK, Kind.GAUGE, "First rank of the pod in the group; the others follow in order."),
     _of_agent(Metric.NODES, Kind.GAUGE, "Nodes in the group."),
     _of_agent("ddp_nodes_desired", Kind.GAUGE, "Nodes the group could have at most."),
     _of_agent("ddp_restarts_remaining", Kind.GAUGE, "What is left of the run's restart budget."),

@@ -55,6 +55,7 @@ RENDEZVOUS_COUNT: Final = AGENT.index("ddp_rendezvous_duration_seconds_count")
 RENDEZVOUS_LAST: Final = AGENT.index("ddp_rendezvous_last_duration_seconds")
 RENDEZVOUS_ROUND: Final = AGENT.index(Metric.RENDEZVOUS_ROUND)
 WORLD_SIZE: Final = AGENT.index(Metric.WORLD_SIZE)
+FIRST_RANK: Final = AGENT.index(Metric.FIRST_RANK)
 NODES: Final = AGENT.index(Metric.NODES)
 NODES_DESIRED: Final = AGENT.index("ddp_nodes_desired")
 RESTARTS_REMAINING: Final = AGENT.index("ddp_restarts_remaining")
@@ -224,12 +225,13 @@ class BoardAgentRecorder:
             self._cells[RENDEZVOUS_ROUND] = generation
 
     @_harmless
-    def world(self, *, size: int, nodes: int, nodes_desired: int) -> None:
+    def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
         """The group that was formed."""
         with self._board.changing():
             self._cells[WORLD_SIZE] = size
             self._cells[NODES] = nodes
             self._cells[NODES_DESIRED] = nodes_desired
+            self._cells[FIRST_RANK] = first_rank
 
     @_harmless
     def restarts_remaining(self, count: int) -> None:

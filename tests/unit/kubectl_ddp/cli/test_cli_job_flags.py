@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,30 @@ def test_every_key_of_a_job_file_has_a_flag(capsys: pytest.CaptureFixture[str]) 
         if key not in {"script", "args"}:
             assert field.help.split(";", maxsplit=1)[0].split()[0] in told
     assert f"--{PRESET}" in told
+
+
+def test_code_is_packed_and_its_script_is_named_within(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "src").mkdir()
+    (here / "src" / "main.py").write_text("")
+    assert run(["render", "src/main.py", "--code", "src", "--name", "x", "-o", "json"]) == 0
+    items = json.loads(capsys.readouterr().out)["items"]
+    [code] = [item for item in items if item["kind"] == "ConfigMap"]
+    assert re.fullmatch(r"x-code-[0-9a-f]{10}", code["metadata"]["name"])
+    assert list(code["binaryData"]) == ["code.tar.gz"]
+    pod = items[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert pod["containers"][0]["args"][-1] == "/var/run/ddp-code/main.py"
+    assert pod["containers"][0]["workingDir"] == "/var/run/ddp-code"
+    assert pod["initContainers"][0]["securityContext"] == pod["containers"][0]["securityContext"]
+    document = json.loads(items[0]["metadata"]["annotations"][Annotation.SPEC])
+    assert (document["script"], document["code"]) == ("main.py", "src")
+
+
+def test_code_of_a_job_file_lies_beside_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "sub").mkdir()
+    (here / "sub" / "main.py").write_text("")
+    (here / "sub" / "job.yaml").write_text("apiVersion: ddp.dev/v1\nkind: Job\nname: x\nscript: main.py\ncode: .\n")
+    assert rendered(capsys, "-f", "sub/job.yaml")["script"] == "main.py"
+    assert "There is no script 'train.py' in the code 'sub'" in refused(capsys, "render", "train.py", "--code", "sub")
 
 
 @pytest.mark.usefixtures("here")
@@ -284,7 +309,7 @@ def test_a_bare_dry_run_means_client_and_takes_no_other_word(
     assert run(["submit", *form, "train.py", "--name", "t", "-o", "name"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "pytorchjob.kubeflow.org/t",
-        "configmap/t-code",
+        "configmap/t-code-03e693d9f2",
         "job.batch/t-store",
         "service/t-store",
         "networkpolicy.networking.k8s.io/t",

@@ -71,7 +71,7 @@ def mounted(tmp_path: Path, mounts: dict[str, str], kinds: list[dict[str, object
     template = a_template(volumeMounts=[{"name": name, "mountPath": path} for path, name in mounts.items()])
     template["spec"]["volumes"] = kinds
     pod = worker_pod(job(template=template), index, "127.1.1.2")
-    return volumes.mount(pod, tmp_path, {"code": {"train.py": "print()\n"}})
+    return volumes.mount(pod, tmp_path, {"code": {"train.py": b"print()\n"}})
 
 
 def test_an_empty_dir_is_a_pods_own_and_a_claim_is_the_jobs(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "tolerations": ["a=b:NoSchedule"], "gang": "kai", "egress": "closed", "engine": "job",
         "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
-        "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"],
+        "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".",
     }  # fmt: skip
     raw = samples[key]
     given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}

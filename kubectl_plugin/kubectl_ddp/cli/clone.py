@@ -1,0 +1,59 @@
+"""``kubectl ddp clone``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from kubectl_ddp.cli.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, change_options
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import target
+from kubectl_ddp.errors import UsageError
+
+
+@click.command(cls=ProgramCommand)
+@click.argument("job", required=False)
+@click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for the end; the exit code says how the job ended.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; the job goes on.")
+@click.option(DRY_RUN, type=click.Choice(DRY_RUNS), default="none", help="Create nothing, as with submit.")
+@click.option("--preflight", type=click.Choice(("off", "warn", "strict")), help="As with submit.")
+@change_options
+@shared_options("json", "yaml", "name")
+def clone(
+    options: Options,
+    request: JobRequest,
+    job: str | None,
+    *,
+    follow: bool,
+    waits: bool,
+    timeout: str | None,
+    dry_run: str,
+    preflight: str | None,
+) -> None:
+    """Submit a job again under another --name, with its code and what the flags change.
+
+    What the job was told is kept; what followed from it follows anew: with other --gpus come other cores and memory.
+    Words after '--' replace the arguments of its program.
+    """
+    from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.cli.submission import Manner, submit_prepared  # noqa: PLC0415
+    from kubectl_ddp.rerun import code_of, specification  # noqa: PLC0415
+    from kubectl_ddp.spec.again import said_again, taken_from  # noqa: PLC0415
+
+    backend, name = target(options, job)
+    if request.flags.get("name") in {None, name}:
+        raise UsageError(f"The clone of '{name}' needs a name of its own.", hint="Give it one with --name NEW.")
+    spec = specification(backend.job(name).job)
+    here = dataclasses.replace(options, local=backend.where == "local")
+    kept = None if request.flags.keys() & {"code", "module", "command"} else code_of(backend, spec)
+    prepared = prepare(here, request, under=said_again(spec, taken_from(name)), kept=kept)
+    claim = prepared.spec.checkpoint_claim
+    if not here.local and claim is not None and claim == spec.checkpoint_claim:
+        options.note(
+            f"warning: It has the checkpoint claim '{claim}' of job {name}, goes on from what lies there, and must not "
+            "run beside it. --checkpoint-claim names another."
+        )
+    manner = Manner(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
+    submit_prepared(prepared, here, manner)

@@ -1,0 +1,130 @@
+"""``kubectl ddp config``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kubectl_ddp.backends import cluster_of, has_kubeconfig, is_local, kubeconfig_files, local_jobs_directory
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import print_document, style
+from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.errors import DdpError, UsageError
+from kubectl_ddp.present import NOTHING, Cell, Table
+
+if TYPE_CHECKING:
+    from kubectl_ddp.cluster import ClusterBackend
+
+VIEW, SET, UNSET, PATH = "view", "set", "unset", "path"
+WORDS: Final = {VIEW: (0, 0), SET: (2, 2), UNSET: (1, 1), PATH: (0, 0)}
+"""What can be done, and with how many words."""
+
+Row = tuple[str, Any, str]
+"""What, its value, and where it comes from."""
+
+
+@click.command()
+@click.argument("action", type=click.Choice([*WORDS]), default=VIEW)
+@click.argument("words", nargs=-1, metavar="[KEY [VALUE]]")
+@shared_options("json", "yaml")
+def config(options: Options, action: str, words: tuple[str, ...]) -> None:
+    r"""Show what commands would use, and where each value comes from; set and unset defaults of your own.
+
+    \b
+    view               context, namespace, engine, and defaults for jobs
+    set KEY VALUE      a default for submit: any key of a job file but those that name the job
+    unset KEY
+    path               the file that keeps them
+    """
+    from kubectl_ddp.configuration import config_file, write  # noqa: PLC0415 - help and completion do without
+
+    low, high = WORDS[action]
+    if not low <= len(words) <= high:
+        usage = {SET: "set KEY VALUE", UNSET: "unset KEY"}.get(action, action)
+        raise UsageError(f"'config {action}' takes {high or 'no'} words, not {len(words)}.", hint=f"Write '{usage}'.")
+    if action == PATH:
+        click.echo(config_file())
+    elif action in {SET, UNSET}:
+        write(config_file(), words[0], words[1] if action == SET else None)
+        options.note(f"{words[0]} is {'now ' + words[1] if action == SET else 'not set any more'}, in {config_file()}.")
+    else:
+        _view(options)
+
+
+def _view(options: Options) -> None:
+    rows = [*_place(options), *_files(), *_defaults()]
+    if options.output is not None:
+        items = [{"key": key, "value": value, "from": origin} for key, value, origin in rows]
+        print_document({"apiVersion": API_VERSION, "kind": "Config", "items": items}, options.output)
+        return
+    table = Table(("KEY", "VALUE", "FROM"))
+    table.rows.extend(
+        [Cell(key), Cell(NOTHING if value is None else str(value)), Cell(origin)] for key, value, origin in rows
+    )
+    click.echo(table.render(style(options)))
+
+
+def _place(options: Options) -> Iterator[Row]:
+    """Where commands look when they are told no more than this one."""
+    if is_local(options):
+        why = "--local" if options.local else "there is no kubeconfig"
+        yield "place", "this machine", why
+        return
+    backend = cluster_of(options)
+    files = os.pathsep.join(map(str, kubeconfig_files())) or "the pod's service account"
+    kubeconfig = options.kubeconfig or files
+    yield "place", "a cluster", "--kubeconfig" if options.kubeconfig else "the kubeconfig"
+    yield "kubeconfig", kubeconfig, _said(options.kubeconfig, "--kubeconfig", _kubeconfig_origin())
+    yield "context", backend.where, _said(options.context, "--context", "current-context of the kubeconfig")
+    yield "namespace", backend.namespace, _said(options.namespace, "--namespace", "the context, or 'default'")
+    yield _engine(backend)
+
+
+def _said(value: str | None, flag: str, otherwise: str) -> str:
+    return flag if value else otherwise
+
+
+def _kubeconfig_origin() -> str:
+    if not has_kubeconfig() or not kubeconfig_files():
+        return "the pod"
+    return "$KUBECONFIG" if os.environ.get("KUBECONFIG") else "kubectl's own place"
+
+
+def _engine(backend: ClusterBackend) -> Row:
+    """The engine that ``auto`` means there."""
+    from kubectl_ddp.render.choose import choose_engine  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.spec.engine import Engine  # noqa: PLC0415
+
+    try:
+        return "engine auto", str(choose_engine(Engine.AUTO, backend.facts())), "the first that the cluster serves"
+    except DdpError as error:
+        return "engine auto", None, error.message
+
+
+def _files() -> Iterator[Row]:
+    import shutil  # noqa: PLC0415 - help and completion do without
+
+    from kubectl_ddp.configuration import config_file  # noqa: PLC0415
+
+    yield "config", str(config_file()), "is there" if config_file().exists() else "is not there"
+    yield "local jobs", str(local_jobs_directory()), "$XDG_STATE_HOME, or ~/.local/state"
+    yield "kubectl", shutil.which("kubectl"), "$PATH; exec and port-forward need it"
+
+
+def _defaults() -> Iterator[Row]:
+    """What a job gets that says nothing of it."""
+    from kubectl_ddp.configuration import IMAGE_VARIABLE, defaults_of  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.spec.resolve import DEFAULTS  # noqa: PLC0415
+    from kubectl_ddp.version import default_image  # noqa: PLC0415
+
+    said = {key: (given.raw, given.origin.place) for key, given in defaults_of().items()}
+    image = os.environ.get(IMAGE_VARIABLE)
+    if image:
+        said["image"] = (image, f"${IMAGE_VARIABLE}")
+    known = {"image": default_image(), **DEFAULTS}
+    for key in [*known, *(key for key in said if key not in known)]:
+        value, origin = said.get(key, (known.get(key), "built in"))
+        yield key, value, origin

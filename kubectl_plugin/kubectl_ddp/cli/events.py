@@ -1,0 +1,97 @@
+"""``kubectl ddp events``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from kubectl_ddp.backend import Backend
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import print_document, style, target
+from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.history import WARNING, Happening, history
+from kubectl_ddp.present import Cell, Style, Table, duration
+from kubectl_ddp.state import job_state
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("-f", "--follow", "-w", "--watch", "follows", is_flag=True, help="Go on with what happens, to the end.")
+@click.option("--warnings", is_flag=True, help="Warnings only.")
+@shared_options("json", "yaml")
+def events(options: Options, job: str | None, *, follows: bool, warnings: bool) -> None:
+    """Show what happened to a job and its pods, those that are gone too; of the newest job when none is named.
+
+    Events of the cluster, changes of the job's state and ends of containers, by time. With -f and -o json each is one
+    line of JSON.
+    """
+    backend, name = target(options, job)
+    if follows:
+        try:
+            for one in _as_they_come(backend, name):
+                if one.type == WARNING or not warnings:
+                    _print_one(one, options)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped watching; the job {name} goes on.") from None
+        return
+    found = [one for one in history(backend.job(name), backend.events(name)) if one.type == WARNING or not warnings]
+    if options.output is not None:
+        items = [asdict(one) for one in found]
+        print_document({"apiVersion": API_VERSION, "kind": "HappeningList", "items": items}, options.output)
+    elif found:
+        click.echo(table(found, time.time()).render(style(options)))
+    else:
+        options.note(f"Nothing is known to have happened to job {name}; clusters forget events after an hour.")
+
+
+def table(happenings: list[Happening], now: float) -> Table:
+    """As ``kubectl get events`` shows them."""
+    rows = [
+        [Cell(_ago(one, now)), Cell(one.type, _color(one)), Cell(one.reason), Cell(one.about), Cell(one.message)]
+        for one in happenings
+    ]
+    return Table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), [*rows])
+
+
+def _as_they_come(backend: Backend, name: str) -> Iterator[Happening]:
+    seen: set[Happening] = set()
+    past = backend.events(name)
+    for snapshot in backend.watch(name):
+        for one in history(snapshot, [*past, *snapshot.events]):
+            if one not in seen:
+                seen.add(one)
+                yield one
+        if job_state(snapshot, {}).is_terminal:
+            return
+
+
+def _print_one(one: Happening, options: Options) -> None:
+    looks = style(options)
+    if options.output is None:
+        click.echo(_line(one, looks))
+        return
+    document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": "Happening", **asdict(one)}
+    if options.output == "json":
+        click.echo(json.dumps(document))
+    else:
+        click.echo("---")
+        print_document(document, options.output)
+
+
+def _line(one: Happening, looks: Style) -> str:
+    return f"{one.time}  {looks.paint(one.type, _color(one))}  {one.reason}  {one.about}  {one.message}"
+
+
+def _color(one: Happening) -> str:
+    return "yellow" if one.type == WARNING else ""
+
+
+def _ago(one: Happening, now: float) -> str:
+    times = f" (x{one.count})" if one.count > 1 else ""
+    return f"{duration(max(0.0, now - one.moment)) if one.moment else '-'}{times}"

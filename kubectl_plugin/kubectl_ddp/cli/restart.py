@@ -1,0 +1,121 @@
+"""``kubectl ddp restart``."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import Final
+
+import click
+
+from ddp_trainer.contract import Label
+from kubectl_ddp.backend import Backend, Snapshot
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.suspend import keeps_checkpoints_in_pods, wait_after
+from kubectl_ddp.cli.target import changed, seconds_of, target
+from kubectl_ddp.errors import Cancelled, Interrupted, UsageError
+from kubectl_ddp.program import program
+from kubectl_ddp.state import JobState, State, job_state
+from kubectl_ddp.waiting import parse_goal, wait_for
+
+_PATIENCE_SECONDS: Final = 300.0
+"""How long pods may take to save and end, unless --timeout says otherwise."""
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; 5m for its pods to end by default.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; nobody is asked when stdin is no terminal.")
+@shared_options("json", "yaml", "name")
+def restart(options: Options, job: str | None, *, waits: bool, timeout: str | None, yes: bool) -> None:
+    """Start all pods of a job anew, from its last checkpoint; of the newest when none is named.
+
+    A job that runs keeps its run: its pods save and end, and others take their places. One that has failed gets a new
+    run under its name, from the same words and code; checkpoints stay, its old pods and their logs go.
+    """
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job)
+    snapshot = backend.job(name)
+    state = job_state(snapshot, {}, where=backend.where)
+    _check(state)
+    effect = _effect(state, backend, snapshot)
+    if options.output is None:
+        options.note(effect)
+    _ask(name, is_dangerous=_begins_anew(backend, snapshot, state), yes=yes)
+    run = _renew(backend, name) if state.state is State.FAILED else _start_again(backend, state, seconds)
+    changed(options, name, "restarted", f"job {name} restarted", effect=effect, runId=run)
+    if waits:
+        wait_after(backend, name, "running", seconds)
+
+
+def _check(state: JobState) -> None:
+    if state.state is State.SUCCEEDED:
+        raise UsageError(
+            f"Job '{state.name}' has succeeded, and there is nothing left for it to do.",
+            hint=f"'{program()} clone {state.name} --name NEW' runs it once more.",
+        )
+    if state.state is State.DELETING:
+        raise UsageError(f"Job '{state.name}' is being deleted.", hint="Submit it again when it is gone.")
+
+
+def _begins_anew(backend: Backend, snapshot: Snapshot, state: JobState) -> bool:
+    """Whether progress is lost: checkpoints go with the pods, and the pods go."""
+    is_running = state.state not in {State.SUSPENDED, State.LOST}
+    return is_running and backend.where != "local" and keeps_checkpoints_in_pods(snapshot.job)
+
+
+def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
+    from_where = (
+        "from the beginning, since it has no checkpoint claim"
+        if _begins_anew(backend, snapshot, state)
+        else "from its last checkpoint"
+    )
+    what = {
+        State.FAILED: f"Job {state.name} failed; it gets a new run, {from_where}, and the logs of the old one go.",
+        State.LOST: f"Job {state.name} gets a new engine, and goes on {from_where}.",
+        State.SUSPENDED: f"Job {state.name} is suspended; it goes on {from_where}.",
+    }
+    pods = f"{state.nodes.desired} node{'s' * (state.nodes.desired > 1)}"
+    return what.get(state.state, f"All pods of job {state.name} ({pods}) end and start again, {from_where}.")
+
+
+def _ask(name: str, *, is_dangerous: bool, yes: bool) -> None:
+    if yes or not is_dangerous or not sys.stdin.isatty():
+        return
+    if not click.confirm(f"Restart job {name}, and lose its progress?", err=True):
+        raise Cancelled("Nothing was restarted.")
+
+
+def _start_again(backend: Backend, state: JobState, timeout: float | None) -> str | None:
+    """Suspend until the pods have ended, and resume; the run stays the same, and so does its id."""
+    name = state.name
+    if state.state not in {State.SUSPENDED, State.LOST}:
+        backend.suspend(name, suspended=True)
+        try:
+            wait_for(backend, name, parse_goal("suspended"), timeout=timeout or _PATIENCE_SECONDS)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Interrupted while the pods of job {name} end; it is suspended.",
+                hint=f"'{program()} resume {name}' lets it go on.",
+            ) from None
+    backend.suspend(name, suspended=False)
+    return _run_id(backend, name)
+
+
+def _renew(backend: Backend, name: str) -> str | None:
+    """A new run in the place of the failed one."""
+    from kubectl_ddp.render import Site, render  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.rerun import code_of, specification  # noqa: PLC0415
+
+    spec = specification(backend.job(name).job)
+    code = code_of(backend, spec)
+    site = Site.LOCAL if backend.where == "local" else Site.CLUSTER
+    servers = backend.api_servers()
+    backend.renew(name, render(spec, secrets.token_hex(6), site=site, code=code, api_servers=servers))
+    return _run_id(backend, name)
+
+
+def _run_id(backend: Backend, name: str) -> str | None:
+    run: str | None = backend.job(name).job["metadata"]["labels"].get(Label.RUN_ID)
+    return run

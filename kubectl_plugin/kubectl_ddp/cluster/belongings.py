@@ -1,0 +1,62 @@
+"""What the cluster has and remembers of a job beside its objects: events, and the code that came along.
+
+Pods that are gone cannot be asked whose they were, so an event counts by the name of what it is about: the job's own,
+or one that begins with it. What belongs to a job with a longer name, or to a job of the same name before, does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddp_trainer.contract import Label
+from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.cluster.slim import without_managers
+
+
+def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
+    """Events about a job, oldest first. Raises Forbidden when they may not be read.
+
+    Args:
+        api: the API server.
+        job: the root object.
+        jobs: all of the namespace.
+    """
+    about, name = job["metadata"], str(job["metadata"]["name"])
+    longer = [other for each in jobs if (other := str(each["metadata"]["name"])).startswith(f"{name}-")]
+
+    def mine(event: Object) -> Object | None:
+        is_mine = moment(event) >= str(about["creationTimestamp"]) and _is_about(event, name, longer)
+        return without_managers(event) if is_mine else None
+
+    events, _ = api.items(collection("v1", "events", about["namespace"]), reduce=mine)
+    return sorted(events, key=moment)
+
+
+def code_of(api: Api, job: Object) -> Object | None:
+    """The ConfigMap of this run of a job; ``None`` when it has none."""
+    about = job["metadata"]
+    named, _ = api.items(
+        collection("v1", "configmaps", about["namespace"]), labelSelector=f"{Label.JOB}={about['name']}"
+    )
+    run = about["labels"].get(Label.RUN_ID)
+    return next((each for each in named if each["metadata"]["labels"].get(Label.RUN_ID) == run), None)
+
+
+def moment(event: Object) -> str:
+    """When it happened last, to the second."""
+    times = (event.get("lastTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp"))
+    return next((f"{str(time)[:19]}Z" for time in times if time), "")
+
+
+def _is_about(event: Object, name: str, longer: Sequence[str]) -> bool:
+    involved = event.get("involvedObject") or {}
+    about = str(involved.get("name", ""))
+    if involved.get("kind") == "Workload":  # Kueue's, as in pytorchjob-digits-1a2b3
+        about = about.partition("-")[2]
+    return _belongs(about, name) and not any(_belongs(about, other) for other in longer)
+
+
+def _belongs(about: str, name: str) -> bool:
+    return about == name or about.startswith(f"{name}-")

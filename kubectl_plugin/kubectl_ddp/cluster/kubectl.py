@@ -1,0 +1,46 @@
+"""Hands over to kubectl what needs a terminal or a tunnel.
+
+A person who has a cluster has kubectl, and it knows all of it: sizes of terminals, raw keys, the protocols of every
+release and proxy, the credentials. Its process takes our place, so that its exit code, its signals and its terminal
+are the person's own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+
+from kubectl_ddp.backend import Entry, Handover, Object
+from kubectl_ddp.cluster.podlogs import main_container
+from kubectl_ddp.errors import PreflightFailed
+
+
+class Kubectl:
+    """kubectl, told to mean the same cluster and namespace as we do."""
+
+    def __init__(self, namespace: str, flags: Mapping[str, str | None]) -> None:
+        """With the flags that were given, by their long names; the rest kubectl reads where we do."""
+        given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+        self._flags = (*given, f"--namespace={namespace}")
+
+    def enter(self, pod: Object, entry: Entry) -> Handover:
+        """``kubectl exec``. Raises PreflightFailed when there is no kubectl."""
+        manner = [flag for flag, is_set in (("--stdin", entry.stdin), ("--tty", entry.terminal)) if is_set]
+        variables = [f"{name}={value}" for name, value in entry.variables.items()]
+        words = [*(["env", *variables] if variables else []), *entry.words]
+        return self._handover(
+            "exec", *manner, pod["metadata"]["name"], f"--container={main_container(pod)}", "--", *words
+        )
+
+    def forward(self, pod: Object, ports: Sequence[str]) -> Handover:
+        """``kubectl port-forward``. Raises PreflightFailed when there is no kubectl."""
+        return self._handover("port-forward", pod["metadata"]["name"], *ports)
+
+    def _handover(self, command: str, *words: str) -> Handover:
+        kubectl = shutil.which("kubectl")
+        if kubectl is None:
+            raise PreflightFailed(
+                f"There is no kubectl on PATH, and {command} is its work.",
+                hint="Install it: https://kubernetes.io/docs/tasks/tools/.",
+            )
+        return Handover(words=(kubectl, command, *self._flags, *words))

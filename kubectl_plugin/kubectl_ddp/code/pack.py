@@ -1,0 +1,152 @@
+"""Packs a directory into an archive that is the same whenever its files are: a job's code has a name by its digest."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from kubectl_ddp.code import ignore
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.render.code import ARCHIVE, Code
+
+LARGEST_BYTES: Final = 2**20 - 2**10
+"""Of the archive: a ConfigMap holds 1 MiB, the names of its entries included."""
+
+HOPELESS_BYTES: Final = 64 * 2**20
+"""Of the files: more is not worth the time of packing."""
+
+SHOWN: Final = 5
+"""How many of the largest files are named when there is too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    """Below the directory, with slashes."""
+    source: Path
+    size: int
+    link: str | None = None
+    """Where it leads, if it is a symbolic link."""
+
+
+def pack(directory: str) -> Code:
+    """The code in a directory, as it travels. Raises UsageError when it cannot."""
+    root = Path(directory)
+    if not root.is_dir():
+        what = "is no directory" if root.exists() else "does not exist"
+        raise UsageError(f"--code: '{directory}' {what}.", hint="Name the directory that holds the code.")
+    try:
+        files = sorted(_files(root), key=lambda file: file.path)
+        if not files:
+            raise UsageError(f"--code: there is no file to send in '{directory}'.", hint=_ignored())
+        if sum(file.size for file in files) > HOPELESS_BYTES:
+            raise _too_large(directory, files, None)
+        data = gzip.compress(_tar(files), compresslevel=9, mtime=0)
+    except OSError as error:
+        raise UsageError(f"--code: '{error.filename or directory}' cannot be read: {error.strerror}.") from error
+    if len(data) > LARGEST_BYTES:
+        raise _too_large(directory, files, len(data))
+    return Code(ARCHIVE, base64.b64encode(data).decode(), files=len(files))
+
+
+def script_inside(script: str, directory: str) -> str:
+    """The path of a script below the directory of the code. Raises UsageError when it is not there.
+
+    It may be given as it lies from here, or as it lies in the directory.
+    """
+    root = Path(directory).resolve()
+    for candidate in (Path(script).resolve(), (root / script).resolve()):
+        if candidate.is_file() and candidate.is_relative_to(root):
+            return str(PurePosixPath(candidate.relative_to(root)))
+    raise UsageError(
+        f"There is no script '{script}' in the code '{directory}'.", hint="Name a file in it, or another --code."
+    )
+
+
+def _files(root: Path, base: str = "", above: Sequence[ignore.Pattern] = ()) -> Iterator[_File]:
+    """Every file below ``root / base`` that is to be sent."""
+    patterns = [*(above or ignore.read("\n".join(ignore.ALWAYS))), *_patterns(root / base, base)]
+    with os.scandir(root / base) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        path = f"{base}{entry.name}"
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if ignore.stays_behind(patterns, path, is_directory=is_directory):
+            continue
+        if is_directory:
+            yield from _files(root, f"{path}/", patterns)
+        elif entry.is_symlink():
+            yield _link(root, path)
+        elif entry.is_file():
+            yield _File(path, Path(entry.path), entry.stat().st_size)
+
+
+def _patterns(directory: Path, base: str) -> Iterator[ignore.Pattern]:
+    for name in ignore.FILES:
+        file = directory / name
+        if file.is_file():
+            yield from ignore.read(file.read_text(encoding="utf-8", errors="replace"), base)
+
+
+def _link(root: Path, path: str) -> _File:
+    """A symbolic link stays one; where it leads must travel too. Raises UsageError."""
+    source = root / path
+    target = source.readlink()
+    if target.is_absolute() or not source.resolve().is_relative_to(root.resolve()):
+        raise UsageError(
+            f"--code: the link '{path}' leads to '{target}', outside of what is sent.",
+            hint="Name it in .ddpignore, or put a copy in its place.",
+        )
+    return _File(path, source, 0, link=str(PurePosixPath(target)))
+
+
+def _tar(files: Sequence[_File]) -> bytes:
+    """A tar archive that tells nothing of who packed it, and when."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for file in files:
+            entry = tarfile.TarInfo(file.path)
+            if file.link is not None:
+                entry.type, entry.linkname = tarfile.SYMTYPE, file.link
+                archive.addfile(entry)
+                continue
+            data = file.source.read_bytes()
+            entry.size = len(data)
+            entry.mode = 0o755 if os.access(file.source, os.X_OK) else 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _too_large(directory: str, files: Sequence[_File], packed: int | None) -> UsageError:
+    largest = sorted(files, key=lambda file: -file.size)[:SHOWN]
+    named = ", ".join(f"{file.path} ({_size(file.size)})" for file in largest)
+    total = _size(sum(file.size for file in files))
+    is_packed = f", {_size(packed)} when packed" if packed is not None else ""
+    return UsageError(
+        f"--code: the {len(files)} files in '{directory}' have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} "
+        f"packed can travel with a job; the largest are {named}.",
+        hint=f"{_ignored()} Data belongs on a volume, much code into the image.",
+    )
+
+
+def _ignored() -> str:
+    return "What stays behind stands in .gitignore and .ddpignore."
+
+
+def _size(size: int) -> str:
+    """A size for a person.
+
+    >>> _size(700), _size(1536), _size(3 * 2**20)
+    ('700 B', '1.5 KiB', '3.0 MiB')
+    """
+    for unit, name in ((2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"

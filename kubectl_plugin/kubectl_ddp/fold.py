@@ -1,0 +1,126 @@
+"""Folds what many ranks say at once into one line, and tells who said it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kubectl_ddp.follow import PREFIX, Line
+from kubectl_ddp.state import epoch
+
+WINDOW_SECONDS: Final = 1.0
+"""Equal lines so close to each other are one."""
+
+
+@dataclass(slots=True)
+class Folded:
+    """A line, and everybody who wrote it."""
+
+    first: Line
+    lines: list[Line] = field(default_factory=list)
+    number: int = 0
+    """Its place among all."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that wrote it, in order; none of a launcher's line."""
+        return sorted(line.rank for line in self.lines if line.rank is not None)
+
+    @property
+    def text(self) -> str:
+        """The line as it is printed, with all of its ranks in front, or the number of its pods."""
+        if len(self.lines) == 1:
+            return self.first.text
+        if self.first.rank is None:
+            return f"[{len(self.lines)} pods] {self.first.text}"
+        return f"[rank{spans(self.ranks)} x{len(self.lines)}] {PREFIX.sub('', self.first.text)}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Numbers in order, what follows upon each other as a span.
+
+    >>> spans([0, 1, 2, 5, 7, 8])
+    '0-2,5,7-8'
+    """
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
+    """The lines in the order of their first, equal ones as one; a ``None`` says that none came for a while."""
+    waiting: dict[tuple[bool, str], Folded] = {}
+    said_last: dict[tuple[str, int | None], int] = {}
+    """Who → the number of what they said last."""
+    number = 0
+    for line in lines:
+        if line is None:
+            yield from _taken(waiting)
+            continue
+        key = (line.rank is None, PREFIX.sub("", line.text))
+        now = moment(line.time)
+        while waiting and now - moment(next(iter(waiting.values())).first.time) > WINDOW_SECONDS:
+            yield waiting.pop(next(iter(waiting)))
+        found = waiting.get(key)
+        who = (line.pod, line.rank)
+        if found is not None and said_last.get(who, 0) >= found.number:
+            # Who wrote it has written this before, or something that comes after it.
+            yield from _taken(waiting, through=key)
+            found = None
+        if found is None:
+            number += 1
+            found = waiting[key] = Folded(line, number=number)
+        found.lines.append(line)
+        said_last[who] = found.number
+    yield from _taken(waiting)
+
+
+def _taken(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, str] | None = None) -> Iterator[Folded]:
+    """Take out what waits, up to a key, or all."""
+    for key in list(waiting):
+        yield waiting.pop(key)
+        if key == through:
+            return
+
+
+def moment(time: str) -> float:
+    """Unix time of a line, fractions included.
+
+    >>> moment("1970-01-01T00:01:00.25Z")
+    60.25
+    """
+    fraction = time[19:].rstrip("Z").partition("+")[0]
+    return (epoch(time) or 0.0) + (float(f"0{fraction}") if fraction[:1] == "." else 0.0)
+
+
+def with_pauses(lines: Iterable[Line], seconds: float = WINDOW_SECONDS) -> Iterator[Line | None]:
+    """Lines as they come, and ``None`` after each pause of so many seconds; raises what reading them raises."""
+    arrivals: queue.Queue[Line | BaseException | None] = queue.Queue(maxsize=10_000)
+    threading.Thread(target=_read, args=(lines, arrivals), daemon=True).start()
+    while True:
+        try:
+            arrival = arrivals.get(timeout=seconds)
+        except queue.Empty:
+            yield None
+            continue
+        if arrival is None:
+            return
+        if isinstance(arrival, BaseException):
+            raise arrival
+        yield arrival
+
+
+def _read(lines: Iterable[Line], arrivals: queue.Queue[Line | BaseException | None]) -> None:
+    try:
+        for line in lines:
+            arrivals.put(line)
+        arrivals.put(None)
+    except BaseException as error:  # noqa: BLE001 - raised again where lines are read
+        arrivals.put(error)

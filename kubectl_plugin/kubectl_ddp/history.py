@@ -1,0 +1,102 @@
+"""What happened to a job: events, changes of its state, and ends of its containers, as one list.
+
+The kubelet tells of no container's end, and events are forgotten after an hour; what objects still say fills that in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.evidence import how_it_ended
+from kubectl_ddp.state import epoch
+
+NORMAL = "Normal"
+WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """One thing that happened."""
+
+    time: str
+    """RFC 3339, UTC, to the second."""
+    type: str
+    """``Normal`` or ``Warning``."""
+    reason: str
+    """One word."""
+    about: str
+    """Kind and name of what it is about, as in ``pod/digits-worker-1``."""
+    message: str
+    count: int = 1
+    """How often, up to then."""
+
+    @property
+    def moment(self) -> float:
+        """Unix time; 0 where it is not known."""
+        return epoch(self.time) or 0.0
+
+
+def history(snapshot: Snapshot, events: Iterable[Object]) -> list[Happening]:
+    """All that is known, oldest first."""
+    told = [_event(event) for event in events]
+    known = {(one.about, one.reason) for one in told}
+    seen = [one for one in (*_states(snapshot.job), *_ends(snapshot.pods)) if (one.about, one.reason) not in known]
+    return sorted(dict.fromkeys([*told, *seen]), key=lambda one: one.time)
+
+
+def _event(event: Object) -> Happening:
+    about = event.get("involvedObject") or {}
+    times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("metadata") or {}).get("creationTimestamp"))
+    series = event.get("series") or {}
+    return Happening(
+        time=_second(series.get("lastObservedTime") or next((time for time in times if time), "")),
+        type=str(event.get("type") or NORMAL),
+        reason=str(event.get("reason") or ""),
+        about=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
+        message=" ".join(str(event.get("message") or "").split()),
+        count=int(event.get("count") or series.get("count") or 1),
+    )
+
+
+def _states(job: Object) -> Iterator[Happening]:
+    """Conditions of the root object; of those that are over, too."""
+    kind = roots.kind_of(job) or roots.PYTORCHJOB
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        word = kind.conditions.get(condition["type"])
+        if word is not None and condition.get("lastTransitionTime"):
+            yield Happening(
+                time=_second(condition["lastTransitionTime"]),
+                type=WARNING if word == "Failed" else NORMAL,
+                reason=str(condition.get("reason") or word),
+                about=f"{kind.kind.lower()}/{job['metadata']['name']}",
+                message=" ".join(str(condition.get("message") or "").split()),
+            )
+
+
+def _ends(pods: Sequence[Object]) -> Iterator[Happening]:
+    for pod in pods:
+        for status in pod.get("status", {}).get("containerStatuses") or ():
+            for state in (status.get("lastState") or {}, status.get("state") or {}):
+                if ended := state.get("terminated"):
+                    yield _end(str(pod["metadata"]["name"]), status, ended)
+
+
+def _end(pod: str, status: Object, ended: dict[str, Any]) -> Happening:
+    code = int(ended.get("exitCode", 0))
+    how = "ended well" if code == 0 else how_it_ended(code)
+    exit_code = "" if how.endswith(f" {code}") else f" (exit code {code})"
+    return Happening(
+        time=_second(ended.get("finishedAt") or ""),
+        type=WARNING if code else NORMAL,
+        reason=str(ended.get("reason") or "Terminated"),
+        about=f"pod/{pod}",
+        message=f"Container {status['name']} {how}{exit_code}.",
+    )
+
+
+def _second(time: str) -> str:
+    return f"{str(time)[:19]}Z" if time else ""

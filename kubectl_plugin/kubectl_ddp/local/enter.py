@@ -1,0 +1,32 @@
+"""Runs something where a pod runs: on this machine that is an environment and a directory.
+
+What is run so carries the container's mark, as all of its processes do, and ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kubectl_ddp.backend import Entry, Handover, Object
+from kubectl_ddp.errors import NotFound
+from kubectl_ddp.local.pods import container_status
+from kubectl_ddp.local.process import leader
+
+
+def handover(pod: Object, entry: Entry) -> Handover:
+    """The program in the pod's surroundings; the terminal is ours to hand on. Raises NotFound when the pod is over."""
+    status = container_status(pod)
+    mark = str(status.get("containerID", "")).removeprefix("local://")
+    first = leader(mark) if mark and "running" in status["state"] else None
+    try:
+        if first is None:
+            raise FileNotFoundError
+        block = Path(f"/proc/{first}/environ").read_bytes()
+        directory = str(Path(f"/proc/{first}/cwd").readlink())
+    except OSError:
+        name = pod["metadata"]["name"]
+        raise NotFound(f"Pod '{name}' does not run just now.", hint="Try again once it does.") from None
+    variables = (os.fsdecode(each).partition("=") for each in block.split(b"\0") if each)
+    environ = {name: value for name, _, value in variables} | dict(entry.variables)
+    return Handover(words=entry.words, environ=environ, directory=directory)

@@ -1,0 +1,31 @@
+"""What a job that is there was made of, so that it can be made again: its words, and its code."""
+
+from __future__ import annotations
+
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Backend, Object
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.render.code import Code, read_back
+from kubectl_ddp.spec.document import from_document
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Script
+
+
+def specification(job: Object) -> JobSpec:
+    """The job as it was submitted. Raises UsageError when it does not say."""
+    document = roots.said(job)
+    if not document:
+        raise UsageError(
+            f"Job '{job['metadata']['name']}' does not say what it was made of.", hint="Submit its script or job file."
+        )
+    return from_document(document)
+
+
+def code_of(backend: Backend, spec: JobSpec) -> Code | None:
+    """The code that travelled with a job. Raises UsageError when there should be some and it is gone."""
+    found = backend.code(spec.name)
+    code = read_back(found) if found is not None else None
+    is_needed = spec.code is not None or (isinstance(spec.program, Script) and backend.where != "local")
+    if is_needed and code is None:
+        raise UsageError(f"The code of job '{spec.name}' is gone.", hint="Submit it again from where its script lies.")
+    return code if is_needed else None

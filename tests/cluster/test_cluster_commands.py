@@ -1,0 +1,233 @@
+"""The commands on a real cluster, most of them on one job: reach its ranks, follow its lines, make it again, end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.live_cluster import Namespace, until
+
+SIZE = ("--cpu", "300m", "--memory", "512Mi", "--shm", "32Mi", "--nproc", "1")
+SCRIPT = """\
+import os, pathlib, signal, time
+import lib.word
+from ddp_trainer.metrics import attach
+meter = attach.meter()
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+me = f"{os.environ['DDP_POD_NAME']}/{os.getpid()}/{time.time_ns()}"
+pathlib.Path("written").touch()
+number = 0
+while not told and not os.path.exists("/tmp/enough"):
+    print(lib.word.WORD, me, number, flush=True)
+    number += 1
+    time.sleep(0.01)
+print("end", me, number, flush=True)
+raise SystemExit(143 if told else 0)
+"""
+BIN = Path(sys.executable).parent
+
+
+def environ_of(space: Namespace) -> dict[str, str]:
+    """A shell in which the plugin is on PATH."""
+    return os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "HOME": str(space.home)}
+
+
+def kubectl(space: Namespace, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["kubectl", *words], env=environ_of(space), capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "lib").mkdir(parents=True)
+    (root / "count.py").write_text(SCRIPT)
+    (root / "lib" / "word.py").write_text("WORD = 'line'\n")
+    return root
+
+
+@pytest.fixture
+def counting(space: Namespace, project: Path) -> Namespace:
+    """A job of two nodes, whose code is a directory, and which counts until it is told that it is enough."""
+    words = ("submit", "count.py", "--code", str(project), "--name", "count", "--image", space.image, "--nnodes", "1:2")
+    done = space.ddp(*words, *SIZE).ok()
+    assert "Code: 2 files, packed as " in done.err
+    space.ddp("wait", "count", "--for=world-size=2", "--timeout", "2m").ok()
+    return space
+
+
+@pytest.mark.timeout(300)
+def test_following_through_a_killed_worker_and_a_deleted_pod_no_line_comes_twice_and_none_is_lost(
+    counting: Namespace, tmp_path: Path
+) -> None:
+    space, told = counting, tmp_path / "told"
+    with told.open("w") as file:
+        words = ("logs", "-n", space.name, "count", "-f", "--rank", "all")
+        following = subprocess.Popen([BIN / "kubectl-ddp", *words], stdout=file, env=environ_of(space))
+    until("first lines", lambda: told.stat().st_size)
+    until("ranks that tell of themselves", lambda: len(_ranks(space)) == 2)
+    killed = space.ddp("exec", "count", "--rank", "1", "--", "sh", "-c", "ls written && kill -9 $RANK_PID").ok()
+    assert killed.out == "written\n"
+    assert re.match(r"Rank 1: pod count-worker-\d, local rank 0, process \d+\.\n", killed.err)
+
+    until("a group without it", lambda: _world(space) == 2 and _restarts(space) >= 1)
+    victim = space.pods()[0]
+    space.api.delete(space.path("v1", "pods", victim["metadata"]["name"]), uid=victim["metadata"]["uid"])
+    until("another pod", lambda: victim["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in space.pods()})
+    until("a whole world", lambda: _world(space) == 2 and len(space.pods()) == 2)
+    until("lines of the new pod", lambda: len(_counted(told.read_text())) >= 5)
+    for rank in ("1", "0"):
+        space.ddp("exec", "count", "--rank", rank, "--", "touch", "/tmp/enough").ok()
+    space.ddp("wait", "count", "--timeout", "2m").ok()
+    assert following.wait(timeout=30) == 0
+
+    processes = _counted(told.read_text())
+    for process, (numbers, _) in processes.items():
+        assert numbers == list(range(len(numbers))), f"{process} is torn"
+    ended = {process: (len(numbers), end) for process, (numbers, end) in processes.items() if end is not None}
+    assert len(processes) - len(ended) == 1, "only the worker that SIGKILL ended says nothing of its end"
+    assert all(count == end for count, end in ended.values())
+    folded = space.ddp("logs", "count", "--rank", "all", "--dedup", "--tail", "20", "-o", "json").ok().out
+    assert {json.loads(line)["kind"] for line in folded.splitlines()} == {"LogLine"}
+    _end_like_this(space)
+
+
+def _end_like_this(space: Namespace) -> None:
+    """What can be done with a job that is over."""
+    happened = space.ddp("events", "count", "-o", "json").ok().json["items"]
+    assert {"Scheduled", "Started", "Killing"} <= {one["reason"] for one in happened}
+    assert {"pod/count-worker-0", "pod/count-worker-1"} <= {one["about"] for one in happened}
+    assert [one["time"] for one in happened] == sorted(one["time"] for one in happened)
+    assert space.ddp("restart", "count").code == 2
+    other = space.ddp("clone", "count", "--name", "other", "--nnodes", "1", "--dry-run=client", "-o", "json").ok().json
+    [archive] = [item for item in other["items"] if item["kind"] == "ConfigMap"]
+    [mine] = space.api.items(space.path("v1", "configmaps"), labelSelector="ddp.dev/job=count")[0]
+    assert archive["binaryData"] == mine["binaryData"]
+    assert mine["immutable"] is True
+    assert space.ddp("prune", "--older-than", "1h", "--dry-run").ok().out == ""
+    assert space.ddp("prune", "--yes").ok().out == "job count deleted\n"
+    until("nothing left", lambda: not space.left())
+
+
+def _world(space: Namespace) -> int:
+    return int(space.ddp("status", "count", "-o", "json").ok().json["world_size"] or 0)
+
+
+def _ranks(space: Namespace) -> list[object]:
+    found: list[object] = space.ddp("status", "count", "-o", "json").ok().json["ranks"]
+    return found
+
+
+def _restarts(space: Namespace) -> int:
+    return int(sum(space.ddp("status", "count", "-o", "json").ok().json["restarts"].values()))
+
+
+def _counted(text: str) -> dict[str, tuple[list[int], int | None]]:
+    """Process → the numbers that it counted, in order, and how many it said there were at its end."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    ends: dict[str, int] = {}
+    for word, process, number in re.findall(r"^\[rank\d+\] (line|end) (\S+) (\d+)$", text, re.MULTILINE):
+        if word == "end":
+            assert process not in ends, f"{process} ended twice"
+            ends[process] = int(number)
+        else:
+            numbers[process].append(int(number))
+    return {process: (numbers[process], ends.get(process)) for process in numbers}
+
+
+@pytest.mark.timeout(300)
+def test_a_job_is_reached_scaled_and_restarted_under_the_real_kubectl(counting: Namespace) -> None:
+    space = counting
+    if shutil.which("kubectl") is None:
+        pytest.skip("These commands are kubectl's work, and it is not on PATH.")
+    there = kubectl(space, "ddp", "list", "-n", space.name, "-o", "name")
+    assert (there.returncode, there.stdout) == (0, "pytorchjob.kubeflow.org/count\n")
+    assert "kubectl ddp list" in kubectl(space, "ddp", "list", "--help").stdout
+    offered = kubectl(space, "__complete", "ddp", "exec", "-n", space.name, "").stdout.splitlines()
+    assert offered[0].split("\t")[0] == "count"
+    assert offered[-1] == ":4"
+    ranks = kubectl(space, "__complete", "ddp", "exec", "-n", space.name, "count", "--rank", "").stdout
+    assert {"0", "1"} <= {line.split("\t")[0] for line in ranks.splitlines()}
+    assert (
+        kubectl(space, "ddp", "exec", "-n", space.name, "count", "--rank", "0", "--", "sh", "-c", "exit 7").returncode
+        == 7
+    )
+
+    _shell_on_a_terminal(space)
+    _metrics_through_a_tunnel(space)
+    rows = {row["key"]: row for row in space.ddp("config", "-o", "json").ok().json["items"]}
+    assert (rows["namespace"]["value"], rows["namespace"]["from"]) == (space.name, "--namespace")
+    assert rows["engine auto"]["value"] == "pytorchjob"
+    nobody = space.ddp("list", "--as", f"system:serviceaccount:{space.name}:nobody")
+    assert nobody.code == 5, nobody.err
+
+    scaled = space.ddp("scale", "count", "--nnodes", "1")
+    assert (scaled.code, scaled.out) == (0, "job count scaled to 1 node\n")
+    assert "2 → 1 nodes, 2 → 1 ranks" in scaled.err
+    assert "The world has 1 rank after " in scaled.err
+    before = {pod["metadata"]["uid"] for pod in space.pods()}
+    restarted = space.ddp("restart", "count", "--wait", "--timeout", "2m")
+    assert (restarted.code, restarted.out) == (0, "job count restarted\n")
+    assert "from the beginning, since it has no checkpoint claim" in restarted.err
+    assert not before & {pod["metadata"]["uid"] for pod in space.pods() if "deletionTimestamp" not in pod["metadata"]}
+
+
+def _shell_on_a_terminal(space: Namespace) -> None:
+    ours, theirs = pty.openpty()
+    shell = subprocess.Popen(
+        ["kubectl", "ddp", "exec", "-n", space.name, "count", "--rank", "1"],
+        stdin=theirs, stdout=theirs, stderr=theirs, env=environ_of(space), start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    os.write(ours, b"echo from-$((40 + RANK)); tty; exit 5\n")
+    said = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            said += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert shell.wait(timeout=30) == 5
+    assert b"from-41" in said
+    assert b"/dev/pts/" in said
+
+
+def _metrics_through_a_tunnel(space: Namespace) -> None:
+    words = ("port-forward", "-n", space.name, "count", "--rank", "1", ":metrics")
+    with subprocess.Popen(
+        [BIN / "kubectl-ddp", *words], stdout=subprocess.PIPE, text=True, env=environ_of(space)
+    ) as tunnel:
+        assert tunnel.stdout is not None
+        address = re.search(r"Forwarding from (127\.0\.0\.1:\d+) -> 9464", tunnel.stdout.readline())
+        assert address is not None
+        with urllib.request.urlopen(f"http://{address[1]}/metrics", timeout=20) as answer:
+            assert b'ddp_rank_up{ddp_job="count",rank="1"} 1' in answer.read()
+        tunnel.terminate()
+
+
+@pytest.mark.timeout(300)
+def test_a_failed_job_gets_a_new_run_from_the_same_code(space: Namespace, tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("raise ValueError('the 7th layer has no name')\n")
+    words = ("--name", "broken", "--image", space.image, "--wait", "--max-restarts", "0", "--nnodes", "1", "-o", "json")
+    failed = space.ddp("submit", str(script), *words, *SIZE)
+    assert failed.code == 10, failed.err
+    script.unlink()
+    told = space.ddp("restart", "broken", "-o", "json").ok().json
+    assert told["action"] == "restarted"
+    assert told["runId"] != failed.json["runId"]
+    again = space.ddp("wait", "broken", "--timeout", "2m")
+    assert again.code == 10
+    assert "the 7th layer has no name" in again.err

@@ -1,0 +1,144 @@
+"""Beside a rank of a local job: commands, addresses, what happened, a restart and what scaling means."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.local.engine_place import Place, a_place
+from tests.local.test_engine_commands import Typed
+
+ENDLESS = """\
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: exit(143))
+print('ready', flush=True)
+from ddp_trainer.metrics import attach
+meter = attach.meter()
+while True: time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A place with a job of two nodes of two ranks each."""
+    path = tmp_path_factory.mktemp("reach")
+    with a_place(path / "state") as found:
+        script = path / "endless.py"
+        script.write_text(ENDLESS)
+        typed = Typed(found)
+        flags = ("--local", "--name", "digits", "-j", "1:2x2")
+        assert typed("submit", str(script), *flags).returncode == 0
+        assert typed("wait", "digits", "--for=world-size=4", "--timeout", "60s").returncode == 0
+        while len(json.loads(typed("status", "digits", "-o", "json").stdout)["ranks"]) < 4:
+            pass
+        yield found
+
+
+@pytest.fixture
+def typed(place: Place) -> Typed:
+    person = Typed.__new__(Typed)
+    unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
+    person.environ = {name: value for name, value in place.environ.items() if name not in unset}
+    person.environ |= {"HOME": str(place.state.parent / "home"), "COLUMNS": "300"}
+    return person
+
+
+def test_a_command_runs_beside_its_rank_and_its_exit_code_is_ours(typed: Typed) -> None:
+    asked = 'echo "$RANK $LOCAL_RANK $DDP_POD_NAME"; cat; grep -zo "^RANK=3" /proc/$RANK_PID/environ; exit 7'
+    done = typed("exec", "digits", "--rank", "3", "-i", "--", "sh", "-c", asked, stdin="piped\n")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith("3 1 digits-worker-1\npiped\n")
+    assert done.stderr.startswith("Rank 3: pod digits-worker-1, local rank 1, process ")
+
+
+def test_the_environment_of_a_pod_and_its_directory_are_there(typed: Typed) -> None:
+    asked = 'echo "$DDP_POD_NAME $(pwd -P) ${RANK-none}"'
+    done = typed("exec", "digits", "--pod", "worker-1", "--", "sh", "-c", asked)
+    assert done.stdout == f"digits-worker-1 {Path.cwd()} none\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("--rank", "9", "--", "true"), 3, "Nobody says where rank 9 of job 'digits' is"),
+        (("--pod", "worker-7", "--", "true"), 3, "has no pod 'worker-7'"),
+        (("--rank", "1", "--pod", "worker-1", "--", "true"), 2, "both say where"),
+        (("--pod", "worker-0", "--", "no-such-program"), 3, "There is no program 'no-such-program' there"),
+        ((), 2, "Nothing says what to run"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(typed: Typed, words: tuple[str, ...], code: int, sentence: str) -> None:
+    done = typed("exec", "digits", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert sentence in done.stderr
+
+
+def test_without_a_command_there_is_a_shell_on_the_terminal(typed: Typed) -> None:
+    ours, theirs = pty.openpty()
+    shell = subprocess.Popen(
+        typed.command("exec", "digits", "--rank", "2"),
+        stdin=theirs, stdout=theirs, stderr=theirs, env=typed.environ, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    os.write(ours, b"echo from-$((40 + RANK)); tty; exit 5\n")
+    said = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            said += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert shell.wait(timeout=30) == 5
+    assert b"from-42" in said
+    assert b"/dev/pts/" in said
+
+
+def test_port_forward_says_the_address_of_a_rank(typed: Typed) -> None:
+    done = typed("port-forward", "digits", "--rank", "2")
+    address = done.stdout.strip()
+    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+        assert b'ddp_rank_up{ddp_job="digits",rank="2"} 1' in answer.read()
+    document = json.loads(typed("port-forward", "digits", "8:metrics", "--pod", "worker-1", "-o", "json").stdout)
+    assert (document["kind"], document["pod"], document["addresses"]) == ("Addresses", "digits-worker-1", [address])
+    refused = typed("port-forward", "digits", "--pod", "store", "metrics")
+    assert refused.returncode == 2
+    assert "It has rendezvous." in refused.stderr
+
+
+def test_events_tell_what_happened_and_logs_fold_what_all_say(typed: Typed) -> None:
+    told = typed("events", "digits")
+    assert told.stdout.splitlines()[0].split()[:2] == ["LAST", "SEEN"]
+    items = json.loads(typed("events", "digits", "-o", "json").stdout)["items"]
+    assert {"SuccessfulCreatePod", "PyTorchJobRunning"} <= {one["reason"] for one in items}
+    assert typed("events", "digits", "--warnings").stdout == ""
+    folded = typed("logs", "digits", "--rank", "0-3", "--dedup").stdout
+    assert sum(" ready" in line for line in folded.splitlines()) < 4
+    lines = [json.loads(line) for line in typed("logs", "digits", "--rank", "3", "-o", "json").stdout.splitlines()]
+    assert {(one["kind"], one["text"], *one["ranks"]) for one in lines} == {("LogLine", "ready", 3)}
+    assert typed("logs", "digits", "--rank", "all", "--since", "0s").stdout == ""
+
+
+def test_restart_and_scale_say_the_effect_first_and_are_confirmed(typed: Typed, place: Place) -> None:
+    uids = {pod["metadata"]["uid"] for pod in place.job("digits").pods}
+    told = typed("restart", "digits")
+    assert (told.returncode, told.stdout) == (0, "job digits restarted\n")
+    assert "All pods of job digits (2 nodes) end and start again, from its last checkpoint." in told.stderr
+    assert typed("wait", "digits", "--for=world-size=4", "--timeout", "60s").returncode == 0
+    workers = {pod["metadata"]["uid"] for pod in place.job("digits").pods if "worker" in pod["metadata"]["name"]}
+    assert len(workers) == 2
+    assert not workers & uids
+
+    planned = typed("scale", "digits", "--nnodes", "1", "--dry-run")
+    assert planned.stdout == "job digits scaled to 1 node (dry run)\n"
+    assert "2 → 1 nodes, 4 → 2 ranks" in planned.stderr
+    assert place.job("digits").job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
+    scaled = json.loads(typed("scale", "digits", "--nnodes", "1", "--timeout", "60s", "-o", "json").stdout)
+    assert (scaled["nodes"], scaled["nodesBefore"], scaled["ranks"]) == (1, 2, 2)
+    assert scaled["confirmedAfterSeconds"] > 0
