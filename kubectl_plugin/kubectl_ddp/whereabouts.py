@@ -59,14 +59,15 @@ def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str,
     """The same of what is known already. Raises NotFound."""
     by_name = {str(each["metadata"]["name"]): each for each in pods}
     found = next((each for each in state.ranks if each.rank == rank), None)
+    launchers = dict(_said_by_launchers(state, samples, rank))
     if found is None:
-        for pod, local_rank in _said_by_launchers(state, samples, rank):
+        for pod, local_rank in launchers.items():
             return Place(pod=by_name[pod], rank=rank, local_rank=local_rank)
         raise NotFound(f"Nobody says where rank {rank} of job '{state.name}' is: {_why(state)}", hint=_other_way(state))
     pid = samples[found.pod].value(Metric.RANK_PID, rank=str(rank))
-    return Place(
-        pod=by_name[found.pod], rank=rank, local_rank=found.local_rank, pid=int(pid) if pid is not None else None
-    )
+    # A rank that has just begun may have told its process and not yet the rest.
+    local_rank = found.local_rank if found.local_rank is not None else launchers.get(found.pod)
+    return Place(pod=by_name[found.pod], rank=rank, local_rank=local_rank, pid=int(pid) if pid is not None else None)
 
 
 def _said_by_launchers(state: JobState, samples: Mapping[str, Samples], rank: int) -> Iterator[tuple[str, int]]:

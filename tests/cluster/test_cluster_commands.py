@@ -44,8 +44,9 @@ def environ_of(space: Namespace) -> dict[str, str]:
 
 
 def kubectl(space: Namespace, *words: str) -> subprocess.CompletedProcess[str]:
+    told = {"_": str(shutil.which("kubectl"))}  # as a shell tells what it starts
     return subprocess.run(
-        ["kubectl", *words], env=environ_of(space), capture_output=True, text=True, check=False, timeout=60
+        ["kubectl", *words], env=environ_of(space) | told, capture_output=True, text=True, check=False, timeout=60
     )
 
 
