@@ -61,8 +61,8 @@ def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str,
     found = next((each for each in state.ranks if each.rank == rank), None)
     launchers = dict(_said_by_launchers(state, samples, rank))
     if found is None:
-        for pod, local_rank in launchers.items():
-            return Place(pod=by_name[pod], rank=rank, local_rank=local_rank)
+        for pod, told in launchers.items():
+            return Place(pod=by_name[pod], rank=rank, local_rank=told)
         raise NotFound(f"Nobody says where rank {rank} of job '{state.name}' is: {_why(state)}", hint=_other_way(state))
     pid = samples[found.pod].value(Metric.RANK_PID, rank=str(rank))
     # A rank that has just begun may have told its process and not yet the rest.
