@@ -45,6 +45,13 @@ def _asks_for(name: str, quantity: str) -> Change:
     return change
 
 
+def _second_is_mute(objects: list[Json]) -> None:
+    """Its second node sleeps instead of coming to the rendezvous."""
+    container = _pod(objects)["containers"][0]
+    launcher = ["/bin/sh", "-c", 'case $HOSTNAME in *-1) exec sleep 3600;; esac; exec "$@"', "sh"]
+    container["command"] = [*launcher, *container["command"]]
+
+
 def _fails_before(objects: list[Json]) -> None:
     _pod(objects)["initContainers"] = [
         {
@@ -162,16 +169,6 @@ def _gone_from_the_cluster(staging: Staging, name: str) -> None:
     until("its pods gone", lambda: not staging.backend.job(name).pods, seconds=60)
 
 
-def _cannot_talk(staging: Staging, name: str) -> None:
-    """Its second node can reach nobody."""
-    spec = {
-        "podSelector": {"matchLabels": {Label.JOB: name, "training.kubeflow.org/replica-index": "1"}},
-        "policyTypes": ["Egress"],
-    }
-    body = {"metadata": {"name": f"mute-{name}"}, "spec": spec}
-    staging.space.api.create(staging.space.path("networking.k8s.io/v1", "networkpolicies"), body)
-
-
 NOWHERE: Final = ("--node-selector", "stage=nowhere")
 """Pods that are admitted and never run."""
 
@@ -230,7 +227,7 @@ STAGES: Final[Mapping[str, Stage]] = {
         says="pod rendezvous-worker-1 not",
         words=("--nnodes", "2", *IDLE),
         runs=True,
-        after=_cannot_talk,
+        change=_second_is_mute,
     ),
     "first-error": Stage(
         cause=Cause.ERROR,
