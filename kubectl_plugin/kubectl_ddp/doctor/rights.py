@@ -37,7 +37,7 @@ class Right:
 SEE: Final = "list, status, logs, top, wait, why"
 RUN: Final = "submit"
 CHANGE: Final = "scale, suspend, resume, delete"
-EXPLAIN: Final = "why (nodes, queues)"
+EXPLAIN: Final = "why, capacity (nodes, queues)"
 
 _COMPANIONS: Final = (("", "services"), ("", "configmaps"), ("networking.k8s.io", "networkpolicies"), ("batch", "jobs"))
 

@@ -95,12 +95,12 @@ def test_rights_that_are_missing_are_all_named_at_once_and_only_needed_ones_fail
     missing = [
         Right(purpose="submit", verb="create", group="kubeflow.org", resource="pytorchjobs"),
         Right(purpose="submit", verb="create", resource="services"),
-        Right(purpose="why (nodes, queues)", verb="list", resource="nodes", is_everywhere=True),
+        Right(purpose="why, capacity (nodes, queues)", verb="list", resource="nodes", is_everywhere=True),
     ]
     found = {look.what: look for look in cluster.looks(dataclasses.replace(FACTS, missing=missing))}
     assert found["rights: submit"].verdict == Verdict.FAIL
     assert found["rights: submit"].found == "missing: create pytorchjobs.kubeflow.org, create services"
-    assert found["rights: why (nodes, queues)"].verdict == Verdict.WARN
+    assert found["rights: why, capacity (nodes, queues)"].verdict == Verdict.WARN
 
 
 def test_the_role_grants_what_is_missing_and_no_more_to_who_asks() -> None:
