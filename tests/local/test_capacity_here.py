@@ -6,7 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from kubectl_ddp.capacity.machines import rooms
+from kubectl_ddp.capacity.model import GPU
+from kubectl_ddp.checks.machines import machines_of, occupants_of
 from kubectl_ddp.local import stock
 
 
@@ -32,3 +38,37 @@ def test_the_memory_is_what_the_kernel_says_and_the_rest_is_taken() -> None:
     assert isinstance(found.nodes, list)
     whole = int(found.nodes[0]["status"]["allocatable"]["memory"])
     assert whole == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+SMI = """#!/bin/sh
+case "$1" in
+--query-gpu=uuid,name) printf 'GPU-a, NVIDIA H100 80GB HBM3\\nGPU-b, NVIDIA H100 80GB HBM3\\n' ;;
+--query-compute-apps=gpu_uuid) printf 'GPU-b\\nGPU-b\\n' ;;
+*) exit 2 ;;
+esac
+"""
+
+
+def test_gpus_on_which_a_program_computes_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has none answers in the words of one that has."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = stock.read()
+    assert isinstance(found.nodes, list)
+    assert isinstance(found.pods, list)
+    [machine] = rooms(machines_of(found.nodes), occupants_of(found.pods))
+    assert (machine.gpu_type, machine.whole[GPU]) == ("NVIDIA-H100-80GB-HBM3", 2000)
+    assert machine.free is not None
+    assert machine.free[GPU] == 1000
+
+
+def test_a_program_that_does_not_answer_with_gpus_means_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML'\nexit 9\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = stock.read()
+    assert isinstance(found.nodes, list)
+    assert GPU not in found.nodes[0]["status"]["allocatable"]
