@@ -35,6 +35,7 @@ class StopRequest:
         self._leave = leave
         self._lock = threading.Lock()
         self._training = False
+        self._is_told = False
         self._deadline: threading.Timer | None = None
         self.exit_code: int | None = None
         """What to exit with once stopped; None when nobody asked."""
@@ -55,7 +56,7 @@ class StopRequest:
         """A signal arrived."""
         code = Exit.SIGNAL_BASE + number
         with self._lock:
-            first = self.exit_code is None
+            first, self._is_told = not self._is_told, True
             self.exit_code = self.exit_code if self.exit_code is not None else code
             training = self._training
         if not training:
@@ -86,7 +87,7 @@ class StopRequest:
         listener.start()
         # The pipe before the handlers: a handler without a pipe would lose the signal.
         wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._noted) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
@@ -98,6 +99,14 @@ class StopRequest:
             listener.join()
             ours.close()
 
+    def _noted(self, number: int, _frame: object) -> None:
+        """A handler must exist for the wake-up pipe to be written; the thread does the work.
+
+        What the main thread does next, however, comes after the signal, whenever the thread gets its turn.
+        """
+        if self.exit_code is None:
+            self.exit_code = Exit.SIGNAL_BASE + number
+
     def _listen(self, pipe: socket.socket) -> None:
         while numbers := pipe.recv(64):
             for number in numbers:
@@ -107,10 +116,6 @@ class StopRequest:
 
 def _nothing() -> None:
     """Nobody else has to know."""
-
-
-def _noted(_number: int, _frame: object) -> None:
-    """A handler must exist for the wake-up pipe to be written; the thread does the work."""
 
 
 def leave_at_once(code: int, sentence: str) -> None:
