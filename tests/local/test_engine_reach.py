@@ -25,29 +25,37 @@ while True: time.sleep(0.05)
 """
 
 
+def begin(place: Place, name: str) -> None:
+    """A job of two nodes of two ranks each, all of which can be heard of."""
+    script = place.state.parent / "endless.py"
+    script.write_text(ENDLESS)
+    typed = person(place)
+    assert typed("submit", str(script), "--local", "--name", name, "-j", "1:2x2").returncode == 0
+    assert typed("wait", name, "--for=world-size=4", "--timeout", "60s").returncode == 0
+    while len(json.loads(typed("status", name, "-o", "json").stdout)["ranks"]) < 4:
+        pass
+
+
+def person(place: Place) -> Typed:
+    """Who types in a place, in a shell of their own."""
+    found = Typed.__new__(Typed)
+    unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
+    found.environ = {name: value for name, value in place.environ.items() if name not in unset}
+    found.environ |= {"HOME": str(place.state.parent / "home"), "COLUMNS": "300"}
+    return found
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A place with a job of two nodes of two ranks each."""
-    path = tmp_path_factory.mktemp("reach")
-    with a_place(path / "state") as found:
-        script = path / "endless.py"
-        script.write_text(ENDLESS)
-        typed = Typed(found)
-        flags = ("--local", "--name", "digits", "-j", "1:2x2")
-        assert typed("submit", str(script), *flags).returncode == 0
-        assert typed("wait", "digits", "--for=world-size=4", "--timeout", "60s").returncode == 0
-        while len(json.loads(typed("status", "digits", "-o", "json").stdout)["ranks"]) < 4:
-            pass
+    """A place with a job that nobody changes."""
+    with a_place(tmp_path_factory.mktemp("reach") / "state") as found:
+        begin(found, "digits")
         yield found
 
 
 @pytest.fixture
 def typed(place: Place) -> Typed:
-    person = Typed.__new__(Typed)
-    unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
-    person.environ = {name: value for name, value in place.environ.items() if name not in unset}
-    person.environ |= {"HOME": str(place.state.parent / "home"), "COLUMNS": "300"}
-    return person
+    return person(place)
 
 
 def test_a_command_runs_beside_its_rank_and_its_exit_code_is_ours(typed: Typed) -> None:
@@ -126,19 +134,20 @@ def test_events_tell_what_happened_and_logs_fold_what_all_say(typed: Typed) -> N
 
 
 def test_restart_and_scale_say_the_effect_first_and_are_confirmed(typed: Typed, place: Place) -> None:
-    uids = {pod["metadata"]["uid"] for pod in place.job("digits").pods}
-    told = typed("restart", "digits")
-    assert (told.returncode, told.stdout) == (0, "job digits restarted\n")
-    assert "All pods of job digits (2 nodes) end and start again, from its last checkpoint." in told.stderr
-    assert typed("wait", "digits", "--for=world-size=4", "--timeout", "60s").returncode == 0
-    workers = {pod["metadata"]["uid"] for pod in place.job("digits").pods if "worker" in pod["metadata"]["name"]}
+    begin(place, "small")
+    uids = {pod["metadata"]["uid"] for pod in place.job("small").pods}
+    told = typed("restart", "small")
+    assert (told.returncode, told.stdout) == (0, "job small restarted\n")
+    assert "All pods of job small (2 nodes) end and start again, from its last checkpoint." in told.stderr
+    assert typed("wait", "small", "--for=world-size=4", "--timeout", "60s").returncode == 0
+    workers = {pod["metadata"]["uid"] for pod in place.job("small").pods if "worker" in pod["metadata"]["name"]}
     assert len(workers) == 2
     assert not workers & uids
 
-    planned = typed("scale", "digits", "--nnodes", "1", "--dry-run")
-    assert planned.stdout == "job digits scaled to 1 node (dry run)\n"
+    planned = typed("scale", "small", "--nnodes", "1", "--dry-run")
+    assert planned.stdout == "job small scaled to 1 node (dry run)\n"
     assert "2 → 1 nodes, 4 → 2 ranks" in planned.stderr
-    assert place.job("digits").job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
-    scaled = json.loads(typed("scale", "digits", "--nnodes", "1", "--timeout", "60s", "-o", "json").stdout)
+    assert place.job("small").job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
+    scaled = json.loads(typed("scale", "small", "--nnodes", "1", "--timeout", "60s", "-o", "json").stdout)
     assert (scaled["nodes"], scaled["nodesBefore"], scaled["ranks"]) == (1, 2, 2)
     assert scaled["confirmedAfterSeconds"] > 0
