@@ -30,3 +30,11 @@ def test_stores_of_two_pods_on_one_machine_share_a_port_number() -> None:
         for store in stores:
             store.send_signal(signal.SIGTERM)
             store.communicate(timeout=30)
+
+
+def test_a_store_that_is_told_to_stop_before_its_run_is_over_has_not_succeeded() -> None:
+    with start("127.0.0.2", 0) as store:
+        assert store.stderr
+        store.stderr.readline()
+        store.send_signal(signal.SIGTERM)
+        assert store.wait(timeout=30) == 143

@@ -137,10 +137,13 @@ class Store:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a store until its run is over or it is told to stop; returns its exit code."""
+    """Run a store until its run is over or it is told to stop; returns its exit code.
+
+    One that is told to stop before has not succeeded: the Job of its pod would make no other.
+    """
     if_free = "--if-free" in argv
     try:
-        over = event_loop.run(_run(_parser().parse_args(argv)))
+        over, signalled = event_loop.run(_run(_parser().parse_args(argv)))
     except PortTaken as error:
         if not if_free:
             print(f"ddp-store: {error}", file=sys.stderr)
@@ -148,27 +151,34 @@ def main(argv: Sequence[str]) -> int:
     except LaunchError as error:
         print(f"ddp-store: {error}", file=sys.stderr)
         return error.exit_code
-    if over:
-        print(f"ddp-store: the run {over.verdict}, restarts by cause: {json.dumps(over.restarts)}", file=sys.stderr)
+    if not over:
+        return Exit.SIGNAL_BASE + signalled
+    print(f"ddp-store: the run {over.verdict}, restarts by cause: {json.dumps(over.restarts)}", file=sys.stderr)
     return Exit.SUCCESS
 
 
-async def _run(arguments: argparse.Namespace) -> Over | None:
+async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
+    """What the run came to, and the signal that ended the store before."""
     store = Store(
         run_id=arguments.run_id,
         heartbeat=Heartbeat(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
         patience=Patience(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
         linger=arguments.linger_seconds,
     )
-    loop = asyncio.get_running_loop()
+    signalled: list[int] = []
+
+    def stop(number: int) -> None:
+        signalled.append(number)
+        store.finished.set()
+
     for which in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(which, store.finished.set)
+        asyncio.get_running_loop().add_signal_handler(which, stop, which)
     server = await store.listen(arguments.host, arguments.port)
     port = server.sockets[0].getsockname()[1]
     print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
     with contextlib.closing(server):
         await store.finished.wait()
-    return store.membership.over
+    return store.membership.over, signalled[0] if signalled else 0
 
 
 class _Parser(argparse.ArgumentParser):
