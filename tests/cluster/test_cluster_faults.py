@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +22,10 @@ Json = dict[str, Any]
 
 NAME = "digits"
 SIZE = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "64Mi", "--max-restarts", "100")
-TRAIN = ("--module", "ddp_trainer", "--", "train", "--task", "digits", "--global-batch", "64", "--seed", "0")
+PACED = Path(__file__).parents[1] / "scripts" / "paced.py"
+TRAIN = (str(PACED), "--", "--global-batch", "64", "--seed", "0")
 STEPS_PER_EPOCH = 23
-BETWEEN = 100
+BETWEEN = 50
 """Steps that are made after a fault before the next one."""
 
 
@@ -118,10 +120,10 @@ class Job:
 @pytest.mark.parametrize(
     ("engine", "nnodes", "faults", "epochs"),
     [
-        ("pytorchjob", "1:3", ("pod", "container", "store", "scale"), 250),
-        ("job", "1:3", ("container", "scale"), 150),
-        ("jobset", "1:2", ("pod",), 80),
-        ("trainjob", "1:2", ("container",), 80),
+        ("pytorchjob", "1:3", ("pod", "container", "store", "scale"), 150),
+        ("job", "1:3", ("container", "scale"), 100),
+        ("jobset", "1:2", ("pod",), 60),
+        ("trainjob", "1:2", ("container",), 60),
     ],
 )
 def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
@@ -145,7 +147,7 @@ def test_a_job_outlives_the_loss_of_a_machine(space: Namespace, reach: Hands, by
     if node_command() is None:
         pytest.skip(f"{NODE_COMMAND} names no command that takes machines down.")
     job = Job(space, reach)
-    job.submit("pytorchjob", "1:2", 150, "--topology", "spread=kubernetes.io/hostname:required")
+    job.submit("pytorchjob", "1:2", 100, "--topology", "spread=kubernetes.io/hostname:required")
     job.wait("world-size=2")
     job.go_on()
     [store] = space.pods(Role.STORE)
@@ -154,5 +156,5 @@ def test_a_job_outlives_the_loss_of_a_machine(space: Namespace, reach: Hands, by
         until("one rank alone", lambda: len(job.ranks()) == 1)
         job.go_on()
     job.wait("world-size=2")
-    summary = job.succeeds(150)
+    summary = job.succeeds(100)
     assert sum(summary["restarts"].values()) >= 1
