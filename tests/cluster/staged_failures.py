@@ -12,6 +12,7 @@ from typing import Final
 from ddp_trainer.contract import Label
 from kubectl_ddp import roots
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.evidence import workers
 from kubectl_ddp.why.model import Cause
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
 from tests.cluster.staging import AT_ONCE, IDLE, TAINT, Change, Json, Stage, Staging
@@ -159,14 +160,14 @@ def _outdo(staging: Staging, name: str) -> None:
 
 
 def _gone_from_the_cluster(staging: Staging, name: str) -> None:
-    """Its pods are taken away after somebody has asked once."""
+    """Its workers' pods are taken away after somebody has asked once."""
     until("its failure", lambda: "Failed" in roots.conditions(staging.backend.job(name).job), seconds=90)
     staging.space.ddp("status", name).ok()
-    for pod in staging.backend.job(name).pods:
+    for pod in workers(staging.backend.job(name).pods):
         path = staging.space.path("v1", "pods", pod["metadata"]["name"])
         with contextlib.suppress(DdpError):
             staging.space.api.delete(path, uid=pod["metadata"]["uid"])
-    until("its pods gone", lambda: not staging.backend.job(name).pods, seconds=60)
+    until("its pods gone", lambda: not workers(staging.backend.job(name).pods), seconds=60)
 
 
 NOWHERE: Final = ("--node-selector", "stage=nowhere")

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.evidence import workers
 from tests.cluster.live_cluster import Json, Namespace, namespace, until
 from tests.cluster.staged_failures import STAGES, Staging, staged
 
@@ -83,7 +84,7 @@ def test_who_may_see_little_is_told_what_could_not_be_looked_at(stages: Staging)
 
 def test_the_first_error_is_told_after_the_pods_are_gone(stages: Staging) -> None:
     space = stages.space
-    assert not stages.backend.job("pods-gone").pods
+    assert not workers(stages.backend.job("pods-gone").pods)
     error = space.ddp("logs", "pods-gone", "--first-error").ok().out
     assert "ValueError: the 7th layer has no name" in error
     assert "raise ValueError" in error
