@@ -7,11 +7,14 @@
 # ours ships kilobytes. Each layer holds only what its stage added, so nothing is stored twice.
 #
 # Pin the base by digest where builds must repeat to the byte: --build-arg PYTHON_IMAGE=python:3.11-slim@sha256:...
+#
+# hadolint does not follow PIP_CACHE_DIR to the mount, so it takes the cache for a part of the layer.
+# hadolint global ignore=DL3042
 ARG PYTHON_IMAGE=python:3.11-slim
 
 # What every stage needs to know: where things are installed, and that no answer is waited for.
 FROM ${PYTHON_IMAGE} AS base
-ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
+ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1 PIP_CACHE_DIR=/var/cache/pip
 
 # The pod's dependencies alone, as one file: other changes of pyproject.toml leave the layers above as they are.
 FROM base AS requirements
@@ -26,13 +29,13 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY trainer trainer
 COPY kubectl_plugin kubectl_plugin
-RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /dist .
+RUN --mount=type=cache,target=/var/cache/pip pip wheel --no-deps --wheel-dir /dist .
 
 # --- cpu: wheels without CUDA are a tenth in size; PyTorch's installation page names the index that has them. ---
 FROM base AS torch-cpu
 ARG TORCH_INDEX=
 COPY constraints.txt /
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/var/cache/pip \
     python -m venv --without-pip /opt/ddp \
  && pip --python /opt/ddp/bin/python install --no-deps ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} --constraint /constraints.txt torch \
  && { test ! -e /opt/ddp/lib/python3*/site-packages/torch/lib/libtorch_cuda.so \
@@ -40,7 +43,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM torch-cpu AS dependencies-cpu
 COPY --from=requirements /src/requirements.txt /
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/var/cache/pip \
     touch /before && mkdir /added \
  && pip --python /opt/ddp/bin/python install --constraint /constraints.txt --requirement /requirements.txt \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
@@ -48,7 +51,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # --- cuda: PyPI's wheels bring the CUDA runtime along, so the base needs no CUDA, only the node its driver. ---
 FROM base AS torch-cuda
 COPY constraints.txt /
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/var/cache/pip \
     python -m venv --without-pip /opt/ddp \
  && pip --python /opt/ddp/bin/python install --constraint /constraints.txt torch \
  && { test -e /opt/ddp/lib/python3*/site-packages/torch/lib/libtorch_cuda.so \
@@ -56,7 +59,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM torch-cuda AS dependencies-cuda
 COPY --from=requirements /src/requirements.txt /
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/var/cache/pip \
     touch /before && mkdir /added \
  && pip --python /opt/ddp/bin/python install --constraint /constraints.txt --requirement /requirements.txt \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
