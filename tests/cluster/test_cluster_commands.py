@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.live_cluster import Namespace, until
+from tests.terminals import typed_into
 
 SIZE = ("--cpu", "300m", "--memory", "512Mi", "--shm", "32Mi", "--nproc", "1")
 SCRIPT = """\
@@ -186,21 +186,9 @@ def test_a_job_is_reached_scaled_and_restarted_under_the_real_kubectl(counting: 
 
 
 def _shell_on_a_terminal(space: Namespace) -> None:
-    ours, theirs = pty.openpty()
-    shell = subprocess.Popen(
-        ["kubectl", "ddp", "exec", "-n", space.name, "count", "--rank", "1"],
-        stdin=theirs, stdout=theirs, stderr=theirs, env=environ_of(space), start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    os.write(ours, b"echo from-$((40 + RANK)); tty; exit 5\n")
-    said = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            said += chunk
-    except OSError:  # the other end is closed
-        pass
-    os.close(ours)
-    assert shell.wait(timeout=30) == 5
+    command = ["kubectl", "ddp", "exec", "-n", space.name, "count", "--rank", "1"]
+    code, said = typed_into(command, b"echo from-$((40 + RANK)); tty; exit 5\n", environ_of(space))
+    assert code == 5
     assert b"from-41" in said
     assert b"/dev/pts/" in said
 

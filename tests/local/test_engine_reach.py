@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +11,7 @@ import pytest
 
 from tests.local.engine_place import Place, a_place
 from tests.local.test_engine_commands import Typed
+from tests.terminals import typed_into
 
 ENDLESS = """\
 import signal, time
@@ -89,21 +87,9 @@ def test_what_cannot_be_run_is_one_sentence(typed: Typed, words: tuple[str, ...]
 
 
 def test_without_a_command_there_is_a_shell_on_the_terminal(typed: Typed) -> None:
-    ours, theirs = pty.openpty()
-    shell = subprocess.Popen(
-        typed.command("exec", "digits", "--rank", "2"),
-        stdin=theirs, stdout=theirs, stderr=theirs, env=typed.environ, start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    os.write(ours, b"echo from-$((40 + RANK)); tty; exit 5\n")
-    said = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            said += chunk
-    except OSError:  # the other end is closed
-        pass
-    os.close(ours)
-    assert shell.wait(timeout=30) == 5
+    command = typed.command("exec", "digits", "--rank", "2")
+    code, said = typed_into(command, b"echo from-$((40 + RANK)); tty; exit 5\n", typed.environ)
+    assert code == 5
     assert b"from-42" in said
     assert b"/dev/pts/" in said
 
