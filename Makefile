@@ -10,7 +10,7 @@ BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command 
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients lint bench docs image lock clean
+.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools lint bench docs image lock clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -41,6 +41,8 @@ test-peers: $(PEERS)/.ready ## Tests with scripts of other libraries, after `mak
 	@$(PEERS)/bin/python -m pytest -q tests/peers
 
 clients: $(CLIENTS:%=build/clients/%/.ready) ## Put versions of the Kubernetes client in build/clients, for test-cluster
+
+tools: build/tools/.ready ## Put Helm 3, Helm 4 and kubectl in build/tools, for tests of charts and manifests
 
 lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff check .
@@ -78,6 +80,10 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 
 build/clients/%/.ready: | $(READY)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --target build/clients/$* kubernetes==$*
+	@touch $@
+
+build/tools/.ready: tests/tools.py | $(READY)
+	@$(BIN)/python -m tests.tools $(@D)
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt

@@ -2,7 +2,10 @@
 
 import signal
 
+import pytest
 from hypothesis import settings
+
+from tests.helm import HOW, Helm, helms
 
 # How long an example takes is the machine's business.
 settings.register_profile("patient", settings(), deadline=None)
@@ -11,3 +14,20 @@ settings.load_profile("patient")
 # A shell starts what it puts into the background with Ctrl-C ignored, and programs that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    """The newest Helm of this machine."""
+    if not helms():
+        pytest.skip(f"This test renders a chart. {HOW}")
+    return helms()[max(helms())]
+
+
+@pytest.fixture(scope="session", params=(3, 4))
+def each_helm(request: pytest.FixtureRequest) -> Helm:
+    """Helm 3, and Helm 4."""
+    major: int = request.param
+    if major not in helms():
+        pytest.skip(f"This test renders a chart with Helm {major}. {HOW}")
+    return helms()[major]

@@ -1,0 +1,140 @@
+"""The real Helm, as tests of charts see it: whichever of Helm 3 and 4 the machine has, and what a chart renders to.
+
+Programs are looked for on ``PATH``, as ``helm`` and ``helm3``, and then in ``build/tools``, where ``make tools`` puts
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ROOT: Final = Path(__file__).parent.parent
+CHARTS: Final = ROOT / "charts"
+TOOLS: Final = ROOT / "build" / "tools"
+HOW: Final = "Install Helm 3.17 or newer, or run 'make tools'."
+OLDEST: Final = (3, 17)
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one call of a program came to."""
+
+    code: int
+    out: str
+    err: str
+
+    def ok(self) -> Done:
+        """Itself, where the call succeeded."""
+        assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
+        return self
+
+
+@dataclass(frozen=True)
+class Helm:
+    """One Helm."""
+
+    path: str
+    version: tuple[int, int, int]
+
+    @property
+    def major(self) -> int:
+        """3 or 4."""
+        return self.version[0]
+
+    def run(self, *words: str, stdin: str = "", environ: Mapping[str, str] | None = None, seconds: float = 120) -> Done:
+        """Call it with ``words``; nothing of the caller's own Helm (plugins, repositories, variables) is seen."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("HELM_")}
+        nowhere = {f"HELM_{kind}_HOME": str(ROOT / "build" / "helm-home") for kind in ("CACHE", "CONFIG", "DATA")}
+        done = subprocess.run(
+            [self.path, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+            env={**clean, **nowhere, **(environ or {})},
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def render(
+        self,
+        chart: Path,
+        values: Mapping[str, Any] | None = None,
+        *,
+        release: str = "ddp",
+        namespace: str = "ddp-system",
+        serves: Sequence[str] = (),
+        kubernetes: str = "",
+        words: Sequence[str] = (),
+    ) -> Done:
+        """``helm template`` for a cluster that serves ``serves`` (``group/version`` or ``group/version/Kind``)."""
+        asked = [f"--api-versions={each}" for each in serves]
+        asked += [f"--kube-version={kubernetes}"] if kubernetes else []
+        given = json.dumps(values or {})
+        return self.run(
+            "template", release, str(chart), "--namespace", namespace, "--values", "-", *asked, *words, stdin=given
+        )
+
+    def template(self, chart: Path, values: Mapping[str, Any] | None = None, **how: Any) -> list[Object]:
+        """The objects that the chart renders to with these values; ``how`` as in :meth:`render`."""
+        return objects_of(self.render(chart, values, **how).ok().out)
+
+    def refusal(self, chart: Path, values: Mapping[str, Any] | None = None, **how: Any) -> str:
+        """What is said where the chart refuses these values; ``how`` as in :meth:`render`."""
+        done = self.render(chart, values, **how)
+        assert done.code != 0, f"was rendered, and should have been refused: {values}\n{done.out[:2000]}"
+        return done.err
+
+
+class _Strict(yaml.CSafeLoader):
+    """YAML in which no key stands twice; what Helm prints may hold such, and a server that applies refuses it."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        twice = {key for key in keys if keys.count(key) > 1}
+        assert not twice, f"{node.start_mark}: {sorted(twice)} twice"
+        made: dict[Any, Any] = super().construct_mapping(node, deep)
+        return made
+
+
+def objects_of(text: str) -> list[Object]:
+    """The objects of a YAML stream; documents that hold comments alone are left out."""
+    return [item for item in yaml.load_all(text, _Strict) if item is not None]
+
+
+def program(name: str) -> str | None:
+    """Path of a program (``helm``, ``helm3``, ``kubectl``), wherever this machine has it."""
+    return shutil.which(name) or shutil.which(name, path=str(TOOLS))
+
+
+@functools.cache
+def helms() -> Mapping[int, Helm]:
+    """The Helms of this machine by their major version."""
+    found: dict[int, Helm] = {}
+    candidates = [path for name in ("helm", "helm3") for path in (shutil.which(name), str(TOOLS / name))]
+    for path in candidates:
+        if path is not None and Path(path).exists():
+            helm = Helm(path, _version(path))
+            if helm.version[:2] >= OLDEST:
+                found.setdefault(helm.major, helm)
+    return found
+
+
+def _version(path: str) -> tuple[int, int, int]:
+    said = subprocess.run([path, "version", "--short"], capture_output=True, text=True, check=True, timeout=60).stdout
+    found = re.match(r"v(\d+)\.(\d+)\.(\d+)", said)
+    assert found, f"{path} version --short says {said!r}"
+    return int(found[1]), int(found[2]), int(found[3])
