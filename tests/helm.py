@@ -24,6 +24,8 @@ CHARTS: Final = ROOT / "charts"
 TOOLS: Final = ROOT / "build" / "tools"
 HOW: Final = "Install Helm 3.17 or newer, or run 'make tools'."
 OLDEST: Final = (3, 17)
+KUBERNETES: Final = "1.34.0"
+"""The version that charts are rendered for; what Helm takes by itself depends on how it was built."""
 
 Object = dict[str, Any]
 
@@ -77,12 +79,12 @@ class Helm:
         release: str = "ddp",
         namespace: str = "ddp-system",
         serves: Sequence[str] = (),
-        kubernetes: str = "",
+        kubernetes: str = KUBERNETES,
         words: Sequence[str] = (),
     ) -> Done:
         """``helm template`` for a cluster that serves ``serves`` (``group/version`` or ``group/version/Kind``)."""
         asked = [f"--api-versions={each}" for each in serves]
-        asked += [f"--kube-version={kubernetes}"] if kubernetes else []
+        asked.append(f"--kube-version={kubernetes}")
         given = json.dumps(values or {})
         return self.run(
             "template", release, str(chart), "--namespace", namespace, "--values", "-", *asked, *words, stdin=given

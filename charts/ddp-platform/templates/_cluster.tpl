@@ -1,0 +1,48 @@
+{{/*
+What the cluster itself says against an installation. `lookup` finds nothing where no cluster is asked (`helm template`),
+so these hold at install and upgrade alone.
+*/}}
+{{- define "ddp-platform.validate.cluster" -}}
+{{- include "ddp-platform.validate.only" . -}}
+{{- include "ddp-platform.validate.existing" . -}}
+{{- end }}
+
+{{/* One platform per cluster: what it makes for the whole cluster has fixed names. */}}
+{{- define "ddp-platform.validate.only" -}}
+{{- $mine := printf "%s/%s" .Release.Namespace .Release.Name -}}
+{{- range tuple
+  (list "v1" "Namespace")
+  (list "rbac.authorization.k8s.io/v1" "ClusterRole")
+  (list "scheduling.k8s.io/v1" "PriorityClass")
+  (list "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicy") -}}
+{{- range (lookup (first .) (last .) "" "").items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $annotations := .metadata.annotations | default dict -}}
+{{- $theirs := printf "%s/%s" (get $annotations "meta.helm.sh/release-namespace") (get $annotations "meta.helm.sh/release-name") -}}
+{{- if and (eq (get $labels "app.kubernetes.io/name") $.Chart.Name) (hasKey $annotations "meta.helm.sh/release-name") (ne $theirs $mine) (ne (get $annotations "helm.sh/resource-policy") "keep") -}}
+{{- fail (printf "The cluster has a platform already: the release '%s' in the namespace '%s' made the %s '%s'. Upgrade that one, or uninstall it first: helm uninstall %s --namespace %s" (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace") .kind .metadata.name (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace")) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Namespaces that are there and should not be, or the other way round, or that admit less than is asked of them. */}}
+{{- define "ddp-platform.validate.existing" -}}
+{{- $levels := dict "privileged" 0 "baseline" 1 "restricted" 2 -}}
+{{- $asks := lookup "v1" "Namespace" "" "kube-system" -}}
+{{- range (include "ddp-platform.namespaces" . | fromYaml).items -}}
+{{- $found := lookup "v1" "Namespace" "" .name -}}
+{{- $annotations := dig "metadata" "annotations" dict ($found | default dict) -}}
+{{- $isOurs := and (eq (get $annotations "meta.helm.sh/release-name") $.Release.Name) (eq (get $annotations "meta.helm.sh/release-namespace") $.Release.Namespace) -}}
+{{- if and $found .create (not $isOurs) -}}
+{{- fail (printf "namespaces: '%s' is there already, and is not this release's; set its create to false, or choose another name." .name) -}}
+{{- end -}}
+{{- if and $asks (not $found) (not .create) -}}
+{{- fail (printf "namespaces: '%s' has create: false, and the cluster has no such namespace; make it first, or set create to true." .name) -}}
+{{- end -}}
+{{- $enforced := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "privileged" ($found | default dict) -}}
+{{- if and $found (not .create) (gt (get $levels $enforced) (get $levels .podSecurity)) -}}
+{{- fail (printf "namespaces: '%s' is to admit pods of the level %s%s, and the one that is there enforces %s; let who owns it set its label: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=%s" .name .podSecurity (ternary " for RDMA" "" .rdma) $enforced .name .podSecurity) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

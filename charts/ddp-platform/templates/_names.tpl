@@ -1,0 +1,54 @@
+{{/*
+Names and labels. A cluster has one platform, so its objects have the same names everywhere, whatever the release is
+called: documents, roles and alerts may name them. They begin with "ddp".
+*/}}
+
+{{/* The labels of every object, without those that change with the chart's version. */}}
+{{- define "ddp-platform.selectorLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/*
+The metadata of an object: call with (dict "root" $ "name" NAME "component" COMPONENT), and "namespace", "labels" and
+"annotations" where it has them.
+*/}}
+{{- define "ddp-platform.metadata" -}}
+name: {{ .name }}
+{{- with .namespace }}
+namespace: {{ . }}
+{{- end }}
+labels:
+  {{- include "ddp-platform.labels" . | nindent 2 }}
+{{- with merge dict (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The labels of an object: call as "ddp-platform.metadata". Labels of ours win over the user's. */}}
+{{- define "ddp-platform.labels" -}}
+{{- $standard := include "ddp-platform.selectorLabels" .root | fromYaml -}}
+{{- $_ := set $standard "app.kubernetes.io/component" .component -}}
+{{- $_ := set $standard "app.kubernetes.io/part-of" "ddp" -}}
+{{- $_ := set $standard "app.kubernetes.io/version" .root.Chart.AppVersion -}}
+{{- $_ := set $standard "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- $_ := set $standard "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") -}}
+{{- toYaml (merge dict $standard (.labels | default dict) .root.Values.commonLabels) -}}
+{{- end }}
+
+{{/* The trainer image: a digest wins over a tag. */}}
+{{- define "ddp-platform.image" -}}
+{{- $image := .Values.image -}}
+{{- $repository := list $image.registry $image.repository | compact | join "/" -}}
+{{- if $image.digest -}}
+{{ $repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $repository }}:{{ $image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* The name of the first namespace, or the one that is given. Call with (dict "root" $ "given" NAME). */}}
+{{- define "ddp-platform.namespace" -}}
+{{- .given | default (first .root.Values.namespaces).name -}}
+{{- end }}

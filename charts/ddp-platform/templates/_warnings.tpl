@@ -1,0 +1,25 @@
+{{/* What these values make weaker than the defaults, or leave out: a line each, for NOTES.txt. */}}
+{{- define "ddp-platform.warnings" -}}
+{{- range (include "ddp-platform.namespaces" . | fromYaml).items }}
+{{- if ne .podSecurity "restricted" }}
+- namespace {{ .name }} admits pods beyond Pod Security "restricted" (podSecurity: {{ .podSecurity }}).
+{{- end }}
+{{- if and .create (not .keep) }}
+- namespace {{ .name }} and every job and checkpoint in it go when this release is uninstalled (keep: false).
+{{- end }}
+{{- end }}
+{{- if not .Values.networkPolicy.enabled }}
+- pods without a policy of their own can be reached by every pod of the cluster (networkPolicy.enabled: false).
+{{- end }}
+{{- if eq (include "ddp-platform.monitors" .) "" }}
+{{- if eq (toString .Values.monitoring.enabled) "auto" }}
+- the cluster serves no PodMonitor and PrometheusRule, so nothing scrapes the jobs and nothing alerts. Install the
+  Prometheus operator and upgrade this release, or set monitoring.enabled to false to hear no more of it.
+{{- end }}
+{{- end }}
+{{- range .Values.priorityClasses }}
+{{- if .globalDefault }}
+- every pod of the cluster that names no PriorityClass gets {{ .name }} (globalDefault: true).
+{{- end }}
+{{- end }}
+{{- end }}

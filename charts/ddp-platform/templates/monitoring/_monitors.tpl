@@ -1,0 +1,13 @@
+{{/* Something where objects of the Prometheus operator are made, nothing where not. */}}
+{{- define "ddp-platform.monitors" -}}
+{{- $said := toString .Values.monitoring.enabled -}}
+{{- if or (eq $said "true") (and (eq $said "auto") (include "ddp-platform.serves-monitors" .)) -}}
+yes
+{{- end -}}
+{{- end }}
+
+{{- define "ddp-platform.serves-monitors" -}}
+{{- if and (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor") (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PrometheusRule") -}}
+yes
+{{- end -}}
+{{- end }}

@@ -1,0 +1,10 @@
+{{/* The newest version of Kueue's API that is served and that we know; empty without Kueue. */}}
+{{- define "ddp-platform.kueue" -}}
+{{- $served := list -}}
+{{- range list "kueue.x-k8s.io/v1beta2" "kueue.x-k8s.io/v1beta1" -}}
+{{- if $.Capabilities.APIVersions.Has (printf "%s/ClusterQueue" .) -}}
+{{- $served = append $served . -}}
+{{- end -}}
+{{- end -}}
+{{- first $served -}}
+{{- end }}
