@@ -16,52 +16,47 @@ ARG PYTHON_IMAGE=python:3.11-slim
 FROM ${PYTHON_IMAGE} AS base
 ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1 PIP_CACHE_DIR=/var/cache/pip
 
-# The pod's dependencies alone, as one file: other changes of pyproject.toml leave the layers above as they are.
-FROM base AS requirements
-WORKDIR /src
-COPY pyproject.toml ./
-RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-    print(*(d for d in project['dependencies'] if d.startswith('prometheus-client')), *project['optional-dependencies']['trainer'], sep='\n')" \
-    > requirements.txt
-
+# What is installed stands in locks/ with its digests, and nothing else is taken: not the build's tools either.
 FROM base AS wheel
 WORKDIR /src
+COPY locks/build.txt /locks/
+RUN --mount=type=cache,target=/var/cache/pip pip install --require-hashes --requirement /locks/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY trainer trainer
 COPY kubectl_plugin kubectl_plugin
-RUN --mount=type=cache,target=/var/cache/pip pip wheel --no-deps --wheel-dir /dist .
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
 
 # --- cpu: wheels without CUDA are a tenth in size; PyTorch's installation page names the index that has them. ---
 FROM base AS torch-cpu
 ARG TORCH_INDEX=
-COPY constraints.txt /
+COPY locks/torch-cpu.txt /locks/
 RUN --mount=type=cache,target=/var/cache/pip \
     python -m venv --without-pip /opt/ddp \
- && pip --python /opt/ddp/bin/python install --no-deps ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} --constraint /constraints.txt torch \
- && { test ! -e /opt/ddp/lib/python3*/site-packages/torch/lib/libtorch_cuda.so \
-      || { echo "target cpu: pip found no wheel of torch without CUDA; name an index that has one, as PyTorch's installation page tells: --build-arg TORCH_INDEX=URL" >&2; exit 1; }; }
+ && { pip --python /opt/ddp/bin/python install --no-deps --require-hashes ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} \
+        --requirement /locks/torch-cpu.txt \
+      || { echo "target cpu: pip found no wheel of torch without CUDA whose digest stands in locks/torch-cpu.txt; name an index that has one, as PyTorch's installation page tells: --build-arg TORCH_INDEX=URL" >&2; exit 1; }; }
 
 FROM torch-cpu AS dependencies-cpu
-COPY --from=requirements /src/requirements.txt /
+COPY locks/trainer.txt /locks/
 RUN --mount=type=cache,target=/var/cache/pip \
     touch /before && mkdir /added \
- && pip --python /opt/ddp/bin/python install --constraint /constraints.txt --requirement /requirements.txt \
+ && pip --python /opt/ddp/bin/python install --no-deps --require-hashes --requirement /locks/trainer.txt \
+ && pip --python /opt/ddp/bin/python check \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
 # --- cuda: PyPI's wheels bring the CUDA runtime along, so the base needs no CUDA, only the node its driver. ---
 FROM base AS torch-cuda
-COPY constraints.txt /
+COPY locks/torch-cuda.txt /locks/
 RUN --mount=type=cache,target=/var/cache/pip \
     python -m venv --without-pip /opt/ddp \
- && pip --python /opt/ddp/bin/python install --constraint /constraints.txt torch \
- && { test -e /opt/ddp/lib/python3*/site-packages/torch/lib/libtorch_cuda.so \
-      || { echo "target cuda: pip found a wheel of torch without CUDA; look at its index and find-links settings" >&2; exit 1; }; }
+ && pip --python /opt/ddp/bin/python install --no-deps --require-hashes --requirement /locks/torch-cuda.txt
 
 FROM torch-cuda AS dependencies-cuda
-COPY --from=requirements /src/requirements.txt /
+COPY locks/trainer.txt /locks/
 RUN --mount=type=cache,target=/var/cache/pip \
     touch /before && mkdir /added \
- && pip --python /opt/ddp/bin/python install --constraint /constraints.txt --requirement /requirements.txt \
+ && pip --python /opt/ddp/bin/python install --no-deps --require-hashes --requirement /locks/trainer.txt \
+ && pip --python /opt/ddp/bin/python check \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
 # Our code, without the command line: the pod knows no Kubernetes.
@@ -84,6 +79,7 @@ ENV PATH=/opt/ddp/bin:${PATH} \
     TORCHINDUCTOR_CACHE_DIR=/tmp/.cache/inductor \
     TRITON_CACHE_DIR=/tmp/.cache/triton
 LABEL org.opencontainers.image.title="ddp-trainer" \
+      org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.description="Elastic, observed PyTorch training: launcher, metrics and reference trainer" \
       org.opencontainers.image.licenses="Apache-2.0"
 USER 65532:65532

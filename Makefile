@@ -4,13 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := build/peers
+RELEASE := build/release
 CLIENTS := 33.1.0 35.0.0 36.0.3 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools lint bench docs image lock clean
+.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools lint bench docs image lock release-check sbom clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -64,8 +65,15 @@ image: ## Build the trainer image, target cpu: make image TORCH_INDEX=<index of 
 	@test -n "$(BUILD)" || { echo "make image: none of docker, podman and buildah is installed; install one of them." >&2; exit 1; }
 	$(BUILD) build --target cpu --tag $(IMAGE) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) .
 
-lock: $(READY) ## Pin what is installed in .venv as constraints.txt
+lock: $(READY) $(RELEASE)/.ready ## Pin what is installed in .venv as constraints.txt, and write locks/ with digests
 	@$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^pip==' > constraints.txt
+	@TORCH_INDEX="$(TORCH_INDEX)" $(RELEASE)/bin/python -m release lock
+
+release-check: $(RELEASE)/.ready ## Build wheel, source and charts twice, install the wheel, and say what disagrees
+	@$(RELEASE)/bin/python -m release check
+
+sbom: $(RELEASE)/.ready ## Write what is inside wheel and images to dist/, as CycloneDX, after `make release-check`
+	@$(RELEASE)/bin/python -m release sbom
 
 clean: ## Remove what the verbs made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -76,6 +84,11 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv_of_ours.pth"
 	@$(BIN)/python -m pip --python $(PEERS)/bin/python install --disable-pip-version-check --quiet \
 		--constraint constraints.txt --constraint constraints-peers.txt --group bench
+	@touch $@
+
+$(RELEASE)/.ready: locks/release.txt
+	@$(PYTHON) -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement locks/release.txt
 	@touch $@
 
 build/clients/%/.ready: | $(READY)

@@ -1,0 +1,10 @@
+"""What is done before a version is published, and can be done again by whoever wants to know.
+
+::
+
+    python -m release lock      writes locks/ again: what users, images and builds install, with digests
+    python -m release check     builds everything twice, installs it, and says what disagrees
+    python -m release sbom      writes what is in each artefact, as CycloneDX
+
+``make lock``, ``make release-check`` and ``make sbom`` set up what these need.
+"""

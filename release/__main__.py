@@ -1,0 +1,99 @@
+"""``python -m release``: locks, checks and bills of materials, each a verb of the Makefile."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from release import artefacts, installed, locks, sbom, versions
+from release.problems import CannotRelease
+from release.project import CHARTS, DIST, ROOT, version
+
+
+def main(arguments: list[str]) -> int:
+    """Run one verb; 1 where something stands in the way of a release."""
+    parser = argparse.ArgumentParser(
+        prog="python -m release", description="What is done before a version is published."
+    )
+    parser.add_argument("verb", choices=VERBS)
+    verb = VERBS[parser.parse_args(arguments).verb]
+    try:
+        for line in verb():
+            print(line, flush=True)
+    except CannotRelease as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def lock() -> Iterator[str]:
+    """Write ``locks/`` again."""
+    yield from locks.write(_beside("uv"), os.environ.get("TORCH_INDEX"))
+
+
+def check() -> Iterator[str]:
+    """All that can be wrong with a release, the cheapest first; what passes is left in ``dist``."""
+    found = [*versions.disagreements(), *versions.undated()]
+    if found:
+        raise CannotRelease("\n".join(found))
+    yield f"holds: version {version()} wherever it stands"
+    with tempfile.TemporaryDirectory(prefix="ddp-release-") as room:
+        files = artefacts.build(Path(room), _helm())
+        yield f"holds: built twice, the same bytes: {', '.join(files)}"
+        [wheel] = [path for name, path in files.items() if name.endswith(".whl")]
+        python = installed.install(wheel, Path(room, "fresh"))
+        installed.ask(python)
+        yield "holds: installed from locks/plugin.txt by digest, without torch, it says its version"
+        _lay_down(files)
+    yield f"{DIST.name}/: {', '.join(sorted(path.name for path in DIST.iterdir()))}"
+
+
+def bills() -> Iterator[str]:
+    """Bills of materials, into ``dist``."""
+    DIST.mkdir(exist_ok=True)
+    wheels = sorted(DIST.glob(f"*-{version()}-*.whl"))
+    if not wheels:
+        raise CannotRelease(f"dist/ has no wheel of {version()}; `make release-check` builds it.")
+    with tempfile.TemporaryDirectory(prefix="ddp-release-") as room:
+        python = installed.install(wheels[-1], Path(room, "fresh"))
+        made = [sbom.of_the_installed(_beside("cyclonedx-py"), python, DIST)]
+    made += sbom.of_the_images(_beside("cyclonedx-py"), DIST)
+    yield from (str(path.relative_to(ROOT)) for path in made)
+
+
+VERBS = {"lock": lock, "check": check, "sbom": bills}
+
+
+def _beside(program: str) -> Path:
+    """A program of the environment that runs this."""
+    path = Path(sys.executable).with_name(program)
+    if not path.exists():
+        raise CannotRelease(f"{path} is not there; `make` sets it up from locks/release.txt.")
+    return path
+
+
+def _helm() -> str | None:
+    """Helm, if there are charts to pack."""
+    if not list(CHARTS.glob("*/Chart.yaml")):
+        return None
+    tools = str(ROOT / "build" / "tools")
+    found = (shutil.which("helm"), shutil.which("helm", path=tools))
+    return artefacts.helm_that_repeats(Path(path) for path in found if path)
+
+
+def _lay_down(files: dict[str, Path]) -> None:
+    """Put the artefacts and their digests into ``dist``, and nothing else."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    for name, path in files.items():
+        shutil.copy2(path, DIST / name)
+    (DIST / "SHA256SUMS").write_text(artefacts.sums(files), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

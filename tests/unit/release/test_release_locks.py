@@ -1,0 +1,79 @@
+"""What is installed is pinned with digests, says the same everywhere, and is all that there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from release import locks
+from release.project import LOCKS, ROOT, normal
+
+FILES = sorted(LOCKS.glob("*.txt"))
+CONSTRAINTS = locks.pins((ROOT / "constraints.txt").read_text())
+FIRST_LINE = re.compile(r"[a-z0-9-]+==\S+( ; .+)? \\")
+DIGEST_LINE = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+
+
+def test_every_file_of_locks_is_one_that_is_written() -> None:
+    assert {path.name for path in FILES} == {lock.path.name for lock in locks.ALL} | {locks.TORCH_CPU.name}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_package_has_a_version_and_digests_and_there_is_nothing_else(path: Path) -> None:
+    comment, *lines = path.read_text().splitlines()
+    assert comment.startswith("# ")
+    lengths = [len(line) for line in lines if not DIGEST_LINE.fullmatch(line)]
+    assert len(lengths) == len(locks.pins(path.read_text()))
+    assert [line for line in lines if not (FIRST_LINE.fullmatch(line) or DIGEST_LINE.fullmatch(line))] == []
+    # A first line goes on, so each has a digest under it.
+    assert not lines[-1].endswith("\\")
+
+
+@pytest.mark.parametrize("lock", locks.ALL, ids=lambda lock: lock.name)
+def test_a_lock_has_what_is_asked_for_in_a_version_that_will_do(lock: locks.Lock) -> None:
+    pinned = locks.pins(lock.path.read_text())
+    for line in lock.requirements():
+        wanted = Requirement(line)
+        if lock.without_cuda and wanted.name == "torch":
+            assert "torch" not in pinned
+        else:
+            assert wanted.specifier.contains(pinned[normal(line)]), f"{line}: run `make lock`"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_lock_and_the_constraints_that_developers_have_agree(path: Path) -> None:
+    pinned = {name: version.removesuffix("+cpu") for name, version in locks.pins(path.read_text()).items()}
+    assert {name: CONSTRAINTS[name] for name in pinned.keys() & CONSTRAINTS.keys()} == {
+        name: version for name, version in pinned.items() if name in CONSTRAINTS
+    }, "run `make lock`"
+
+
+def test_without_cuda_means_without_what_cuda_needs() -> None:
+    found = locks.pins((LOCKS / "trainer.txt").read_text())
+    assert [name for name in found if name.startswith(locks.CUDA)] == []
+    assert "scikit-learn" in found
+
+
+def test_the_image_installs_nothing_that_has_no_digest() -> None:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    installs = [line for line in re.findall(r"pip (?:--python \S+ )?install ([^\n]*)", text) if "--help" not in line]
+    assert len(installs) == 6
+    ours = [line for line in installs if "--require-hashes" not in line]
+    assert [line.split("&&")[0].split() for line in ours] == [["--no-deps", "--no-cache-dir", "/dist/*.whl"]]
+    copied = re.findall(r"^COPY (locks/\S+)", text, re.MULTILINE)
+    assert {ROOT / path for path in copied} == set(FILES) - {LOCKS / "plugin.txt", LOCKS / "release.txt"}
+
+
+def test_hosted_ci_runs_what_runs_elsewhere_with_actions_of_one_commit_and_no_rights() -> None:
+    for path in (ROOT / ".github" / "workflows").iterdir():
+        workflow = yaml.safe_load(path.read_text())
+        assert workflow["permissions"] == {"contents": "read"}
+        steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+        assert [
+            step["uses"] for step in steps if "uses" in step if not re.search(r"@[0-9a-f]{40}$", step["uses"])
+        ] == []
+        assert [step["run"] for step in steps if "run" in step] == ["bash .ci/run"]

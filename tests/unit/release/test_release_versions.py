@@ -1,0 +1,82 @@
+"""A release has one version, wherever it is written."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from release import artefacts, versions
+from release.problems import CannotRelease, call
+from release.project import ROOT, version
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The files that name a version, and a chart."""
+    for name in ("Dockerfile", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    chart = tmp_path / "charts" / "one" / "Chart.yaml"
+    chart.parent.mkdir(parents=True)
+    chart.write_text(f'name: one\nversion: {version()}\nappVersion: "{version()}"\n')
+    return tmp_path
+
+
+def test_this_tree_agrees_with_itself() -> None:
+    assert list(versions.disagreements()) == []
+    assert list(versions.undated()) == []
+
+
+@pytest.mark.parametrize("path", ["Dockerfile", "CHANGELOG.md", "charts/one/Chart.yaml"])
+def test_every_place_that_says_another_version_is_named(tree: Path, path: str) -> None:
+    assert list(versions.disagreements(tree)) == []
+    text = (tree / path).read_text()
+    (tree / path).write_text(text.replace(version(), "9.9.9"))
+    found = list(versions.disagreements(tree))
+    assert found
+    assert all(f"{path} says 9.9.9, and pyproject.toml {version()}" in line for line in found)
+
+
+def test_a_place_that_says_nothing_is_named(tree: Path) -> None:
+    (tree / "CHANGELOG.md").write_text("# Changelog\n")
+    assert ["CHANGELOG.md names no version" in line for line in versions.disagreements(tree)] == [True]
+
+
+def test_a_tagged_commit_needs_its_own_version_and_a_date(tree: Path) -> None:
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(tree))
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x")):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    assert list(versions.undated(tree)) == []
+    subprocess.run([*git, "tag", "v9.9.9"], check=True)
+    other, date = versions.undated(tree)
+    assert "tagged v9.9.9" in other
+    assert f"'## {version()} - YEAR-MONTH-DAY'" in date
+
+
+def test_the_time_of_a_release_is_its_commit_s_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    assert artefacts.epoch() == int(call("git", "log", "-1", "--format=%ct", cwd=ROOT))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "12")
+    assert artefacts.epoch() == 12
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(CannotRelease, match="'yesterday', and should be whole seconds"):
+        artefacts.epoch()
+
+
+def test_a_program_that_is_not_there_is_named_and_a_failing_one_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(CannotRelease, match="no-such-program is not installed"):
+        call("no-such-program", "build")
+    with pytest.raises(CannotRelease, match=r"(?s)failed with exit code 2:.*nowhere"):
+        call("ls", tmp_path / "nowhere")
+
+
+def test_helm_3_is_not_taken_for_packing(tmp_path: Path) -> None:
+    old, new = tmp_path / "helm3", tmp_path / "helm"
+    for path, said in ((old, "v3.17.2+gcc0bbbd"), (new, "v4.1.4+g0b1f1c5")):
+        path.write_text(f"#!/bin/sh\necho {said}\n")
+        path.chmod(0o755)
+    assert artefacts.helm_that_repeats(iter([old, new])) == str(new)
+    with pytest.raises(CannotRelease, match="needs Helm 4"):
+        artefacts.helm_that_repeats(iter([old]))
