@@ -23,6 +23,7 @@ from bench._cluster_runs import Ours, OursAsJob, Run, Stock
 from bench._hands import Hands, hands, node_command, without
 from bench._reform import Outcomes
 from bench.harness import CannotMeasure, Options, Report
+from kubectl_ddp.access import Access
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
@@ -240,7 +241,7 @@ def measure(options: Options) -> Report:
                 options.progress(f"{name}: left out, since no command takes machines down here")
                 continue
             with runs.namespace(api) as space:
-                bench.backend = ClusterBackend(namespace=space)
+                bench.backend = ClusterBackend(Access(namespace=space))
                 part(bench, kind)
     tell(report, bench.ours, bench.stock)
     return report

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class Request:
     method: str
     path: str
     query: Mapping[str, str]
-    headers: Mapping[str, str]
+    headers: Message
     body: Any
 
     def __str__(self) -> str:
@@ -256,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
         split = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
-        request = Request(self.command, split.path, dict(parse_qsl(split.query)), dict(self.headers), body)
+        request = Request(self.command, split.path, dict(parse_qsl(split.query)), self.headers, body)
         self.api.requests.append(request)
         epoch = self.api.epoch  # before the look at the answers: what is queued and then cut off must be met
         try:

@@ -4,10 +4,12 @@
 given                                                 the command looks
 ====================================================  ============================================
 ``--local``                                           on this machine
-``--context``, ``--kubeconfig``, ``--as``, ``-n``,    in the cluster
-``-A``
+``--context``, ``--cluster``, ``--user``, ``--as``,   in the cluster
+``--as-group``, ``--kubeconfig``, ``-n``, ``-A``
 the name of a job that this machine runs              on this machine
 none of these, and there is a kubeconfig              in the cluster
+none of these, and ``$KUBECONFIG`` names no file      nowhere: that is an error
+that is there
 none of these, and there is none                      on this machine
 ====================================================  ============================================
 
@@ -17,12 +19,12 @@ Both sides are imported when they are needed: one costs an operator, the other t
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kubectl_ddp.access import FLAGS, NOT_WHERE, Access, check_kubeconfig, kubeconfig_files
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.errors import UsageError
 
@@ -33,31 +35,30 @@ IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class Where(Access):
     """The flags that say where to look."""
 
     local: bool = False
     """This machine, whatever else is there."""
-    context: str | None = None
-    """Context of the kubeconfig; its current one when ``None``."""
-    kubeconfig: str | None = None
-    """File with the clusters; kubectl's own rule when ``None``."""
-    namespace: str | None = None
-    """Namespace of the job; the context's own when ``None``."""
     all_namespaces: bool = False
-    acting_as: str | None = None
-    """The user to act as in the cluster, as with ``kubectl --as``."""
 
     @property
     def names_a_cluster(self) -> bool:
         """Whether a flag was given that only a cluster understands."""
-        return bool(self.context or self.kubeconfig or self.namespace or self.all_namespaces or self.acting_as)
+        return self.all_namespaces or bool(self.flags)
 
     @property
-    def flags(self) -> str:
-        """The flags that say where to look, for a command that is to be typed next; with a space in front of each."""
-        given = {"-n": self.namespace, "--context": self.context, "--kubeconfig": self.kubeconfig}
-        return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given.items() if value)
+    def where(self) -> Where:
+        """These flags, without what else a command was told."""
+        return Where(**{each: getattr(self, each) for each in Where.__dataclass_fields__})
+
+    @property
+    def foreign_flag(self) -> str:
+        """A flag that contradicts ``--local``; empty when there is none. A namespace does no harm."""
+        return next((flag for name, flag in FLAGS.items() if name in _FOREIGN and getattr(self, name)), "")
+
+
+_FOREIGN: Final = frozenset(FLAGS) - NOT_WHERE - {"namespace"}
 
 
 def backend_for(where: Where, name: str | None = None) -> Backend:
@@ -73,23 +74,28 @@ def cluster_of(where: Where) -> ClusterBackend:
     """The cluster that ``where`` means. Raises UsageError, and Unreachable when there is none."""
     from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports an HTTP client and YAML
 
-    return ClusterBackend(
-        context=where.context, kubeconfig=where.kubeconfig, namespace=where.namespace, acting_as=where.acting_as
-    )
+    return ClusterBackend(where)
 
 
 def is_local(where: Where, name: str | None = None, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether ``where`` means this machine for the job ``name``. Raises UsageError."""
-    if where.local and (where.context or where.kubeconfig or where.acting_as):
-        flag = "--context" if where.context else "--kubeconfig" if where.kubeconfig else "--as"
-        raise UsageError(f"--local and {flag} contradict each other.", hint="Leave one of them out.")
+    if where.local and where.foreign_flag:
+        raise UsageError(f"--local and {where.foreign_flag} contradict each other.", hint="Leave one of them out.")
     if where.local:
         return True
     if where.names_a_cluster:
         return False
     if name is not None and name in local_job_names(environ):
         return True
-    return not has_kubeconfig(environ)
+    return not has_cluster(environ)
+
+
+def has_cluster(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a cluster is meant where nobody says so. Raises UsageError when ``$KUBECONFIG`` names none that is."""
+    if has_kubeconfig(environ):
+        return True
+    check_kubeconfig(environ)
+    return False
 
 
 def local_jobs_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -106,13 +112,6 @@ def local_job_names(environ: Mapping[str, str] = os.environ) -> list[str]:
             return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     except OSError:
         return []
-
-
-def kubeconfig_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """The kubeconfig files that exist, by kubectl's rule: ``$KUBECONFIG``'s list, else ``~/.kube/config``."""
-    listed = [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    candidates = listed or [Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"]
-    return [path for path in candidates if path.is_file()]
 
 
 def has_kubeconfig(environ: Mapping[str, str] = os.environ) -> bool:

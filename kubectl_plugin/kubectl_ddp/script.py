@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kubectl_ddp.errors import NotFound, UsageError
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.render import Code
 
 LARGEST_BYTES: Final = 900 * 1024
@@ -51,7 +51,7 @@ def _read(script: Path) -> bytes:
     except FileNotFoundError:
         raise NotFound(
             f"There is no script '{script}'.",
-            hint=f"What lies in the image is run with '{program()} submit --command \"python {script}\"'.",
+            hint=f"What lies in the image is run with '{program()} submit --command \"python {script}\"{there()}'.",
         ) from None
     except OSError as error:
         raise UsageError(

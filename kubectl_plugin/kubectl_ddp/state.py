@@ -15,7 +15,7 @@ from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.exposition import Samples
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.ranks import RankActivity, RankState, rank_states
 
 __all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
@@ -391,6 +391,6 @@ def _sentence(text: str) -> str:
 
 def _hint(state: JobState) -> str:
     if state.state is State.LOST:
-        return f"'{program()} resume {state.name}' goes on from its last checkpoint."
+        return f"'{program()} resume {state.name}{there()}' goes on from its last checkpoint."
     flag = "--first-error" if state.first_error is not None and state.first_error.stack else "--rank all"
-    return f"'{program()} logs {state.name} {flag}' shows more."
+    return f"'{program()} logs {state.name} {flag}{there()}' shows more."

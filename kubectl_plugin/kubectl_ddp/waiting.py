@@ -16,7 +16,7 @@ from typing import Final
 from kubectl_ddp.backend import Backend, Snapshot
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.keeping import keep_first_error
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.state import JobState, State, failure, job_state
 
@@ -156,7 +156,7 @@ def _raise_if_hopeless(state: JobState, goal: Goal) -> None:
     if state.state is State.SUSPENDED and goal.state not in {State.RUNNING, State.SUSPENDED}:
         raise Cancelled(
             f"Job '{state.name}' was suspended before it was {goal.text}.",
-            hint=f"'{program()} resume {state.name}' lets it go on.",
+            hint=f"'{program()} resume {state.name}{there()}' lets it go on.",
         )
 
 
@@ -168,7 +168,7 @@ def _timed_out(name: str, goal: Goal, timeout: float | None, last: JobState | No
     now = f" It is {last.state}{_where_it_is(last)}." if last is not None else ""
     return TimedOut(
         f"Job '{name}' was not {goal.text} within {timeout or 0:g} s.{now}",
-        hint=f"'{program()} status {name}' says more.",
+        hint=f"'{program()} status {name}{there()}' says more.",
     )
 
 

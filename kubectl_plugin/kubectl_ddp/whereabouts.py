@@ -13,7 +13,7 @@ from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.describe import why_no_ranks
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.exposition import Samples
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.scrape import scrape
 from kubectl_ddp.state import JobState, job_state
 
@@ -102,4 +102,4 @@ def _why(state: JobState) -> str:
 
 
 def _other_way(state: JobState) -> str:
-    return f"'{program()} status {state.name} --ranks' shows all; --pod goes by the name of a pod."
+    return f"'{program()} status {state.name} --ranks{there()}' shows all; --pod goes by the name of a pod."

@@ -19,6 +19,7 @@ from typing import Any, Final
 from click.testing import CliRunner
 
 from kubectl_ddp import roots
+from kubectl_ddp.access import Access
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.refusals import NotServed
@@ -212,7 +213,7 @@ class Staging:
 
     @property
     def backend(self) -> ClusterBackend:
-        return ClusterBackend(namespace=self.space.name, notice=lambda _: None)
+        return ClusterBackend(Access(namespace=self.space.name), notice=lambda _: None)
 
     def rendered(self, *words: str) -> list[Json]:
         """What ``kubectl ddp render`` prints."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
 from ddp_trainer.contract import PortName
 from kubectl_ddp import roots
-from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, kubeconfig_files, local_job_names
+from kubectl_ddp.access import kubeconfig_files
+from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, local_job_names
 from kubectl_ddp.cli.job_options import parameter_of
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.fabrics.catalogue import AUTO, FABRICS, NONE
@@ -60,8 +63,12 @@ class Words:
         return Where(
             local="--local" in self.words,
             context=self._value("--context"),
+            cluster=self._value("--cluster"),
+            user=self._value("--user"),
             kubeconfig=self._value("--kubeconfig"),
             namespace=self._value("-n", "--namespace"),
+            acting_as=self._value("--as"),
+            as_groups=tuple(self._values("--as-group")),
             all_namespaces="-A" in self.words or "--all-namespaces" in self.words,
         )
 
@@ -70,11 +77,13 @@ class Words:
         return any(not option.is_flag and not option.count for option in options)
 
     def _value(self, *names: str) -> str | None:
+        return next(self._values(*names), None)
+
+    def _values(self, *names: str) -> Iterator[str]:
         for word, following in itertools.pairwise([*self.words, ""]):
             head, equals, value = word.partition("=")
-            if head in names:
-                return value if equals else following or None
-        return None
+            if head in names and (value if equals else following):
+                yield value if equals else following
 
 
 def command_names() -> list[Candidate]:
@@ -113,7 +122,7 @@ def _jobs(words: Words) -> Iterable[Candidate]:
 
 
 def _cluster_jobs(where: Where) -> dict[str, str]:
-    backend = backend_for(Where(context=where.context, kubeconfig=where.kubeconfig, namespace=where.namespace))
+    backend = backend_for(dataclasses.replace(where, all_namespaces=False))
     return {snapshot.job["metadata"]["name"]: f"in {backend.where}" for snapshot in backend.jobs()}
 
 
@@ -153,23 +162,39 @@ def _config_words(words: Words) -> Iterable[Candidate]:
     return [Candidate(key) for key in KEYS] if words.positional[:1] in (["set"], ["unset"]) else []
 
 
-def _contexts(_words: Words) -> Iterable[Candidate]:
-    return [Candidate(name, namespace) for name, namespace in _kubeconfig_contexts().items()]
+def _contexts(words: Words) -> Iterable[Candidate]:
+    return [Candidate(name, namespace) for name, namespace in _namespace_of_context(words).items()]
 
 
-def _namespaces(_words: Words) -> Iterable[Candidate]:
+def _namespaces(words: Words) -> Iterable[Candidate]:
     """Namespaces that the kubeconfig mentions; the cluster is not asked, since few may list its namespaces."""
-    return [Candidate(name) for name in sorted({"default", *_kubeconfig_contexts().values()})]
+    return [Candidate(name) for name in sorted({"default", *_namespace_of_context(words).values()})]
 
 
-def _kubeconfig_contexts() -> dict[str, str]:
+def _clusters(words: Words) -> Iterable[Candidate]:
+    found = _in_kubeconfig(words, "cluster")
+    return [Candidate(name, str(entry.get("server") or "")) for name, entry in found.items()]
+
+
+def _users(words: Words) -> Iterable[Candidate]:
+    return [Candidate(name) for name in _in_kubeconfig(words, "user")]
+
+
+def _namespace_of_context(words: Words) -> dict[str, str]:
+    found = _in_kubeconfig(words, "context")
+    return {name: str(entry.get("namespace") or "default") for name, entry in found.items()}
+
+
+def _in_kubeconfig(words: Words, kind: str) -> dict[str, Mapping[str, Any]]:
+    """The contexts, clusters or users that are known; of files that name the same thing the first counts."""
     import yaml  # noqa: PLC0415 - commands and flags are completed without it
 
-    found: dict[str, str] = {}
-    for file in kubeconfig_files():
+    named = words.where().kubeconfig
+    found: dict[str, Mapping[str, Any]] = {}
+    for file in [Path(named)] if named else kubeconfig_files():
         document = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        for entry in document.get("contexts") or []:
-            found.setdefault(entry["name"], (entry.get("context") or {}).get("namespace") or "default")
+        for entry in document.get(f"{kind}s") or []:
+            found.setdefault(entry["name"], entry.get(kind) or {})
     return found
 
 
@@ -206,6 +231,8 @@ OFFERS: Final[Mapping[str, Callable[[Words], Iterable[Candidate]]]] = {
     "ports": _ports,
     "words": _config_words,
     "context": _contexts,
+    "cluster": _clusters,
+    "user": _users,
     "namespace": _namespaces,
     "job_preset": _presets,
     "job_fabric": _fabrics,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kubectl_ddp.backends import cluster_of, has_kubeconfig, is_local, kubeconfig_files, local_jobs_directory
+from kubectl_ddp.access import kubeconfig_files
+from kubectl_ddp.backends import cluster_of, has_kubeconfig, is_local, local_jobs_directory
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import print_document, style
 from kubectl_ddp.document import API_VERSION

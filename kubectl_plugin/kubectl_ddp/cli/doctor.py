@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kubectl_ddp.access import check_kubeconfig
 from kubectl_ddp.backends import cluster_of, has_kubeconfig
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.errors import DdpError, PreflightFailed
@@ -51,6 +52,10 @@ def doctor(options: Options, *, strict: bool) -> None:
 def _no_cluster() -> Look:
     from kubectl_ddp.doctor.model import Look, Verdict  # noqa: PLC0415 - as above
 
+    try:
+        check_kubeconfig()
+    except DdpError as error:
+        return Look("cluster", Verdict.FAIL, error.message, error.hint)
     fix = "Name one with --kubeconfig or KUBECONFIG; --local looks at this machine alone."
     return Look("cluster", Verdict.WARN, "none is configured: there is no kubeconfig", fix)
 

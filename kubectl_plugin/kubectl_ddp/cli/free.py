@@ -23,7 +23,7 @@ from kubectl_ddp.checks.subject import pods_of, subject_of
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.cli.target import print_document, style
 from kubectl_ddp.errors import Forbidden, NotFound
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.engine import Engine
@@ -63,7 +63,7 @@ def _submit(options: Options, wish: Wish) -> str:
     """The command that asks for what was asked about."""
     said = {"cpu": wish.cpu, "memory": wish.memory, "queue": wish.queue, "gpu-type": wish.gpu_type}
     flags = [f"--{name} {value}" for name, value in said.items() if value is not None]
-    return " ".join([program(), "submit", *(["--local"] if options.local else []), *flags])
+    return " ".join([program(), "submit", *(["--local"] if options.local else []), *flags]) + there()
 
 
 def count(backend: Backend, stock: Stock, wish: Wish) -> Capacity:

@@ -17,7 +17,7 @@ from kubectl_ddp.errors import Interrupted, NotFound
 from kubectl_ddp.fold import Folded, fold, with_pauses
 from kubectl_ddp.follow import PREFIX, follow, rank_filter, read
 from kubectl_ddp.keeping import keep_first_error
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.state import JobState, job_state
 
 
@@ -61,7 +61,7 @@ def logs(
     try:
         _print(shown, _writer(options, timestamps=timestamps), at_once=follows)
     except KeyboardInterrupt:
-        hint = f"Return with '{program()} logs {name} -f'."
+        hint = f"Return with '{program()} logs {name} -f{there()}'."
         raise Interrupted(f"Stopped reading; the job {name} goes on.", hint=hint) from None
 
 

@@ -11,7 +11,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import click
 
+from kubectl_ddp.access import parse_timeout
 from kubectl_ddp.backends import Where
+from kubectl_ddp.program import looking
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +42,13 @@ class Options(Where):
         return not refused and sys.stdout.isatty()
 
 
+def _checked_timeout(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    """A time that can be read, before anything is asked. Raises UsageError."""
+    if text is not None:
+        parse_timeout(text)
+    return text
+
+
 def shared_options(
     *outputs: str, all_namespaces: bool = False
 ) -> Callable[[Callable[Concatenate[Options, P], R]], Callable[P, R]]:
@@ -53,8 +62,17 @@ def shared_options(
         click.option("--local", is_flag=True, help="On this machine, not in a cluster."),
         click.option("-n", "--namespace", metavar="NAME", help="Namespace; the context's own by default."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option("--cluster", metavar="NAME", help="Cluster of the kubeconfig; the context's own by default."),
+        click.option("--user", metavar="NAME", help="User of the kubeconfig; the context's own by default."),
         click.option("--kubeconfig", metavar="FILE", help="File that names the clusters."),
         click.option("--as", "acting_as", metavar="USER", help="Act as this user in the cluster."),
+        click.option("--as-group", "as_groups", metavar="GROUP", multiple=True, help="In this group, too; repeatable."),
+        click.option(
+            "--request-timeout",
+            metavar="TIME",
+            callback=_checked_timeout,
+            help="Give up on a request to the cluster after this time, as in 5s or 1m; 0 is never.",
+        ),
     ]
     if all_namespaces:
         where.append(click.option("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces."))
@@ -71,7 +89,9 @@ def shared_options(
         @functools.wraps(command)
         def with_options(*args: P.args, **kwargs: P.kwargs) -> R:
             given = {name: kwargs.pop(name) for name in Options.__dataclass_fields__ if name in kwargs}
-            return command(Options(**given), *args, **kwargs)  # type: ignore[arg-type]  # click passes them by name
+            options = Options(**given)  # type: ignore[arg-type]  # click passes them by name
+            with looking("" if options.local else options.flags):  # a namespace means nothing on this machine
+                return command(options, *args, **kwargs)
 
         for option in reversed([*shape, *where, *talk]):
             option(with_options)

@@ -161,13 +161,7 @@ def _kept(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
 
 def _place(options: Options, spec: JobSpec) -> Where:
     """Where the command line points; the namespace of a job file counts when the job does not run here."""
-    return Where(
-        local=options.local,
-        context=options.context,
-        kubeconfig=options.kubeconfig,
-        acting_as=options.acting_as,
-        namespace=None if options.local else spec.namespace,
-    )
+    return dataclasses.replace(options.where, namespace=None if options.local else spec.namespace)
 
 
 def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[str]:

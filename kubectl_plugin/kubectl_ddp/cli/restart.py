@@ -14,7 +14,7 @@ from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.suspend import keeps_checkpoints_in_pods, wait_after
 from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Cancelled, Interrupted, UsageError
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.state import JobState, State, job_state
 from kubectl_ddp.waiting import parse_goal, wait_for
 
@@ -53,7 +53,7 @@ def _check(state: JobState) -> None:
     if state.state is State.SUCCEEDED:
         raise UsageError(
             f"Job '{state.name}' has succeeded, and there is nothing left for it to do.",
-            hint=f"'{program()} clone {state.name} --name NEW' runs it once more.",
+            hint=f"'{program()} clone {state.name} --name NEW{there()}' runs it once more.",
         )
     if state.state is State.DELETING:
         raise UsageError(f"Job '{state.name}' is being deleted.", hint="Submit it again when it is gone.")
@@ -97,7 +97,7 @@ def _start_again(backend: Backend, state: JobState, timeout: float | None) -> st
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted while the pods of job {name} end; it is suspended.",
-                hint=f"'{program()} resume {name}' lets it go on.",
+                hint=f"'{program()} resume {name}{there()}' lets it go on.",
             ) from None
     backend.suspend(name, suspended=False)
     return _run_id(backend, name)

@@ -16,7 +16,7 @@ from kubectl_ddp.cli.target import print_document
 from kubectl_ddp.document import job_document
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut
 from kubectl_ddp.follow import follow, rank_filter
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.state import job_state
 from kubectl_ddp.waiting import parse_goal, wait_for
 
@@ -34,7 +34,7 @@ def stay(
         state = wait_for(backend, name, parse_goal("complete"), timeout=timeout)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Stopped watching; the job {name} goes on.", hint=f"Return with '{program()} logs {name} -f'."
+            f"Stopped watching; the job {name} goes on.", hint=f"Return with '{program()} logs {name} -f{there()}'."
         ) from None
     except NotFound:
         raise Cancelled(f"Job '{name}' was deleted before it was complete.") from None

@@ -19,7 +19,7 @@ from kubectl_ddp.cli.stay import stay
 from kubectl_ddp.cli.target import print_document, resource, seconds_of
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec.document import digest
 
@@ -84,7 +84,7 @@ def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
     if metadata["labels"].get(Label.RUN_ID) != run_id or "deletionTimestamp" in metadata:
         return Interrupted("Interrupted; no job was created.")
     return Interrupted(
-        f"Interrupted after job {name} was created; it goes on.", hint=f"'{program()} delete {name}' ends it."
+        f"Interrupted after job {name} was created; it goes on.", hint=f"'{program()} delete {name}{there()}' ends it."
     )
 
 

@@ -10,7 +10,7 @@ from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Interrupted
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.waiting import parse_goal, wait_for
 
 
@@ -25,7 +25,7 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
     backend, name = target(options, job)
     backend.suspend(name, suspended=True)
     changed(options, name, "suspended", f"job {name} suspended")
-    options.note(f"'{program()} resume {name}' lets it go on.")
+    options.note(f"'{program()} resume {name}{there()}' lets it go on.")
     if keeps_checkpoints_in_pods(backend.job(name).job):
         options.note(
             "warning: It has no checkpoint claim, so its checkpoints go with its pods, and it will start from the "

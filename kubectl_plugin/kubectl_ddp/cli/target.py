@@ -12,7 +12,7 @@ import click
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object, Snapshot
-from kubectl_ddp.backends import Where, backend_for, has_kubeconfig
+from kubectl_ddp.backends import Where, backend_for, has_cluster
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
@@ -29,7 +29,7 @@ _KINDS: Final = frozenset(
 
 def places(options: Options) -> list[Backend]:
     """Where the flags point; without any, this machine and the cluster, if there is one."""
-    if options.local or options.names_a_cluster or not has_kubeconfig():
+    if options.local or options.names_a_cluster or not has_cluster():
         return [backend_for(options)]
     return [backend_for(Where(local=True)), backend_for(options)]
 

@@ -20,6 +20,7 @@ from urllib3.exceptions import HTTPError, ProtocolError
 from ddp_trainer.contract import FIELD_MANAGER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.connection import Connection
+from kubectl_ddp.cluster.credentials import joined
 from kubectl_ddp.cluster.pages import decoded, pages
 from kubectl_ddp.cluster.refusals import Call, Expired, call, refused
 from kubectl_ddp.cluster.silence import unreachable
@@ -61,6 +62,7 @@ class Api:
     def __init__(self, connection: Connection, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.connection = connection
         self._sleep = sleep
+        self._timeout = _timeout(connection.request_seconds)
 
     def get(self, path: str, **query: str) -> Object:
         """One object, or one page of a list."""
@@ -104,7 +106,8 @@ class Api:
 
     def text(self, path: str, *, seconds: float) -> str:
         """An answer that is not JSON, asked for once and waited for no longer than ``seconds``."""
-        return self._send("GET", path, {}, timeout=Timeout(total=seconds), tries=1).data.decode(errors="replace")
+        limit = Timeout(total=min(seconds, self.connection.request_seconds or seconds))
+        return self._send("GET", path, {}, timeout=limit, tries=1).data.decode(errors="replace")
 
     def create(self, path: str, body: Object, **query: str) -> Object:
         """Create an object in a collection. Raises NameTaken when there is one of that name."""
@@ -127,7 +130,7 @@ class Api:
 
     def stream(self, path: str, *, silence_seconds: float, **query: str) -> BaseHTTPResponse:
         """An answer that goes on; whoever asks closes it. Reading it raises urllib3's errors."""
-        timeout = Timeout(connect=TIMEOUT.connect_timeout, read=silence_seconds)
+        timeout = Timeout(connect=self._timeout.connect_timeout, read=silence_seconds)
         return self._send("GET", path, query, timeout=timeout, streams=True)
 
     def _json(
@@ -162,7 +165,7 @@ class Api:
         *,
         body: Mapping[str, Any] | None = None,
         content: str = JSON,
-        timeout: Timeout = TIMEOUT,
+        timeout: Timeout | None = None,
         streams: bool = False,
         tries: int = TRIES,
         accept: str = JSON,
@@ -178,8 +181,8 @@ class Api:
                     method,
                     url,
                     body=None if body is None else json.dumps(body).encode(),
-                    headers={**headers, **to.authorization()},
-                    timeout=timeout,
+                    headers=joined(headers, to.authorization()),
+                    timeout=timeout or self._timeout,
                     preload_content=not streams,
                     retries=False,
                     redirect=False,
@@ -200,6 +203,13 @@ class Api:
                 raise refusal
             self._sleep(pause)
         raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _timeout(seconds: float | None) -> Timeout:
+    """How long one request may stay unanswered; 0 is as long as it takes, ``None`` leaves it to us."""
+    if seconds is None:
+        return TIMEOUT
+    return Timeout(connect=seconds or None, read=seconds or None)
 
 
 def _refusal(answer: BaseHTTPResponse, asked: Call) -> Exception:

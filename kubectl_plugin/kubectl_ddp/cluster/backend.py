@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import Label, Port, PortName
 from kubectl_ddp import roots
+from kubectl_ddp.access import Access
 from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.aside import Aside
 from kubectl_ddp.cluster.belongings import code_of, events_of, moment
 from kubectl_ddp.cluster.changes import tell, wait
-from kubectl_ddp.cluster.connection import Connection, connect
+from kubectl_ddp.cluster.connection import Connection, connection_to
 from kubectl_ddp.cluster.kubectl import Kubectl
 from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.podlogs import PodLogs, main_container
@@ -32,7 +33,7 @@ from kubectl_ddp.cluster.servers import api_servers
 from kubectl_ddp.cluster.slim import slim_pod, without_managers
 from kubectl_ddp.cluster.submission import Submission
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.queued import KUEUE_QUEUE, queued
 
 if TYPE_CHECKING:
@@ -61,30 +62,24 @@ class ClusterBackend:
 
     def __init__(
         self,
-        context: str | None = None,
-        kubeconfig: str | None = None,
-        namespace: str | None = None,
+        access: Access = Access(),  # noqa: B008 - frozen
         *,
-        acting_as: str | None = None,
         connection: Connection | None = None,
         notice: Callable[[str], None] = on_stderr,
     ) -> None:
         """Jobs of one namespace.
 
         Args:
-            context: of the kubeconfig; its current one by default.
-            kubeconfig: a file; kubectl's own rule by default.
-            namespace: the context's own by default.
-            acting_as: the user to act as, as with ``kubectl --as``.
-            connection: instead of one that is made of the three.
+            access: what kubectl's flags say of the cluster; its own rules by default.
+            connection: instead of the one that these mean.
             notice: told what a person should know and no error is.
         """
-        to = connection or connect(context=context, kubeconfig=kubeconfig, namespace=namespace, acting_as=acting_as)
+        to = connection or connection_to(access)
         self.where = to.where
         self.namespace = to.namespace
         self._api = Api(to)
         self._discovery = Discovery(self._api)
-        self._kubectl = Kubectl(to.namespace, {"context": context, "kubeconfig": kubeconfig, "as": acting_as})
+        self._kubectl = Kubectl(to.namespace, access)
         self._notice = notice
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -371,7 +366,7 @@ class ClusterBackend:
             raise refusals[0]
         raise NotFound(
             f"There is no job '{name}' in namespace '{self.namespace}' of context '{self.where}'.",
-            hint=f"'{program()} list' names them all; -n chooses another namespace.",
+            hint=f"'{program()} list{there()}' names them all; -n chooses another namespace.",
         )
 
     def _changeable(self, name: str) -> Object:
@@ -379,7 +374,7 @@ class ClusterBackend:
         job = self._ours(name)
         if {"Succeeded", "Failed"} & roots.conditions(job).keys():
             raise UsageError(
-                f"Job '{name}' is over and cannot be changed.", hint=f"Delete it: '{program()} delete {name}'."
+                f"Job '{name}' is over and cannot be changed.", hint=f"Delete it: '{program()} delete {name}{there()}'."
             )
         return job
 

@@ -7,22 +7,27 @@ kubeconfig loader, the pool of ``RESTClientObject``, and ``auth_settings``, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import urllib3
 import yaml
 from kubernetes import client, config
 from kubernetes.client.rest import RESTClientObject
 
+from kubectl_ddp.cluster.kubeconfig import Context
 from kubectl_ddp.cluster.transport import POOL_SIZE
 from kubectl_ddp.errors import UsageError
 
 
-def connection_of(files: str, context: str) -> tuple[urllib3.PoolManager, Callable[[], Mapping[str, str]]]:
+def connection_of(files: str, chosen: Context) -> tuple[urllib3.PoolManager, Callable[[], Mapping[str, str]]]:
     """Connections for a context, and what makes the headers of each request. Raises UsageError."""
     settings = client.Configuration()
     settings.connection_pool_maxsize = POOL_SIZE
     try:
-        config.load_kube_config(config_file=files, context=context, client_configuration=settings)
+        if chosen.is_mixed:
+            config.load_kube_config_from_dict(_alone(chosen), client_configuration=settings, persist_config=False)
+        else:  # what is renewed is then written where it was read
+            config.load_kube_config(config_file=files, context=chosen.name, client_configuration=settings)
     except (config.ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise UsageError(
@@ -31,6 +36,17 @@ def connection_of(files: str, context: str) -> tuple[urllib3.PoolManager, Callab
     if not settings.verify_ssl:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asked for it
     return RESTClientObject(settings).pool_manager, lambda: _authorization(settings)
+
+
+def _alone(chosen: Context) -> dict[str, Any]:
+    """A kubeconfig with nothing in it but this context."""
+    name = chosen.name
+    return {
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "clusters": [{"name": name, "cluster": dict(chosen.cluster)}],
+        "users": [{"name": name, "user": dict(chosen.user)}],
+    }
 
 
 def _authorization(settings: client.Configuration) -> Mapping[str, str]:

@@ -10,7 +10,8 @@ from typing import Final
 
 import urllib3
 
-from kubectl_ddp.cluster.credentials import headers_of, impersonation_of, is_made
+from kubectl_ddp.access import Access, check_kubeconfig, kubeconfig_files
+from kubectl_ddp.cluster.credentials import headers_of, impersonation_of, is_made, joined
 from kubectl_ddp.cluster.kubeconfig import Context, read_context
 from kubectl_ddp.cluster.transport import pool_of
 from kubectl_ddp.errors import Unreachable, UsageError
@@ -34,6 +35,8 @@ class Connection:
     """Connections with the cluster's certificates and proxy."""
     authorization: Callable[[], Mapping[str, str]]
     """Headers that say who asks; called for every request, since tokens expire."""
+    request_seconds: float | None = None
+    """How long one request may stay unanswered; 0 is as long as it takes, ``None`` is our own patience."""
 
 
 def connect(
@@ -44,51 +47,54 @@ def connect(
     acting_as: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Connection:
+    """The connection that the commonest of kubectl's flags mean; :func:`connection_to` takes them all."""
+    access = Access(context=context, kubeconfig=kubeconfig, namespace=namespace, acting_as=acting_as)
+    return connection_to(access, environ)
+
+
+def connection_to(access: Access, environ: Mapping[str, str] = os.environ) -> Connection:
     """The connection that kubectl's flags and rules mean.
 
-    Cluster: ``kubeconfig``, else ``$KUBECONFIG``, else ``~/.kube/config``, else the service account of the pod we are
-    in. Namespace: ``namespace``, else the context's, else ``default``. ``acting_as`` is who the user acts as, as with
-    ``kubectl --as``. Raises UsageError for a context or file that is
-    not there, Unreachable when no cluster is configured at all.
+    Cluster: ``--kubeconfig``, else ``$KUBECONFIG``, else ``~/.kube/config``, else the service account of the pod we are
+    in. Namespace: ``--namespace``, else the context's, else ``default``. Raises UsageError for a context, a cluster, a
+    user or a file that is not there, Unreachable when no cluster is configured at all.
     """
-    files = _files(kubeconfig, environ)
+    files = _files(access.kubeconfig, environ)
     if files:
-        chosen = read_context(files, context)
+        chosen = read_context(files, access.context, cluster=access.cluster, user=access.user)
     elif "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").is_file():
         chosen = _service_account(environ)
     else:
+        check_kubeconfig(environ)
         raise Unreachable(
             "No cluster is configured: there is no kubeconfig.",
             hint="Name one with --kubeconfig or KUBECONFIG, or run on this machine with --local.",
         )
-    asked = {"as": acting_as} if acting_as else {}
-    impersonation = impersonation_of({**chosen.user, **asked})
+    asked = {"as": access.acting_as, "as-groups": list(access.as_groups)}
+    impersonation = impersonation_of({**chosen.user, **{key: value for key, value in asked.items() if value}})
     if is_made(chosen.user):
         from kubectl_ddp.cluster.client_library import connection_of  # noqa: PLC0415 - takes 0.3 s
 
-        pool, authorization = connection_of(files, chosen.name)
+        pool, authorization = connection_of(files, chosen)
     else:
         pool, authorization = pool_of(chosen.cluster, chosen.user, environ), headers_of(chosen.user)
     return Connection(
         where=chosen.name,
         server=str(chosen.cluster["server"]).rstrip("/"),
-        namespace=namespace or chosen.namespace or "default",
+        namespace=access.namespace or chosen.namespace or "default",
         pool=pool,
-        authorization=lambda: {**authorization(), **impersonation},
+        authorization=lambda: joined(authorization(), impersonation),
+        request_seconds=access.request_seconds,
     )
 
 
 def _files(kubeconfig: str | None, environ: Mapping[str, str]) -> str:
     """The kubeconfig files to read, joined as ``$KUBECONFIG`` joins them; empty when none exists."""
-    if kubeconfig is not None:
-        if not Path(kubeconfig).is_file():
-            raise UsageError(
-                f"The kubeconfig '{kubeconfig}' does not exist.", hint="Give another file to --kubeconfig."
-            )
-        return kubeconfig
-    home = Path(environ.get("HOME", "~")).expanduser()
-    listed = environ.get("KUBECONFIG") or str(home / ".kube" / "config")
-    return os.pathsep.join(part for part in listed.split(os.pathsep) if part and Path(part).is_file())
+    if kubeconfig is None:
+        return os.pathsep.join(map(str, kubeconfig_files(environ)))
+    if not Path(kubeconfig).is_file():
+        raise UsageError(f"The kubeconfig '{kubeconfig}' does not exist.", hint="Give another file to --kubeconfig.")
+    return kubeconfig
 
 
 def _service_account(environ: Mapping[str, str]) -> Context:

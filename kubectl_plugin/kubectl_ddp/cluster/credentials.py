@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
+
+from urllib3 import HTTPHeaderDict
 
 from kubectl_ddp.errors import Forbidden, UsageError
 
@@ -22,8 +25,12 @@ FRESH_SECONDS: Final = 60.0
 MADE: Final = ("exec", "auth-provider")
 """Keys of a user whose credentials are made, and expire."""
 
-IMPERSONATION: Final = {"as": "Impersonate-User", "as-uid": "Impersonate-Uid"}
-NOT_SPOKEN: Final = ("as-groups", "as-user-extra")
+IMPERSONATION: Final = {"as": "Impersonate-User", "as-uid": "Impersonate-Uid", "as-groups": "Impersonate-Group"}
+"""Key of a user → the header that says it; a list is said once for each of its words."""
+EXTRA: Final = ("as-user-extra", "Impersonate-Extra-")
+"""The same for a map of lists: each of its keys has a header of its own."""
+IN_HEADER: Final = "!#$&'*+-.^_`|~"
+"""What may stand in the name of a header besides letters and digits (RFC 9110, token), but for ``%``."""
 
 
 def is_made(user: Mapping[str, Any]) -> bool:
@@ -41,14 +48,29 @@ def headers_of(user: Mapping[str, Any]) -> Callable[[], Headers]:
 
 
 def impersonation_of(user: Mapping[str, Any]) -> Headers:
-    """Headers by which the user acts as another. Raises UsageError for a way of it that we cannot say."""
-    for key in NOT_SPOKEN:
-        if user.get(key):
-            raise UsageError(
-                f"The kubeconfig's user acts for others by '{key}', which is not understood here.",
-                hint="Choose another context with --context.",
-            )
-    return {header: str(user[key]) for key, header in IMPERSONATION.items() if user.get(key)}
+    """Headers by which the user acts as another. Raises UsageError for groups and the like of nobody."""
+    extra, prefix = EXTRA
+    headers = HTTPHeaderDict()
+    for key, header in IMPERSONATION.items():
+        given = user.get(key) or ()
+        for value in [given] if isinstance(given, str) else given:
+            headers.add(header, str(value))
+    for key, values in (user.get(extra) or {}).items():
+        for value in values:
+            headers.add(f"{prefix}{quote(key, safe=IN_HEADER)}", str(value))
+    if headers and not user.get("as"):
+        raise UsageError(
+            f"{', '.join(headers)} belong to a user who is acted as, and none is named.", hint="Name one with --as."
+        )
+    return headers
+
+
+def joined(*headers: Headers) -> Headers:
+    """All of these headers, those too that come more than once."""
+    every = HTTPHeaderDict()
+    for each in headers:
+        every.extend(each)
+    return every
 
 
 def _fixed(user: Mapping[str, Any]) -> Headers:

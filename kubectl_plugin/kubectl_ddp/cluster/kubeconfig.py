@@ -7,7 +7,7 @@ client could read this, too; it takes 0.3 s to be imported, more than all else t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -34,28 +34,39 @@ class Context:
     """Empty where it names none."""
     cluster: Entry
     user: Entry = field(default_factory=dict)
+    is_mixed: bool = False
+    """Whether a flag has put another cluster or user in the place of its own."""
 
 
-def read_context(files: str, wanted: str | None = None) -> Context:
+def read_context(
+    files: str, wanted: str | None = None, *, cluster: str | None = None, user: str | None = None
+) -> Context:
     """The context ``wanted``, or the current one, of kubeconfig files joined as ``$KUBECONFIG`` joins them.
 
-    Raises UsageError for files that are no kubeconfig, and for a context that is not there.
+    ``cluster`` and ``user`` take the place of the context's own; with a cluster no context has to be there. Raises
+    UsageError for files that are no kubeconfig, and for a context, cluster or user that is not there.
     """
     try:
         documents = [_document(Path(part)) for part in files.split(os.pathsep)]
         contexts, clusters, users = (_merged(documents, kind) for kind in ("contexts", "clusters", "users"))
         current = next((str(each["current-context"]) for each in documents if each.get("current-context")), "")
-        name = wanted if wanted is not None else _given(current, "it has no current-context")
-        chosen = contexts[name] if name in contexts else _unknown(name, list(contexts), is_current=wanted is None)
-        cluster = clusters.get(str(chosen.get("cluster"))) or {}
-        _given(str(cluster.get("server") or ""), f"the cluster '{chosen.get('cluster')}' of '{name}' has no server")
-        user = users.get(str(chosen.get("user", "")), {})
+        name, chosen = _chosen(contexts, wanted, current, cluster)
+        called = cluster or str(chosen.get("cluster"))
+        entry = _named("cluster", cluster, clusters) or clusters.get(called) or {}
+        _given(str(entry.get("server") or ""), f"the cluster '{called}' of '{name}' has no server")
+        person = _named("user", user, users) or users.get(str(chosen.get("user", "")), {})
     except (yaml.YAMLError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise UsageError(
             f"The kubeconfig '{files}' cannot be used: {reason}.", hint="See it with 'kubectl config view'."
         ) from error
-    return Context(name=name, namespace=str(chosen.get("namespace") or ""), cluster=cluster, user=user)
+    return Context(
+        name=name,
+        namespace=str(chosen.get("namespace") or ""),
+        cluster=entry,
+        user=person,
+        is_mixed=cluster is not None or user is not None,
+    )
 
 
 def _document(path: Path) -> Entry:
@@ -87,15 +98,31 @@ def _given(value: str, otherwise: str) -> str:
     return value
 
 
-def _unknown(context: str, names: list[str], *, is_current: bool) -> Entry:
+def _chosen(contexts: Mapping[str, Entry], wanted: str | None, current: str, cluster: str | None) -> tuple[str, Entry]:
+    """Name and entry of the context; where a cluster is named and no context, it is called by the cluster."""
+    name = wanted or current
+    if not name and cluster:
+        return cluster, {}
+    _given(name, "it has no current-context")
+    return name, contexts[name] if name in contexts else _unknown("context", name, contexts, is_current=not wanted)
+
+
+def _named(kind: str, name: str | None, entries: Mapping[str, Entry]) -> Entry | None:
+    """The entry that a flag names; ``None`` without one. Raises UsageError."""
+    if name is None:
+        return None
+    return entries[name] if name in entries else _unknown(kind, name, entries)
+
+
+def _unknown(kind: str, name: str, entries: Iterable[str], *, is_current: bool = False) -> Entry:
     import difflib  # noqa: PLC0415 - needed on this error alone
 
-    close = difflib.get_close_matches(context, names, n=1)
+    names = list(entries)
+    close = difflib.get_close_matches(name, names, n=1)
     there = f"There are: {', '.join(names)}." if names else "It has none at all."
-    word = "its current context" if is_current else "context"
     raise UsageError(
-        f"The kubeconfig has no context '{context}'."
-        if not is_current
-        else f"The kubeconfig names '{context}' as {word}, and has no such context.",
+        f"The kubeconfig names '{name}' as its current context, and has no such context."
+        if is_current
+        else f"The kubeconfig has no {kind} '{name}'.",
         hint=f"Did you mean '{close[0]}'?" if close else there,
     )

@@ -8,8 +8,9 @@ are the person's own.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from kubectl_ddp.access import Access
 from kubectl_ddp.backend import Entry, Handover, Object
 from kubectl_ddp.cluster.podlogs import main_container
 from kubectl_ddp.errors import PreflightFailed
@@ -18,10 +19,9 @@ from kubectl_ddp.errors import PreflightFailed
 class Kubectl:
     """kubectl, told to mean the same cluster and namespace as we do."""
 
-    def __init__(self, namespace: str, flags: Mapping[str, str | None]) -> None:
-        """With the flags that were given, by their long names; the rest kubectl reads where we do."""
-        given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
-        self._flags = (*given, f"--namespace={namespace}")
+    def __init__(self, namespace: str, access: Access) -> None:
+        """With the flags that were given; the rest kubectl reads where we do."""
+        self._flags = (*access.words, f"--namespace={namespace}")
 
     def enter(self, pod: Object, entry: Entry) -> Handover:
         """``kubectl exec``. Raises PreflightFailed when there is no kubectl."""

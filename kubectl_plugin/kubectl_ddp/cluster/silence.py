@@ -29,7 +29,11 @@ REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
         "Check that the cluster is up, or choose another with --context; --local needs none.",
     ),
     (ConnectTimeoutError, "it does not answer", "Check the network, the VPN and the firewall."),
-    (ReadTimeoutError, "it took the request and does not answer", "Try again; the API server may be overloaded."),
+    (
+        ReadTimeoutError,
+        "it took the request and does not answer",
+        "Try again, or wait longer with --request-timeout; the API server may be overloaded.",
+    ),
     (
         ProtocolError,
         "it ended the connection before its answer was whole",

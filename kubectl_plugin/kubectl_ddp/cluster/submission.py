@@ -27,7 +27,7 @@ from kubectl_ddp.cluster.refusals import Conflict
 from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection, not_served
 from kubectl_ddp.errors import DdpError, NameTaken, NotFound, UsageError
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.queued import KUEUE_QUEUE
 
 INCOMPLETE: Final = f"{GROUP}/incomplete"
@@ -224,12 +224,12 @@ class Submission:
         return f"{self._collection(item)}/{item['metadata']['name']}"
 
     def _taken(self, item: Object, *, hint: str = "") -> NameTaken:
-        name, where = item["metadata"]["name"], self._api.connection.where
+        name, job = item["metadata"]["name"], self._root["metadata"]["name"]
+        where = self._api.connection.where
         namespace = item["metadata"].get("namespace") or self._namespace
         return NameTaken(
             f"There is another {item['kind']} '{name}' in namespace '{namespace}' of context '{where}' already.",
-            hint=hint
-            or f"Choose another --name, or delete it with '{program()} delete {self._root['metadata']['name']}'.",
+            hint=hint or f"Choose another --name, or delete it with '{program()} delete {job}{there()}'.",
         )
 
 

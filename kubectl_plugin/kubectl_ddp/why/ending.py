@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kubectl_ddp import roots
 from kubectl_ddp.describe import summary_text
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.state import State
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause, Finding
@@ -27,7 +27,7 @@ def deleting(facts: Facts) -> Iterator[Finding]:
         help=(
             "Whoever set the finalizer has to take it away; see that its controller runs."
             if holders
-            else f"Nothing to do: '{program()} wait {facts.name} --for=deleted' ends with it."
+            else f"Nothing to do: '{program()} wait {facts.name} --for=deleted{there()}' ends with it."
         ),
     )
 
@@ -40,7 +40,7 @@ def finished(facts: Facts) -> Iterator[Finding]:
             cause=Cause.FINISHED,
             sentence="It has succeeded.",
             evidence=(told,) if told else (),
-            help=f"'{program()} logs {facts.name}' prints what it wrote.",
+            help=f"'{program()} logs {facts.name}{there()}' prints what it wrote.",
         )
 
 
@@ -50,7 +50,7 @@ def engine_lost(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             cause=Cause.ENGINE_LOST,
             sentence=facts.state.reason,
-            help=f"'{program()} resume {facts.name}' goes on from its last checkpoint.",
+            help=f"'{program()} resume {facts.name}{there()}' goes on from its last checkpoint.",
         )
 
 

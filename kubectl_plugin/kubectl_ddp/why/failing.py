@@ -10,7 +10,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError, how_it_crashed, how_it_ended, kept
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.state import State
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.facts import Facts, condition_of, line_of, names_of, said, subject
@@ -140,7 +140,7 @@ def first_error(facts: Facts) -> Iterator[Finding]:
         cause=Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
         sentence=f"{who} failed first: {line_of(error.message).rstrip('.')}.",
         evidence=tuple(filter(None, [_how(error), *_last_call(error), source])),
-        help=f"'{program()} logs {facts.name} --first-error' prints its stack.",
+        help=f"'{program()} logs {facts.name} --first-error{there()}' prints its stack.",
         is_aside=_is_over_it(facts),
         exit_code=JobFailed.exit_code if error.is_users else InfrastructureFailed.exit_code,
     )
@@ -158,7 +158,7 @@ def _untold(facts: Facts) -> Iterator[Finding]:
         cause=Cause.ERROR,
         sentence=f"{who or 'It failed, and no pod is left that says why'}.",
         evidence=tuple(filter(None, [f"condition Failed: {text}" if text else ""])),
-        help=f"'{program()} logs {facts.name} --rank all' prints what is left of its pods' lines.",
+        help=f"'{program()} logs {facts.name} --rank all{there()}' prints what is left of its pods' lines.",
         exit_code=JobFailed.exit_code if crashed else InfrastructureFailed.exit_code,
         is_aside=facts.trains,
     )

@@ -9,7 +9,7 @@ from typing import Final
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.operators import OPERATORS
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.facts import Facts, has_label, line_of, said
@@ -108,7 +108,7 @@ def suspended(facts: Facts) -> Iterator[Finding]:
             cause=Cause.SUSPENDED,
             sentence="Its submission was cut off before its end, so nothing of it runs.",
             evidence=(f"annotation {INCOMPLETE}",),
-            help=f"Submit it again, which finishes it, or '{program()} delete {facts.name}'.",
+            help=f"Submit it again, which finishes it, or '{program()} delete {facts.name}{there()}'.",
         )
         return
     left = [f"pod {pod['metadata']['name']} has not ended yet" for pod in facts.snapshot.pods[:4]]
@@ -116,7 +116,7 @@ def suspended(facts: Facts) -> Iterator[Finding]:
         cause=Cause.SUSPENDED,
         sentence="It is suspended: it keeps its place and has no pods.",
         evidence=("suspend is true", *left),
-        help=f"'{program()} resume {facts.name}' lets it go on.",
+        help=f"'{program()} resume {facts.name}{there()}' lets it go on.",
     )
 
 

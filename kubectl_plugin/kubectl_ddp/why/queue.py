@@ -10,7 +10,7 @@ from typing import Final
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.operators import KUEUE
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.facts import Facts, condition_of, has_label, line_of
@@ -84,7 +84,7 @@ def _not_taken(facts: Facts, queue: str) -> Iterator[Finding]:
         yield Finding(
             cause=Cause.QUEUED,
             sentence=f"It waits in the queue '{queue}'; for what, its Workload would say, which may not be read.",
-            help=f"'{program()} doctor' names the right to ask for.",
+            help=f"'{program()} doctor{there()}' names the right to ask for.",
             is_aside=facts.trains,
         )
         return
@@ -131,7 +131,7 @@ def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
         cause=Cause.QUEUED,
         sentence=f"It waits for quota in the queue '{queue}'{place}.",
         evidence=tuple(evidence),
-        help=f"It begins when those that hold the quota end; '{program()} list -A' shows them.",
+        help=f"It begins when those that hold the quota end; '{program()} list -A{there()}' shows them.",
     )
 
 

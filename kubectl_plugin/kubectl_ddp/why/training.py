@@ -11,7 +11,7 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.describe import progress_text
 from kubectl_ddp.evidence import stores
 from kubectl_ddp.present import duration
-from kubectl_ddp.program import program
+from kubectl_ddp.program import program, there
 from kubectl_ddp.ranks import RankActivity
 from kubectl_ddp.state import State, epoch, group_state
 from kubectl_ddp.surroundings import Around
@@ -43,7 +43,8 @@ def hang(facts: Facts) -> Iterator[Finding]:
             cause=Cause.HANG,
             sentence=f"It hangs: {said.rstrip('.')}.",
             evidence=(f"the launcher said so {duration(max(0.0, facts.now - said_at))} ago", *_behind(facts)),
-            help=f"'{program()} logs {facts.name} --rank all' has its stack; --env DDP_ON_HANG=act restarts it.",
+            help=f"'{program()} logs {facts.name} --rank all{there()}' has its stack; "
+            "--env DDP_ON_HANG=act restarts it.",
         )
         return
     slowest = max((rank.seconds_per_step or 0.0 for rank in facts.state.ranks), default=0.0)
@@ -53,7 +54,7 @@ def hang(facts: Facts) -> Iterator[Finding]:
             cause=Cause.HANG,
             sentence=f"No rank has stepped for {duration(facts.now - stepped)}.",
             evidence=tuple(_behind(facts)),
-            help=f"'{program()} top {facts.name}' shows which rank is behind; its log, what it was about.",
+            help=f"'{program()} top {facts.name}{there()}' shows which rank is behind; its log, what it was about.",
         )
 
 
@@ -116,7 +117,7 @@ def rendezvous(facts: Facts) -> Iterator[Finding]:
         help=(
             f"'kubectl logs {name}' tells what it is about; a NetworkPolicy or its node's network may be in the way."
             if absent
-            else f"'{program()} logs {facts.name} --rank all' prints what the launchers say."
+            else f"'{program()} logs {facts.name} --rank all{there()}' prints what the launchers say."
         ),
     )
 
@@ -185,7 +186,7 @@ def present(facts: Facts) -> Iterator[Finding]:
             cause=Cause.RUNNING,
             sentence=f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
             evidence=tuple(silent),
-            help=f"'{program()} top {facts.name}' shows its ranks live.",
+            help=f"'{program()} top {facts.name}{there()}' shows its ranks live.",
         )
     elif not facts.is_over and facts.state.state in {*_WORKING, State.PENDING}:
         waiting = [pod for pod in facts.workers if condition_of(pod, "Ready").get("status") != "True"]
@@ -193,5 +194,5 @@ def present(facts: Facts) -> Iterator[Finding]:
             cause=Cause.STARTING,
             sentence=facts.state.reason or "It is starting.",
             evidence=(f"{subject(names_of(waiting))} not ready",) if waiting else (),
-            help=f"'{program()} wait {facts.name} --for=running' waits for it; ask again if it stays so.",
+            help=f"'{program()} wait {facts.name} --for=running{there()}' waits for it; ask again if it stays so.",
         )

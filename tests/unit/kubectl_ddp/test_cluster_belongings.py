@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 from ddp_trainer.contract import Label
+from kubectl_ddp.access import Access
 from kubectl_ddp.backend import Entry
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.kubectl import Kubectl
-from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.errors import PreflightFailed, Unreachable
 from tests import kube_objects
 from tests.api_server import ApiServer, kubeconfig, serving
 
@@ -81,13 +83,25 @@ def a_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
+ACCESS = Access(
+    context="lab",
+    cluster="east",
+    user="eve",
+    acting_as="me",
+    as_groups=("a", "b"),
+    namespace="not this one",
+    request_timeout="1m30s",
+)
+
+
 def test_kubectl_is_told_the_same_cluster_namespace_and_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_program(tmp_path, monkeypatch)
-    kubectl = Kubectl("team", {"context": "lab", "kubeconfig": None, "as": "me"})
+    kubectl = Kubectl("team", ACCESS)
     entry = Entry(words=("py-spy", "dump"), variables={"RANK": "3"}, stdin=True, terminal=True)
-    flags = ("--context=lab", "--as=me", "--namespace=team")
+    flags = ("--context=lab", "--cluster=east", "--user=eve", "--as=me", "--as-group=a", "--as-group=b",
+             "--request-timeout=1m30s", "--namespace=team")  # fmt: skip
     assert kubectl.enter(kube_objects.pod(), entry).words == (
         str(tmp_path / "kubectl"), "exec", *flags, "--stdin", "--tty", "digits-worker-0", "--container=pytorch", "--",
         "env", "RANK=3", "py-spy", "dump",
@@ -100,10 +114,20 @@ def test_kubectl_is_told_the_same_cluster_namespace_and_container(
 def test_without_kubectl_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PreflightFailed, match="There is no kubectl on PATH, and port-forward is its work"):
-        Kubectl("team", {}).forward(kube_objects.pod(), ["9464"])
+        Kubectl("team", Access()).forward(kube_objects.pod(), ["9464"])
 
 
 def test_acting_as_somebody_is_said_to_the_api_server(server: ApiServer, tmp_path: Path) -> None:
     path = str(kubeconfig(tmp_path, server.url))
-    ClusterBackend(connection=connect(kubeconfig=path, acting_as="ada")).jobs()
+    ClusterBackend(Access(kubeconfig=path, acting_as="ada", as_groups=("ops", "admins"))).jobs()
     assert {request.headers.get("Impersonate-User") for request in server.requests} == {"ada"}
+    said = [[value for name, value in each.headers.items() if name == "Impersonate-Group"] for each in server.requests]
+    assert said
+    assert all(groups == ["ops", "admins"] for groups in said)
+
+
+def test_a_request_is_given_up_after_the_time_that_the_flag_names(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and never answers
+        path = str(kubeconfig(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        with pytest.raises(Unreachable, match=r"does not answer\..*--request-timeout"):
+            ClusterBackend(Access(kubeconfig=path, request_timeout="50ms")).jobs()

@@ -1,8 +1,10 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.access import Access
+from kubectl_ddp.cluster.connection import connect, connection_to
 from kubectl_ddp.errors import Unreachable, UsageError
 from tests.api_server import kubeconfig
 
@@ -53,6 +55,43 @@ def test_without_any_kubeconfig_there_is_no_cluster_and_the_error_says_what_to_d
 def test_a_kubeconfig_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"/none' does not exist"):
         connect(kubeconfig=f"{tmp_path}/none")
+
+
+def test_a_cluster_and_a_user_may_be_others_than_the_contexts_own(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    servers = {"east": "https://east.example.com", "west": "https://west.example.com"}
+    document = {
+        "contexts": [{"name": "lab", "context": {"cluster": "east", "user": "eve", "namespace": "team"}}],
+        "clusters": [{"name": name, "cluster": {"server": url}} for name, url in servers.items()],
+        "users": [{"name": name, "user": {"token": name}} for name in ("eve", "ada")],
+    }
+    file.write_text(json.dumps({**document, "current-context": "lab"}))
+    found = connection_to(Access(kubeconfig=str(file), cluster="west", user="ada"))
+    assert (found.where, found.server, found.namespace) == ("lab", servers["west"], "team")
+    assert found.authorization()["authorization"] == "Bearer ada"
+    with pytest.raises(UsageError, match=r"no cluster 'wset'\. Did you mean 'west'\?"):
+        connection_to(Access(kubeconfig=str(file), cluster="wset"))
+    with pytest.raises(UsageError, match=r"no user 'bob'\. There are: eve, ada\."):
+        connection_to(Access(kubeconfig=str(file), user="bob"))
+    file.write_text(json.dumps(document))
+    found = connection_to(Access(kubeconfig=str(file), cluster="west", user="ada"))
+    assert (found.where, found.server, found.namespace) == ("west", servers["west"], "default"), "without a context"
+
+
+def test_credentials_that_a_program_makes_are_made_for_a_user_of_another_context(tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path, SERVER)
+    document = json.loads(file.read_text())
+    answer = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"made"}}'
+    call = {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "args": [answer]}
+    document["users"].append({"name": "maker", "user": {"exec": call | {"interactiveMode": "Never"}}})
+    file.write_text(json.dumps(document))
+    found = connection_to(Access(kubeconfig=str(file), user="maker"))
+    assert (found.server, dict(found.authorization())) == (SERVER, {"authorization": "Bearer made"})
+
+
+def test_a_kubeconfig_variable_with_a_slip_in_it_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"KUBECONFIG names '/typo', which does not exist"):
+        connect(environ={"HOME": str(tmp_path), "KUBECONFIG": "/typo"})
 
 
 def test_an_unknown_context_is_answered_with_the_nearest_one(tmp_path: Path) -> None:

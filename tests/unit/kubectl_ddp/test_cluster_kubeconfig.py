@@ -80,21 +80,29 @@ def test_a_token_in_a_file_is_read_again_when_it_may_have_been_renewed(tmp_path:
 
 
 def test_a_user_who_acts_as_another_says_so_in_every_request_or_is_refused(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path, SERVER, user={"token": "t", "as": "eve"})
-    assert dict(connect(kubeconfig=str(path)).authorization()) == {
-        "authorization": "Bearer t",
-        "Impersonate-User": "eve",
-    }
-    path = kubeconfig(tmp_path, SERVER, user={"token": "t", "as": "eve", "as-groups": ["admins"]})
-    with pytest.raises(UsageError, match="acts for others by 'as-groups'"):
+    extra = {"example.com/scopes": ["view", "edit"]}
+    user = {"token": "t", "as": "eve", "as-uid": "u1", "as-groups": ["admins", "ops"], "as-user-extra": extra}
+    headers = connect(kubeconfig=str(kubeconfig(tmp_path, SERVER, user=user))).authorization()
+    assert list(headers.items()) == [
+        ("authorization", "Bearer t"),
+        ("Impersonate-User", "eve"),
+        ("Impersonate-Uid", "u1"),
+        ("Impersonate-Group", "admins"),
+        ("Impersonate-Group", "ops"),
+        ("Impersonate-Extra-example.com%2Fscopes", "view"),
+        ("Impersonate-Extra-example.com%2Fscopes", "edit"),
+    ]
+    path = kubeconfig(tmp_path, SERVER, user={"token": "t", "as-groups": ["admins"]})
+    with pytest.raises(UsageError, match=r"Impersonate-Group belong to a user who is acted as, .* with --as\."):
         connect(kubeconfig=str(path))
 
 
 def test_plain_credentials_are_read_without_the_kubernetes_client(tmp_path: Path) -> None:
     code = f"""if True:
         import sys
+        from kubectl_ddp.access import Access
         from kubectl_ddp.cluster import ClusterBackend
-        ClusterBackend(kubeconfig={str(kubeconfig(tmp_path, SERVER))!r})
+        ClusterBackend(Access(kubeconfig={str(kubeconfig(tmp_path, SERVER))!r}))
         assert "kubernetes" not in sys.modules and "jinja2" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -30,6 +30,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "contexts:\n"
         "- {name: lab, context: {cluster: lab, user: me, namespace: team}}\n"
         "- {name: prod, context: {cluster: prod, user: me}}\n"
+        "clusters:\n"
+        "- {name: east, cluster: {server: 'https://east.example.com'}}\n"
+        "users: [{name: me}, {name: eve}]\n"
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("KUBECONFIG", str(config))
@@ -82,6 +85,9 @@ def test_words_are_completed_where_they_stand(line: list[str], expected: list[st
         (["status", "digits", "--local", ""], []),
         (["list", "--context", ""], ["lab", "prod"]),
         (["list", "--context=l"], ["--context=lab"]),
+        (["status", "--cluster", ""], ["east"]),
+        (["delete", "--user", ""], ["me", "eve"]),
+        (["list", "--as-"], ["--as-group"]),
         (["list", "-n", ""], ["default", "team"]),
         (["logs", "--rank", ""], ["all", "failed"]),
     ],

@@ -1,0 +1,117 @@
+"""Which API server, as whom, and how long it may take: kubectl's flags by kubectl's names, and its kubeconfig files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kubectl_ddp.errors import UsageError
+
+FLAGS: Final[Mapping[str, str]] = {
+    "namespace": "-n",
+    "context": "--context",
+    "cluster": "--cluster",
+    "user": "--user",
+    "kubeconfig": "--kubeconfig",
+    "acting_as": "--as",
+    "as_groups": "--as-group",
+    "request_timeout": "--request-timeout",
+}
+"""Field of :class:`Access` → the flag for it."""
+
+NOT_WHERE: Final = frozenset({"request_timeout"})
+"""Fields that do not decide what a command finds."""
+
+UNITS: Final[Mapping[str, float]] = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+"""Those of Go's ``time.ParseDuration``."""
+
+_PART: Final = r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(ns|us|ms|s|m|h)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The flags by which kubectl, and we, are told about a cluster."""
+
+    context: str | None = None
+    """Context of the kubeconfig; its current one when ``None``."""
+    cluster: str | None = None
+    """Cluster of the kubeconfig; the context's own when ``None``."""
+    user: str | None = None
+    """User of the kubeconfig; the context's own when ``None``."""
+    kubeconfig: str | None = None
+    """File with the clusters; kubectl's own rule when ``None``."""
+    namespace: str | None = None
+    """Namespace of the job; the context's own when ``None``."""
+    acting_as: str | None = None
+    """The user to act as in the cluster, as with ``kubectl --as``."""
+    as_groups: tuple[str, ...] = ()
+    """Groups that this user is in."""
+    request_timeout: str | None = None
+    """How long one request may take, in kubectl's words; our own patience when ``None``."""
+
+    @property
+    def request_seconds(self) -> float | None:
+        """How long one request may take; 0 is as long as it takes, ``None`` leaves it to us. Raises UsageError."""
+        return None if self.request_timeout is None else parse_timeout(self.request_timeout)
+
+    @property
+    def flags(self) -> str:
+        """The flags that say where to look, for a command that is to be typed next; with a space in front of each."""
+        return "".join(f" {flag} {shlex.quote(value)}" for name, flag, value in self._given() if name not in NOT_WHERE)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The flags for kubectl itself, but for the namespace."""
+        return tuple(f"{flag}={value}" for name, flag, value in self._given() if name != "namespace")
+
+    def _given(self) -> Iterator[tuple[str, str, str]]:
+        for name, flag in FLAGS.items():
+            value = getattr(self, name)
+            for each in value if isinstance(value, tuple) else (value,) if value else ():
+                yield name, flag, each
+
+
+def parse_timeout(text: str) -> float:
+    """Read kubectl's ``--request-timeout`` as seconds: ``5``, ``90s``, ``1m30s``, ``500ms``. Raises UsageError.
+
+    >>> parse_timeout("1m30s")
+    90.0
+    """
+    if re.fullmatch("[0-9]{1,9}", text):
+        return float(text)
+    if not re.fullmatch(f"(?:{_PART})+", text):
+        raise UsageError(
+            f"--request-timeout: '{text}' is no duration.",
+            hint="Write it as '5', '90s', '1m30s' or '500ms'; 0 is none.",
+        )
+    return sum(float(number) * UNITS[unit] for number, unit in re.findall(_PART, text))
+
+
+def kubeconfig_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """The kubeconfig files that exist, by kubectl's rule: ``$KUBECONFIG``'s list, else ``~/.kube/config``."""
+    listed = _listed(environ)
+    candidates = listed or [Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"]
+    return [path for path in candidates if path.is_file()]
+
+
+def check_kubeconfig(environ: Mapping[str, str] = os.environ) -> None:
+    """See that ``$KUBECONFIG``, where it is set, names something that is there: who sets it means a cluster.
+
+    Raises UsageError. ``/dev/null`` is there, and says that no cluster is meant.
+    """
+    listed = _listed(environ)
+    if listed and not any(path.exists() for path in listed):
+        names, do = " and ".join(f"'{path}'" for path in listed), "does" if len(listed) == 1 else "do"
+        raise UsageError(
+            f"KUBECONFIG names {names}, which {do} not exist.",
+            hint="Correct or unset it, or say --local to work on this machine.",
+        )
+
+
+def _listed(environ: Mapping[str, str]) -> list[Path]:
+    return [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
