@@ -78,6 +78,29 @@ def test_a_run_id_that_another_job_uses_is_named_with_both(stage: Stage) -> None
     assert first.code() == 0
 
 
+def test_another_job_with_the_same_run_id_is_told_what_runs_there(stage: Stage, tmp_path: Path) -> None:
+    stage.store()
+    first = stage.agent(0, stage.script(LOOP, "train.py"), stage.done(), nnodes="1:3")
+    first.line("generation=1 .*runs")
+    other, log = stage.script("raise SystemExit(9)", "serve.py"), tmp_path / "log"
+    second = stage.agent(1, other, nnodes="1:3", DDP_TERMINATION_LOG=str(log))
+    assert second.code() == 170
+    (sentence,) = ours(second)
+    assert sentence == (
+        f"The run 'run' is in use by another job, which runs {tmp_path}/train.py on worker-0, and this one runs "
+        f"{other}; give it an --rdzv-id and an --rdzv-endpoint of its own, or, where one job runs several programs, a "
+        "--role for each."
+    )
+    assert json.loads(log.read_text())["pod_exit_code"] == 170
+    (tmp_path / "elsewhere").mkdir()
+    same = stage.script(LOOP, "elsewhere/train.py")
+    third = stage.agent(2, "--tee", "3", "--log-dir", str(tmp_path / "logs"), same, stage.done(), nnodes="1:3")
+    third.line("generation=2 world=2 .*runs")
+    stage.finish()
+    assert [first.code(), third.code()] == [0, 0]
+    assert "generation=1 stops" in first.output  # for the one that belonged to it, and not for the other
+
+
 def test_nodes_that_wait_say_who_is_missing_and_when_they_give_up(stage: Stage) -> None:
     stage.store()
     program = [stage.script(LOOP), stage.done()]

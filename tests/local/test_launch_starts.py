@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from launch_harness import LOOP, Stage, free_port, is_alive, stage_of
+from launch_harness import LAUNCH, LOOP, Stage, free_port, is_alive, stage_of, wait_until
+from preflight_namespaces import needs_namespaces
 
 OLD_SCRIPT = """
 import argparse, os
@@ -140,3 +144,39 @@ def test_a_script_that_spawns_its_own_ranks_is_started_again_and_leaves_nobody_b
     spawned += [int(run.line(rf"spawned={rank} generation=2 sum=1 pid=(\d+)")[1]) for rank in (0, 1)]
     assert run.code() == 0
     assert not [pid for pid in spawned if is_alive(pid)]
+
+
+ASKED = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+"""Puts a file in the place of the names that are known here, for one command."""
+
+
+class _Asked:
+    """The end of a pipe that whoever looks up a name reads from; it can be opened once somebody does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def __bool__(self) -> bool:
+        try:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+@needs_namespaces
+def test_a_static_launch_whose_name_server_is_silent_can_be_stopped(stage: Stage) -> None:
+    hosts = stage.folder / "hosts"
+    os.mkfifo(hosts)
+    flags = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "first.example.com", "--master-port", "29500"]
+    command = [*LAUNCH, *flags, stage.script(LOOP), stage.done()]
+    run = stage.run(["unshare", "-m", "sh", "-ec", ASKED, "sh", str(hosts), *command])
+    with closing(_Asked(hosts)) as asked:
+        wait_until(lambda: bool(asked), "the name was not looked up")
+        run.send(signal.SIGTERM)
+        assert run.code() == 143  # while the answer is still to come

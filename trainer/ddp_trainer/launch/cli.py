@@ -34,7 +34,7 @@ from ddp_trainer.launch.hang_limits import HangPolicy
 from ddp_trainer.launch.hang_limits import policy_of as hang_policy_of
 from ddp_trainer.launch.link import HereLink, Link, StaticLink
 from ddp_trainer.launch.logs import LogSpec
-from ddp_trainer.launch.protocol import Generation, Node, Policy
+from ddp_trainer.launch.protocol import VERSION, Generation, Hello, Node, Policy, Standing
 from ddp_trainer.launch.ranks import node_index
 from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.workers import Program
@@ -259,9 +259,7 @@ def _setup(
         cpus=settings.cpus_of(arguments.numa_binding, plan.node.local_world_size, device or 0, environ),
     )
     return Setup(
-        core=Core(
-            node=plan.node, run_id=arguments.rdzv_id, policy=plan.policy, limits=plan.limits, endpoint=plan.where
-        ),
+        core=Core(hello=_hello(plan, environ), limits=plan.limits, endpoint=plan.where),
         program=plan.program,
         launch=launch,
         logs=plan.logs,
@@ -279,6 +277,18 @@ def _setup(
         care=settings.care_of(arguments, environ),
         hangs=plan.hangs,
         pulse_dir=pulse_dir,
+    )
+
+
+def _hello(plan: Plan, environ: Mapping[str, str]) -> Hello:
+    meets_others = plan.endpoint is not None and not plan.is_static
+    return Hello(
+        version=VERSION,
+        run_id=plan.arguments.rdzv_id,
+        node=plan.node,
+        policy=plan.policy,
+        standing=Standing.IDLE,
+        identity=settings.identity_of(plan.program, environ) if meets_others else None,
     )
 
 

@@ -46,7 +46,6 @@ from ddp_trainer.launch.actions import (
 from ddp_trainer.launch.endings import finish_of
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.protocol import (
-    VERSION,
     Aside,
     Failed,
     Failure,
@@ -57,11 +56,9 @@ from ddp_trainer.launch.protocol import (
     Hung,
     Join,
     Leave,
-    Node,
     Outlive,
     Over,
     Ping,
-    Policy,
     Prepare,
     Refused,
     Show,
@@ -114,16 +111,17 @@ TOLD_TO_STOP: Final = Finish(Exit.TERMINATED)
 class Core:
     """One agent. Every method takes what happened and returns what to do, in order."""
 
-    def __init__(self, *, node: Node, run_id: str, policy: Policy, limits: Limits, endpoint: str) -> None:
+    def __init__(self, *, hello: Hello, limits: Limits, endpoint: str) -> None:
+        """``hello`` is what this agent says first, as long as nothing has happened."""
         self.state = State.JOINING
-        self.node = node
+        self.node = hello.node
         self.generation: Generation | None = None
         self.failure: Failure | None = None
         """The first of this agent's workers in this generation."""
         self.longest_step: Callable[[], float] = lambda: 0.0
         """Seconds that a worker may be busy with what nobody can interrupt, as far as whoever watches them knows."""
-        self._run_id = run_id
-        self._policy = policy
+        self._hello = hello
+        self._policy = hello.policy
         self._limits = limits
         self._endpoint = endpoint
         self._port = 0
@@ -150,11 +148,9 @@ class Core:
         if not self.node.address:
             self.node = replace(self.node, address=address)
         standing = {State.RUNNING: Standing.RUNNING, State.STOPPING: Standing.RUNNING, State.DONE: Standing.SUCCEEDED}
-        hello = Hello(
-            version=VERSION,
-            run_id=self._run_id,
+        hello = replace(
+            self._hello,
             node=self.node,
-            policy=self._policy,
             standing=standing.get(self.state, Standing.IDLE),
             last=self.generation,
             outlive=self._all_able(),
@@ -272,9 +268,12 @@ class Core:
 
     def exited(self, local_rank: int, failure: Failure | None) -> list[Action]:
         """A worker is gone; ``failure`` is None when it exited with 0."""
+        could = self._all_able()
         for group in (self._alive, self._able, self._idle, self._parting):
             group.discard(local_rank)
-        return self._no_longer_busy(failure)
+        # Whoever comes in its place says for itself what it can.
+        lost: list[Action] = [Send(Outlive(able=False))] if could else []
+        return [*lost, *self._no_longer_busy(failure)]
 
     def _no_longer_busy(self, failure: Failure | None, *, agreed: bool = False) -> list[Action]:
         """``agreed``: all ranks ended their group together, and none of them is stuck."""

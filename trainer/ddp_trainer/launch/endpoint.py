@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import socket
+import threading
 from dataclasses import dataclass
 
 from ddp_trainer.contract import Port
@@ -47,6 +50,33 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+async def addresses_of(host: str, seconds: float) -> list[str]:
+    """What ``host`` leads to, in the resolver's order; nothing where it does not say within ``seconds``.
+
+    A resolver without a name server takes as long as it likes, and cannot be called off: so a thread of its own asks
+    it, which neither holds up signals nor the end of this process.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str]) -> None:
+        if not answer.done():
+            answer.set_result(found)
+
+    def ask() -> None:
+        found: list[str] = []
+        with contextlib.suppress(OSError, UnicodeError):
+            found = [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, name="ddp-resolver", daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await answer
+    return []
 
 
 def is_this_host(host: str) -> bool:

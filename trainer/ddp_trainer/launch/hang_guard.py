@@ -85,6 +85,8 @@ class HangGuard:
     def begin(self, generation: Generation, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
         """These workers have started, and leave their files in ``folder``."""
         self.end()
+        # A number that nobody bears any more may be given to another process.
+        self._longest = {pid: seconds for pid, seconds in self._longest.items() if pid in pids.values()}
         self._generation = generation.number
         now = time.monotonic()
         for local_rank, pid in pids.items():

@@ -7,10 +7,12 @@ static launch knows its group from its flags: :class:`StaticLink` answers by pla
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from dataclasses import replace
+from typing import Final, Protocol
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch import exitcodes
+from ddp_trainer.launch.endpoint import addresses_of, is_loopback
 from ddp_trainer.launch.hang_judge import HangJudge
 from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import (
@@ -27,6 +29,9 @@ from ddp_trainer.launch.protocol import (
     Verdict,
 )
 from ddp_trainer.launch.timing import Patience
+
+RESOLVER_SECONDS: Final = 5.0
+"""So long the workers of a static group wait for a name server's answer, which is but the way to better defaults."""
 
 
 class Listener(Protocol):
@@ -108,6 +113,7 @@ class StaticLink:
         self._group = group
         self._listener: Listener | None = None
         self._judge = HangJudge()
+        self._task: asyncio.Task[None] | None = None
 
     def start(self, listener: Listener) -> None:
         """See :class:`Link`."""
@@ -119,7 +125,7 @@ class StaticLink:
         """See :class:`Link`."""
         match message:
             case Join():
-                self._answer(Start(generation=self._group))
+                self._task = self._loop.create_task(self._form())
             case Succeeded():
                 self._answer(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
             case Failed():
@@ -134,6 +140,16 @@ class StaticLink:
 
     async def close(self) -> None:
         """See :class:`Link`."""
+        if self._task:
+            self._task.cancel()
+
+    async def _form(self) -> None:
+        """With the address of rank 0 beside its name, by which its way is found; workers resolve the name anew."""
+        first, *others = self._group.nodes
+        if others and not first.address:
+            found = await addresses_of(self._group.master_address, RESOLVER_SECONDS)
+            first = replace(first, address=next((each for each in found if not is_loopback(each)), ""))
+        self._answer(Start(generation=replace(self._group, nodes=(first, *others))))
 
     def _answer(self, message: FromStore) -> None:
         if self._listener:

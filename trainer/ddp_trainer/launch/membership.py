@@ -26,7 +26,7 @@ from enum import Enum, auto
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch import exitcodes
-from ddp_trainer.launch.admission import objection, should_prepare
+from ddp_trainer.launch.admission import intruders, objection, should_prepare
 from ddp_trainer.launch.budget import Budget
 from ddp_trainer.launch.candidates import Candidates
 from ddp_trainer.launch.evidence import earlier
@@ -178,7 +178,7 @@ class Membership:
     # ------------------------------------------------------------------ arrivals
 
     def _hello(self, peer: int, hello: Hello) -> None:
-        if why := objection(hello, self.run_id):
+        if why := objection(hello, self.run_id, self.roster):
             self._send(peer, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             return
         if self.over:
@@ -189,12 +189,21 @@ class Membership:
         self._policy = self._policy or hello.policy
         self._supersede(hello)
         known = self.roster.agents.get(hello.node.token)
-        agent = Agent(node=hello.node, peer=peer, leaving=bool(known and known.leaving), outlive=hello.outlive)
+        agent = Agent(
+            node=hello.node,
+            peer=peer,
+            leaving=bool(known and known.leaving),
+            outlive=hello.outlive,
+            identity=hello.identity,
+        )
         self.roster.agents[hello.node.token] = agent
         if hello.last:
             self._highest_number = max(self._highest_number, hello.last.number)
             if hello.last.fence > self.roster.fence:
                 self._learn(hello.last, hello.standing)
+                for intruder, why in intruders(hello, self.roster):
+                    self._tell(intruder, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+                    del self.roster.agents[intruder.node.token]
         if hello.standing is not Standing.IDLE:
             self._resume(agent, hello)
 

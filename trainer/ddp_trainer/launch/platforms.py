@@ -44,8 +44,8 @@ class Platform:
 
     name: str
     title: str
-    mark: str
-    """A variable that is there when the platform has started us."""
+    marks: tuple[str, ...]
+    """Variables of which one is there when the platform has started us; the first always is."""
     defaults: tuple[Default, ...]
     device: str = ""
     """The variable with the index among the processes of this machine, where each of them has a launcher."""
@@ -114,7 +114,7 @@ PLATFORMS: Final = (
     Platform(
         "openmpi",
         "Open MPI",
-        "OMPI_COMM_WORLD_SIZE",
+        ("OMPI_COMM_WORLD_SIZE",),
         (
             Default("nnodes", ("OMPI_COMM_WORLD_SIZE",), _nodes),
             Default("node_rank", ("OMPI_COMM_WORLD_RANK",), _number),
@@ -127,7 +127,7 @@ PLATFORMS: Final = (
     Platform(
         "volcengine",
         "Volcengine",
-        "MLP_WORKER_NUM",
+        ("MLP_WORKER_NUM", "MLP_WORKER_GPU", "MLP_ROLE_INDEX", "MLP_WORKER_0_HOST", "MLP_WORKER_0_PORT"),
         (
             Default("nnodes", ("MLP_WORKER_NUM",), _nodes),
             Default("node_rank", ("MLP_ROLE_INDEX",), _number),
@@ -139,7 +139,7 @@ PLATFORMS: Final = (
     Platform(
         "slurm",
         "Slurm",
-        "SLURM_JOB_ID",
+        ("SLURM_JOB_ID",),
         (
             Default("nnodes", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), _nodes, _per_task),
             Default("nnodes", ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"), _nodes, _per_node),
@@ -188,11 +188,11 @@ class Found:
 def find(environ: Environ, which: str = "auto") -> Found | None:
     """The platform that started us. Raises LaunchError for a variable that cannot be meant."""
     platform = next(
-        (each for each in PLATFORMS if each.mark in environ and which in {"auto", each.name}),
+        (each for each in PLATFORMS if not environ.keys().isdisjoint(each.marks) and which in {"auto", each.name}),
         None,
     )
     if platform is None and which not in {"auto", "none"}:
-        mark = next(each.mark for each in PLATFORMS if each.name == which)
+        mark = next(each.marks[0] for each in PLATFORMS if each.name == which)
         raise LaunchError(f"--platform {which}: ${mark} is not set, so this is no process that it has started.")
     if platform is None:
         return None

@@ -17,7 +17,7 @@ from ddp_trainer.launch.hang_look import Look
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Raised when a message changes its meaning; the store refuses agents of another version."""
 
 LINE_BYTES: Final = 1 << 20
@@ -126,6 +126,18 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a node runs, by which jobs are told apart, see :mod:`ddp_trainer.launch.identity`."""
+
+    program: str
+    """Its file's name, or the module's."""
+    path: str = ""
+    """Of the file, on its own node; empty for a module."""
+    digest: str = ""
+    """Of what is in the file; empty where it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """First line of a connection."""
 
@@ -138,6 +150,8 @@ class Hello:
     """The group this agent was in last; it outlives a store that forgot."""
     outlive: bool = False
     """As :class:`Outlive`."""
+    identity: Identity | None = None
+    """None of a launcher that is not told what it runs, as torchrun's rendezvous handler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ddp_trainer.launch.protocol import Generation, Node
+from ddp_trainer.launch.protocol import Generation, Identity, Node
 
 
 @dataclass(slots=True)
@@ -23,6 +23,8 @@ class Agent:
     """Nothing of it runs for the group, and it has not joined again: a worker is being replaced."""
     outlive: bool = False
     """Its workers can leave a group without ending."""
+    identity: Identity | None = None
+    """What it runs, where it said so."""
     was_asked_to_prepare: bool = False
     lost_at: float = math.inf
     """When it counts as lost."""

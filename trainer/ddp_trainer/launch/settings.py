@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from ddp_trainer.launch.core import Limits
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.logs import LogSpec, parse_std
 from ddp_trainer.launch.preflight import Care
-from ddp_trainer.launch.protocol import Policy
+from ddp_trainer.launch.protocol import Identity, Policy
 from ddp_trainer.launch.timing import Heartbeat
 from ddp_trainer.launch.workers import Program
 
@@ -172,6 +173,27 @@ def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pro
     if Path(target).is_dir() and not Path(target, "__main__.py").exists():
         raise LaunchError(f"{target!r} is a directory without __main__.py; name the script in it.")
     return Program(kind="script", target=target, arguments=rest, python=python)
+
+
+def identity_of(program: Program, environ: Mapping[str, str]) -> Identity:
+    """By what others shall know the job; of a module, which is not looked for, the name alone."""
+    if program.kind == "module":
+        return Identity(program=program.target)
+    found = shutil.which(program.target, path=environ.get("PATH")) if program.kind == "command" else program.target
+    path = Path(found or program.target).absolute()
+    return Identity(program=path.name, path=str(path), digest=_digest(path))
+
+
+def _digest(path: Path) -> str:
+    """Against accidents, not against forgers; a folder is told by the file in it that is run."""
+    size, check = 0, 0
+    try:
+        with (path / "__main__.py" if path.is_dir() else path).open("rb") as file:
+            while piece := file.read(1 << 20):
+                size, check = size + len(piece), zlib.crc32(piece, check)
+    except OSError:
+        return ""
+    return f"{size}-{check:08x}"
 
 
 def _local_rank_argument(spelling: str) -> tuple[str, ...]:

@@ -65,14 +65,12 @@ def interface_to(address: str) -> str | None:
 
 
 def _targets(generation: Generation, token: str) -> Iterator[str]:
-    """Addresses of the others that another machine could have; a name is looked up only where no address is known."""
+    """Addresses of the others that another machine could have; of a static group, rank 0's is all that is known."""
     if len(generation.nodes) == 1:
         return
-    known = [node.address for node in generation.nodes if node.token != token and node.address]
+    others = [node.address for node in generation.nodes if node.token != token and node.address]
+    known = others or [generation.nodes[0].address, generation.master_address]
     yield from (each for each in known if _is_address(each) and not is_loopback(each))
-    master = generation.master_address
-    if not known and not is_loopback(master):
-        yield from (each for each in _resolved(master) if not is_loopback(each))
 
 
 def _is_address(text: str) -> bool:
@@ -83,13 +81,6 @@ def _is_address(text: str) -> bool:
             continue
         return True
     return False
-
-
-def _resolved(name: str) -> list[str]:
-    try:
-        return [str(address[0]) for *_, address in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
-    except OSError:
-        return []  # the workers will say so
 
 
 def _listed() -> Sequence[Interface]:

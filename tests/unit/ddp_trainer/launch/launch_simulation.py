@@ -13,6 +13,7 @@ from ddp_trainer.launch.protocol import (
     FromStore,
     Generation,
     Hello,
+    Identity,
     Join,
     Leave,
     Node,
@@ -65,6 +66,8 @@ class SimulatedAgent:
     asked_to_stop: Stop | None = None
     heard: list[FromStore] = field(default_factory=list)
     connected: bool = False
+    identity: Identity | None = None
+    role: str = "default"
 
     @property
     def node(self) -> Node:
@@ -73,6 +76,7 @@ class SimulatedAgent:
             name=f"worker-{self.index}",
             index=self.index,
             local_world_size=2,
+            role=self.role,
             address=f"10.0.0.{self.index}",
         )
 
@@ -94,6 +98,7 @@ class SimulatedAgent:
             policy=self.run.policy,
             standing=self.standing,
             last=self.generation,
+            identity=self.identity,
         )
         self.run.membership.receive(self.peer, hello)
         return self

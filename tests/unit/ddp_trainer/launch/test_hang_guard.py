@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer import pulse
-from ddp_trainer.launch.hang_guard import HangGuard
-from ddp_trainer.launch.hang_limits import HangPolicy, OnHang
+from ddp_trainer.launch.hang_guard import FIRST_STEP_SECONDS, HangGuard
+from ddp_trainer.launch.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
 from ddp_trainer.launch.protocol import Generation, Hung, Node
 
 NUMBER = signal.SIGRTMAX - 7
@@ -64,3 +65,35 @@ def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp
         assert deaf.stdout.readline() == b"ready\n"
         assert asyncio.run(condemn(tmp_path, deaf.pid, forms_anew=forms_anew)) == ([] if forms_anew else [0])
         deaf.kill()
+
+
+async def longest_steps(folder: Path, *, stays: bool) -> list[float]:
+    """What a process may be busy with: before it is known, when its group ends, and after a group where it was not."""
+    guard = HangGuard(
+        policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
+        folder=folder,
+        node="w-0",
+        send=lambda _: None,
+        kill=lambda _: None,
+        say=lambda _: None,
+    )
+    cells = pulse.open_cells(guard.prepare(0))
+    guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
+    known = [guard.longest_step()]
+    cells[pulse.HAS_GROUP] = 1.0
+    for step in range(WARM_UP_MOVES + 3):
+        cells[pulse.TOTAL] = 1.0 + step
+        guard.longest_step()
+    known.append(guard.longest_step())
+    for number, pid in ((2, os.getpid() if stays else os.getppid()), (3, os.getpid())):
+        guard.begin(a_generation(number), 0, {0: pid}, folder)
+    known.append(guard.longest_step())
+    guard.end()
+    return known
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_the_longest_step_of_a_process_is_forgotten_when_the_process_is_gone(tmp_path: Path, stays: bool) -> None:
+    before, learned, after = asyncio.run(longest_steps(tmp_path, stays=stays))
+    assert learned < before == FIRST_STEP_SECONDS
+    assert (after < before) is stays

@@ -22,6 +22,7 @@ from ddp_trainer.launch.actions import (
 )
 from ddp_trainer.launch.core import Core, Limits, State
 from ddp_trainer.launch.protocol import (
+    VERSION,
     Aside,
     Failed,
     Generation,
@@ -31,6 +32,7 @@ from ddp_trainer.launch.protocol import (
     Node,
     Outlive,
     Over,
+    Policy,
     Prepare,
     Refused,
     Standing,
@@ -48,8 +50,13 @@ SIGTERM = SignalWorkers(signal.SIGTERM)
 SIGKILL = SignalWorkers(signal.SIGKILL)
 
 
+def a_hello(policy: Policy | None = None) -> Hello:
+    policy = policy or a_policy()
+    return Hello(version=VERSION, run_id="run", node=NODE, policy=policy, standing=Standing.IDLE)
+
+
 def joining() -> Core:
-    core = Core(node=NODE, run_id="run", policy=a_policy(), limits=LIMITS, endpoint="store:29400")
+    core = Core(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
     core.join(5000)
     return core
 
@@ -75,7 +82,7 @@ def done() -> Core:
 
 
 def test_joining_says_the_port_and_waits_so_long_and_no_longer() -> None:
-    core = Core(node=NODE, run_id="run", policy=a_policy(), limits=LIMITS, endpoint="store:29400")
+    core = Core(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
     assert core.join(5000) == [Enter(GroupState.RENDEZVOUS), Arm(Timer.JOIN, 60), Send(Join(port=5000))]
 
 
@@ -227,7 +234,7 @@ def test_a_worker_that_can_no_longer_is_stopped_as_others_are() -> None:
 
 
 def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
-    core = Core(node=NODE, run_id="run", policy=a_policy(), limits=LIMITS, endpoint="store:29400")
+    core = Core(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
     assert PrepareWorkers() in core.prepare()
     assert all(not isinstance(message, Join) for message in core.opening("10.0.0.7"))
     able(core, 0)
@@ -238,7 +245,7 @@ def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
 
 def of_two_nodes(min_nodes: int) -> Core:
     """It runs, its workers can outlive their group, and it has failed."""
-    core = Core(node=NODE, run_id="run", policy=a_policy(min_nodes, 2), limits=LIMITS, endpoint="store:29400")
+    core = Core(hello=a_hello(a_policy(min_nodes, 2)), limits=LIMITS, endpoint="store:29400")
     core.join(5000)
     other = Node(token="other", name="w-1", index=1, local_world_size=2)
     core.told(Start(generation=Generation(number=4, fence=4, nodes=(NODE, other), master_address="h", master_port=1)))
@@ -423,3 +430,17 @@ def test_a_worker_that_was_told_to_end_itself_has_its_time_to_save_whatever_the_
     core.left(1, asked)
     assert core.told(Stop(graceful=False)) == []
     assert core.exited(0, asked) == [Disarm(Timer.KILL), Rejoin()]
+
+
+def test_what_a_worker_could_is_taken_back_when_it_ends() -> None:
+    core = running()
+    for local_rank in (0, 1):
+        core.able(local_rank)
+    assert Send(Outlive(able=False)) in core.exited(1, a_failure(4))
+    assert Send(Outlive(able=False)) not in core.exited(0, a_failure(4))
+
+
+def test_a_worker_that_could_not_outlive_its_group_has_nothing_to_take_back() -> None:
+    core = running()
+    core.able(0)
+    assert Send(Outlive(able=False)) not in core.exited(0, a_failure(4))

@@ -84,8 +84,10 @@ class RandomRun(RuleBasedStateMachine):
         self.run.restart_store()
         if not any(agent.generation == self.run.starts[-1] for agent in self.run.agents.values() if self.run.starts):
             self.first_of_this_store = len(self.run.starts)  # all who knew the number are dead
-        # Those with workers come within a second; the store waits three before it forms a small group.
-        for agent in sorted(self.run.agents.values(), key=lambda a: a.runs is None):
+        # Those with workers come within a second; the store waits three before it forms a small group. A full one it
+        # forms at once, and its number is one more than the highest it was told: so those that know it come first.
+        known = {agent.token: agent.generation.number if agent.generation else 0 for agent in self.run.agents.values()}
+        for agent in sorted(self.run.agents.values(), key=lambda a: (a.runs is None, -known[a.token])):
             joining = agent.standing is Standing.IDLE
             self.run.reconnect(agent)
             if joining:

@@ -64,6 +64,16 @@ def test_a_platform_says_who_and_where_we_are(environ: dict[str, str], expected:
     assert tuple(getattr(arguments, name) for name in names) == expected
 
 
+def test_one_variable_of_volcengine_counts_without_the_others() -> None:
+    arguments, sentences = told({"MLP_WORKER_GPU": "8"})
+    assert (arguments.nnodes, arguments.nproc_per_node) == ("1:1", "8")
+    assert sentences == ["From Volcengine: --nproc-per-node 8 (MLP_WORKER_GPU)."]
+    for name in VOLCENGINE.keys() - {"MLP_WORKER_0_HOST"}:
+        with pytest.raises(LaunchError, match=rf"^Volcengine's {name}='x' is no [a-z0-9 ]+; give --") as error:
+            told({name: "x"})
+        assert error.value.exit_code == 2
+
+
 def test_a_flag_beats_the_environment_which_beats_the_platform() -> None:
     arguments, sentences = told(VOLCENGINE | {"PET_NODE_RANK": "1", "PET_NNODES": "3"}, "--nnodes", "2")
     assert (arguments.nnodes, arguments.node_rank, arguments.nproc_per_node) == ("2", 1, "8")

@@ -56,10 +56,14 @@ def test_a_node_without_a_way_says_so() -> None:
 
 
 @pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
-def test_in_a_static_launch_the_masters_name_is_looked_up() -> None:
-    assert sockets_of({}, group("", "", master=FAR), "t1").environment["GLOO_SOCKET_IFNAME"] == interface_to(FAR)
-    assert sockets_of({}, group("", "", master="localhost"), "t1").environment == {}
-    assert sockets_of({}, group("", "", master="nowhere.invalid"), "t1") == sockets_of({}, group(""), "t0")
+@pytest.mark.parametrize("token", ["t0", "t1"])
+def test_in_a_static_group_the_way_to_rank_0_is_all_that_is_known(token: str) -> None:
+    for addressed in (group("", "", master=FAR), group(FAR, "", master="first.example.com")):
+        assert sockets_of({}, addressed, token).environment["GLOO_SOCKET_IFNAME"] == interface_to(FAR)
+
+
+def test_a_name_is_not_looked_up_where_the_group_starts() -> None:
+    assert sockets_of({}, group("", "", master="localhost"), "t1") == sockets_of({}, group(""), "t0")
 
 
 def test_a_name_and_the_loopback_have_no_interface() -> None:
