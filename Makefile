@@ -59,6 +59,7 @@ docs: $(READY) ## Write again what is generated: tables of docs/ and manifests/e
 	@$(BIN)/python -m ddp_trainer.lint.reference > docs/lint.md
 	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
+	@$(BIN)/python -m kubectl_ddp.rights.reference > docs/rights.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
 
 image: ## Build the trainer image, target cpu: make image TORCH_INDEX=<index of torch's CPU builds>

@@ -46,7 +46,7 @@ def test_a_doctor_finds_this_cluster_fit(space: Namespace) -> None:
     assert looks["API server"]["verdict"] == "ok"
     assert "Pod Security restricted" in looks["namespace"]["found"]
     assert looks["engine pytorchjob"]["verdict"] == "ok"
-    assert looks["rights: submit"]["verdict"] == "ok"
+    assert looks["rights: run"]["verdict"] == "ok"
     assert done.json["roles"] == []
 
 
@@ -54,9 +54,9 @@ def test_a_doctor_lists_every_right_that_is_missing_and_the_role_it_asks_for_is_
     kubeconfig = str(space.kubeconfig_of_nobody())
     done = space.ddp("doctor", "--kubeconfig", kubeconfig)
     assert done.code == 4
-    assert "rights: submit" in done.err
+    assert "rights: run" in done.err
     assert "create pytorchjobs.kubeflow.org" in done.out
-    made = [each for each in yaml.safe_load_all(done.out[done.out.index("# What is missing") :]) if each]
+    made = [each for each in yaml.safe_load_all(done.out[done.out.index("# What to ask for") :]) if each]
     group = "rbac.authorization.k8s.io/v1"
     plurals = {"Role": "roles", "RoleBinding": "rolebindings"}
     for item in made:

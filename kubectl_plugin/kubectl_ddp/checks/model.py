@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from kubectl_ddp.backend import Object
+from kubectl_ddp.rights.model import Right
 from kubectl_ddp.spec.model import JobSpec
 
 
@@ -89,8 +90,8 @@ class Facts:
     """Workloads that wait in the job's cluster queue, the next one first."""
     frameworks: frozenset[str] | Unread = Unread()
     """Kinds that Kueue is configured to admit, as in ``batch/job``."""
-    rights: Sequence[str] | Unread = Unread()
-    """What submit needs and the person may not, as in ``create jobs.batch``."""
+    rights: Sequence[Right] | Unread = Unread()
+    """What submit needs and the person may not."""
     rights_hint: str = ""
     """What to ask for where something of it is missing."""
     refused: Mapping[str, str] | Unread = Unread()

@@ -28,7 +28,7 @@ def it_is_allowed(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             RIGHTS,
             Status.FAIL,
-            f"You may not {', '.join(missing)} in namespace '{subject.namespace}'.",
+            f"You may not {', '.join(map(str, missing))} in namespace '{subject.namespace}'.",
             facts.rights_hint,
         )
     else:

@@ -64,13 +64,13 @@ def _cluster(options: Options) -> tuple[list[Look], list[Object]]:
     """What there is to say of the cluster, and the Role to ask for."""
     from kubectl_ddp.doctor.cluster import looks  # noqa: PLC0415
     from kubectl_ddp.doctor.model import Look, Verdict  # noqa: PLC0415
-    from kubectl_ddp.doctor.rights import role, subject  # noqa: PLC0415
+    from kubectl_ddp.rights.granting import to_ask_for  # noqa: PLC0415
 
     try:
         facts = _examine(options)
     except DdpError as error:
         return [Look("API server", Verdict.FAIL, error.message, error.hint)], []
-    roles = role(facts.missing, namespace=facts.namespace, subject=subject(facts.user))
+    roles = to_ask_for(facts.missing or (), facts.served, namespace=facts.namespace, user=facts.user)
     return list(looks(facts)), roles
 
 
@@ -80,7 +80,7 @@ def _examine(options: Options) -> ClusterFacts:
 
 def _print_roles(roles: list[Object]) -> None:
     if roles:
-        from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - YAML, which is not needed where all is well
+        from kubectl_ddp.rights.granting import text  # noqa: PLC0415 - as above
 
-        click.echo("\n# What is missing; give this to who runs the cluster, for 'kubectl apply -f -':")
-        click.echo(to_yaml(roles), nl=False)
+        click.echo("\n# What to ask for; give this to who runs the cluster, for 'kubectl apply -f -':")
+        click.echo(text(roles), nl=False)

@@ -124,7 +124,7 @@ def lines(found: Sequence[Finding], look: Style) -> list[str]:
         word = look.paint(finding.status.upper().ljust(4), COLORS[finding.status])
         told.append(f"{word}  {finding.check.ljust(width)}  {finding.message}")
         if finding.hint and finding.status is not Status.OK:
-            told.append(f"      {' ' * width}  {finding.hint}")
+            told += [f"      {' ' * width}  {line}" for line in finding.hint.splitlines()]
     return told
 
 

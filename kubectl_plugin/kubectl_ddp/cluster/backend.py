@@ -251,14 +251,13 @@ class ClusterBackend:
 
     def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
         """Every right that is missing in one sentence; ``None`` when it was no right, or nobody may ask."""
-        from kubectl_ddp.cluster import rights  # noqa: PLC0415 - for a refusal alone
+        from kubectl_ddp.cluster import granted  # noqa: PLC0415 - for a refusal alone
 
-        wanted = rights.needed(objects, self._discovery)
         with contextlib.suppress(DdpError):
-            if lacking := rights.missing(self._api, self.namespace, wanted):
+            if lacking := granted.missing_to_submit(self._api, self._discovery, self.namespace, objects):
                 return Forbidden(
                     f"Context '{self.where}' may not {', '.join(map(str, lacking))} in namespace '{self.namespace}'.",
-                    hint=rights.to_ask_for(self._api, self.namespace, wanted),
+                    hint=granted.to_ask_for(self._api, self._discovery, self.namespace, lacking),
                 )
         return None
 

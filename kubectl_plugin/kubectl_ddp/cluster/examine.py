@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster import granted
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.aside import Aside
-from kubectl_ddp.cluster.parallel import each as of_each
-from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import Discovery
 from kubectl_ddp.cluster.slim import without_managers
 from kubectl_ddp.doctor.cluster import ClusterFacts
-from kubectl_ddp.doctor.rights import Right, rights
-from kubectl_ddp.errors import DdpError, Forbidden, NotFound
+from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.operators import KUEUE, OPERATORS
+from kubectl_ddp.rights.table import KINDS, to_look_at
 
 T = TypeVar("T")
-
-_AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_AUTHENTICATION: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 def examine(api: Api, namespace: str) -> ClusterFacts:
@@ -32,9 +28,10 @@ def examine(api: Api, namespace: str) -> ClusterFacts:
     groups = {
         str(each["name"]): str(each["preferredVersion"]["version"]) for each in api.get("/apis").get("groups") or ()
     }
-    served = _engines(Discovery(api))
-    asked = rights(served, has_monitors="monitoring.coreos.com" in groups, has_queues="kueue.x-k8s.io" in groups)
-    selectors = {who.selector for who in (*(OPERATORS[engine] for engine in served), KUEUE) if who.selector}
+    discovery = Discovery(api)
+    engines = _engines(discovery)
+    served = discovery.those_served(KINDS)
+    selectors = {who.selector for who in (*(OPERATORS[engine] for engine in engines), KUEUE) if who.selector}
     with ExitStack() as stack:
 
         def aside(read: Callable[[], T]) -> Aside[T]:
@@ -44,8 +41,8 @@ def examine(api: Api, namespace: str) -> ClusterFacts:
         space = aside(partial(_namespace, api, namespace))
         nodes = aside(_softly(partial(_items, api, "/api/v1/nodes")))
         daemons = aside(_softly(partial(_items, api, "/apis/apps/v1/daemonsets")))
-        user = aside(_softly(partial(_user, api)))
-        allowed = of_each(lambda right: _may(api, right, namespace), asked)
+        user = aside(partial(granted.user, api))
+        missing = aside(_softly(partial(granted.missing, api, namespace, to_look_at(served))))
     has_namespace, labels = space.result()
     machines = nodes.result()
     return ClusterFacts(
@@ -53,16 +50,17 @@ def examine(api: Api, namespace: str) -> ClusterFacts:
         server=api.connection.server,
         namespace=namespace,
         version=version,
-        user=user.result() or "",
+        user=user.result(),
         groups=groups,
-        engines=served,
+        engines=engines,
+        served=served,
         labels=labels,
         has_namespace=has_namespace,
         operators={selector: answer.result() for selector, answer in pods.items()},
         daemons=_names(daemons.result()),
         nodes=_ready(machines),
         gpus=_gpus(machines),
-        missing=[right for right, may in zip(asked, allowed, strict=True) if not may],
+        missing=missing.result(),
     )
 
 
@@ -97,37 +95,6 @@ def _namespace(api: Api, namespace: str) -> tuple[bool, dict[str, str] | None]:
         return False, None
     except DdpError:
         return True, None
-
-
-def _may(api: Api, right: Right, namespace: str) -> bool:
-    """Whether we may, as the API server itself decides; a server that does not say is taken for a yes."""
-    resource, _, subresource = right.resource.partition("/")
-    attributes = {
-        "verb": right.verb,
-        "group": right.group,
-        "resource": resource,
-        "subresource": subresource,
-        "namespace": "" if right.is_everywhere else namespace,
-    }
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    try:
-        return bool(api.create(_AUTHORIZATION, body)["status"].get("allowed"))
-    except Forbidden:
-        return False
-    except DdpError:
-        return True
-
-
-def _user(api: Api) -> str:
-    try:
-        review = api.create(_AUTHENTICATION, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
-    except NotServed:
-        return ""
-    return str(review["status"]["userInfo"].get("username", ""))
 
 
 def _names(items: Sequence[Object] | None) -> list[str] | None:

@@ -19,13 +19,14 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.checks import subject as of
 from kubectl_ddp.checks.model import Facts, Subject, Unread
 from kubectl_ddp.checks.needs import pull_secrets
-from kubectl_ddp.cluster import rights
+from kubectl_ddp.cluster import granted
 from kubectl_ddp.cluster.api import PAGE, Api
 from kubectl_ddp.cluster.parallel import each, together
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, UsageError
+from kubectl_ddp.rights.model import Right
 from kubectl_ddp.spec.queues import is_kueues
 
 KUEUE: Final = "kueue.x-k8s.io"
@@ -68,9 +69,8 @@ class Inquiry:
         facts = dict(zip(asked, together(*asked.values()), strict=True))
         facts["grows"] = self._grows(facts.pop("autoscaler"), facts["nodes"])
         self._add_pull_secrets(facts)
-        if isinstance(lacking := facts["rights"], list) and lacking:
-            wanted = rights.needed(self.objects, self.discovery)
-            facts["rights_hint"] = rights.to_ask_for(self.api, self.subject.namespace, wanted)
+        if lacking := facts["rights"]:
+            facts["rights_hint"] = granted.to_ask_for(self.api, self.discovery, self.subject.namespace, lacking)
         return Facts(**facts, has_kueue=bool(self.discovery.serves(KUEUE)))
 
     def _questions(self) -> dict[str, Question]:
@@ -170,9 +170,8 @@ class Inquiry:
             else Unread("Kueue's configuration is not where it is by default.")
         )
 
-    def _rights(self) -> list[str]:
-        wanted = rights.needed(self.objects, self.discovery)
-        return [str(right) for right in rights.missing(self.api, self.subject.namespace, wanted)]
+    def _rights(self) -> list[Right]:
+        return granted.missing_to_submit(self.api, self.discovery, self.subject.namespace, self.objects)
 
     def _refused(self) -> dict[str, str] | Unread:
         """What a dry run of the pods is refused for; with time, that of every object too."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.roots import ROOTS
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "PyTorchJob": "Install Kubeflow's training operator (v1.9), or choose another --engine; job needs no operator.",
@@ -42,6 +43,9 @@ AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisc
 OWN: Final[Mapping[str, Mapping[str, str]]] = {"v1": {"Service": "services", "ConfigMap": "configmaps"}}
 """What every API server serves, and so is not asked for."""
 
+BUILT_IN: Final = frozenset({"", "apps", "batch", "discovery.k8s.io", "networking.k8s.io", "scheduling.k8s.io"})
+"""Groups that every API server serves."""
+
 Group = str
 """Group and version, as in ``batch/v1``."""
 
@@ -53,6 +57,8 @@ class Discovery:
         self._api = api
         self._lock = threading.RLock()
         self._groups: dict[Group, Mapping[str, str]] = dict(OWN)
+        self._plurals: dict[str, set[str]] = {}
+        """Group without its version → resources, as far as the server has told everything at once."""
         self._is_whole: bool | None = None
         """Whether the server has told everything at once; ``None`` before it was asked."""
 
@@ -69,12 +75,34 @@ class Discovery:
                 self._groups[group] = {} if self._is_whole else self._ask(group)
             return self._groups[group].get(kind)
 
+    def kinds_of(self, objects: Iterable[Object]) -> list[tuple[str, str]]:
+        """API group and plural of each of these objects; without those of kinds that are not served."""
+        found = ((str(item["apiVersion"]), self.plural(item)) for item in objects)
+        return [(version.rpartition("/")[0], plural) for version, plural in found if plural is not None]
+
     def serves(self, group: str) -> list[str]:
         """The versions of a group that are served, the preferred one first; none when an older server does not say."""
         with self._lock:
             if self._is_whole is None:
                 self._ask_for_all()
         return [each.partition("/")[2] for each in self._groups if each.partition("/")[0] == group]
+
+    def those_served(self, kinds: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Of these kinds (API group and plural) those that are served."""
+        return frozenset(kind for kind in kinds if self.has(*kind))
+
+    def has(self, group: str, plural: str) -> bool:
+        """Whether a resource is served in some version; of an older server Kubernetes' own and our roots are known."""
+        versions = self.serves(group)
+        with self._lock:
+            if self._is_whole:
+                return not group or plural in self._plurals.get(group, ())
+        if group in BUILT_IN:
+            return True
+        named = [root for root in ROOTS.values() if (root.group, root.plural) == (group, plural)]
+        return any(plural in self._groups[f"{group}/{version}"].values() for version in versions) or any(
+            self.plural_of(root.api_version, root.kind) is not None for root in named
+        )
 
     def _ask_for_all(self) -> None:
         try:
@@ -85,10 +113,13 @@ class Discovery:
         for group in told.get("items") or () if self._is_whole else ():
             for version in group["versions"]:
                 name = f"{group['metadata']['name']}/{version['version']}"
+                served = self._plurals.setdefault(group["metadata"]["name"], set())
                 if version.get("freshness") == "Stale":  # its own server is away: what is known of it may be old
                     self._groups[name] = self._ask(name)
+                    served.update(self._groups[name].values())
                 else:
                     self._groups[name] = _kinds(version)
+                    served.update(each["resource"] for each in version.get("resources") or ())
 
     def _ask(self, group: Group) -> dict[str, str]:
         try:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.doctor.model import Look, Verdict
-from kubectl_ddp.doctor.rights import Right
 from kubectl_ddp.doctor.rights import judge as judge_rights
 from kubectl_ddp.operators import KUEUE, OPERATORS, Operator
+from kubectl_ddp.rights.model import Right
+from kubectl_ddp.rights.table import KINDS, Kind
 
 OLDEST: Final = (1, 31)
 """The plain Indexed Job needs what this one has (success policy)."""
@@ -55,8 +56,10 @@ class ClusterFacts:
     gpus: int | None
     """``nvidia.com/gpu`` of all nodes."""
     nodes: int | None
-    missing: Sequence[Right] = ()
-    unseen: tuple[str, ...] = field(default=())
+    served: Collection[Kind] = KINDS
+    """What it serves of that which commands need."""
+    missing: Sequence[Right] | None = ()
+    """Rights that commands need and we do not have."""
 
 
 def looks(facts: ClusterFacts) -> Iterator[Look]:

@@ -99,4 +99,4 @@ def test_a_group_of_other_peoples_kinds_is_no_engine(tmp_path: Path) -> None:
         server.next("GET /apis", Answer(200, {"kind": "APIGroupList", "groups": [there]}))
         facts = backend_of(server, tmp_path).examine()
     assert ("pytorchjob" in facts.engines, "job" in facts.engines) == (False, True)
-    assert not [right for right in facts.missing if right.resource == "pytorchjobs"]
+    assert not [plural for _, plural in facts.served if plural == "pytorchjobs"]

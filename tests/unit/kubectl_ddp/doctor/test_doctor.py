@@ -11,7 +11,7 @@ import pytest
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.doctor import cluster, laptop
 from kubectl_ddp.doctor.model import Look, Verdict
-from kubectl_ddp.doctor.rights import Right, rights, role, subject
+from kubectl_ddp.rights.model import EVERYWHERE, Right
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
 SICK = READY | {"status": {}}
@@ -91,38 +91,33 @@ def test_what_a_machine_lacks_is_marked(changes: dict[str, Any], what: str, verd
     assert verdicts(list(laptop.looks(dataclasses.replace(LAPTOP, **changes))))[what] == verdict
 
 
-def test_rights_that_are_missing_are_all_named_at_once_and_only_needed_ones_fail() -> None:
-    missing = [
-        Right(purpose="submit", verb="create", group="kubeflow.org", resource="pytorchjobs"),
-        Right(purpose="submit", verb="create", resource="services"),
-        Right(purpose="why, capacity (nodes, queues)", verb="list", resource="nodes", is_everywhere=True),
-    ]
-    found = {look.what: look for look in cluster.looks(dataclasses.replace(FACTS, missing=missing))}
-    assert found["rights: submit"].verdict == Verdict.FAIL
-    assert found["rights: submit"].found == "missing: create pytorchjobs.kubeflow.org, create services"
-    assert found["rights: why, capacity (nodes, queues)"].verdict == Verdict.WARN
+def of_rights(*missing: Right) -> dict[str, Look]:
+    return {look.what: look for look in cluster.looks(dataclasses.replace(FACTS, missing=missing))}
 
 
-def test_the_role_grants_what_is_missing_and_no_more_to_who_asks() -> None:
-    missing = [
-        Right(purpose="submit", verb="create", resource="services"),
-        Right(purpose="submit", verb="patch", resource="services"),
-        Right(purpose="why", verb="list", resource="nodes", is_everywhere=True),
-    ]
-    made = role(missing, namespace="team", subject=subject("system:serviceaccount:ci:runner"))
-    assert [each["kind"] for each in made] == ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]
-    assert made[0]["rules"] == [{"apiGroups": [""], "resources": ["services"], "verbs": ["create", "patch"]}]
-    assert made[0]["metadata"] == {"name": "kubectl-ddp", "namespace": "team"}
-    assert made[1]["subjects"] == [{"kind": "ServiceAccount", "namespace": "ci", "name": "runner"}]
-    assert made[3]["metadata"] == {"name": "kubectl-ddp"}
-    assert role([], namespace="team", subject={}) == []
-    assert subject("ada")["kind"] == "User"
+def test_rights_that_are_missing_are_all_named_at_once_with_what_fails() -> None:
+    found = of_rights(Right.of("create", "pytorchjobs.kubeflow.org"), Right.of("create", "services"))["rights: run"]
+    assert found.verdict == Verdict.FAIL
+    assert found.found == "missing: create pytorchjobs.kubeflow.org, create services"
+    assert found.fix == "Submit, preflight, clone cannot work."
 
 
-def test_no_right_is_asked_about_twice_and_what_is_not_served_is_not_asked_about() -> None:
-    asked = rights(["job"], has_monitors=False, has_queues=False)
-    assert len(set(asked)) == len(asked)
-    assert {right.group for right in asked} == {"", "batch", "networking.k8s.io"}
+def test_where_only_answers_are_shorter_nothing_fails_and_it_is_said_how_much_shorter() -> None:
+    found = of_rights(Right.of("list", "pods", EVERYWHERE), Right.of("list", "resourcequotas"))["rights: run"]
+    assert found.verdict == Verdict.WARN
+    assert "nothing is said of quotas" in found.fix
+    assert of_rights(Right.of("list", "resourcequotas"))["rights: change"].verdict == Verdict.OK
+
+
+def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
+    found = of_rights(Right.of("create", "pods/exec"))["rights: reach"]
+    assert found.verdict == Verdict.WARN
+    assert found.fix == "Exec cannot work; it opens every pod of the namespace, so ask for it by itself."
+
+
+def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> None:
+    looks = {look.what: look.verdict for look in cluster.looks(dataclasses.replace(FACTS, missing=None))}
+    assert looks["rights"] == Verdict.WARN
 
 
 def test_where_no_cluster_is_configured_the_checkup_says_that_it_looked_at_none(

@@ -1,0 +1,315 @@
+"""What each command does to the API server: the one table, from which all else about rights comes.
+
+- what ``doctor`` and ``preflight`` ask about, and the Role that they ask for (``granting``),
+- the table of the documentation (``reference``).
+
+``tests/unit`` runs the commands against a server that writes down what it is asked, and holds the table to it. What
+every authenticated user may do anyway (``/version``, discovery, questions about oneself) is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.rights.model import EVERYWHERE, Need, Right
+
+JOBS: Final = tuple(f"{root.plural}.{root.group}" for root in roots.ROOTS.values())
+"""The objects that a job can be."""
+
+COMPANIONS: Final = (
+    "services",
+    "configmaps",
+    "jobs.batch",
+    "networkpolicies.networking.k8s.io",
+    "podmonitors.monitoring.coreos.com",
+    "trainingruntimes.trainer.kubeflow.org",
+    "podgroups.scheduling.volcano.sh",
+    "podgroups.scheduling.x-k8s.io",
+    "computedomains.resource.nvidia.com",
+    "resourceclaimtemplates.resource.k8s.io",
+)
+"""What comes with one; which of them, the job and the cluster decide."""
+
+SUBMITTING: Final = ("submit", "preflight", "clone")
+MAKING: Final = ("submit", "clone", "restart")
+"""``restart`` of a job that is over submits it again."""
+CHANGING: Final = ("scale", "suspend", "resume", "restart")
+REACHING: Final = ("exec", "port-forward")
+LOOKING: Final = ("status", "why", "bundle", "logs", "events", "top", "wait")
+"""They look at one job."""
+COUNTING: Final = ("list", "prune")
+"""They look at all jobs."""
+EXPLAINING: Final = ("why", "bundle")
+
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "run": (*SUBMITTING, "capacity"),
+    "see": ("list", *LOOKING, "doctor"),
+    "reach": REACHING,
+    "change": (*CHANGING, "delete", "prune"),
+}
+"""The sections of ``kubectl ddp --help`` → their commands, of those that ask a cluster."""
+
+OF_ONE: Final = ("submit", "clone", *LOOKING, *REACHING, "scale", "suspend", "restart")
+"""They begin with one job and its pods."""
+
+NEEDS: Final[tuple[Need, ...]] = (
+    # -- jobs and their pods
+    Need(commands=(*OF_ONE, "resume", "delete", "prune"), verbs=("get",), resources=JOBS),
+    Need(commands=(*OF_ONE, *COUNTING), verbs=("list",), resources=("pods",)),
+    Need(commands=(*COUNTING, "events"), verbs=("list",), resources=JOBS),
+    Need(
+        commands=(*LOOKING, *REACHING, *CHANGING, "delete"),
+        verbs=("list",),
+        resources=(*JOBS, "pods"),
+        without="the job has to be named, and 'delete --all' finds none",
+    ),
+    Need(
+        commands=("list", "prune"),
+        verbs=("list",),
+        resources=(*JOBS, "pods"),
+        where=EVERYWHERE,
+        without="-A is refused",
+    ),
+    Need(commands=("wait", "restart"), verbs=("list", "watch"), resources=(*JOBS, "pods")),
+    Need(
+        commands=("submit", "clone", "logs", "events", "scale", "suspend", "resume"),
+        verbs=("list", "watch"),
+        resources=(*JOBS, "pods"),
+        without="nothing can be followed or waited for",
+    ),
+    # -- what they say
+    Need(commands=("logs",), verbs=("get",), resources=("pods", "pods/log")),
+    Need(
+        commands=("submit", "clone", *EXPLAINING),
+        verbs=("get",),
+        resources=("pods", "pods/log"),
+        without="the lines of the pods are not told",
+    ),
+    Need(commands=("top",), verbs=("get",), resources=("pods/proxy",), without="no rank has a row"),
+    Need(
+        commands=("list", "status", *EXPLAINING, "logs", "wait", *REACHING, "submit", "clone", *CHANGING),
+        verbs=("get",),
+        resources=("pods/proxy",),
+        without="ranks, steps and loss are not told",
+    ),
+    Need(commands=("events",), verbs=("list",), resources=("events",)),
+    Need(
+        commands=(*LOOKING, *REACHING, *CHANGING, "submit", "clone"),
+        verbs=("list", "watch"),
+        resources=("events",),
+        without="a pod that cannot start does not say why",
+    ),
+    Need(
+        commands=("status", "logs", "wait", *EXPLAINING, "submit", "clone"),
+        verbs=("patch",),
+        resources=JOBS,
+        without="the first error goes with its pods",
+    ),
+    Need(
+        commands=("list", *OF_ONE),
+        verbs=("get",),
+        resources=("localqueues.visibility.kueue.x-k8s.io/pendingworkloads",),
+        without="the place in Kueue's line is reckoned from the namespace's own jobs",
+    ),
+    Need(
+        commands=("list", *OF_ONE),
+        verbs=("list",),
+        resources=("workloads.kueue.x-k8s.io",),
+        without="the place in Kueue's line is known where its visibility API tells it, and nowhere else",
+    ),
+    # -- making and changing
+    Need(commands=(*MAKING, "preflight"), verbs=("create",), resources=(*JOBS, *COMPANIONS)),
+    Need(commands=MAKING, verbs=("get", "patch", "delete"), resources=JOBS),
+    Need(commands=MAKING, verbs=("patch",), resources=("jobs.batch",)),
+    Need(commands=MAKING, verbs=("patch",), resources=("trainingruntimes.trainer.kubeflow.org",)),
+    Need(
+        commands=MAKING,
+        verbs=("get", "patch", "delete"),
+        resources=COMPANIONS,
+        without="a submission that was cut off cannot be finished",
+    ),
+    Need(
+        commands=(*MAKING, "preflight"),
+        verbs=("list",),
+        resources=("endpointslices.discovery.k8s.io",),
+        where="default",
+        without="the API server is not let in to read the job's metrics",
+    ),
+    Need(commands=("clone", "restart"), verbs=("list",), resources=("configmaps",)),
+    Need(commands=CHANGING, verbs=("patch",), resources=JOBS),
+    Need(commands=("delete", "prune"), verbs=("delete",), resources=JOBS),
+    Need(
+        commands=("delete",),
+        verbs=("get", "delete"),
+        resources=("trainingruntimes.trainer.kubeflow.org",),
+        without="what a submission has left that was cut off stays",
+    ),
+    # -- reaching in
+    Need(commands=REACHING, verbs=("get",), resources=("pods",)),
+    Need(commands=("exec",), verbs=("create", "get"), resources=("pods/exec",), is_broad=True),
+    Need(commands=("port-forward",), verbs=("create", "get"), resources=("pods/portforward",), is_broad=True),
+    # -- what decides whether a job can run
+    Need(commands=("capacity",), verbs=("list",), resources=("nodes",), where=EVERYWHERE),
+    Need(
+        commands=(*SUBMITTING, *EXPLAINING),
+        verbs=("list",),
+        resources=("nodes",),
+        where=EVERYWHERE,
+        without="nothing is said of machines",
+    ),
+    Need(
+        commands=(*SUBMITTING, "capacity", *EXPLAINING),
+        verbs=("list",),
+        resources=("pods",),
+        where=EVERYWHERE,
+        without="what is free on machines, and whether an operator runs, is not known",
+    ),
+    Need(
+        commands=(*SUBMITTING, "bundle"),
+        verbs=("list",),
+        resources=("resourcequotas",),
+        without="nothing is said of quotas",
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("get",),
+        resources=("persistentvolumeclaims", "configmaps"),
+        without="whether volumes and ConfigMaps are there is not known",
+    ),
+    Need(
+        commands=EXPLAINING,
+        verbs=("list",),
+        resources=("persistentvolumeclaims",),
+        without="a volume that keeps pods waiting is not named",
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("get",),
+        resources=("serviceaccounts",),
+        without="image pull secrets are not looked at",
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("get",),
+        resources=("secrets",),
+        without="whether Secrets and their entries are there is not known",
+        is_broad=True,
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("create",),
+        resources=("pods",),
+        without="admission is not asked about the pods (by a dry run)",
+        is_broad=True,
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("get",),
+        resources=("priorityclasses.scheduling.k8s.io",),
+        where=EVERYWHERE,
+        without="whether the --priority is there is not known",
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("get",),
+        resources=("configmaps",),
+        where="kube-system",
+        names=("cluster-autoscaler-status",),
+        without="an autoscaler is guessed from the labels of machines",
+    ),
+    # -- Kueue
+    Need(
+        commands=(*SUBMITTING, "capacity"),
+        verbs=("list",),
+        resources=("localqueues.kueue.x-k8s.io",),
+        without="nothing is said of queues",
+    ),
+    Need(
+        commands=(*SUBMITTING, "capacity", *EXPLAINING),
+        verbs=("list",),
+        resources=("clusterqueues.kueue.x-k8s.io",),
+        where=EVERYWHERE,
+        without="nothing is said of the quotas of queues",
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("get",),
+        resources=("localqueues.visibility.kueue.x-k8s.io/pendingworkloads",),
+        without="who waits in front is not known",
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("get",),
+        resources=("configmaps",),
+        where="kueue-system",
+        names=("kueue-manager-config",),
+        without="whether Kueue looks after this kind of job is not known",
+    ),
+    Need(
+        commands=EXPLAINING,
+        verbs=("list",),
+        resources=("localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
+        without="why Kueue does not admit a job is not known",
+    ),
+    Need(
+        commands=EXPLAINING,
+        verbs=("list",),
+        resources=("localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
+        where=EVERYWHERE,
+        without="only jobs of the same namespace are seen ahead in the queue",
+    ),
+    # -- the checkup
+    Need(
+        commands=("doctor",),
+        verbs=("get",),
+        resources=("namespaces",),
+        without="Pod Security of the namespace is not known",
+    ),
+    Need(
+        commands=("doctor",),
+        verbs=("list",),
+        resources=("nodes", "pods", "daemonsets.apps"),
+        where=EVERYWHERE,
+        without="operators, machines and who enforces NetworkPolicies are not seen",
+    ),
+)
+
+Kind = tuple[str, str]
+"""API group and plural."""
+
+KINDS: Final = frozenset(right.kind for need in NEEDS for right in need.rights())
+"""All that the table speaks of."""
+
+
+def needs(served: Collection[Kind] = KINDS, commands: Collection[str] = ()) -> Iterator[tuple[Need, Right]]:
+    """Every right beside the row that it comes from, of kinds that a cluster serves; of all commands by default."""
+    for need in NEEDS:
+        if not commands or set(commands) & set(need.commands):
+            yield from ((need, right) for right in need.rights() if right.kind in served)
+
+
+def to_submit(engine: str, made: Iterable[Kind]) -> list[Right]:
+    """What submitting fails without.
+
+    Args:
+        engine: of the job; its kind is the root's.
+        made: kinds of the objects that are created, of those that the cluster serves.
+    """
+    root = {(roots.ROOTS[engine].group, roots.ROOTS[engine].plural)}
+    mine = {*made} | root
+    all_that_is_made = {Right.of("create", each).kind for each in (*JOBS, *COMPANIONS)}
+    found = [
+        right
+        for need, right in needs(commands=("submit",))
+        if need.is_required
+        and (right.kind in (root if need.resources == JOBS else mine) or right.kind not in all_that_is_made)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def to_look_at(served: Collection[Kind]) -> list[Right]:
+    """What a checkup asks about: all but what opens far more than an answer that is a little longer is worth."""
+    found = (right for need, right in needs(served) if need.is_required or not need.is_broad)
+    return list(dict.fromkeys(found))
