@@ -6,6 +6,7 @@ what a single value may be is said by values.schema.json.
 {{- include "ddp-platform.validate.namespaces" . -}}
 {{- include "ddp-platform.validate.presets" . -}}
 {{- include "ddp-platform.validate.amounts" . -}}
+{{- include "ddp-platform.validate.policies" . -}}
 {{- include "ddp-platform.validate.priorities" . -}}
 {{- include "ddp-platform.validate.queues" . -}}
 {{- include "ddp-platform.validate.monitoring" . -}}

@@ -11,6 +11,7 @@
 {{- if not .Values.networkPolicy.enabled }}
 - pods without a policy of their own can be reached by every pod of the cluster (networkPolicy.enabled: false).
 {{- end }}
+{{- include "ddp-platform.warnings.policies" . }}
 {{- if eq (include "ddp-platform.monitors" .) "" }}
 {{- if eq (toString .Values.monitoring.enabled) "auto" }}
 - the cluster serves no PodMonitor and PrometheusRule, so nothing scrapes the jobs and nothing alerts. Install the

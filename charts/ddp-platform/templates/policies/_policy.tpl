@@ -1,0 +1,153 @@
+{{/*
+The pods of what is created: a list of {at, it}, the path of a pod's spec and the spec itself. A Pod has one, a template of
+pods has its kind's own places. Everything is dyn, for a policy that matches several kinds has no one type to check.
+*/}}
+{{- define "ddp-platform.policy.specs" -}}
+dyn(object).kind == "Pod"
+? [{"at": dyn("spec"), "it": dyn(object).spec}]
+: dyn(object).kind == "CronJob"
+? [{"at": dyn("spec.jobTemplate.spec.template.spec"), "it": dyn(object).spec.jobTemplate.spec.template.spec}]
+: dyn(object).kind == "PyTorchJob"
+? dyn(object).spec.pytorchReplicaSpecs
+    .filter(role, has(dyn(object).spec.pytorchReplicaSpecs[role].template)
+      && has(dyn(object).spec.pytorchReplicaSpecs[role].template.spec))
+    .map(role, {
+      "at": dyn("spec.pytorchReplicaSpecs." + role + ".template.spec"),
+      "it": dyn(object).spec.pytorchReplicaSpecs[role].template.spec})
+: dyn(object).kind in ["JobSet", "TrainingRuntime"]
+? variables.jobs
+    .filter(job, has(job.template.spec) && has(job.template.spec.template) && has(job.template.spec.template.spec))
+    .map(job, {
+      "at": dyn(variables.jobsAt + "[" + job.name + "].template.spec.template.spec"),
+      "it": job.template.spec.template.spec})
+: [{"at": dyn("spec.template.spec"), "it": dyn(object).spec.template.spec}]
+{{- end }}
+
+{{/* The Jobs of a set of Jobs, and where they stand; none in what is no set. */}}
+{{- define "ddp-platform.policy.jobs" -}}
+dyn(object).kind == "JobSet" && has(dyn(object).spec.replicatedJobs)
+? dyn(object).spec.replicatedJobs
+: dyn(object).kind == "TrainingRuntime" && has(dyn(object).spec.template) && has(dyn(object).spec.template.spec)
+  && has(dyn(object).spec.template.spec.replicatedJobs)
+? dyn(object).spec.template.spec.replicatedJobs
+: []
+{{- end }}
+
+{{- define "ddp-platform.policy.jobsAt" -}}
+dyn(object).kind == "JobSet" ? "spec.replicatedJobs" : "spec.template.spec.replicatedJobs"
+{{- end }}
+
+{{/*
+The containers of each of these pods, as a list of {at, it, pod} for each pod; CEL has no way to make one list of them.
+*/}}
+{{- define "ddp-platform.policy.containers" -}}
+variables.specs.map(pod,
+  pod.it.containers
+    .map(each, {"at": dyn(pod.at + ".containers[" + each.name + "]"), "it": each, "pod": pod.it})
+  + (has(pod.it.initContainers) ? pod.it.initContainers : [])
+    .map(each, {"at": dyn(pod.at + ".initContainers[" + each.name + "]"), "it": each, "pod": pod.it})
+  + (has(pod.it.ephemeralContainers) ? pod.it.ephemeralContainers : [])
+    .map(each, {"at": dyn(pod.at + ".ephemeralContainers[" + each.name + "]"), "it": each, "pod": pod.it}))
+{{- end }}
+
+{{/*
+One rule as a policy and its binding.
+
+  root      the chart's scope
+  rule      key of .Values.policies
+  refused   CEL: for each pod a list of the fields that break the rule; of variables.specs and variables.containers
+  sentence  what is wrong and what to do, after the fields; without a dot
+
+Templates are looked at when they are created, so that a person is told at once; pods whenever what runs in them changes,
+which is what cannot be got around. An object that is older than the policy stays: its finalizers, its suspension and its
+scale may change as ever.
+*/}}
+{{- define "ddp-platform.policy" -}}
+{{- $action := include "ddp-platform.policy.action" . }}
+{{- if ne $action "Off" }}
+{{- $name := printf "ddp-%s" (kebabcase .rule) }}
+{{- $label := printf "ddp.dev/allow-%s" (kebabcase .rule) }}
+{{- $metadata := dict "root" .root "name" $name "component" "policy" }}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  {{- include "ddp-platform.metadata" $metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: ["v1"]
+        operations: ["CREATE", "UPDATE"]
+        resources: ["pods", "pods/ephemeralcontainers"]
+      - apiGroups: ["batch"]
+        apiVersions: ["v1"]
+        operations: ["CREATE"]
+        resources: ["jobs", "cronjobs"]
+      - apiGroups: ["kubeflow.org"]
+        apiVersions: ["v1"]
+        operations: ["CREATE"]
+        resources: ["pytorchjobs"]
+      - apiGroups: ["jobset.x-k8s.io"]
+        apiVersions: ["*"]
+        operations: ["CREATE"]
+        resources: ["jobsets"]
+      - apiGroups: ["trainer.kubeflow.org"]
+        apiVersions: ["*"]
+        operations: ["CREATE"]
+        resources: ["trainingruntimes"]
+  matchConditions:
+    - name: changes-what-runs
+      expression: request.operation == "CREATE" || object.spec != oldObject.spec
+  variables:
+    - name: jobs
+      expression: |-
+        {{- include "ddp-platform.policy.jobs" . | nindent 8 }}
+    - name: jobsAt
+      expression: |-
+        {{- include "ddp-platform.policy.jobsAt" . | nindent 8 }}
+    - name: specs
+      expression: |-
+        {{- include "ddp-platform.policy.specs" . | nindent 8 }}
+    - name: containers
+      expression: |-
+        {{- include "ddp-platform.policy.containers" . | nindent 8 }}
+    - name: refused
+      expression: |-
+        {{- .refused | trim | nindent 8 }}
+  validations:
+    - expression: variables.refused.all(fields, fields.size() == 0)
+      messageExpression: |-
+        variables.refused.filter(fields, fields.size() > 0).map(fields, fields.join(", ")).join(", ")
+        + {{ printf ": %s; or ask whoever runs the cluster to label the namespace %s=true." .sentence $label | quote }}
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "ddp-platform.metadata" $metadata | nindent 2 }}
+spec:
+  policyName: {{ $name }}
+  validationActions: [{{ $action }}]
+  matchResources:
+    namespaceSelector:
+      matchExpressions:
+        - {key: kubernetes.io/metadata.name, operator: In, values: {{ include "ddp-platform.policy.namespaces" .root }}}
+        - {key: {{ $label }}, operator: NotIn, values: ["true"]}
+{{- end }}
+{{- end }}
+
+{{/* The names of the platform's namespaces, in JSON; also of those that it has not made, and so cannot have labelled. */}}
+{{- define "ddp-platform.policy.namespaces" -}}
+{{- $names := list }}
+{{- range (include "ddp-platform.namespaces" . | fromYaml).items }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- toJson $names }}
+{{- end }}
+
+{{/* Deny, Warn, Audit or Off; a bare `off` is YAML's false. */}}
+{{- define "ddp-platform.policy.action" -}}
+{{- $said := index .root.Values.policies .rule }}
+{{- if or (not $said) (eq (lower (toString $said)) "off") }}Off{{ else }}{{ $said }}{{ end }}
+{{- end }}

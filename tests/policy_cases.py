@@ -1,0 +1,302 @@
+"""What the platform's admission policies refuse and let in: one table, for a CEL evaluator and for the API server.
+
+A case changes a pod that breaks no rule. It is tried in every kind of object that makes pods.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from tests.helm import CHARTS, HOW, helms
+
+Json = dict[str, Any]
+
+DIGEST: Final = f"example.com/ddp@sha256:{'0' * 64}"
+TOKEN: Final = "token"
+MAIN: Final = "main"
+
+
+def a_container(name: str) -> Json:
+    """One that breaks no rule, at Pod Security ``restricted``."""
+    return {
+        "name": name,
+        "image": DIGEST,
+        "resources": {"limits": {"memory": "64Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+
+
+def a_spec() -> Json:
+    """Pods that break no rule."""
+    return {
+        "automountServiceAccountToken": False,
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "initContainers": [a_container("first")],
+        "containers": [a_container(MAIN), a_container("beside")],
+        "volumes": [{"name": "kept", "emptyDir": {}}],
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One change of a pod's spec, and the fields that a rule then names; none when it lets the pod in."""
+
+    name: str
+    rule: str
+    """Key of the chart's ``policies``."""
+    change: Callable[[Json], object]
+    fields: tuple[str, ...] = ()
+    """Below the pod's spec."""
+    in_pods: bool = True
+    """Whether a Pod is refused, too; else a template alone."""
+
+    @property
+    def spec(self) -> Json:
+        """The pod's spec after the change."""
+        changed = deepcopy(a_spec())
+        self.change(changed)
+        return changed
+
+
+def _container(number: int, **fields: Any) -> Callable[[Json], object]:
+    return lambda spec: spec["containers"][number].update(fields)
+
+
+def _volume(**source: Any) -> Callable[[Json], object]:
+    return lambda spec: spec["volumes"].append({"name": "more", **source})
+
+
+def _token(**about: Any) -> Callable[[Json], object]:
+    return _volume(
+        projected={"sources": [{"configMap": {"name": "a"}}, {"serviceAccountToken": {"path": TOKEN, **about}}]}
+    )
+
+
+def _limit_of_the_pod(spec: Json) -> None:
+    spec["resources"] = {"limits": {"memory": "1Gi"}}
+    for each in (*spec["containers"], *spec["initContainers"]):
+        del each["resources"]
+
+
+CASES: Final = (
+    Case(name="nothing-wrong", rule="hostPath", change=lambda _: None),
+    Case(name="no-volumes", rule="hostPath", change=lambda spec: spec.pop("volumes")),
+    Case(
+        name="host-path", rule="hostPath", change=_volume(hostPath={"path": "/etc"}), fields=("volumes[more].hostPath",)
+    ),
+    Case(
+        name="two-host-paths",
+        rule="hostPath",
+        change=lambda spec: spec["volumes"].extend({"name": n, "hostPath": {"path": "/"}} for n in ("a", "b")),
+        fields=("volumes[a].hostPath", "volumes[b].hostPath"),
+    ),
+    *(
+        Case(
+            name=field,
+            rule="hostNamespaces",
+            change=lambda spec, field=field: spec.update({field: True}),
+            fields=(field,),
+        )
+        for field in ("hostNetwork", "hostPID", "hostIPC")
+    ),
+    Case(name="host-network-false", rule="hostNamespaces", change=lambda spec: spec.update(hostNetwork=False)),
+    Case(
+        name="privileged",
+        rule="privileged",
+        change=_container(1, securityContext={"privileged": True}),
+        fields=("containers[beside].securityContext.privileged",),
+    ),
+    Case(
+        name="privileged-at-first",
+        rule="privileged",
+        change=lambda spec: spec["initContainers"][0].update(securityContext={"privileged": True}),
+        fields=("initContainers[first].securityContext.privileged",),
+    ),
+    Case(name="privileged-false", rule="privileged", change=_container(0, securityContext={"privileged": False})),
+    Case(
+        name="no-security-context", rule="privileged", change=lambda spec: spec["containers"][0].pop("securityContext")
+    ),
+    Case(
+        name="no-resources",
+        rule="memoryLimit",
+        change=lambda spec: spec["containers"][0].pop("resources"),
+        fields=("containers[main].resources.limits.memory",),
+    ),
+    Case(
+        name="requests-alone",
+        rule="memoryLimit",
+        change=_container(1, resources={"requests": {"memory": "1Gi"}}),
+        fields=("containers[beside].resources.limits.memory",),
+    ),
+    Case(
+        name="another-limit",
+        rule="memoryLimit",
+        change=lambda spec: spec["initContainers"][0].update(resources={"limits": {"cpu": "1"}}),
+        fields=("initContainers[first].resources.limits.memory",),
+    ),
+    Case(name="limit-of-the-pod", rule="memoryLimit", change=_limit_of_the_pod),
+    Case(
+        name="automount-unsaid",
+        rule="apiToken",
+        change=lambda spec: spec.pop("automountServiceAccountToken"),
+        fields=("automountServiceAccountToken",),
+        in_pods=False,
+    ),
+    Case(
+        name="automount",
+        rule="apiToken",
+        change=lambda spec: spec.update(automountServiceAccountToken=True),
+        fields=("automountServiceAccountToken",),
+        in_pods=False,
+    ),
+    Case(name="token", rule="apiToken", change=_token(), fields=("volumes[more].projected",)),
+    Case(
+        name="token-for-the-api-server-by-name",
+        rule="apiToken",
+        change=_token(audience="https://kubernetes.default.svc.cluster.local"),
+        fields=("volumes[more].projected",),
+    ),
+    Case(name="token-of-a-cloud", rule="apiToken", change=_token(audience="sts.example.com")),
+    Case(
+        name="other-projection", rule="apiToken", change=_volume(projected={"sources": [{"configMap": {"name": "a"}}]})
+    ),
+    Case(
+        name="tag",
+        rule="imageDigest",
+        change=_container(0, image="example.com/ddp:1"),
+        fields=("containers[main].image 'example.com/ddp:1'",),
+    ),
+    Case(
+        name="digest-cut-short",
+        rule="imageDigest",
+        change=lambda spec: spec["initContainers"][0].update(image=DIGEST[:-1]),
+        fields=(f"initContainers[first].image '{DIGEST[:-1]}'",),
+    ),
+    Case(name="tag-and-digest", rule="imageDigest", change=_container(0, image=DIGEST.replace("@", ":1@"))),
+)
+"""Of every rule, what it refuses and what comes near."""
+
+RULES: Final = tuple(dict.fromkeys(case.rule for case in CASES))
+
+
+def _pod(spec: Json) -> Json:
+    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+
+
+def _job(spec: Json) -> Json:
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": {"spec": spec}}}
+
+
+def _cron_job(spec: Json) -> Json:
+    job = {"schedule": "0 0 31 2 *", "jobTemplate": {"spec": _job(spec)["spec"]}}
+    return {"apiVersion": "batch/v1", "kind": "CronJob", "spec": job}
+
+
+def _pytorch_job(spec: Json) -> Json:
+    worker = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": spec}}
+    job = {"runPolicy": {"suspend": True}, "pytorchReplicaSpecs": {"Worker": worker}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": job}
+
+
+def _job_set(spec: Json) -> Json:
+    jobs = [{"name": "node", "replicas": 1, "template": {"spec": {"template": {"spec": spec}}}}]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "spec": {"suspend": True, "replicatedJobs": jobs},
+    }
+
+
+def _runtime(spec: Json) -> Json:
+    labels = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    job = {"metadata": {"labels": labels}, "spec": {"template": {"spec": spec}}}
+    jobs = {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"labels": {"trainer.kubeflow.org/framework": "torch"}},
+        "spec": {"mlPolicy": {"numNodes": 1}, "template": jobs},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of object that makes pods."""
+
+    plural: str
+    at: str
+    """Where the pod's spec stands."""
+    make: Callable[[Json], Json]
+    main: str = MAIN
+    """Name that its operator demands of the first container."""
+
+    def of(self, case: Case) -> Json:
+        """The object of a case, named after it."""
+        spec = case.spec
+        spec["containers"][0]["name"] = self.main
+        made = self.make(spec)
+        made.setdefault("metadata", {})["name"] = case.name.lower()
+        return made
+
+    def fields(self, case: Case) -> tuple[str, ...]:
+        """The fields that are named to whoever creates it."""
+        if self.plural == "pods" and not case.in_pods:
+            return ()
+        return tuple(f"{self.at}.{field}".replace(f"[{MAIN}]", f"[{self.main}]") for field in case.fields)
+
+
+_OF_A_JOB: Final = "template.spec.template.spec"
+KINDS: Final = (
+    Kind("pods", "spec", _pod),
+    Kind("jobs", "spec.template.spec", _job),
+    Kind("cronjobs", "spec.jobTemplate.spec.template.spec", _cron_job),
+    Kind("pytorchjobs", "spec.pytorchReplicaSpecs.Worker.template.spec", _pytorch_job, main="pytorch"),
+    Kind("jobsets", f"spec.replicatedJobs[node].{_OF_A_JOB}", _job_set),
+    Kind("trainingruntimes", f"spec.template.spec.replicatedJobs[node].{_OF_A_JOB}", _runtime, main="node"),
+)
+
+
+@functools.cache
+def _rendered(namespace: str, actions: tuple[tuple[str, str], ...], more: str) -> tuple[Json, ...]:
+    if not helms():
+        pytest.skip(HOW)
+    values = {
+        "namespaces": [{"name": namespace}],
+        "policies": dict(actions),
+        "test": {"enabled": False},  # its image has no digest
+        **json.loads(more),
+    }
+    found = helms()[max(helms())].template(CHARTS / "ddp-platform", values)
+    return tuple(item for item in found if item["kind"].startswith("ValidatingAdmissionPolicy"))
+
+
+def policies(
+    namespace: str = "training", *, otherwise: str = "Deny", more: Json | None = None, **actions: str
+) -> list[Json]:
+    """The policies and bindings that the chart renders for a namespace.
+
+    Args:
+        namespace: of the jobs.
+        otherwise: what becomes of what breaks a rule, unless ``actions`` say so for it.
+        more: further values of the chart.
+        **actions: rule → ``Deny``, ``Warn``, ``Audit`` or ``Off``.
+    """
+    said = dict.fromkeys(RULES, otherwise) | actions
+    return deepcopy(list(_rendered(namespace, tuple(said.items()), json.dumps(more or {}))))
+
+
+def name_of(rule: str) -> str:
+    """Of the policy.
+
+    >>> name_of("hostPath")
+    'ddp-host-path'
+    """
+    return "ddp-" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in rule)

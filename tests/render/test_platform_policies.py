@@ -1,0 +1,169 @@
+"""Every expression of the admission policies, asked on this machine; tests/cluster asks the API server the same."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kubectl_ddp.cli.group import root
+from tests.helm import CHARTS, Helm
+from tests.policy_cases import CASES, DIGEST, KINDS, RULES, Case, Kind, a_container, name_of, policies
+
+pytest.importorskip("celpy", reason="cel-python, of the dependency group 'test', is not installed")
+
+from tests.policy_evaluator import Policy
+
+Json = dict[str, Any]
+PLATFORM = CHARTS / "ddp-platform"
+ENGINES = ("pytorchjob", "trainjob", "jobset", "job")
+LOOKED_AT = {
+    "Pod": "pods",
+    "Job": "jobs",
+    "PyTorchJob": "pytorchjobs",
+    "JobSet": "jobsets",
+    "TrainingRuntime": "trainingruntimes",
+}
+
+
+def policy(rule: str, **values: Any) -> Policy:
+    found = {item["metadata"]["name"]: item for item in policies(**values) if not item["kind"].endswith("Binding")}
+    return Policy(found[name_of(rule)])
+
+
+def bindings(**values: Any) -> dict[str, Json]:
+    return {item["metadata"]["name"]: item["spec"] for item in policies(**values) if item["kind"].endswith("Binding")}
+
+
+def test_each_rule_is_one_policy_with_a_binding_of_its_name_for_the_namespaces_of_the_platform() -> None:
+    names = [item["metadata"]["name"] for item in policies() if not item["kind"].endswith("Binding")]
+    assert sorted(names) == sorted(map(name_of, RULES)) == sorted(bindings())
+    for name, spec in bindings(namespace="lab").items():
+        assert spec["policyName"] == name
+        [which, but] = spec["matchResources"]["namespaceSelector"]["matchExpressions"]
+        assert which == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["lab"]}
+        assert but == {"key": f"ddp.dev/allow{name.removeprefix('ddp')}", "operator": "NotIn", "values": ["true"]}
+
+
+@pytest.mark.parametrize("action", ["Deny", "Warn", "Audit"])
+def test_what_becomes_of_a_rule_is_said_for_each(action: str) -> None:
+    found = bindings(hostPath=action, otherwise="Off")
+    assert {name: spec["validationActions"] for name, spec in found.items()} == {"ddp-host-path": [action]}
+
+
+@pytest.mark.parametrize("off", ["Off", "off", False])
+def test_a_rule_that_is_off_is_not_there(off: Any) -> None:
+    assert policies(otherwise=off) == []
+
+
+def test_the_platforms_own_pods_are_not_refused_for_want_of_a_digest(helm: Helm) -> None:
+    deny = {"policies": {"imageDigest": "Deny"}}
+    assert "image.digest is empty" in helm.refusal(PLATFORM, deny)
+    digest = {"image": {"digest": DIGEST.partition("@")[2]}}
+    assert helm.template(PLATFORM, {**deny, **digest})
+    pull = {"prePull": {"enabled": True, "images": ["example.com/other:1"]}}
+    assert "'example.com/other:1', which no digest names" in helm.refusal(PLATFORM, {**deny, **digest, **pull})
+
+
+def test_an_unknown_rule_or_action_is_refused(helm: Helm) -> None:
+    for rule, action in (("hostPaths", "Deny"), ("hostPath", "deny"), ("hostPath", True)):
+        assert "policies" in helm.refusal(PLATFORM, {"policies": {rule: action}})
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_rule_names_the_fields_that_break_it_and_the_way_out(case: Case, kind: Kind) -> None:
+    said = policy(case.rule).refusal(kind.plural, kind.of(case))
+    fields = kind.fields(case)
+    assert bool(said) == bool(fields), said
+    assert not said or said.startswith(f"{', '.join(fields)}: ")
+    assert not said or said.endswith(f" ddp.dev/allow{name_of(case.rule).removeprefix('ddp')}=true.")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_minds_only_its_own_business(rule: str) -> None:
+    judged = policy(rule)
+    [pods, jobs, *_] = KINDS
+    for case in CASES:
+        if case.rule != rule:
+            assert judged.refusal(pods.plural, pods.of(case)) == "", case.name
+            assert judged.refusal(jobs.plural, jobs.of(case)) == "", case.name
+
+
+def test_what_is_older_than_a_policy_may_still_be_let_go_and_no_worse_thing_can_be_put_in_its_place() -> None:
+    [pods, jobs, *_] = KINDS
+    [tag] = [case for case in CASES if case.name == "tag"]
+    judged = policy("imageDigest")
+    pod = pods.of(tag)
+    held = deepcopy(pod) | {"metadata": {"name": "a", "finalizers": ["batch.kubernetes.io/job-tracking"]}}
+    assert judged.refusal("pods", pod, held) == ""
+    before = deepcopy(pod)
+    before["spec"]["containers"][0]["image"] = DIGEST
+    assert "spec.containers[main].image" in judged.refusal("pods", pod, before)
+    job = jobs.of(tag)
+    assert judged.refusal("jobs", {**job, "spec": {**job["spec"], "suspend": False}}, job) == ""
+
+
+def test_a_container_that_is_added_to_look_into_a_pod_is_looked_at_too() -> None:
+    [pods, *_] = KINDS
+    old = pods.of(CASES[0])
+    new = deepcopy(old)
+    new["spec"]["ephemeralContainers"] = [{**a_container("look"), "securityContext": {"privileged": True}}]
+    del new["spec"]["ephemeralContainers"][0]["resources"]  # Kubernetes allows it none
+    said = policy("privileged").refusal("pods/ephemeralcontainers", new, old)
+    assert said.startswith("spec.ephemeralContainers[look].securityContext.privileged: ")
+    assert policy("memoryLimit").refusal("pods/ephemeralcontainers", new, old) == ""
+
+
+def test_templates_may_leave_the_limit_to_a_limit_range_that_gives_one() -> None:
+    [pods, jobs, *_] = KINDS
+    [bare] = [case for case in CASES if case.name == "no-resources"]
+    limits = {"limitRange": {"enabled": True, "default": {"memory": "1Gi"}}}
+    judged = policy("memoryLimit", more=limits)
+    assert judged.refusal("jobs", jobs.of(bare)) == ""
+    assert "containers[main]" in judged.refusal("pods", pods.of(bare))
+    cpu_alone = {"limitRange": {"enabled": True, "default": {"cpu": "1"}}}
+    assert "containers[main]" in policy("memoryLimit", more=cpu_alone).refusal("jobs", jobs.of(bare))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_not_all_there_yet_is_let_in(rule: str) -> None:
+    """Objects that the schemas of the operators allow."""
+    judged = policy(rule)
+    for spec in ({"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}, {"pytorchReplicaSpecs": {}}):
+        job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": spec}
+        assert judged.refusal("pytorchjobs", job) == ""
+    of_no_job = {"name": "a", "template": {}}
+    for spec in ({}, {"replicatedJobs": []}, {"replicatedJobs": [of_no_job]}):
+        job_set = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": spec}
+        assert judged.refusal("jobsets", job_set) == ""
+        runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime"}
+        assert judged.refusal("trainingruntimes", {**runtime, "spec": {"template": {"spec": spec}}}) == ""
+        assert judged.refusal("trainingruntimes", {**runtime, "spec": {}}) == ""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_our_own_jobs_break_no_rule(engine: str) -> None:
+    size = ("--nnodes", "1:2", "--gpus", "8", "--checkpoint-claim", "kept")
+    words = ("--module", "train", "--engine", engine, "--image", DIGEST, *size)
+    done = CliRunner().invoke(root(), ["render", *words, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    looked_at = [item for item in json.loads(done.stdout)["items"] if item["kind"] in LOOKED_AT]
+    assert len(looked_at) >= 2
+    for item in looked_at:
+        for rule in RULES:
+            assert policy(rule).refusal(LOOKED_AT[item["kind"]], item) == ""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_platforms_own_pods_break_no_rule(helm: Helm, rule: str) -> None:
+    values = {"image": {"digest": DIGEST.partition("@")[2]}, "prePull": {"enabled": True}}
+    own = [item for item in helm.template(PLATFORM, values) if item["kind"] in {"Job", "DaemonSet"}]
+    assert sorted(item["kind"] for item in own) == ["DaemonSet", "Job"]
+    for item in own:
+        pod = {"apiVersion": "v1", "kind": "Pod", "spec": item["spec"]["template"]["spec"]}
+        assert policy(rule).refusal("pods", pod) == ""
+        assert policy(rule).refusal("jobs", {**item, "apiVersion": "batch/v1", "kind": "Job"}) == ""
