@@ -1,7 +1,7 @@
 """Renders every job file of a directory beside it: ``python -m kubectl_ddp.examples manifests/examples``.
 
-``digits.job.yaml`` becomes ``digits.pytorchjob.yaml`` and one more file for each other engine. A test renders them
-again and compares.
+``digits.job.yaml`` becomes ``digits.pytorchjob.yaml`` and one more file for each other engine; a job file that names
+its engine becomes one file. A test renders them again and compares.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.text import to_yaml
+from kubectl_ddp.script import read_script
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.jobfile import read
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.version import default_image
 
@@ -32,15 +35,31 @@ RENDERED: Final[Mapping[Engine, str]] = {
 """Ending of the file of each engine's objects."""
 
 
+def targets(job_file: Path) -> dict[Engine, Path]:
+    """Engines that a job file is for, and the file for the objects of each. Raises DdpError."""
+    named = _job(job_file).engine
+    stem = job_file.name.removesuffix(JOB_FILE)
+    engines = RENDERED if named is Engine.AUTO else (named,)
+    return {engine: job_file.with_name(stem + RENDERED[engine]) for engine in engines}
+
+
 def rendered(job_file: Path, engine: Engine) -> str:
     """The objects of a job file, under a comment that says where they come from. Raises DdpError."""
-    resolved = resolve([read(str(job_file))], Surroundings(image=default_image())).spec
-    spec = dataclasses.replace(resolved, engine=engine)
+    spec = dataclasses.replace(_job(job_file), engine=engine)
+    code = None
+    if isinstance(spec.program, Script):
+        code = read_script(spec.program.path)
+        # As one who stands beside it would name it, so that the objects are the same wherever they are rendered.
+        spec = dataclasses.replace(spec, program=Script(code.file))
     header = (
         f"# Rendered from {job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id here "
         "is the same each time.\n"
     )
-    return header + to_yaml(render(spec, placeholder_run_id(spec)))
+    return header + to_yaml(render(spec, placeholder_run_id(spec), code=code))
+
+
+def _job(job_file: Path) -> JobSpec:
+    return resolve([read(str(job_file))], Surroundings(image=default_image())).spec
 
 
 def main(arguments: list[str]) -> int:
@@ -49,8 +68,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m kubectl_ddp.examples DIRECTORY", file=sys.stderr)
         return 2
     for job_file in sorted(Path(arguments[0]).glob(f"*{JOB_FILE}")):
-        for engine, ending in RENDERED.items():
-            target = job_file.with_name(job_file.name.removesuffix(JOB_FILE) + ending)
+        for engine, target in targets(job_file).items():
             target.write_text(rendered(job_file, engine), encoding="utf-8")
     return 0
 

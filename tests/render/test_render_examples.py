@@ -2,40 +2,81 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
-from kubectl_ddp.examples import JOB_FILE, RENDERED, main, rendered
+from ddp_trainer.train.cli import parse
+from kubectl_ddp.examples import JOB_FILE, RENDERED, main, rendered, targets
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.jobfile import read
 from kubectl_ddp.spec.quantity import Nodes
 from kubectl_ddp.spec.resolve import resolve
 
-EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "manifests" / "examples"
 JOB_FILES = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
 
 
-@pytest.mark.parametrize("engine", RENDERED)
-@pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
-def test_the_rendered_objects_are_fresh(job_file: Path, engine: Engine) -> None:
-    kept = job_file.with_name(job_file.name.removesuffix(JOB_FILE) + RENDERED[engine]).read_text(encoding="utf-8")
-    assert kept == rendered(job_file, engine), "run `make docs`"
+RENDERINGS = [(job_file, engine, kept) for job_file in JOB_FILES for engine, kept in targets(job_file).items()]
+DOUBTS = {"data-parallel": ("3 GPUs of each node will stand idle: nproc is 1.",)}
+"""DataParallel is one process with many GPUs; that is not what they are usually for."""
 
 
-def test_every_rendered_example_has_its_job_file() -> None:
+@pytest.mark.parametrize(("job_file", "engine", "kept"), RENDERINGS, ids=lambda each: getattr(each, "name", str(each)))
+def test_the_rendered_objects_are_fresh(job_file: Path, engine: Engine, kept: Path) -> None:
+    assert kept.read_text(encoding="utf-8") == rendered(job_file, engine), "run `make docs`"
+
+
+def test_every_rendered_example_has_its_job_file_and_every_engine_its_examples() -> None:
+    kept = {path for _, _, path in RENDERINGS}
+    assert {path for path in EXAMPLES.iterdir() if path not in JOB_FILES} == kept | {
+        EXAMPLES / "README.md",
+        EXAMPLES / "spawned.py",
+    }
     stems = {path.name.removesuffix(JOB_FILE) for path in JOB_FILES}
-    for ending in RENDERED.values():
-        assert {path.name.removesuffix(ending) for path in EXAMPLES.glob(f"*{ending}")} == stems
-    assert len(list(EXAMPLES.iterdir())) == len(JOB_FILES) * (1 + len(RENDERED))
     assert {"digits", "vision"} <= stems
+    engines = Counter(engine for _, engine, _ in RENDERINGS)
+    assert engines.keys() == RENDERED.keys()
+    assert min(engines.values()) > 2
 
 
 @pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
-def test_an_example_raises_no_doubt(job_file: Path) -> None:
-    assert resolve([read(str(job_file))], Surroundings(image="ddp-trainer:1")).warnings == ()
+def test_an_example_raises_no_doubt_but_those_that_it_must(job_file: Path) -> None:
+    found = resolve([read(str(job_file))], Surroundings(image="ddp-trainer:1")).warnings
+    assert tuple(each.message for each in found) == DOUBTS.get(job_file.name.removesuffix(JOB_FILE), ())
+
+
+@pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
+def test_what_an_example_asks_of_our_trainer_is_something_that_it_does(job_file: Path) -> None:
+    words = [str(word) for word in arguments(job_file)]
+    if words and words[0] == "train":
+        parse(words[1:])
+
+
+ROW = re.compile(r"^\| ([^|]+) \| \[([\w-]+)\]\(\2\.job\.yaml\) \| (?:`([^`]+)`)? ?\|$", re.MULTILINE)
+
+
+def test_the_table_shows_every_thing_that_people_look_for_and_where_an_example_says_it() -> None:
+    rows = ROW.findall((EXAMPLES / "README.md").read_text())
+    assert {stem for _, stem, _ in rows} == {path.name.removesuffix(JOB_FILE) for path in JOB_FILES}
+    seeds = ast.get_docstring(ast.parse((ROOT / "tests" / "local" / "test_train_seeds.py").read_text())) or ""
+    looked_for = {line[:36].strip() for line in seeds.splitlines() if line[36:38] == "  " and line[:1].isalpha()}
+    assert len(looked_for) > 8
+    assert {what for what, _, _ in rows} == looked_for | {"a trainer of one's own"}
+    for what, stem, how in rows:
+        job_file = EXAMPLES / f"{stem}{JOB_FILE}"
+        said = " ".join(str(word) for word in arguments(job_file)).replace("=", " ")
+        assert how in said or how in job_file.read_text().splitlines(), what
+
+
+def arguments(job_file: Path) -> tuple[str, ...]:
+    return resolve([read(str(job_file))], Surroundings(image="ddp-trainer:1")).spec.args
 
 
 def test_the_digits_example_is_the_job_of_the_demo() -> None:
@@ -44,8 +85,8 @@ def test_the_digits_example_is_the_job_of_the_demo() -> None:
 
 
 def test_writing_the_examples_again_changes_nothing(tmp_path: Path) -> None:
-    for job_file in JOB_FILES:
-        (tmp_path / job_file.name).write_bytes(job_file.read_bytes())
+    for path in (*JOB_FILES, *EXAMPLES.glob("*.md"), *EXAMPLES.glob("*.py")):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
     assert main([str(tmp_path)]) == 0
     for path in EXAMPLES.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
