@@ -115,7 +115,8 @@ def test_who_may_not_is_told_what_and_where_and_exits_5(space: Namespace) -> Non
     submitted = space.ddp("submit", "--kubeconfig", kubeconfig, "--name", "nap", "--image", space.image, *SLEEP)
     assert submitted.code == 5
     assert "create pytorchjobs.kubeflow.org" in submitted.err
-    assert [len(done.err.strip().splitlines()) for done in (listed, submitted)] == [1, 1]
+    assert [done.err.count("error: ") for done in (listed, submitted)] == [1, 1]
+    assert "Traceback" not in listed.err + submitted.err
 
 
 def test_what_the_api_server_finds_wrong_is_passed_on(space: Namespace) -> None:
