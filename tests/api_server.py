@@ -213,9 +213,7 @@ class ApiServer:
                 return False
         elif folder != request.path:
             return False
-        label, _, value = request.query.get("labelSelector", "").partition("=")
-        labels = item["metadata"].get("labels") or {}
-        if label and (label not in labels or value not in {"", labels[label]}):
+        if not _has_labels(item, request.query.get("labelSelector", "")):
             return False
         name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
         return name in {"", item["metadata"]["name"]}
@@ -238,6 +236,16 @@ class ApiServer:
                 seen = version
                 if self._selects(request, item["_path"], item):
                     yield {"type": kind, "object": {key: value for key, value in item.items() if key != "_path"}}
+
+
+def _has_labels(item: Json, selector: str) -> bool:
+    """Whether a selector ``key``, ``key=value`` or ``key in (a,b)`` means an object."""
+    labels = item["metadata"].get("labels") or {}
+    label, is_set, words = selector.partition(" in ")
+    if is_set:
+        return labels.get(label) in words.strip("()").split(",")
+    label, _, value = selector.partition("=")
+    return not label or (label in labels and value in {"", labels[label]})
 
 
 def _merged(old: Any, change: Any) -> Any:

@@ -32,6 +32,8 @@ class Queued:
     """Whether Kueue has let it go; it may have to wait again."""
     position: int | None = None
     """Its place among those that wait for the same quota, from 1; ``None`` where it does not wait, or nobody tells."""
+    is_held: bool = False
+    """Whether Kueue was told to hold it back: it is suspended, and waits for nothing but to be resumed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ def queue_place(queue: Queued) -> str:
     """Whether Kueue has let it go, and else how many are before it."""
     if queue.is_admitted:
         return f"{queue.name}, admitted"
+    if queue.is_held:
+        return f"{queue.name}, held back until it is resumed"
     if queue.position is None:
         return f"{queue.name}, waits to be admitted"
     before = queue.position - 1

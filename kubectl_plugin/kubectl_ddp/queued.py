@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kubectl_ddp import roots
@@ -17,19 +17,23 @@ Place = tuple[str, str]
 """Namespace and name of a LocalQueue."""
 
 
-def queued(job: Object, positions: Mapping[str, int] | None = None) -> Queued | None:
+def queued(
+    job: Object, positions: Mapping[str, int] | None = None, held: Collection[str] = frozenset()
+) -> Queued | None:
     """The queue that a job is in; ``None`` when it is in none.
 
     Args:
         job: the root object.
         positions: uid of a root → its place in line, from 1, of those that wait.
+        held: uids of roots that Kueue was told to hold back.
     """
     name = (job["metadata"].get("labels") or {}).get(KUEUE_QUEUE)
     if not name:
         return None
     waits = roots.is_to_be_suspended(job) and not OVER & roots.conditions(job).keys()
-    position = (positions or {}).get(str(job["metadata"].get("uid"))) if waits else None
-    return Queued(str(name), is_admitted=not waits, position=position)
+    uid = str(job["metadata"].get("uid"))
+    position = (positions or {}).get(uid) if waits else None
+    return Queued(str(name), is_admitted=not waits, position=position, is_held=waits and uid in held)
 
 
 def queues_of(jobs: Iterable[Object]) -> list[Place]:
@@ -43,7 +47,7 @@ def told(summary: Object) -> dict[str, int]:
     return {
         uid: int(item.get("positionInClusterQueue", 0)) + 1
         for item in summary.get("items") or ()
-        if (uid := _root_of(item))
+        if (uid := owner_of(item))
     }
 
 
@@ -55,7 +59,7 @@ def reckoned(workloads: Sequence[Object], queue: str) -> dict[str, int]:
         if each["spec"].get("queueName") == queue and each["spec"].get("active", True) and not _is_settled(each)
     ]
     waiting.sort(key=lambda each: (-int(each["spec"].get("priority") or 0), each["metadata"]["creationTimestamp"]))
-    return {uid: number for number, each in enumerate(waiting, 1) if (uid := _root_of(each))}
+    return {uid: number for number, each in enumerate(waiting, 1) if (uid := owner_of(each))}
 
 
 def _is_settled(workload: Object) -> bool:
@@ -63,6 +67,7 @@ def _is_settled(workload: Object) -> bool:
     return any(each["type"] in {"QuotaReserved", "Finished"} and each["status"] == "True" for each in conditions)
 
 
-def _root_of(workload: Object) -> str:
+def owner_of(workload: Object) -> str:
+    """Uid of the job that a Workload stands for."""
     owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
     return str(owners[0].get("uid", ""))

@@ -132,6 +132,7 @@ class _Facts:
     is_deleting: bool
     is_to_be_suspended: bool
     waits_in_queue: bool
+    is_held_in_queue: bool
     running_pods: int
     group_states: frozenset[str]
     has_restarted: bool
@@ -150,6 +151,7 @@ _DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
     (State.SUCCEEDED, lambda facts: "Succeeded" in facts.conditions),
     (State.FAILED, lambda facts: "Failed" in facts.conditions),
     (State.QUEUED, lambda facts: facts.waits_in_queue),
+    (State.SUSPENDED, lambda facts: facts.is_held_in_queue),
     # A job that was told to go on is not suspended, even if the operator has not heard of it yet.
     (State.SUSPENDED, lambda facts: "Suspended" in facts.conditions and facts.is_to_be_suspended),
     (State.RESTARTING, lambda facts: facts.is_forming() and facts.has_restarted),
@@ -224,7 +226,8 @@ def _facts(
         conditions=roots.conditions(job),
         is_deleting="deletionTimestamp" in job["metadata"],
         is_to_be_suspended=roots.is_to_be_suspended(job),
-        waits_in_queue=queue is not None and not queue.is_admitted,
+        waits_in_queue=queue is not None and not queue.is_admitted and not queue.is_held,
+        is_held_in_queue=queue is not None and queue.is_held,
         running_pods=sum(_runs(pod) for pod in workers),
         group_states=frozenset(state for said in told.values() if (state := group_state(said))),
         has_restarted=any(counted.values()) or any(_status(pod).get("restartCount") for pod in workers),
@@ -317,6 +320,7 @@ _NO_REASON: Final[Mapping[State, str]] = {
     State.STARTING: "Its pods run, and the ranks are finding one another.",
     State.RESTARTING: "Its worker group is formed anew.",
     State.QUEUED: "It waits for quota.",
+    State.SUSPENDED: "It waits to be resumed.",
     State.DELETING: "It is being deleted.",
 }
 

@@ -71,6 +71,8 @@ def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
         if _begins_anew(backend, snapshot, state)
         else "from its last checkpoint"
     )
+    if state.queue is not None:
+        from_where += ", when its queue admits it"
     what = {
         State.FAILED: f"Job {state.name} failed; it gets a new run, {from_where}, and the logs of the old one go.",
         State.LOST: f"Job {state.name} gets a new engine, and goes on {from_where}.",

@@ -49,6 +49,8 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
     backend, name = target(options, job)
     backend.suspend(name, suspended=False)
     changed(options, name, "resumed", f"job {name} resumed")
+    if (queue := backend.job(name, events=False).queued) is not None:
+        options.note(f"It runs when Kueue admits it to the queue '{queue.name}'.")
     if waits:
         wait_after(backend, name, "running", seconds)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ddp_trainer.contract import Label, Port, PortName
 from kubectl_ddp import roots
 from kubectl_ddp.access import Access
-from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
+from kubectl_ddp.backend import Entry, Handover, Object, Queued, Snapshot
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.aside import Aside
 from kubectl_ddp.cluster.belongings import code_of, events_of, moment
@@ -23,7 +23,6 @@ from kubectl_ddp.cluster.connection import Connection, connection_to
 from kubectl_ddp.cluster.kubectl import Kubectl
 from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.podlogs import PodLogs, main_container
-from kubectl_ddp.cluster.positions import positions
 from kubectl_ddp.cluster.reflector import Reflector
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.remains import delete_remains
@@ -31,6 +30,7 @@ from kubectl_ddp.cluster.renewal import renew
 from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.cluster.servers import api_servers
 from kubectl_ddp.cluster.slim import slim_pod, without_managers
+from kubectl_ddp.cluster.standing import held_back, set_active, standing
 from kubectl_ddp.cluster.submission import Submission
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.program import program, there
@@ -92,8 +92,8 @@ class ClusterBackend:
             jobs = self._all(namespace)
             by_run = _by_run(pods.result() if jobs else ())
         jobs.sort(key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
-        places = positions(self._api, jobs)
-        return [Snapshot(job, _in_order(by_run.get(_run_of(job), ())), queued=queued(job, places)) for job in jobs]
+        at = standing(self._api, jobs)
+        return [Snapshot(job, _in_order(by_run.get(_run_of(job), ())), queued=at(job)) for job in jobs]
 
     def facts(self) -> Facts:
         """What the cluster is, of that which decides how a job is rendered."""
@@ -119,7 +119,7 @@ class ClusterBackend:
         with Aside(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
             job = self._ours(name)
             found = _snapshot(job, pods.result(), self._events(name) if events else ())
-            return replace(found, queued=queued(job, positions(self._api, [job])))
+            return replace(found, queued=standing(self._api, [job])(job))
 
     def _events(self, name: str) -> list[Object]:
         """Events about what is named as the job and its pods are; no selector of the API server's can say that."""
@@ -156,13 +156,20 @@ class ClusterBackend:
                 found = [job for job in jobs.objects() if job["metadata"]["uid"] == first["metadata"]["uid"]]
                 if not found:
                     return
-                yield _snapshot(_whole(kind, found[0]), pods.objects(), events.objects())
+                job = _whole(kind, found[0])
+                yield replace(_snapshot(job, pods.objects(), events.objects()), queued=self._in_queue(job))
                 wait(changes)
         finally:
             for reflector in reflectors:
                 reflector.stop()
             for thread in threads:  # one that is still there when Python ends may complain on stderr
                 thread.join(timeout=JOIN_SECONDS)
+
+    def _in_queue(self, job: Object) -> Queued | None:
+        """Where a job stands that is watched: its place in line changes too often to be told."""
+        at = queued(job)
+        is_open = at is not None and not at.is_admitted
+        return queued(job, held=held_back(self._api, [job])) if is_open else at
 
     def events(self, name: str) -> list[Object]:
         """Events about a job and all that was made for it, pods that are gone included, oldest first."""
@@ -299,8 +306,10 @@ class ClusterBackend:
         self._patch(job, patch)
 
     def suspend(self, name: str, *, suspended: bool) -> None:
-        """Stop the pods and keep the job, or let it run again."""
+        """Stop the pods and keep the job, or let it run again; what is in a queue of Kueue's, through Kueue."""
         job, patch = self._changeable(name), Object()
+        if set_active(self._api, job, active=not suspended):
+            return
         roots.put(patch, _kind(job).suspend, suspended)
         self._patch(job, patch)
 

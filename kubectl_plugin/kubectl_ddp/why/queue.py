@@ -30,18 +30,25 @@ def queued(facts: Facts) -> Iterator[Finding]:
         yield from _not_taken(facts, queue)
         return
     if not mine["spec"].get("active", True):
-        why = line_of(condition_of(mine, "Evicted").get("message") or "somebody deactivated its Workload")
-        yield Finding(
-            cause=Cause.QUEUED,
-            sentence=f"Kueue does not consider it any more: {why}.",
-            evidence=(f"Workload {mine['metadata']['name']} has active: false",),
-            help=f"'kubectl patch workload {mine['metadata']['name']} --type merge -p "
-            '\'{"spec":{"active":true}}\'\' puts it back.',
-        )
+        yield _held_back(facts, mine)
         return
     if _holds(mine, "Admitted"):
         return
     yield _waits(facts, mine, queue)
+
+
+def _held_back(facts: Facts, mine: Object) -> Finding:
+    """Its Workload is deactivated: by a person, as ``suspend`` does it, or by Kueue, which has given it up."""
+    evicted = condition_of(mine, "Evicted")
+    gave_up = str(evicted.get("reason", "")).startswith("DeactivatedDueTo")
+    return Finding(
+        cause=Cause.SUSPENDED,
+        sentence=f"Kueue has given it up: {line_of(evicted.get('message')).rstrip('.')}."
+        if gave_up
+        else "It is suspended: Kueue holds it back, and it has no pods.",
+        evidence=(f"Workload {mine['metadata']['name']} has active: false",),
+        help=f"'{program()} resume {facts.name}{there()}' puts it back into its queue.",
+    )
 
 
 def preempted_by_queue(facts: Facts) -> Iterator[Finding]:

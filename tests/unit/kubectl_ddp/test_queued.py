@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddp_trainer.contract import Label
+from kubectl_ddp.access import Access
 from kubectl_ddp.backend import Object, Queued
 from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.cluster.standing import JOB_UID, set_active
 from kubectl_ddp.describe import queue_place
+from kubectl_ddp.errors import DdpError
 from kubectl_ddp.present import Style, job_table
 from kubectl_ddp.queued import KUEUE_QUEUE, queued, reckoned, told
 from kubectl_ddp.state import State, job_state
@@ -101,6 +106,7 @@ def test_a_list_has_a_column_for_queues_only_where_one_is_used() -> None:
     [
         (Queued("lab", is_admitted=True), "lab, admitted"),
         (Queued("lab", is_admitted=False), "lab, waits to be admitted"),
+        (Queued("lab", is_admitted=False, is_held=True), "lab, held back until it is resumed"),
         (Queued("lab", is_admitted=False, position=1), "lab, waits to be admitted as number 1, the next"),
         (Queued("lab", is_admitted=False, position=3), "lab, waits to be admitted as number 3, with 2 before it"),
     ],
@@ -140,3 +146,78 @@ def test_one_request_per_queue_tells_the_places_of_all_its_jobs(tmp_path: Path, 
         }
         asked = [path.partition("?")[0] for path in server.asked("GET") if "kueue" in path]
         assert asked == ([VISIBLE] if may_ask else [VISIBLE, WORKLOADS])
+
+
+def put_workload(server: ApiServer, uid: str, **spec: Any) -> None:
+    made = a_workload(uid, **spec)
+    server.put(f"{WORKLOADS}/of-{uid}", made | {"metadata": made["metadata"] | {"labels": {JOB_UID: uid}}})
+
+
+@pytest.fixture
+def kueue() -> Iterator[ApiServer]:
+    with serving(ApiServer({**GROUPS, "/apis/kueue.x-k8s.io/v1beta2": {"Workload": "workloads"}})) as server:
+        yield server
+
+
+def test_a_job_in_a_queue_is_held_back_and_let_go_by_its_workload_and_is_not_touched_itself(
+    kueue: ApiServer, tmp_path: Path
+) -> None:
+    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+    uid = kueue.put(f"{JOBS}/digits", a_job(waits=False))["metadata"]["uid"]
+    put_workload(kueue, uid)
+    put_workload(kueue, "another")
+    backend.suspend("digits", suspended=True)
+    assert [kueue.objects[f"{WORKLOADS}/of-{of}"]["spec"].get("active") for of in (uid, "another")] == [False, None]
+    assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False, "Kueue does that"
+    backend.suspend("digits", suspended=False)
+    assert kueue.objects[f"{WORKLOADS}/of-{uid}"]["spec"]["active"] is True
+
+
+def test_a_job_that_kueue_holds_back_is_suspended_and_one_that_waits_for_quota_is_queued(
+    kueue: ApiServer, tmp_path: Path
+) -> None:
+    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+    uids = {name: kueue.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("held", "unseen", "waits")}
+    put_workload(kueue, uids["held"], active=False)
+    put_workload(kueue, uids["unseen"])
+    item = {"metadata": {"ownerReferences": [{"uid": uids["waits"]}]}, "positionInClusterQueue": 0}
+    kueue.next(f"GET {VISIBLE}", Answer(200, {"items": [item]}), Answer(200, {"items": [item]}))
+    states = {each.job["metadata"]["name"]: job_state(each, {}) for each in backend.jobs()}
+    assert {name: state.state for name, state in states.items()} == {
+        "held": State.SUSPENDED,
+        "unseen": State.QUEUED,
+        "waits": State.QUEUED,
+    }
+    asked = [path for path in kueue.asked("GET") if WORKLOADS in path]
+    assert len(asked) == 1, "one request for all that wait and have no place"
+    watched = backend.watch("held")
+    assert job_state(next(watched), {}).state is State.SUSPENDED
+    watched.close()  # type: ignore[attr-defined]  # it is a generator
+
+
+def test_a_job_that_kueue_does_not_manage_is_suspended_itself(kueue: ApiServer, tmp_path: Path) -> None:
+    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+    kueue.put(f"{JOBS}/digits", a_job(waits=False))
+    backend.suspend("digits", suspended=True)
+    assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is True, "it runs without a Workload"
+
+
+def test_a_job_of_which_kueue_has_not_heard_yet_is_waited_for_and_then_told_of(
+    kueue: ApiServer, tmp_path: Path
+) -> None:
+    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+    job = kueue.put(f"{JOBS}/digits", a_job())
+    with pytest.raises(DdpError, match="Kueue has not taken notice of job 'digits' yet"):
+        set_active(api, job, active=False, sleep=lambda _: None)
+    assert set_active(api, job, active=False, sleep=lambda _: put_workload(kueue, job["metadata"]["uid"])), (
+        "it comes while we wait"
+    )
+    assert kueue.objects[f"{WORKLOADS}/of-{job['metadata']['uid']}"]["spec"]["active"] is False
+
+
+def test_without_kueue_a_queue_means_nothing(tmp_path: Path) -> None:
+    with serving(ApiServer()) as server:
+        backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+        server.put(f"{JOBS}/digits", a_job())
+        backend.suspend("digits", suspended=False)
+        assert server.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False
