@@ -146,8 +146,8 @@ class Backend(Protocol):
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods."""
 
-    def suspend(self, name: str, *, suspended: bool) -> None:
-        """Stop the pods and keep the job, or let it run again."""
+    def suspend(self, name: str, *, suspended: bool) -> str | None:
+        """Stop the pods and keep the job, or let it run again; the queue that it then waits in, where it is in one."""
 
     def delete(self, name: str) -> None:
         """Delete the job and everything it owns."""

@@ -47,10 +47,10 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job)
-    backend.suspend(name, suspended=False)
+    queue = backend.suspend(name, suspended=False)
     changed(options, name, "resumed", f"job {name} resumed")
-    if (queue := backend.job(name, events=False).queued) is not None:
-        options.note(f"It runs when Kueue admits it to the queue '{queue.name}'.")
+    if queue is not None:
+        options.note(f"It runs when Kueue admits it to the queue '{queue}'.")
     if waits:
         wait_after(backend, name, "running", seconds)
 

@@ -305,13 +305,14 @@ class ClusterBackend:
             roots.put(patch, path, nodes)
         self._patch(job, patch)
 
-    def suspend(self, name: str, *, suspended: bool) -> None:
+    def suspend(self, name: str, *, suspended: bool) -> str | None:
         """Stop the pods and keep the job, or let it run again; what is in a queue of Kueue's, through Kueue."""
         job, patch = self._changeable(name), Object()
         if set_active(self._api, job, active=not suspended):
-            return
+            return str(job["metadata"]["labels"][KUEUE_QUEUE])
         roots.put(patch, _kind(job).suspend, suspended)
         self._patch(job, patch)
+        return None
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
         """Set annotations of this very job, and leave its others."""

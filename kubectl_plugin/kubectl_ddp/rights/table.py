@@ -117,7 +117,8 @@ NEEDS: Final[tuple[Need, ...]] = (
         commands=("list", *OF_ONE),
         verbs=("list",),
         resources=("workloads.kueue.x-k8s.io",),
-        without="the place in Kueue's line is known where its visibility API tells it, and nowhere else",
+        without="the place in Kueue's line is known where its visibility API tells it, and a job that is held back "
+        "seems to wait",
     ),
     # -- making and changing
     Need(commands=(*MAKING, "preflight"), verbs=("create",), resources=(*JOBS, *COMPANIONS)),
@@ -139,6 +140,12 @@ NEEDS: Final[tuple[Need, ...]] = (
     ),
     Need(commands=("clone", "restart"), verbs=("list",), resources=("configmaps",)),
     Need(commands=CHANGING, verbs=("patch",), resources=JOBS),
+    Need(
+        commands=("suspend", "resume", "restart"),
+        verbs=("list", "patch"),
+        resources=("workloads.kueue.x-k8s.io",),
+        without="what is in a queue of Kueue's stays as it is, since Kueue alone stops and starts it",
+    ),
     Need(commands=("delete", "prune"), verbs=("delete",), resources=JOBS),
     Need(
         commands=("delete",),

@@ -13,6 +13,7 @@ from ddp_trainer.contract import Label
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cluster.refusals import call
+from kubectl_ddp.cluster.standing import JOB_UID
 from kubectl_ddp.render import render
 from kubectl_ddp.rights.model import EVERYWHERE, OWN, Need, Right
 from kubectl_ddp.rights.reference import lines
@@ -55,6 +56,7 @@ STATES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("list", "status", "why", "bundle"), (WAITS, RUNS, FAILED)),
     "logs": (FAILED,),
     **dict.fromkeys(("wait", "events", "prune"), (FAILED,)),
+    **dict.fromkeys(("suspend", "resume"), (WAITS, RUNS)),
     "restart": (WAITS, FAILED),
 }
 """What the job of a command is doing; it runs, where nothing else is said."""
@@ -146,7 +148,9 @@ def _furnish(server: ApiServer, state: str) -> None:
     if state == WAITS:
         job["spec"]["runPolicy"]["suspend"] = True
         job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team"
-    server.put(JOB, job)
+    uid = server.put(JOB, job)["metadata"]["uid"]
+    about = {"labels": {JOB_UID: uid}, "ownerReferences": [{"uid": uid}], "creationTimestamp": kube_objects.CREATED}
+    server.put("/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/digits", {"metadata": about, "spec": {}})
     labels = {label: job["metadata"]["labels"][label] for label in (Label.JOB, Label.RUN_ID)} | {Label.ROLE: "worker"}
     error = {"message": {"message": "RuntimeError: no", "extraInfo": {"rank": 0}}}
     shown = {FAILED: kube_objects.terminated(1, error), WAITS: kube_objects.waiting()}
