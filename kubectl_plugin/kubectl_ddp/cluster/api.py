@@ -7,9 +7,11 @@ that met a broken gateway or a connection that had gone stale.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -46,6 +48,9 @@ REPEATABLE: Final = frozenset({"GET", "PATCH"})
 
 BROKEN_GATEWAY: Final = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
+WARNING: Final = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
+"""A warning as RFC 7234 writes it into a header; 299 is the code of those that last."""
+
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
@@ -63,6 +68,15 @@ class Api:
         self.connection = connection
         self._sleep = sleep
         self._timeout = _timeout(connection.request_seconds)
+        self._hear: Callable[[str], None] = lambda _: None
+        self._heard: set[str] = set()
+
+    def telling(self, hear: Callable[[str], None]) -> Api:
+        """The same, with somebody who is told each warning of the API server once, as admission policies give them."""
+        told = copy(self)
+        told._hear = hear  # noqa: SLF001 - our own
+        told._heard = set()  # noqa: SLF001
+        return told
 
     def get(self, path: str, **query: str) -> Object:
         """One object, or one page of a list."""
@@ -196,6 +210,7 @@ class Api:
             except HTTPError as error:
                 raise unreachable(error, asked) from error
             if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+                self._tell(answer)
                 return answer
             refusal = _refusal(answer, asked)
             pause = _pause(answer, method, tried=tries - left)
@@ -203,6 +218,13 @@ class Api:
                 raise refusal
             self._sleep(pause)
         raise AssertionError("unreachable: the last try returns or raises")
+
+    def _tell(self, answer: BaseHTTPResponse) -> None:
+        for header in answer.headers.getlist("Warning"):
+            for said in WARNING.findall(header):
+                if said not in self._heard:
+                    self._heard.add(said)
+                    self._hear(re.sub(r"\\(.)", r"\1", said))
 
 
 def _timeout(seconds: float | None) -> Timeout:

@@ -22,7 +22,7 @@ from kubectl_ddp.checks.needs import pull_secrets
 from kubectl_ddp.cluster import granted
 from kubectl_ddp.cluster.api import PAGE, Api
 from kubectl_ddp.cluster.parallel import each, together
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
 from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, UsageError
@@ -202,6 +202,8 @@ class Inquiry:
             return "" if self._is_ours(f"{path}/{name}", item) else taken
         except NotFound:
             raise
+        except AgainstPolicy as refusal:
+            return f"{_what(item)} would be refused by the policy '{refusal.policy}': {refusal.said}."
         except DdpError as refusal:
             if NO_RIGHT in refusal.message:
                 return Unread("You may not create pods, so whether their admission would refuse them is not known.")
@@ -248,8 +250,11 @@ def _pod(subject: Subject, role: str, template: Mapping[str, Any]) -> Object:
 def _in_short(item: Object, refusal: str) -> str:
     """The plugin's or the webhook's own words, of which pods that differ in name alone have the same."""
     _, found, said = refusal.partition(" is forbidden: ")
-    what = "Its pods" if item["kind"] == "Pod" else f"The {item['kind']} '{item['metadata']['name']}'"
-    return f"{what} would be refused: {said}" if found else refusal
+    return f"{_what(item)} would be refused: {said}" if found else refusal
+
+
+def _what(item: Object) -> str:
+    return "Its pods" if item["kind"] == "Pod" else f"The {item['kind']} '{item['metadata']['name']}'"
 
 
 def _keys(item: Object) -> frozenset[str]:

@@ -7,8 +7,9 @@ for admission policies and quotas speak through them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -25,6 +26,16 @@ class Conflict(DdpError):
 
 class NotServed(PreflightFailed):
     """The API server does not know this kind of object."""
+
+
+class AgainstPolicy(Forbidden):
+    """A ValidatingAdmissionPolicy of the cluster refuses the object; no permission of the person's would help."""
+
+    def __init__(self, thing: str, policy: str, said: str) -> None:
+        super().__init__(f"The policy '{policy}' refuses {thing}: {said}.")
+        self.policy = policy
+        self.said = said
+        """The policy's own sentence, without its dot: the field, and the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +145,12 @@ UNEXPECTED: Final = Refusal(
     DdpError, "The API server {server} answered a request to {verb} {thing}{place} with {said}."
 )
 
+_POLICY: Final = re.compile(
+    r"""(?s)(?:"(?P<name>[^"]*)"\ is\ forbidden:\ )?
+    ValidatingAdmissionPolicy\ '(?P<policy>[^']*)'\ with\ binding\ '[^']*'\ denied\ request:\ (?P<said>.*)""",
+    re.VERBOSE,
+)
+"""How the API server words the denial of a policy; what comes last is the policy's own sentence."""
 
 _FIELDS: Final = ("server", "context", "verb", "resource", "namespace", "thing", "place")
 
@@ -142,10 +159,18 @@ def refused(code: int, body: bytes, asked: Call) -> DdpError:
     """The error that an answer with status ``code`` is."""
     status = _status(body)
     said = _said(status, code, body)
+    if (denied := _POLICY.search(said)) is not None:
+        return _against_policy(denied, asked)
     row = _row(code, status)
     words = {name: getattr(asked, name) for name in _FIELDS}
     sentence = row.sentence.format(**words, said=said.rstrip("."))
     return row.error(sentence[:1].upper() + sentence[1:], hint=row.hint)
+
+
+def _against_policy(denied: re.Match[str], asked: Call) -> AgainstPolicy:
+    """Names the object, too, where a collection was asked to take it."""
+    named = replace(asked, name=asked.name or denied["name"] or "")
+    return AgainstPolicy(f"{named.thing}{named.place}", denied["policy"], denied["said"].rstrip("."))
 
 
 def _row(code: int, status: Mapping[str, Any]) -> Refusal:

@@ -61,7 +61,7 @@ class Submission:
             PreflightFailed: it lacks a kind that the job needs.
             UsageError: the objects are not one job.
         """
-        self._api = api
+        self._api = api.telling(lambda warning: notice(f"warning: {warning}"))
         self._namespace = namespace
         self._sleep = sleep
         found = [(kind, item) for item in objects if (kind := roots.kind_of(item)) is not None]

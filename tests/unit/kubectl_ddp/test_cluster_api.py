@@ -10,7 +10,7 @@ import pytest
 from kubectl_ddp.cluster import refusals, resources
 from kubectl_ddp.cluster.api import PAGE, Api
 from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
 from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, Unreachable, UsageError
 from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
 
@@ -178,3 +178,36 @@ def test_the_examples_in_docstrings_are_true(module: ModuleType) -> None:
     done = doctest.testmod(module)
     assert done.attempted > 0
     assert done.failed == 0
+
+
+DENIED = (
+    "pods \"digits\" is forbidden: ValidatingAdmissionPolicy 'ddp-host-path' with binding 'ddp-host-path' "
+    "denied request: spec.volumes[data].hostPath: a job may not; use a claim."
+)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(403, "Forbidden"), (422, "Invalid")])
+def test_a_policy_that_refuses_is_named_with_its_own_sentence(
+    server: ApiServer, api: Api, code: int, reason: str
+) -> None:
+    server.next(f"POST {PODS}", Answer(code, status(code, reason, DENIED)))
+    with pytest.raises(AgainstPolicy) as caught:
+        api.create(PODS, {"metadata": {"name": "digits"}})
+    assert str(caught.value) == (
+        "The policy 'ddp-host-path' refuses pods 'digits' in namespace 'team': "
+        "spec.volumes[data].hostPath: a job may not; use a claim."
+    )
+    assert caught.value.exit_code == 5
+
+
+def test_warnings_of_the_api_server_are_told_once_to_who_wants_to_hear_them(server: ApiServer, api: Api) -> None:
+    warned = Answer(201, {}, {"Warning": '299 - "say \\"please\\"", 299 api "another, too"'})
+    server.next(f"POST {PODS}", warned, warned)
+    told: list[str] = []
+    telling = api.telling(told.append)
+    for name in ("a", "b"):
+        telling.create(PODS, {"metadata": {"name": name}})
+    assert told == ['say "please"', "another, too"]
+    server.next(f"POST {PODS}", warned)
+    api.create(PODS, {"metadata": {"name": "c"}})
+    assert len(told) == 2
