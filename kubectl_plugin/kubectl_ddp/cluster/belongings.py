@@ -13,6 +13,7 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.resources import collection
 from kubectl_ddp.cluster.slim import without_managers
+from kubectl_ddp.errors import Forbidden
 
 
 def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
@@ -32,6 +33,25 @@ def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
 
     events, _ = api.items(collection("v1", "events", about["namespace"]), reduce=mine)
     return sorted(events, key=moment)
+
+
+def recent_events(api: Api, name: str, namespace: str) -> list[Object]:
+    """Events about what is named as the job and its pods are; no selector of the API server's can say that.
+
+    None where they may not be read: a job can be read without its events.
+    """
+    try:
+        return api.items(
+            collection("v1", "events", namespace),
+            reduce=lambda event: without_managers(event) if is_named_after(event, name) else None,
+        )[0]
+    except Forbidden:
+        return []
+
+
+def is_named_after(event: Object, name: str) -> bool:
+    """Whether an event is about something that is named as the job, or as its pods are."""
+    return _belongs(str(event["involvedObject"].get("name", "")), name)
 
 
 def code_of(api: Api, job: Object) -> Object | None:

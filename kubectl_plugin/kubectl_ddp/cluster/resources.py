@@ -37,6 +37,11 @@ def collection(api_version: str, plural: str, namespace: str | None) -> str:
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
 
 
+def pod_path(pod: Object) -> str:
+    """Path of one pod."""
+    return f"{collection('v1', 'pods', pod['metadata']['namespace'])}/{pod['metadata']['name']}"
+
+
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 """The form in which an API server of 1.30 and newer tells all that it serves in one answer."""
 

@@ -258,7 +258,7 @@ def test_a_watch_goes_on_where_it_stood_when_its_connection_is_cut(server: ApiSe
         put_pod(server, index)
         watcher.until(lambda one, count=index + 1: len(one.pods) == count)
     lists = [one for one in server.requests if one.path == PODS and "watch" not in one.query]
-    assert len(lists) == 2, "one by job() and one by the watch; every later connection resumed"
+    assert len(lists) == 1, "by the watch; every later connection resumed"
 
 
 def test_a_watch_reads_the_list_again_when_the_server_forgot(server: ApiServer, backend: ClusterBackend) -> None:

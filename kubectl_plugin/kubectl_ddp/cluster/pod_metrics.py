@@ -1,0 +1,31 @@
+"""What a pod serves on its metrics port, through the API server's proxy: no Prometheus is asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ddp_trainer.contract import Port, PortName
+from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.podlogs import main_container
+from kubectl_ddp.cluster.resources import pod_path
+from kubectl_ddp.errors import DdpError, Forbidden, Unreachable
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a pod may take to answer."""
+
+
+def metrics(api: Api, pod: Object) -> str:
+    """The pod's ``/metrics``. Raises Unreachable, and Forbidden."""
+    try:
+        return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy/metrics", seconds=PATIENCE_SECONDS)
+    except Forbidden:
+        raise
+    except DdpError as error:
+        name = pod["metadata"]["name"]
+        raise Unreachable(f"Pod '{name}' does not answer with its metrics: {error.message}") from error
+
+
+def _port(pod: Object) -> int:
+    ports = next((c.get("ports") or () for c in pod["spec"]["containers"] if c["name"] == main_container(pod)), ())
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == PortName.METRICS), Port.METRICS)

@@ -1,0 +1,35 @@
+"""How many worker pods a job is to have: what its kind and its bounds allow."""
+
+from __future__ import annotations
+
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster.jobs import kind_of
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.queued import KUEUE_QUEUE
+
+
+def to_scale(job: Object, nodes: int) -> Object:
+    """The patch that sets the number of a job's worker pods. Raises UsageError for a job, or a number, that cannot."""
+    kind, name = kind_of(job), job["metadata"]["name"]
+    if not kind.is_scalable:
+        raise UsageError(
+            f"A {kind.kind} such as '{name}' cannot be scaled while it runs.",
+            hint="Submit it again with other --nnodes, or with --engine pytorchjob or job.",
+        )
+    if KUEUE_QUEUE in job["metadata"]["labels"]:
+        raise UsageError(
+            f"Job '{name}' is in a queue of Kueue's, which stops a job that is scaled while it runs.",
+            hint="Submit it again with other --nnodes.",
+        )
+    low, high = roots.bounds(job)
+    if not low <= nodes <= high:
+        can = f"between {low} and {high} nodes" if low < high else f"exactly {low} nodes"
+        raise UsageError(
+            f"Job '{name}' cannot have {nodes} nodes: it was submitted for {can}.",
+            hint="Submit it again with other --nnodes." if low == high else "Choose a number between them.",
+        )
+    patch: Object = {}
+    for path in kind.nodes:
+        roots.put(patch, path, nodes)
+    return patch
