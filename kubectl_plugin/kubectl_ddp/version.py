@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 
+
+@cache
 def version() -> str:
     """The release, as in ``0.1.0``."""
     import importlib.metadata  # noqa: PLC0415 - reads the disk and parses mail headers; help does without

@@ -14,6 +14,7 @@ from typing import Final
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.aside import Aside
+from kubectl_ddp.cluster.managers import without_records
 
 Fetch = Callable[[str], bytes]
 """Reads the page that a token stands for; the first one for an empty token."""
@@ -29,7 +30,7 @@ def pages(fetch: Fetch) -> Iterator[Object]:
     while True:
         found = TOKEN.match(body[:HEAD_BYTES])
         coming = _asked(fetch, found[1].decode()) if found is not None else None
-        page = decoded(body)
+        page = decoded(without_records(body))
         del body
         yield page
         token = str((page.get("metadata") or {}).get("continue") or "")
