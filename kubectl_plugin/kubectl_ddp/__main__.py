@@ -14,11 +14,16 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from kubectl_ddp.cli.run import run  # noqa: PLC0415 - Ctrl-C while this imports ends as quietly as later
+        from kubectl_ddp.ctrl_c import every_one_ends, second_one_ends  # noqa: PLC0415 - Ctrl-C while these import ...
 
-        return run(sys.argv[1:])
+        second_one_ends()
+        from kubectl_ddp.cli.run import run  # noqa: PLC0415 - ... ends as quietly as later
+
+        code = run(sys.argv[1:])
+        every_one_ends()
     except KeyboardInterrupt:
         return INTERRUPTED
+    return code
 
 
 if __name__ == "__main__":
