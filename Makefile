@@ -11,7 +11,7 @@ BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command 
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools lint bench docs image lock release-check sbom clean
+.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools lint bench docs manifests image lock release-check sbom clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -61,6 +61,9 @@ docs: $(READY) ## Write again what is generated: tables of docs/ and manifests/e
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
 	@$(BIN)/python -m kubectl_ddp.rights.reference > docs/rights.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
+
+manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed
+	@$(BIN)/python -m release manifests
 
 image: ## Build the trainer image, target cpu: make image TORCH_INDEX=<index of torch's CPU builds>
 	@test -n "$(BUILD)" || { echo "make image: none of docker, podman and buildah is installed; install one of them." >&2; exit 1; }

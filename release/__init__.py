@@ -3,6 +3,7 @@
 ::
 
     python -m release lock      writes locks/ again: what users, images and builds install, with digests
+    python -m release manifests writes manifests/ again, from the chart ddp-platform
     python -m release check     builds everything twice, installs it, and says what disagrees
     python -m release sbom      writes what is in each artefact, as CycloneDX
 

@@ -66,7 +66,14 @@ def bills() -> Iterator[str]:
     yield from (str(path.relative_to(ROOT)) for path in made)
 
 
-VERBS = {"lock": lock, "check": check, "sbom": bills}
+def written() -> Iterator[str]:
+    """``manifests/`` again, from the chart."""
+    from release import manifests  # noqa: PLC0415 - reads YAML, which the environment of the other verbs does without
+
+    yield from manifests.write(_program("helm"))
+
+
+VERBS = {"lock": lock, "manifests": written, "check": check, "sbom": bills}
 
 
 def _beside(program: str) -> Path:
@@ -75,6 +82,14 @@ def _beside(program: str) -> Path:
     if not path.exists():
         raise CannotRelease(f"{path} is not there; `make` sets it up from locks/release.txt.")
     return path
+
+
+def _program(name: str) -> str:
+    """A program of this machine, or of ``make tools``."""
+    found = shutil.which(name) or shutil.which(name, path=str(ROOT / "build" / "tools"))
+    if found is None:
+        raise CannotRelease(f"{name} is not installed; install it, or run `make tools`.")
+    return found
 
 
 def _helm() -> str | None:

@@ -23,6 +23,7 @@ class Place:
 PLACES = (
     Place("Dockerfile", r'image\.version="([^"]+)"'),
     Place("Dockerfile", r"--tag ddp-trainer:(\S+?)(?:-cuda)? \.$", count=2),
+    Place("manifests/components/gpu/values.yaml", r"ddp-trainer:(\S+?)-cuda"),
     Place("CHANGELOG.md", r"\A(?s:.*?)^## (\S+) - "),
 )
 """Beside pyproject.toml, which is the source, and the charts."""

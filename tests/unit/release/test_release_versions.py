@@ -16,7 +16,8 @@ from release.project import ROOT, version
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """The files that name a version, and a chart."""
-    for name in ("Dockerfile", "CHANGELOG.md"):
+    for name in {place.path for place in versions.PLACES}:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     chart = tmp_path / "charts" / "one" / "Chart.yaml"
     chart.parent.mkdir(parents=True)
@@ -29,7 +30,7 @@ def test_this_tree_agrees_with_itself() -> None:
     assert list(versions.undated()) == []
 
 
-@pytest.mark.parametrize("path", ["Dockerfile", "CHANGELOG.md", "charts/one/Chart.yaml"])
+@pytest.mark.parametrize("path", [*sorted({each.path for each in versions.PLACES}), "charts/one/Chart.yaml"])
 def test_every_place_that_says_another_version_is_named(tree: Path, path: str) -> None:
     assert list(versions.disagreements(tree)) == []
     text = (tree / path).read_text()
