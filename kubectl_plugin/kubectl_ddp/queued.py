@@ -11,6 +11,9 @@ from kubectl_ddp.backend import Object, Queued
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """Label by which Kueue knows what it decides about."""
 
+KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
+"""Label that names the WorkloadPriorityClass; it goes before the priority of the pods."""
+
 OVER: Final = frozenset({"Succeeded", "Failed"})
 
 Place = tuple[str, str]

@@ -41,6 +41,20 @@ def test_a_job_in_kueues_queue_begins_suspended_since_kueue_lets_it_go(engine: E
     assert not roots.is_to_be_suspended(roots.root_of(rendered(engine=engine)))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_priority_in_kueues_queue_is_the_jobs_and_not_that_of_its_pods(engine: Engine) -> None:
+    objects = rendered(engine=engine, queue="team", queue_priority="urgent")
+    label = "kueue.x-k8s.io/priority-class"
+    carriers = [item for item in objects if label in item["metadata"].get("labels", {})]
+    assert [(item["kind"], item["metadata"]["labels"][label]) for item in carriers] == [
+        (roots.root_of(objects)["kind"], "urgent")
+    ]
+    assert label not in worker_template(objects)["metadata"]["labels"]
+    assert "priorityClassName" not in worker_template(objects)["spec"]
+    plain = roots.root_of(rendered(engine=engine, queue="team", priority="high"))
+    assert label not in plain["metadata"]["labels"]
+
+
 def test_the_jobset_that_a_trainjob_becomes_is_in_no_queue_or_kueue_would_count_the_job_twice() -> None:
     [runtime] = [item for item in rendered(engine=Engine.TRAINJOB, queue="team") if item["kind"] == "TrainingRuntime"]
     assert "metadata" not in runtime["spec"]["template"]

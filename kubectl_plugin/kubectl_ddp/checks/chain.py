@@ -20,6 +20,7 @@ OF_THE_CLUSTER: Final[Sequence[Check]] = (
     Check(gang.MACHINES, ("nodes",), gang.fits_ever),
     Check(gang.ROOM, ("nodes", "pods"), gang.fits_now),
     Check(kueue.QUEUE, ("local_queues",), kueue.queue_is_there),
+    Check(kueue.QUEUE, ("queue_priority",), kueue.priority_is_there),
     Check(kueue.ADMISSION, ("frameworks",), kueue.engine_is_admitted),
     Check(kueue.ADMISSION, ("local_queues", "cluster_queues"), kueue.quota_is_there),
     Check(kueue.QUEUE, ("local_queues", "pending"), kueue.others_wait),

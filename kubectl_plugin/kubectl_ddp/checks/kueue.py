@@ -45,6 +45,20 @@ def _other_queues(names: Sequence[str], *, has_kueue: bool) -> str:
     return f"{way}, or leave --queue out."
 
 
+def priority_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """The WorkloadPriorityClass exists: without it Kueue takes no notice of the job."""
+    name = subject.spec.queue_priority
+    if read(facts.queue_priority) is None:
+        yield Finding(
+            QUEUE,
+            Status.FAIL,
+            f"There is no WorkloadPriorityClass '{name}', and Kueue does not queue a job whose class is not there.",
+            "'kubectl get workloadpriorityclasses' names them; --priority names that of the pods.",
+        )
+    else:
+        yield Finding(QUEUE, Status.OK, f"The WorkloadPriorityClass '{name}' is there.")
+
+
 def engine_is_admitted(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Kueue is told which kinds to look after; of the others a job in a queue stays suspended for ever."""
     if not is_kueues(subject.spec):

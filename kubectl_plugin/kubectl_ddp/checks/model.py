@@ -85,6 +85,8 @@ class Facts:
     local_queues: Sequence[Object] | Unread = Unread()
     """Of the namespace; none where the cluster has no Kueue."""
     has_kueue: bool = True
+    queue_priority: Object | Unread | None = Unread()
+    """The WorkloadPriorityClass of the job."""
     cluster_queues: Sequence[Object] | Unread = Unread()
     pending: Sequence[Object] | Unread = Unread()
     """Workloads that wait in the job's cluster queue, the next one first."""

@@ -33,7 +33,8 @@ LOCAL_CLAIM: Final = "checkpoints"
 
 
 ABOUT_MACHINES: Final = frozenset(
-    {"gang", "queue", "scheduler", "topology", "priority", "nodeSelector", "tolerations", "gpuType", "rdma", "networks"}
+    {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
+    | {"nodeSelector", "tolerations", "gpuType", "rdma", "networks"}
 )
 """Keys that choose among machines."""
 

@@ -98,7 +98,11 @@ class Inquiry:
         if not (versions := self.discovery.serves(KUEUE)):
             return {"local_queues": list}
         group = f"{KUEUE}/{versions[0]}"
-        return {
+        about: dict[str, Question] = {}
+        if (name := self.subject.spec.queue_priority) is not None:
+            path = f"{collection(group, 'workloadpriorityclasses', None)}/{name}"
+            about["queue_priority"] = softly(partial(self._get, path))
+        return about | {
             "local_queues": softly(lambda: self.api.items(self._in(group, "localqueues"))[0]),
             "cluster_queues": softly(lambda: self.api.items(collection(group, "clusterqueues", None))[0]),
             "pending": softly(self._pending),

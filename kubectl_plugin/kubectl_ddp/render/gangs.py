@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kubectl_ddp.queued import KUEUE_QUEUE
+from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.machines import Placement
 from kubectl_ddp.spec.model import JobSpec
@@ -57,7 +57,7 @@ def _kueue(spec: JobSpec, engine: Engine) -> Together:
         "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
     }
     return Together(
-        labels={KUEUE_QUEUE: str(spec.queue)},
+        labels={KUEUE_QUEUE: str(spec.queue)} | ({KUEUE_PRIORITY: spec.queue_priority} if spec.queue_priority else {}),
         annotations=partial if engine is Engine.JOB and spec.nnodes.is_elastic else {},
         pod_annotations=_kueue_topology(spec) if spec.gang is Gang.KUEUE else {},
         is_roots_alone=True,

@@ -60,7 +60,8 @@ class Right:
 
 
 OF_NO_NAMESPACE: Final = frozenset(
-    {("", "nodes"), ("scheduling.k8s.io", "priorityclasses"), ("kueue.x-k8s.io", "clusterqueues")}
+    {("", "nodes"), ("scheduling.k8s.io", "priorityclasses")}
+    | {("kueue.x-k8s.io", "clusterqueues"), ("kueue.x-k8s.io", "workloadpriorityclasses")}
 )
 """Kinds whose objects stand in no namespace."""
 

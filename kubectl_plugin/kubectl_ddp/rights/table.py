@@ -243,6 +243,13 @@ NEEDS: Final[tuple[Need, ...]] = (
     Need(
         commands=SUBMITTING,
         verbs=("get",),
+        resources=("workloadpriorityclasses.kueue.x-k8s.io",),
+        where=EVERYWHERE,
+        without="whether the --queue-priority is there is not known",
+    ),
+    Need(
+        commands=SUBMITTING,
+        verbs=("get",),
         resources=("localqueues.visibility.kueue.x-k8s.io/pendingworkloads",),
         without="who waits in front is not known",
     ),

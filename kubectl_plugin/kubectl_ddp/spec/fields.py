@@ -121,6 +121,12 @@ FIELDS: Final[Mapping[str, Field]] = {
     ),
     "secrets": Field("secrets", v.each(SecretFiles.parse), "Secret to mount as files.", "NAME:/PATH", is_list=True),
     "queue": Field("queue", _object, "Queue to wait in: Kueue's, or that of the gang's scheduler.", "NAME"),
+    "queuePriority": Field(
+        "queue_priority",
+        _object,
+        "Priority in Kueue's queue (a WorkloadPriorityClass); that of the pods is --priority.",
+        "CLASS",
+    ),
     "gang": Field(
         "gang",
         v.choice(Gang, tuple(Gang)),

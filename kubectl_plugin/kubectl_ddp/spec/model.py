@@ -74,6 +74,8 @@ class JobSpec:
     """Secrets whose entries become files."""
     queue: str | None = None
     """Queue that the job waits in: Kueue's, or that of the gang's scheduler."""
+    queue_priority: str | None = None
+    """Class of Kueue's by which the job goes before others in its queue; its pods' priority is another."""
     gang: Gang = Gang.NONE
     """Who starts the least number of nodes together, or none of them."""
     scheduler: str | None = None

@@ -141,6 +141,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     machines.spread_keys_are_said_once,
     mounts.paths_are_free,
     queues.the_gang_has_a_queue,
+    queues.the_priority_has_a_queue,
     fabric.fits_the_nodes,
     fabric.has_its_devices,
 )

@@ -65,7 +65,8 @@ def preempted_by_queue(facts: Facts) -> Iterator[Finding]:
         cause=Cause.PREEMPTED,
         sentence="Kueue took its place away for a job that goes before it, and queued it again.",
         evidence=(f"Workload {mine['metadata']['name']}: {text}",),
-        help="It begins again by itself when there is room, from its last checkpoint; a higher --priority waits less.",
+        help="It begins again by itself when there is room, from its last checkpoint; "
+        "a higher --queue-priority or --priority waits less.",
         is_aside=_holds(mine, "Admitted"),
     )
 

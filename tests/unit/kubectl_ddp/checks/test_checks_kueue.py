@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.kueue import engine_is_admitted, others_wait, queue_is_there, quota_is_there
+from kubectl_ddp.checks.kueue import engine_is_admitted, others_wait, priority_is_there, queue_is_there, quota_is_there
 from kubectl_ddp.checks.model import Finding, Status, Subject
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.quantity import Nodes
@@ -44,6 +44,18 @@ def test_a_queue_that_takes_no_jobs_says_why() -> None:
     assert (found.status, "ClusterQueue is stopped" in found.message) == (Status.FAIL, True)
     [fine] = queue_is_there(job(), facts(local_queues=[a_local()]))
     assert fine.status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "words"),
+    [
+        (None, Status.FAIL, "There is no WorkloadPriorityClass 'urgent', and Kueue does not queue a job"),
+        ({"value": 1000}, Status.OK, "The WorkloadPriorityClass 'urgent' is there."),
+    ],
+)
+def test_a_priority_in_the_queue_has_to_be_there(found: Object | None, status: Status, words: str) -> None:
+    [said] = priority_is_there(job(queue_priority="urgent"), facts(queue_priority=found))
+    assert (said.status, words in said.message) == (status, True)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ IMAGE: Final = ("--image", "example.com/train:1", "--command", "true")
 LARGE: Final = (
     *("--name", "new", *IMAGE, "--nnodes", "2", "--nproc", "1", "--cpu", "1", "--memory", "1Gi"),
     *("--mount", "pvc=data:/data", "--secret-env", "TOKEN=hub:token", "--env-from", "configmap/settings"),
-    *("--priority", "high", "--queue", "team"),
+    *("--priority", "high", "--queue", "team", "--queue-priority", "urgent"),
 )
 CUT_OFF: Final = "a submission that was cut off cannot be finished"
 BY_KUBECTL: Final = frozenset({"exec", "port-forward"})

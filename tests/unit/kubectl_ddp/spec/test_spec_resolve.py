@@ -137,14 +137,15 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "deadline": "1h", "ttl": "1h", "priority": "a", "nodeSelector": {"a.b/c": "d"},
         "tolerations": ["a=b:NoSchedule"], "gang": "kai", "egress": "closed", "engine": "job",
         "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
+        "queuePriority": "c",
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
         "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".",
     }  # fmt: skip
     raw = samples[key]
     given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
     layer = {name: Given(value, Origin(Kind.FLAG, "--it")) for name, value in given.items()}
-    on_gpus = {"gpus": "1"} if key == "gpuType" else {}
-    found = resolve([a_file(module="pkg", **on_gpus), layer], HERE)
+    needed = {"gpuType": {"gpus": "1"}, "queuePriority": {"queue": "q"}}.get(key, {})
+    found = resolve([a_file(module="pkg", **needed), layer], HERE)
     assert all(found.origins[name].place == "--it" for name in given)
 
 
@@ -195,6 +196,11 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"mig": "1g.10gb", "nproc": "4"}, "and nproc is 4: NCCL does not join slices of one GPU. Leave nproc out"),
         ({"gpuType": "H100"}, "gpuType is 'H100', and the job asks for no GPU."),
         ({"gang": "kueue"}, "Kueue starts nothing that is in no queue. Add --queue NAME, a LocalQueue."),
+        (
+            {"queuePriority": "urgent"},
+            "The queue priority 'urgent' is a class of Kueue's, and the job is in no queue of Kueue's.",
+        ),
+        ({"gang": "volcano", "queue": "q", "queuePriority": "urgent"}, "in no queue of Kueue's. Add --queue NAME"),
         ({"gang": "scheduler-plugins", "queue": "q"}, "The scheduler plugins have no queues, and the queue is 'q'."),
         ({"tolerations": ["a:Never"]}, "--tolerations: 'a:Never' is no taint."),
         ({"secretEnv__A": "hub"}, "--secretEnv__A: 'hub' names no entry of a Secret."),
