@@ -60,6 +60,8 @@ docs: $(READY) ## Write again what is generated: tables of docs/ and manifests/e
 	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
 	@$(BIN)/python -m kubectl_ddp.rights.reference > docs/rights.md
+	@$(BIN)/python -m kubectl_ddp.rights.roles > charts/ddp-platform/files/roles.yaml
+	@$(BIN)/python -m kubectl_ddp.rights.role_reference > docs/rbac.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
 
 manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed

@@ -1,0 +1,98 @@
+"""The ClusterRoles of the platform: as the table of rights has them, no wider, and part of Kubernetes' own roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.rights import role_reference, roles
+from kubectl_ddp.rights.granting import rules
+from kubectl_ddp.rights.roles import ROLES, Role, suffices
+from kubectl_ddp.rights.table import REACHING, SECTIONS
+from tests.helm import CHARTS, Helm
+
+PLATFORM = CHARTS / "ddp-platform"
+INTO = "rbac.authorization.k8s.io/aggregate-to-"
+ROOT = Path(__file__).parents[2]
+
+
+def rendered(helm: Helm, **values: Any) -> dict[str, dict[str, Any]]:
+    found = helm.template(PLATFORM, {"roles": values})
+    return {item["metadata"]["name"]: item for item in found if item["kind"] == "ClusterRole"}
+
+
+def aggregated(helm: Helm, **values: Any) -> dict[str, list[str]]:
+    labels = {name: item["metadata"]["labels"] for name, item in rendered(helm, **values).items()}
+    return {
+        name: into
+        for name, each in labels.items()
+        if (into := [key.removeprefix(INTO) for key, value in each.items() if key.startswith(INTO) and value == "true"])
+    }
+
+
+def role(name: str) -> Role:
+    [found] = [each for each in ROLES if each.name == name]
+    return found
+
+
+def test_the_chart_has_the_roles_of_the_table(helm: Helm) -> None:
+    assert {name: item["rules"] for name, item in rendered(helm).items()} == {
+        each.name: rules(each.rights()) for each in ROLES
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "lines"),
+    [("charts/ddp-platform/files/roles.yaml", roles.file_lines), ("docs/rbac.md", role_reference.lines)],
+)
+def test_what_is_generated_is_in_step(file: str, lines: Any) -> None:
+    assert (ROOT / file).read_text() == "\n".join(lines()) + "\n", "run 'make docs'"
+
+
+def test_kubernetes_own_roles_have_those_that_open_no_pod(helm: Helm) -> None:
+    assert aggregated(helm) == {"ddp-view": ["view"], "ddp-submit": ["edit"]}
+    assert aggregated(helm, aggregate=False) == {}
+    more = aggregated(helm, aggregateMetrics=True, aggregateDebug=True)
+    assert more == {"ddp-view": ["view"], "ddp-submit": ["edit"], "ddp-metrics": ["view"], "ddp-debug": ["edit"]}
+    assert rendered(helm, enabled=False) == {}
+
+
+def test_everybody_may_know_the_api_servers_addresses_unless_told_otherwise(helm: Helm) -> None:
+    def made(**values: Any) -> list[Any]:
+        return [
+            item
+            for item in helm.template(PLATFORM, {"roles": values})
+            if item["kind"] in {"Role", "RoleBinding"} and item["metadata"]["namespace"] == "default"
+        ]
+
+    [granted, bound] = made()
+    assert granted["rules"] == [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}]
+    assert bound["subjects"][0]["name"] == "system:authenticated"
+    assert made(apiServer=False) == made(enabled=False) == []
+
+
+def test_no_role_has_a_wildcard_a_secret_or_a_way_to_more_rights() -> None:
+    for each in ROLES:
+        for rule in rules(each.rights()):
+            assert "*" not in {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
+            assert not {"secrets", "serviceaccounts/token", "roles", "rolebindings"} & set(rule["resources"])
+            assert not {"impersonate", "escalate", "bind"} & set(rule["verbs"])
+
+
+def test_who_may_view_changes_nothing_and_reaches_into_nothing() -> None:
+    rights = set(role("ddp-view").rights())
+    assert {right.verb for right in rights} == {"get", "list", "watch"}
+    assert {right.resource for right in rights if right.resource.startswith("pods")} == {"pods", "pods/log"}
+
+
+def test_every_command_has_a_role_that_is_enough() -> None:
+    alone = {"ddp-view": SECTIONS["see"], "ddp-submit": ("submit", "preflight", "clone", *SECTIONS["change"])}
+    for name, commands in alone.items():
+        for command in commands:
+            assert suffices(role(name), command)[0], f"{command} with {name}"
+    for command in REACHING:
+        assert suffices(role("ddp-debug"), command)[0]
+        assert not suffices(role("ddp-submit"), command)[0]
+    assert suffices(role("ddp-cluster-view"), "capacity")[0]
