@@ -11,7 +11,7 @@ BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command 
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools lint bench docs manifests image lock release-check sbom clean
+.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools charts lint bench docs manifests image lock release-check sbom clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -45,6 +45,9 @@ clients: $(CLIENTS:%=build/clients/%/.ready) ## Put versions of the Kubernetes c
 
 tools: build/tools/.ready ## Put Helm 3, Helm 4 and kubectl in build/tools, for tests of charts and manifests
 
+charts: $(READY) ## Pack the charts in dist/; the same commit makes the same bytes
+	@$(BIN)/python -m release charts
+
 lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -63,6 +66,7 @@ docs: $(READY) ## Write again what is generated: tables of docs/ and manifests/e
 	@$(BIN)/python -m kubectl_ddp.rights.roles > charts/ddp-platform/files/roles.yaml
 	@$(BIN)/python -m kubectl_ddp.rights.role_reference > docs/rbac.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
+	@$(BIN)/python -m charts.readme $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
 
 manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed
 	@$(BIN)/python -m release manifests

@@ -5,6 +5,7 @@
     python -m release lock      writes locks/ again: what users, images and builds install, with digests
     python -m release manifests writes manifests/ again, from the chart ddp-platform
     python -m release check     builds everything twice, installs it, and says what disagrees
+    python -m release charts    packs the charts, to the same bytes from the same commit
     python -m release sbom      writes what is in each artefact, as CycloneDX
 
 ``make lock``, ``make release-check`` and ``make sbom`` set up what these need.

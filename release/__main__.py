@@ -53,6 +53,18 @@ def check() -> Iterator[str]:
     yield f"{DIST.name}/: {', '.join(sorted(path.name for path in DIST.iterdir()))}"
 
 
+def charts() -> Iterator[str]:
+    """Archives of the charts as git tracks them, into ``dist``, with what ``sha256sum`` says of them."""
+    with tempfile.TemporaryDirectory(prefix="ddp-charts-") as room:
+        source = artefacts.copy_of_what_git_tracks(Path(room, "source"), artefacts.epoch())
+        if (helm := _helm()) is None:
+            raise CannotRelease("There is no chart.")
+        artefacts.pack_charts(source, Path(room, "dist"), helm)
+        DIST.mkdir(exist_ok=True)
+        made = {path.name: Path(shutil.copy2(path, DIST)) for path in Path(room, "dist").iterdir()}
+    yield artefacts.sums(made).rstrip()
+
+
 def bills() -> Iterator[str]:
     """Bills of materials, into ``dist``."""
     DIST.mkdir(exist_ok=True)
@@ -73,7 +85,7 @@ def written() -> Iterator[str]:
     yield from manifests.write(_program("helm"))
 
 
-VERBS = {"lock": lock, "manifests": written, "check": check, "sbom": bills}
+VERBS = {"lock": lock, "manifests": written, "check": check, "charts": charts, "sbom": bills}
 
 
 def _beside(program: str) -> Path:

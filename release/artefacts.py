@@ -56,9 +56,14 @@ def _build_once(room: Path, touched: int, helm: str | None) -> dict[str, Path]:
     environ = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch())}
     call(sys.executable, "-m", "hatchling", "build", "-d", made, cwd=source, environ=environ)
     if helm:
-        for chart in sorted(source.glob("charts/*/Chart.yaml")):
-            _pack(chart.parent, made, helm)
+        pack_charts(source, made, helm)
     return {path.name: path for path in sorted(made.iterdir())}
+
+
+def pack_charts(source: Path, target: Path, helm: str) -> None:
+    """An archive of each chart of a copy of the work tree."""
+    for chart in sorted(source.glob("charts/*/Chart.yaml")):
+        _pack(chart.parent, target, helm)
 
 
 def _pack(chart: Path, target: Path, helm: str) -> None:

@@ -34,10 +34,26 @@ what a single value may be is said by values.schema.json.
 {{- end -}}
 {{- end }}
 
+{{/* Names that `kubectl ddp presets` knows without us, and the keys of a job file that a preset may have. */}}
 {{- define "ddp-platform.validate.presets" -}}
-{{- range $name, $_ := .Values.presets -}}
-{{- if has $name (list "cpu-gloo" "gpu-nccl" "none") -}}
-{{- fail (printf "presets: '%s' is a preset that kubectl ddp brings; choose another name." $name) -}}
+{{- $taken := list "cpu-gloo" "gpu-nccl" "none" "gloo-cpu" "single-node-nvlink" "tcp" "ib" "roce" "aws-efa" "aws-efa-dra"
+  "gcp-tcpx" "gcp-tcpxo" "gcp-gib" "gcp-gib-dra" "azure-ib" "oci-roce" "coreweave-ib" "coreweave-roce"
+  "nebius-ib" "together-ib" "crusoe-ib" "lambda-ib" "gb200-mnnvl" -}}
+{{- $maps := list "env" "nodeSelector" "secretEnv" -}}
+{{- $keys := list "checkpointClaim" "cpu" "deadline" "egress" "engine" "envFrom" "fabric" "gang" "gpuType" "gpus" "grace"
+  "image" "maxRestarts" "memory" "metricsFrom" "mig" "mounts" "networks" "nnodes" "nproc" "priority" "queue"
+  "rdma" "scheduler" "secrets" "shm" "tolerations" "topology" "ttl" -}}
+{{- range $name, $preset := .Values.presets -}}
+{{- if has $name $taken -}}
+{{- fail (printf "presets: '%s' is a preset or a fabric that kubectl ddp brings; choose another name." $name) -}}
+{{- end -}}
+{{- range $key, $_ := $preset.settings -}}
+{{- $head := splitList "." $key | first -}}
+{{- if and (has $head $maps) (not (regexMatch "^[^.]+[.].+" $key)) -}}
+{{- fail (printf "presets: '%s' sets '%s', which is a map; set an entry of it, as in %s.NAME." $name $key $key) -}}
+{{- else if not (or (has $key $keys) (has $head $maps)) -}}
+{{- fail (printf "presets: '%s' sets '%s', and no preset has such a key; there are %s, and entries of %s." $name $key (join ", " $keys) (join ", " $maps)) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -62,11 +78,6 @@ what a single value may be is said by values.schema.json.
 {{- range (include "ddp-platform.namespaces" . | fromYaml).items -}}
 {{- if and $.Values.quota.enabled (not .quota) -}}
 {{- fail (printf "quota.enabled is true, and nothing says how much namespace '%s' may have; give quota.hard, or set quota.enabled to false." .name) -}}
-{{- end -}}
-{{- end -}}
-{{- range .Values.namespaces -}}
-{{- if and .quota (not $.Values.quota.enabled) -}}
-{{- fail (printf "namespaces: '%s' has a quota, and quota.enabled is false; set it to true, or leave the quota out." .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

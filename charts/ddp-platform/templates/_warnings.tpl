@@ -8,6 +8,11 @@
 - namespace {{ .name }} and every job and checkpoint in it go when this release is uninstalled (keep: false).
 {{- end }}
 {{- end }}
+{{- range .Values.namespaces }}
+{{- if and .quota (not $.Values.quota.enabled) }}
+- the quota of namespace {{ .name }} is not enforced (quota.enabled: false).
+{{- end }}
+{{- end }}
 {{- if not .Values.networkPolicy.enabled }}
 - pods without a policy of their own can be reached by every pod of the cluster (networkPolicy.enabled: false).
 {{- end }}

@@ -44,8 +44,6 @@
 {{- end -}}
 {{- $places = append $places $place -}}
 {{- end -}}
-{{- else if or .flavors .clusterQueues .localQueues -}}
-{{- fail "queues: there are queues, and queues.enabled is false; set it to true, or take them out." -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -6,5 +6,5 @@
 {{- $served = append $served . -}}
 {{- end -}}
 {{- end -}}
-{{- first $served -}}
+{{- with $served }}{{ first . }}{{ end -}}
 {{- end }}

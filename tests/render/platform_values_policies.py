@@ -1,0 +1,32 @@
+"""What the values of ddp-platform's admission policies change, a row per key."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.chart_values import ABSENT, Row
+from tests.policy_cases import DIGEST, RULES, name_of
+
+_PINNED: Final = {"image": {"digest": DIGEST.partition("@")[2]}}
+ROWS: Final = (
+    *(
+        Row(
+            f"policies.{rule}",
+            "Audit",
+            f"ValidatingAdmissionPolicyBinding/{name_of(rule)} spec.validationActions",
+            ["Audit"],
+            given=_PINNED,
+        )
+        for rule in RULES
+    ),
+    *(
+        Row(
+            f"policies.{rule}",
+            "Off",
+            f"ValidatingAdmissionPolicy/{name_of(rule)}",
+            ABSENT,
+            given={"policies": {rule: "Deny"}, **_PINNED},
+        )
+        for rule in RULES
+    ),
+)

@@ -1,0 +1,86 @@
+"""Every value of ``charts/ddp-platform`` does what it is there for, and no other value is taken."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from charts import readme
+from tests.chart_values import Row, check, key_in_schema, keys_of
+from tests.helm import CHARTS, Helm
+
+PLATFORM = CHARTS / "ddp-platform"
+SCHEMA = json.loads((PLATFORM / "values.schema.json").read_text())
+ROWS: list[Row] = [
+    row
+    for table in sorted(Path(__file__).parent.glob("platform_values*.py"))
+    for row in importlib.import_module(f"tests.render.{table.stem}").ROWS
+]
+"""Those of every table beside this file."""
+READ_BY_NOTHING = {"global"}
+RULES = """\
+groups:
+  - name: sample
+    rules:
+      - alert: A
+        expr: up == 0
+        annotations: {summary: "{{ $labels.pod }} is down"}
+"""
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart with a rule file and a dashboard dropped in."""
+    copy = tmp_path_factory.mktemp("chart") / "ddp-platform"
+    shutil.copytree(PLATFORM, copy)
+    (copy / "files/rules/sample.yaml").write_text(RULES)
+    (copy / "files/dashboards/sample.json").write_text('{\n  "title": "{{ job }}"\n}\n')
+    return copy
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_a_value_changes_what_it_is_there_for(helm: Helm, chart: Path, row: Row) -> None:
+    check(helm, chart, row)
+
+
+def test_no_value_is_left_out() -> None:
+    mentioned = {key_in_schema(SCHEMA, row.key) for row in ROWS}
+    assert keys_of(SCHEMA) - mentioned == READ_BY_NOTHING, "write a row for these in platform_values*.py"
+
+
+def test_every_value_is_described() -> None:
+    text = (PLATFORM / "values.yaml").read_text()
+    described = readme.comments(text)
+    for key in described:
+        assert readme.at(SCHEMA, key), key
+    bare = [key for key in _leaves(yaml.safe_load(text)) if key not in described]
+    assert [key for key in bare if not any(key.startswith(f"{each}.") for each in described)] == []
+    assert {key.split(".")[0].rstrip("[]") for key in keys_of(SCHEMA)} - READ_BY_NOTHING == set(yaml.safe_load(text))
+
+
+def _leaves(values: dict[str, Any], path: str = "") -> list[str]:
+    """The dotted keys of values.yaml that hold no keys."""
+    found = []
+    for name, value in values.items():
+        found += _leaves(value, f"{path}{name}.") if isinstance(value, dict) and value else [path + name]
+    return found
+
+
+def test_the_readme_has_the_table_of_values() -> None:
+    assert (PLATFORM / "README.md").read_text() == readme.updated(PLATFORM), "run 'make docs'"
+
+
+def test_rule_files_and_dashboards_are_delivered_as_they_are(helm: Helm, chart: Path) -> None:
+    objects = helm.template(
+        chart, serves=("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
+    )
+    [rule] = [item for item in objects if item["metadata"]["name"] == "ddp-sample"]
+    assert rule["spec"] == yaml.safe_load(RULES)
+    [board] = [item for item in objects if item["metadata"]["name"] == "ddp-dashboard-sample"]
+    assert board["data"]["sample.json"] == '{\n  "title": "{{ job }}"\n}\n'
