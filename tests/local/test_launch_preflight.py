@@ -95,7 +95,7 @@ def test_flags_that_cannot_be_meant_get_one_sentence(flags: list[str], sentence:
 SLOW_NVIDIA_SMI = "#!/bin/sh\nread -r _ < {gate}\nexit 1\n"
 
 
-def test_a_node_that_joins_later_is_looked_at_beside_its_workers(tmp_path: Path) -> None:
+def test_a_node_that_joins_later_is_taken_in_when_it_has_met_the_members(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     slow = tmp_path / "bin" / "nvidia-smi"
@@ -108,12 +108,35 @@ def test_a_node_that_joins_later_is_looked_at_beside_its_workers(tmp_path: Path)
         first = stage.agent(0, *flags, nnodes="1:2")
         first.line("generation=1 world=1 .*runs")
         second = stage.agent(1, *flags, nnodes="1:2", PATH=f"{slow.parent}:{os.environ['PATH']}")
-        second.line("generation=2 world=2 .*runs")  # nvidia-smi has not said a word yet
-        assert "CHECK" not in second.output
+        second.line("Before it joins, this node holds a preflight with worker-0.")
+        assert not any("stops" in line for line in first.lines)  # nvidia-smi has not said a word yet
         gate.write_text("on\n")
         second.line("nvidia-smi exited with 1")
+        second.line("preflight: 2 of 2 nodes, fit to start")
+        second.line("generation=2 world=2 .*runs")
         stage.finish()
         assert [first.code(), second.code()] == [0, 0]
+        assert "CHECK" not in first.output[first.output.index("generation=1") :]
+
+
+def test_a_node_that_is_not_fit_to_join_is_named_and_stays_out(tmp_path: Path) -> None:
+    with contextlib.contextmanager(stage_of)(tmp_path) as stage:
+        stage.store()
+        flags = ["--preflight", "strict", stage.script(LOOP), stage.done()]
+        first = stage.agent(0, *flags, nnodes="1:2")
+        first.line("generation=1 world=1 .*runs")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+        second = stage.agent(1, *flags, nnodes="1:2")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        what = r"The preflight's check open-files fails\. worker-1: a process may open 512 files; .*\.$"
+        second.line(rf"This node stays out of the run, and is looked at again in 60 s\. {what}")
+        first.line(rf"worker-1 wants to join, and stays out of the run\. {what}")
+        stage.finish()
+        assert first.code() == 0
+        assert not any("stops" in line for line in first.lines)
+        assert second.code() == 0  # the run is complete without it
+        assert "generation=" not in second.output
 
 
 @pytest.fixture
@@ -134,3 +157,24 @@ def test_two_agents_with_a_firewall_between_them_start_no_worker(nodes: tuple[Si
     for (_, err), _ in done:
         assert "The preflight's check rendezvous-port fails. node-b: 10.213.77.2:" in err
     assert sum("CHECK" in err for (_, err), _ in done) == 1
+
+
+@needs_namespaces
+def test_a_node_that_cannot_reach_the_members_is_not_taken_in(nodes: tuple[Side, Side], tmp_path: Path) -> None:
+    a, b = nodes
+    script, done = tmp_path / "loop.py", tmp_path / "done"
+    script.write_text(LOOP)
+    flags = ["launch", "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"node-a:{PORT}"]
+    command = [sys.executable, "-m", "ddp_trainer", *flags, "--preflight", "strict", str(script), str(done)]
+    first = a.start(*command)
+    assert first.stdout
+    assert "generation=1 world=1" in first.stdout.readline()
+    a.block(f"iifname eth0 tcp dport != {PORT} tcp flags & (syn|ack) == syn reject with tcp reset")
+    second = b.start(*command)
+    assert second.stderr
+    sentence = next(line for line in second.stderr if "stays out of the run" in line)
+    assert "The preflight's check rendezvous-port fails. node-a: 10.213.77.1:" in sentence
+    assert "cannot be reached from node-b (refused)" in sentence
+    done.touch()
+    assert "generation=1 done" in first.stdout.readline()
+    assert first.wait(60) == 0

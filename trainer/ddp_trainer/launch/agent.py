@@ -36,11 +36,12 @@ from ddp_trainer.launch.environment import Launch, common_environment
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.hang_guard import HangGuard
 from ddp_trainer.launch.hang_limits import HangPolicy
+from ddp_trainer.launch.joining import Joining
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import LogSpec, Std
 from ddp_trainer.launch.ports import HeldPort
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict, write_error
-from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Hung, Show, Waiting
+from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Hung, Meet, Show, Waiting
 from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.witness import Witness
 from ddp_trainer.launch.workers import Program, Workers
@@ -132,6 +133,7 @@ class Agent:
         script = program.target if program.kind == "script" else ""
         token = setup.core.node.token
         self._preflight = Preflight(children, setup.care, token, script, setup.log_dir, environment)
+        self._joining = Joining(setup.core, self._preflight, self._sockets_in, link.send, say)
 
     async def run(self) -> int:
         """Until the run is over for this pod; returns the exit code of design §4."""
@@ -177,6 +179,8 @@ class Agent:
             say(absence.sentence(message, self._setup.min_nodes, self._patience()))
         if isinstance(message, Show | Hung):
             self._guard.told(message)
+        if isinstance(message, Meet):
+            self._joining.told(message)
         self._do(self._core.told(message))
 
     def _signalled(self, which: signal.Signals) -> None:

@@ -34,6 +34,7 @@ from ddp_trainer.launch.hang_limits import HangPolicy
 from ddp_trainer.launch.hang_limits import policy_of as hang_policy_of
 from ddp_trainer.launch.link import HereLink, Link, StaticLink
 from ddp_trainer.launch.logs import LogSpec
+from ddp_trainer.launch.preflight import Care
 from ddp_trainer.launch.protocol import VERSION, Generation, Hello, Node, Policy, Standing
 from ddp_trainer.launch.ranks import node_index
 from ddp_trainer.launch.report import Report
@@ -289,6 +290,7 @@ def _hello(plan: Plan, environ: Mapping[str, str]) -> Hello:
         policy=plan.policy,
         standing=Standing.IDLE,
         identity=settings.identity_of(plan.program, environ) if meets_others else None,
+        looks=meets_others and settings.care_of(plan.arguments, environ) is not Care.OFF,
     )
 
 

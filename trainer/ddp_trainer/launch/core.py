@@ -43,7 +43,7 @@ from ddp_trainer.launch.actions import (
     StartWorkers,
     Timer,
 )
-from ddp_trainer.launch.endings import finish_of
+from ddp_trainer.launch.endings import AS_ASKED, finish_of
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.protocol import (
     Aside,
@@ -56,6 +56,7 @@ from ddp_trainer.launch.protocol import (
     Hung,
     Join,
     Leave,
+    Meet,
     Outlive,
     Over,
     Ping,
@@ -96,15 +97,6 @@ class Limits:
     """For workers that get ready before they have a generation; after that they are started when they have one."""
 
 
-AS_ASKED: Final = {
-    Exit.TERMINATED,
-    Exit.STALE_GENERATION,
-    Exit.SIGNAL_BASE + signal.SIGKILL,
-    Exit.SIGNAL_BASE + signal.SIGINT,
-    Exit.SIGNAL_BASE + signal.SIGHUP,
-}
-"""How a worker ends that was told to; no failure of its own."""
-
 TOLD_TO_STOP: Final = Finish(Exit.TERMINATED)
 
 
@@ -118,6 +110,8 @@ class Core:
         self.generation: Generation | None = None
         self.failure: Failure | None = None
         """The first of this agent's workers in this generation."""
+        self.unfit = ""
+        """What the preflight of this node's joining has found, where it may not join for that."""
         self.longest_step: Callable[[], float] = lambda: 0.0
         """Seconds that a worker may be busy with what nobody can interrupt, as far as whoever watches them knows."""
         self._hello = hello
@@ -190,7 +184,7 @@ class Core:
                 return self._end_with(Finish(message.exit_code, message.why))
             case Waiting() | Prepare():
                 return self._wait(message)
-            case Show() | Hung() | Ping():
+            case Show() | Hung() | Meet() | Ping():
                 return []
 
     def _wait(self, message: Waiting | Prepare) -> list[Action]:
@@ -389,6 +383,8 @@ class Core:
             return []
         if not self._link_up or self._trouble:
             why = absence.unreachable(self._endpoint, self._limits.join, self._trouble)
+        elif self.unfit:
+            why = f"This node was not let in within {self._limits.join:g} s. {self.unfit}."
         else:
             why = absence.too_few(self._endpoint, self._limits.join, self._waiting, self._policy.min_nodes)
         self._ending = Finish(Exit.RENDEZVOUS_LOST, why)

@@ -1,11 +1,23 @@
-"""What an agent ends with when the store says that the run is over for it."""
+"""How workers end that were told to, and what an agent ends with when the store says that the run is over for it."""
 
 from __future__ import annotations
+
+import signal
+from typing import Final
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.actions import Finish
 from ddp_trainer.launch.protocol import Over, Verdict
+
+AS_ASKED: Final = {
+    Exit.TERMINATED,
+    Exit.STALE_GENERATION,
+    Exit.SIGNAL_BASE + signal.SIGKILL,
+    Exit.SIGNAL_BASE + signal.SIGINT,
+    Exit.SIGNAL_BASE + signal.SIGHUP,
+}
+"""How a worker ends that was told to; no failure of its own."""
 
 
 def finish_of(over: Over) -> Finish:

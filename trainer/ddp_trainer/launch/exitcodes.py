@@ -14,6 +14,7 @@ the run was given up before this pod came            93     gives up
 told to stop                                         143    makes the pod anew, if it is still wanted
 store unreachable, too few nodes, another run        170    makes the pod anew
 run id in use by another job                         170    makes the pod anew
+not fit to join a run that is going on               170    makes the pod anew
 hang declared by a worker, no restarts asked for     171    makes the pod anew
 another pod of this name has taken over              172    makes the pod anew
 ===================================================  =====  =========================================

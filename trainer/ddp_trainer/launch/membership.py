@@ -31,6 +31,7 @@ from ddp_trainer.launch.budget import Budget
 from ddp_trainer.launch.candidates import Candidates
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.hang_judge import HangJudge
+from ddp_trainer.launch.inspection import Inspection
 from ddp_trainer.launch.protocol import (
     Alarm,
     Aside,
@@ -43,6 +44,7 @@ from ddp_trainer.launch.protocol import (
     Join,
     Leave,
     Looks,
+    Met,
     Outlive,
     Over,
     Ping,
@@ -98,6 +100,7 @@ class Membership:
         self._roll_call = RollCall()
         self._may_form_at = clock() + patience.first
         self._candidates = Candidates()
+        self._inspection = Inspection()
         self._forget_the_group()
 
     def _forget_the_group(self) -> None:
@@ -139,6 +142,8 @@ class Membership:
                 self._steps_aside(agent)
             case Outlive():
                 agent.outlive = message.able
+            case Met() if self._inspection.met(agent, message, self.roster, self._clock()):
+                self._comes(agent)
             case Alarm() | Looks() if self._is_busy(agent) and message.generation == self.roster.number:
                 self._hear_of_hang(agent, message)
             case _:
@@ -158,6 +163,8 @@ class Membership:
             Phase.RUNNING: self._complete_or_grow,
             Phase.STOPPING: self._settle_if_stopped,
         }
+        for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
+            self._tell(agent, meet) if meet else self._comes(agent)
         phase = None
         while phase is not self.phase:
             phase = self.phase
@@ -167,12 +174,9 @@ class Membership:
 
     def deadline(self) -> float | None:
         """When :meth:`tick` is due next, if nothing happens before."""
-        due = [agent.lost_at for agent in self.roster.agents.values()]
-        if self.phase is Phase.FORMING:
-            due.append(self._form_at())
-        if self.phase is Phase.RUNNING:
-            due.append(self._grow_at())
-        soonest = min(due, default=math.inf)
+        due = [self._inspection.deadline(), *(agent.lost_at for agent in self.roster.agents.values())]
+        questions = {Phase.FORMING: self._form_at, Phase.RUNNING: self._grow_at}
+        soonest = min(*due, questions.get(self.phase, lambda: math.inf)())
         return None if math.isinf(soonest) else soonest
 
     # ------------------------------------------------------------------ arrivals
@@ -188,14 +192,7 @@ class Membership:
         self.run_id = hello.run_id
         self._policy = self._policy or hello.policy
         self._supersede(hello)
-        known = self.roster.agents.get(hello.node.token)
-        agent = Agent(
-            node=hello.node,
-            peer=peer,
-            leaving=bool(known and known.leaving),
-            outlive=hello.outlive,
-            identity=hello.identity,
-        )
+        agent = Agent.of(hello, peer, self.roster.agents.get(hello.node.token))
         self.roster.agents[hello.node.token] = agent
         if hello.last:
             self._highest_number = max(self._highest_number, hello.last.number)
@@ -244,7 +241,12 @@ class Membership:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
         if self._is_busy(agent):
             self._change(graceful=False)  # its workers ended and we never heard why
-        elif self.phase is Phase.RUNNING and should_prepare(agent, self.roster):
+        elif not self._inspection.holds_up(agent, self.roster):
+            self._comes(agent)
+
+    def _comes(self, agent: Agent) -> None:
+        """It may be taken in."""
+        if self.phase is Phase.RUNNING and should_prepare(agent, self.roster):
             agent.port, agent.was_asked_to_prepare = None, True
             self._tell(agent, Prepare())
         elif not self.roster.is_member(agent.node.token):
@@ -337,26 +339,12 @@ class Membership:
             self._change(graceful=True)
 
     def _grow_at(self) -> float:
-        """When the group is stopped for newcomers; never for a spare, and never while it completes."""
-        newcomers, room = len(self.roster.ready()), self._room()
-        has_absent = any(agent.peer is None for agent in self.roster.members())
-        if not newcomers or room <= 0 or self._succeeded or has_absent:
-            return math.inf
-        all_are_here = all(agent.is_prepared for agent in self.roster.newcomers())
-        return -math.inf if newcomers >= room or all_are_here else self._candidates.settled_at(self._policy)
+        """When the group is stopped for newcomers; never while it completes."""
+        return math.inf if self._succeeded else self._candidates.grow_at(self.roster, self._policy, self._room())
 
     def _form_at(self) -> float:
         """When those that are ready become a group."""
-        ready = len(self.roster.ready())
-        if self._policy is None or ready < self._policy.min_nodes:
-            return math.inf
-        if ready >= self._policy.max_nodes:
-            return -math.inf
-        if self.roster.generation is None:
-            return max(self._candidates.settled_at(self._policy), self._may_form_at)
-        # Those that are left go on at once: whoever is still to come has no date, and joins when it is there.
-        has_veteran = any(map(self.roster.is_member, self.roster.ready()))
-        return -math.inf if has_veteran else self._candidates.settled_at(self._policy)
+        return self._candidates.form_at(self.roster, self._policy, self._may_form_at)
 
     def _form_if_due(self) -> None:
         if self._policy is None or self._form_at() > self._clock():

@@ -1,8 +1,9 @@
 """A preflight of all nodes between a rendezvous and the first workers: a child process, since it is another room.
 
 It is held where the ranks will meet: at the address and the port of rank 0, which its agent holds but does not use yet.
-The first group of a run is looked at as a whole. Later groups are not: those who run wait for nobody, so a node that
-joins them looks at itself alone and beside its workers, and a doubt about it is no reason to end the run.
+The first group of a run is looked at as a whole. Those who run wait for nobody, so a node that joins them holds one
+with some of them before it is taken in (:meth:`Preflight.meet`); where the store knows of nobody who would, it looks at
+itself alone, beside its workers, and a doubt about it is no reason to end the run.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -26,7 +28,8 @@ from ddp_trainer.launch.protocol import Generation
 from ddp_trainer.launch.workers import BOOTSTRAP
 
 _STDERR: Final = 2
-_DOCUMENT: Final = "preflight.json"
+MEET_SECONDS: Final = 30.0
+"""So long a node that joins waits for the members' processes."""
 
 
 class Care(StrEnum):
@@ -48,7 +51,7 @@ class Verdict:
 
 
 class Preflight:
-    """That of one agent, which happens once."""
+    """Those of one agent: its own, which happens once, and those of nodes that join."""
 
     def __init__(
         self, children: Children, care: Care, token: str, script: str, log_dir: Path, environ: Mapping[str, str]
@@ -57,9 +60,9 @@ class Preflight:
         self._children = children
         self._token = token
         self._script = script
-        self._document = log_dir / _DOCUMENT
+        self._folder = log_dir
         self._environ = environ
-        self._care = care
+        self.care = care
         self._pid: int | None = None
         self.is_due = care is not Care.OFF
         """Before the first workers of this agent."""
@@ -71,45 +74,70 @@ class Preflight:
     def start(self, generation: Generation, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
         """Look at what workers will find, ``more`` included; ``ended`` is called once. Raises OSError."""
         self.is_due = False
-        self._document.unlink(missing_ok=True)
         is_first = self.holds_up(generation)
-        care = self._care if is_first else Care.WARN
-        # -P: the working directory is the user's, and may hold a module of any name.
-        target = [sys.executable, "-P", "-m", "ddp_trainer", "preflight", *self._flags(generation, is_first)]
-        command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
-        environ = {**self._environ, **more}
-        self._pid = self._children.start(command, environ, partial(self._ended, care, ended), stdout=_STDERR)
+        care = self.care if is_first else Care.WARN
+        document = self._folder / "preflight.json"
+        if is_first and len(generation.nodes) > 1:
+            flags = self._place_in(generation)
+            flags += ["--quiet"] if generation.node_rank(self._token) else []  # the table is the same on all nodes
+        else:
+            own = generation.nodes[generation.node_rank(self._token)]
+            flags = ["--standalone", "--nproc-per-node", str(own.local_world_size)]
+        self._pid = self._run(flags, document, partial(self._ended, care, document, ended), more)
+
+    def meet(self, number: int, group: Generation, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
+        """Take part in that of a node that joins, the last of ``group``, as it or as one of the others.
+
+        The others print nothing; ``ended`` is called once. Raises OSError.
+        """
+        last = len(group.nodes) - 1
+        is_ours = group.node_rank(self._token) == last
+        stdout = _STDERR if is_ours and self.is_due else subprocess.DEVNULL
+        self.is_due = self.is_due and not is_ours
+        document = self._folder / f"preflight-{number}.json"
+        flags = [*self._place_in(group), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
+        self._run(flags, document, partial(self._ended, self.care, document, ended), more, stdout)
 
     def stop(self) -> None:
         """Look no further, if it is being looked."""
         if self._pid is not None:
             kill(self._pid, signal.SIGKILL)
 
-    def _flags(self, generation: Generation, is_first: bool) -> list[str]:
-        rank = generation.node_rank(self._token)
-        host = generation.master_address
-        where = f"[{host}]:{generation.master_port}" if ":" in host else f"{host}:{generation.master_port}"
-        node = generation.nodes[rank]
-        flags = ["--nproc-per-node", str(node.local_world_size), "--json-file", str(self._document)]
-        if is_first and len(generation.nodes) > 1:
-            flags += ["--nnodes", str(len(generation.nodes)), "--node-rank", str(rank), "--rdzv-endpoint", where]
-            flags += ["--quiet"] if rank else []  # the table is the same on all nodes
-        else:
-            flags += ["--standalone"]
-        return [*flags, *([self._script] if self._script else [])]
+    def _place_in(self, group: Generation) -> list[str]:
+        rank, host = group.node_rank(self._token), group.master_address
+        where = f"[{host}]:{group.master_port}" if ":" in host else f"{host}:{group.master_port}"
+        workers = str(group.nodes[rank].local_world_size)
+        place = ["--nnodes", str(len(group.nodes)), "--node-rank", str(rank), "--rdzv-endpoint", where]
+        return [*place, "--nproc-per-node", workers]
 
-    def _ended(self, care: Care, ended: Callable[[Verdict], None], returncode: int) -> None:
+    def _run(
+        self,
+        flags: Sequence[str],
+        document: Path,
+        ended: Callable[[int], None],
+        more: Mapping[str, str],
+        stdout: int = _STDERR,
+    ) -> int:
+        document.unlink(missing_ok=True)
+        script = [self._script] if self._script else []
+        # -P: the working directory is the user's, and may hold a module of any name.
+        target = [sys.executable, "-P", "-m", "ddp_trainer", "preflight", *flags, "--json-file", str(document), *script]
+        command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
+        return self._children.start(command, {**self._environ, **more}, ended, stdout=stdout)
+
+    def _ended(self, care: Care, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
         self._pid = None
         may_start = returncode == Exit.SUCCESS or care is Care.WARN
-        ended(Verdict(may_start=may_start, sentence=self._sentence(returncode)))
+        ended(Verdict(may_start=may_start, sentence=_sentence(document, returncode)))
 
-    def _sentence(self, returncode: int) -> str:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
-            document = json.loads(self._document.read_text())
-            worst = next(each for each in document["findings"] if each["status"] == "fail")
-            where = f"{worst['node']}: " if worst["node"] else ""
-            return f"The preflight's check {worst['check']} fails. {where}{worst['message']}; fix: {worst['hint']}"
-        return f"The preflight ended with {returncode} and without a result"
+
+def _sentence(document: Path, returncode: int) -> str:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
+        findings = json.loads(document.read_text())["findings"]
+        worst = next(each for each in findings if each["status"] == "fail")
+        where = f"{worst['node']}: " if worst["node"] else ""
+        return f"The preflight's check {worst['check']} fails. {where}{worst['message']}; fix: {worst['hint']}"
+    return f"The preflight ended with {returncode} and without a result"
 
 
 def write_error(file: Path, sentence: str) -> None:

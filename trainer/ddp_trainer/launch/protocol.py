@@ -152,6 +152,8 @@ class Hello:
     """As :class:`Outlive`."""
     identity: Identity | None = None
     """None of a launcher that is not told what it runs, as torchrun's rendezvous handler."""
+    looks: bool = False
+    """I take part in the preflights of nodes that join, my own among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +205,14 @@ class Outlive:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """What the preflight of my joining came to; the answer to :class:`Meet`."""
+
+    number: int
+    fit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
     """I am here; answered with the same."""
 
@@ -232,6 +242,16 @@ class Start:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
     """The others' workers stay when they take you in: have yours wait ready, so that the stop is short; then join."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meet:
+    """A node wants to join: hold a preflight with it, before it is taken in."""
+
+    number: int
+    """Of this one; in an answer it tells an old one."""
+    group: Generation
+    """Members that take part, and the newcomer last: they meet where its ranks would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,8 +314,8 @@ class Hung:
     """What tells each of them from the others; where there is no rank, one that says what all wait for."""
 
 
-FromAgent = Hello | Join | Failed | Succeeded | Leave | Aside | Outlive | Alarm | Looks | Ping
-FromStore = Start | Prepare | Stop | Waiting | Over | Refused | Show | Hung | Ping
+FromAgent = Hello | Join | Failed | Succeeded | Leave | Aside | Outlive | Alarm | Looks | Met | Ping
+FromStore = Start | Prepare | Stop | Waiting | Over | Refused | Show | Hung | Meet | Ping
 Message = FromAgent | FromStore
 
 _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get_args(FromAgent) + get_args(FromStore)}

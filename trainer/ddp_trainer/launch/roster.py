@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Self
 
-from ddp_trainer.launch.protocol import Generation, Identity, Node
+from ddp_trainer.launch.protocol import Generation, Hello, Identity, Node
+
+
+class Fitness(Enum):
+    """What the members found of a node that wants to join them."""
+
+    UNKNOWN = auto()
+    """Nobody has looked, or wants to."""
+    DUE = auto()
+    """It has joined, and is to be looked at before it is taken in."""
+    UNDER_WAY = auto()
+    FIT = auto()
+    UNFIT = auto()
 
 
 @dataclass(slots=True)
@@ -25,10 +39,25 @@ class Agent:
     """Its workers can leave a group without ending."""
     identity: Identity | None = None
     """What it runs, where it said so."""
+    looks: bool = False
+    """It takes part in preflights."""
+    fitness: Fitness = Fitness.UNKNOWN
     was_asked_to_prepare: bool = False
     lost_at: float = math.inf
     """When it counts as lost."""
     leaving: bool = False
+
+    @classmethod
+    def of(cls, hello: Hello, peer: int, known: Agent | None) -> Self:
+        """One that has just said hello; ``known`` is what was known of it before."""
+        return cls(
+            node=hello.node,
+            peer=peer,
+            outlive=hello.outlive,
+            identity=hello.identity,
+            looks=hello.looks,
+            leaving=known is not None and known.leaving,
+        )
 
     @property
     def has_stopped(self) -> bool:
@@ -38,7 +67,12 @@ class Agent:
     @property
     def is_ready(self) -> bool:
         """It can be in the next group."""
-        return self.port is not None and self.peer is not None and not self.leaving
+        return self.port is not None and self.peer is not None and not self.leaving and not self.is_out
+
+    @property
+    def is_out(self) -> bool:
+        """It may not be taken in yet, though it wants to."""
+        return self.fitness in {Fitness.DUE, Fitness.UNDER_WAY, Fitness.UNFIT}
 
 
 @dataclass(slots=True)
@@ -79,7 +113,7 @@ class Roster:
         return [
             agent
             for token, agent in self.agents.items()
-            if agent.peer is not None and not agent.leaving and not self.is_member(token)
+            if agent.peer is not None and not agent.leaving and not agent.is_out and not self.is_member(token)
         ]
 
     def namesakes(self, node: Node) -> list[Agent]:

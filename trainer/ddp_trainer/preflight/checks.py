@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ddp_trainer.preflight import checks_names, checks_network, checks_node, checks_software
@@ -42,8 +42,17 @@ CHECKS: Final = (
 
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
-    """Everything that is not as it should be. A pure function: every node comes to the same result."""
-    return tuple(finding for check in CHECKS for finding in _found(check, facts))
+    """Everything that is not as it should be. A pure function: every node comes to the same result.
+
+    Of a node that wants to join others, only what was not there without it: they train with what they have.
+    """
+    found = tuple(finding for check in CHECKS for finding in _found(check, facts))
+    others = tuple(report for report in facts.reports if report.node_rank != facts.newcomer)
+    if facts.newcomer is None or not others:
+        return found
+    there = replace(facts, reports=others, expected=len(others), least=len(others))
+    known = {finding for check in CHECKS for finding in _found(check, there)}
+    return tuple(finding for finding in found if finding not in known)
 
 
 def _found(check: Check, facts: Facts) -> list[Finding]:

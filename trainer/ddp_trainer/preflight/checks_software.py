@@ -20,17 +20,19 @@ _MAY_DIFFER: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFN
 
 
 def clock(facts: Facts) -> Iterator[Finding]:
-    """Whether the clocks agree with the host's, beyond what the measurement may be wrong by."""
-    for report in facts.reports:
-        skew = abs(report.clock.offset) - report.clock.uncertainty
+    """Whether the clocks agree with the first node's, beyond what the measurement may be wrong by."""
+    first = facts.reports[0].clock  # all zero, unless the others meet at a newcomer
+    for report in facts.reports[1:]:
+        ahead = report.clock.offset - first.offset
+        skew = abs(ahead) - report.clock.uncertainty - first.uncertainty
         if skew <= CLOCK_WARN_SECONDS:
             continue
-        way = "ahead of" if report.clock.offset > 0 else "behind"
+        way = "ahead of" if ahead > 0 else "behind"
         yield Finding(
             check="clock",
             status=Status.FAIL if skew > CLOCK_FAIL_SECONDS else Status.WARN,
             node=report.name,
-            message=f"the clock is {abs(report.clock.offset):.3f} s {way} the first node's",
+            message=f"the clock is {abs(ahead):.3f} s {way} the first node's",
             hint="start chrony or systemd-timesyncd on the node; logs and the first error are put in order by clocks",
         )
 

@@ -73,11 +73,18 @@ def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order
         endpoint_host=host,
         endpoint_port=port,
         meeting_host=meeting_host,
-        is_host=rank == 0 or (rank is None and leads_here),
+        is_host=rank == (arguments.newcomer or 0) or (rank is None and leads_here),
         leads_here=leads_here,
         script=arguments.script,
     )
-    return Order(subject=subject, expected=expected, least=least, meeting_port=meeting_port, timeout=arguments.timeout)
+    return Order(
+        subject=subject,
+        expected=expected,
+        least=least,
+        meeting_port=meeting_port,
+        timeout=arguments.timeout,
+        newcomer=arguments.newcomer,
+    )
 
 
 def _nodes(text: str) -> tuple[int, int]:
@@ -149,6 +156,13 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--master-addr", "--master_addr", default="", metavar="HOST", help="the same, as in a static launch")
     add("--master-port", "--master_port", type=_whole, default=_STATIC_PORT, metavar="PORT", help="with --master-addr")
     add("--meet", default="", metavar="HOST:PORT", help="meet there instead, where the endpoint is what is wrong")
+    add(
+        "--newcomer",
+        type=_whole,
+        default=None,
+        metavar="N",
+        help="rank of a node that wants to join the others, which train: it hosts the meeting, and is judged alone",
+    )
     add("--standalone", action="store_true", help="this node alone: only what it can tell of itself")
     add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS", help="until all nodes must have come")
     add("-o", "--output", choices=("table", "json"), default="table", help="what to print")

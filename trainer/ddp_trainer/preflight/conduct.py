@@ -28,6 +28,8 @@ class Order:
     meeting_port: int
     timeout: float
     """Seconds until all nodes must have come."""
+    newcomer: int | None = None
+    """As :attr:`Facts.newcomer`."""
 
     @property
     def is_alone(self) -> bool:
@@ -116,12 +118,23 @@ async def _together(order: Order, own: Report, meeting: Host | Guest | NobodyMet
         probes = await meeting.probes(own.token, await probe(own, reports))
     except NobodyMet as error:
         return _alone(order, own, error)
-    return Facts(reports=in_order(reports), probes=probes, expected=order.expected, least=order.least)
+    return Facts(
+        reports=in_order(reports),
+        probes=probes,
+        expected=order.expected,
+        least=order.least,
+        newcomer=order.newcomer,
+    )
 
 
 def _alone(order: Order, own: Report, error: NobodyMet) -> Facts:
     return Facts(
-        reports=(own,), expected=order.expected, least=order.least, trouble=str(error), trouble_hint=error.hint
+        reports=(own,),
+        expected=order.expected,
+        least=order.least,
+        trouble=str(error),
+        trouble_hint=error.hint,
+        newcomer=order.newcomer,
     )
 
 

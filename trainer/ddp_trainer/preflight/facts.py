@@ -183,6 +183,8 @@ class Facts:
     """Nodes that the run is to have."""
     least: int = 1
     """Nodes that it can begin with."""
+    newcomer: int | None = None
+    """Rank of the node that wants to join the others, which train already; None where all begin together."""
     trouble: str = ""
     """Why this node could not meet the others, when it could not."""
     trouble_hint: str = ""

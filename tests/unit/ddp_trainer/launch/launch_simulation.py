@@ -16,6 +16,8 @@ from ddp_trainer.launch.protocol import (
     Identity,
     Join,
     Leave,
+    Meet,
+    Met,
     Node,
     Outlive,
     Over,
@@ -68,6 +70,7 @@ class SimulatedAgent:
     connected: bool = False
     identity: Identity | None = None
     role: str = "default"
+    looks: bool = False
 
     @property
     def node(self) -> Node:
@@ -99,6 +102,7 @@ class SimulatedAgent:
             standing=self.standing,
             last=self.generation,
             identity=self.identity,
+            looks=self.looks,
         )
         self.run.membership.receive(self.peer, hello)
         return self
@@ -132,6 +136,12 @@ class SimulatedAgent:
     def succeed(self) -> SimulatedAgent:
         self.standing = Standing.SUCCEEDED
         self.run.membership.receive(self.peer, Succeeded(generation=self.generation.number))
+        return self
+
+    def met(self, *, fit: bool) -> SimulatedAgent:
+        """The preflight that it was asked for last is over."""
+        number = next(heard.number for heard in reversed(self.heard) if isinstance(heard, Meet))
+        self.run.membership.receive(self.peer, Met(number=number, fit=fit))
         return self
 
     def leave(self) -> SimulatedAgent:

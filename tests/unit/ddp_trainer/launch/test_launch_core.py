@@ -444,3 +444,13 @@ def test_a_worker_that_could_not_outlive_its_group_has_nothing_to_take_back() ->
     core = running()
     core.able(0)
     assert Send(Outlive(able=False)) not in core.exited(0, a_failure(4))
+
+
+def test_a_node_that_the_members_do_not_let_in_gives_up_with_what_they_found() -> None:
+    core = joining()
+    core.opening("10.0.0.7")
+    core.unfit = "The preflight's check versions fails"
+    finish = core.fired(Timer.JOIN)[-1]
+    assert finish == Finish(
+        Exit.RENDEZVOUS_LOST, "This node was not let in within 60 s. The preflight's check versions fails."
+    )

@@ -1,6 +1,7 @@
 """Each check names what is wrong, on the node where it is wrong, and nothing else."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
@@ -311,3 +312,42 @@ def test_a_node_that_met_nobody_says_why_and_looks_at_itself() -> None:
     facts = facts_of(a_report(1), expected=2, trouble="the first node was not met", trouble_hint="start it")
     finding = only(facts)
     assert (finding.check, finding.node, finding.hint) == ("meeting", "node-1", "start it")
+
+
+def joined(*members: Report, newcomer: Report, **changed: Any) -> Facts:
+    """Nodes that train, and one that wants to join them, at which they meet."""
+    members = tuple(replace(member, is_host=False) for member in members)
+    return facts_of(*members, replace(newcomer, is_host=True), newcomer=len(members), **changed)
+
+
+def test_a_node_that_joins_is_judged_by_what_was_not_there_without_it() -> None:
+    few_files = Limits(shared_memory_bytes=1 << 33, shared_memory_free_bytes=1 << 33, open_files=512)
+    old = Software(versions={"python": "3.12.4", "torch": "2.12.0"}, packages="p", script="s", environment={})
+    assert bad(joined(a_report(0, limits=few_files), newcomer=a_report(1))) == []
+    assert only(joined(a_report(0), newcomer=a_report(1, limits=few_files))).node == "node-1"
+    finding = only(joined(a_report(0), newcomer=a_report(1, software=old)))
+    assert (finding.status, finding.node) == (Status.FAIL, "node-1")
+    assert finding.message == "torch is 2.12.0 here, 2.13.0 on node-0"
+
+
+def test_a_port_between_a_newcomer_and_a_member_counts_and_one_between_members_does_not() -> None:
+    closed = Outcome.REFUSED
+    facts = joined(a_report(0), a_report(1), newcomer=a_report(2))
+    between_members = a_probe(0, 1, Purpose.RANDOM, closed)
+    assert bad(replace(facts, probes=(between_members,))) == []
+    finding = only(replace(facts, probes=(between_members, a_probe(2, 0, Purpose.RANDOM, closed))))
+    assert finding.message == "10.0.0.1:40000 cannot be reached from node-2 (refused)"
+
+
+def test_a_member_that_does_not_meet_the_newcomer_is_missing() -> None:
+    finding = only(joined(a_report(0), newcomer=a_report(2), expected=3, least=3))
+    assert (finding.check, finding.status) == ("meeting", Status.FAIL)
+    assert "node rank 1 did not" in finding.message
+    alone = facts_of(a_report(1, is_host=True), newcomer=1, expected=2, least=2)
+    assert only(alone).message == "1 of 2 nodes came in time: node-1; node rank 0 did not"
+
+
+def test_the_clock_of_a_newcomer_is_held_against_the_members() -> None:
+    theirs = Clock(offset=-7.0, uncertainty=0.001)
+    finding = only(joined(a_report(0, clock=theirs), a_report(1, clock=theirs), newcomer=a_report(2)))
+    assert (finding.node, finding.message) == ("node-2", "the clock is 7.000 s ahead of the first node's")

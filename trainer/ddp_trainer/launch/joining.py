@@ -1,0 +1,62 @@
+"""The preflights that an agent takes part in when a node joins: its own before it is taken in, and those of others.
+
+See :mod:`ddp_trainer.launch.inspection` for who is to meet with whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from ddp_trainer.launch.core import Core
+from ddp_trainer.launch.inspection import AGAIN_SECONDS
+from ddp_trainer.launch.preflight import Care, Preflight, Verdict
+from ddp_trainer.launch.protocol import FromAgent, Generation, Meet, Met
+
+
+class Joining:
+    """Those of one agent."""
+
+    def __init__(
+        self,
+        core: Core,
+        preflight: Preflight,
+        sockets_in: Callable[[Generation], Mapping[str, str]],
+        send: Callable[[FromAgent], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """``sockets_in`` tells what workers in a group would be told of interfaces."""
+        self._core = core
+        self._preflight = preflight
+        self._sockets_in = sockets_in
+        self._send = send
+        self._say = say
+
+    def told(self, meet: Meet) -> None:
+        """The store asks this node to take part."""
+        newcomer, token = meet.group.nodes[-1], self._core.node.token
+        if newcomer.token == token:
+            others = ", ".join(node.name for node in meet.group.nodes[:-1])
+            self._say(f"Before it joins, this node holds a preflight with {others}.")
+            ended = partial(self._ended, meet.number)
+        else:
+            ended = partial(self._saw, newcomer.name, meet.group.nodes[0].token == token)
+        try:
+            self._preflight.meet(meet.number, meet.group, ended, self._sockets_in(meet.group))
+        except OSError as error:
+            may_start = self._preflight.care is Care.WARN
+            ended(Verdict(may_start=may_start, sentence=f"The preflight could not be started: {error}"))
+
+    def _ended(self, number: int, verdict: Verdict) -> None:
+        """Our own."""
+        self._core.unfit = "" if verdict.may_start else verdict.sentence
+        if not verdict.may_start:
+            self._say(
+                f"This node stays out of the run, and is looked at again in {AGAIN_SECONDS:g} s. {verdict.sentence}."
+            )
+        self._send(Met(number=number, fit=verdict.may_start))
+
+    def _saw(self, newcomer: str, is_first: bool, verdict: Verdict) -> None:
+        """That of another; one of those that took part says so."""
+        if is_first and not verdict.may_start:
+            self._say(f"{newcomer} wants to join, and stays out of the run. {verdict.sentence}.")
