@@ -1,0 +1,76 @@
+"""What the API server says to ``manifests/``: it takes every object of every overlay and of every example."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.examples import RENDERED
+from kubectl_ddp.spec.engine import Engine
+from release.manifests import MANIFESTS, OVERLAYS, Object, kustomized
+from tests.cluster.live_cluster import Namespace
+from tests.helm import HOW, program
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> str:
+    found = program("kubectl")
+    if found is None:
+        pytest.skip(f"This test applies with kubectl. {HOW}")
+    return found
+
+
+def apply(kubectl: str, space: Namespace, objects: Iterable[Object], *words: str) -> list[str]:
+    """What ``kubectl apply`` says to the objects, those with a namespace in that of the test."""
+    moved = [_moved(each, space.name) for each in objects]
+    done = subprocess.run(
+        [kubectl, "apply", "--server-side", "-f", "-", *words],
+        input=json.dumps({"apiVersion": "v1", "kind": "List", "items": moved}),
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), f"{done.stdout}\n{done.stderr}"
+    return done.stdout.splitlines()
+
+
+def _moved(item: Object, namespace: str) -> Object:
+    if item["kind"] != "Namespace" and ("namespace" in item["metadata"] or "ddp.dev/job" in item["metadata"]["labels"]):
+        return {**item, "metadata": {**item["metadata"], "namespace": namespace}}
+    return item
+
+
+def skip_unless_served(space: Namespace, *paths: str) -> None:
+    for path in paths:
+        try:
+            space.api.get(f"/apis/{path}")
+        except NotServed:
+            pytest.skip(f"This cluster does not serve {path}.")
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_api_server_takes_every_object_of_an_overlay(space: Namespace, kubectl: str, name: str) -> None:
+    overlay = OVERLAYS[name]
+    skip_unless_served(space, *{api.rpartition("/")[0] for api in overlay.served})
+    objects = kustomized(kubectl, Path(overlay.path)).values()
+    assert len(apply(kubectl, space, objects, "--dry-run=server")) == len(objects)
+
+
+@pytest.mark.parametrize("engine", RENDERED)
+def test_the_api_server_takes_every_object_of_every_example(space: Namespace, kubectl: str, engine: Engine) -> None:
+    files = sorted((MANIFESTS / "examples").glob(f"*{RENDERED[engine]}"))
+    objects = [each for path in files for each in yaml.safe_load_all(path.read_text())]
+    skip_unless_served(space, *{each["apiVersion"] for each in objects if "." in each["apiVersion"]})
+    if engine is Engine.TRAINJOB:
+        # A TrainJob is refused whose runtime is not there.
+        apply(kubectl, space, [each for each in objects if each["kind"] == "TrainingRuntime"])
+    assert len(apply(kubectl, space, objects, "--dry-run=server")) == len(objects) >= 4
