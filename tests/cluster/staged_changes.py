@@ -1,0 +1,187 @@
+"""What is done to jobs so that they fail: to their objects before, to them and to what is around them after."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from ddp_trainer.contract import Label
+from kubectl_ddp import roots
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.evidence import workers
+from tests.cluster.live_cluster import RESTRICTED, until
+from tests.cluster.staging import IDLE, Change, Json, Staging
+from tests.rendered import worker_template
+
+# -- what is done to objects ------------------------------------------------------------------------------------------
+
+
+def pod_of(objects: list[Json]) -> Json:
+    spec: Json = worker_template(objects)["spec"]
+    return spec
+
+
+def left_to_another(objects: list[Json]) -> None:
+    roots.root_of(objects)["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+
+
+def left_to_another_job(objects: list[Json]) -> None:
+    roots.root_of(objects)["spec"]["managedBy"] = "example.com/nobody"
+
+
+def gated(objects: list[Json]) -> None:
+    pod_of(objects)["schedulingGates"] = [{"name": "example.com/wait"}]
+
+
+def asks_for(name: str, quantity: str) -> Change:
+    def change(objects: list[Json]) -> None:
+        resources = pod_of(objects)["containers"][0]["resources"]
+        resources["requests"][name] = resources["limits"][name] = quantity
+
+    return change
+
+
+def second_is_mute(objects: list[Json]) -> None:
+    """Its second node sleeps instead of coming to the rendezvous."""
+    container = pod_of(objects)["containers"][0]
+    launcher = ["/bin/sh", "-c", 'case $HOSTNAME in *-1) exec sleep 3600;; esac; exec "$@"', "sh"]
+    container["command"] = [*launcher, *container["command"]]
+
+
+def fails_before(objects: list[Json]) -> None:
+    pod_of(objects)["initContainers"] = [
+        {
+            "name": "fetch",
+            "image": "localhost/busybox:1",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", "echo no such bucket; exit 7"],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "securityContext": RESTRICTED,
+        }
+    ]
+
+
+def privileged(objects: list[Json]) -> None:
+    pod_of(objects)["containers"][0]["securityContext"] = {"privileged": True}
+
+
+def never_forgotten(objects: list[Json]) -> None:
+    roots.root_of(objects)["metadata"]["finalizers"] = ["example.com/hold"]
+
+
+def without(what: str) -> Change:
+    def change(objects: list[Json]) -> None:
+        objects[:] = [item for item in objects if item["kind"] != what or item["metadata"]["name"].endswith("-code")]
+
+    return change
+
+
+# -- what is done to jobs ---------------------------------------------------------------------------------------------
+
+
+def suspend(staging: Staging, name: str) -> None:
+    staging.backend.suspend(name, suspended=True)
+
+
+def delete(staging: Staging, name: str) -> None:
+    staging.backend.delete(name)
+
+
+def cut_off(staging: Staging, name: str) -> None:
+    """As a submission that died before its last request leaves it."""
+    patch = {"metadata": {"annotations": {"ddp.dev/incomplete": "true"}}, "spec": {"runPolicy": {"suspend": True}}}
+    staging.space.api.merge(staging.path_of(name), patch)
+
+
+def on_its_node(staging: Staging, name: str) -> Json:
+    def bound() -> Json | None:
+        pods = [pod for pod in staging.space.pods() if pod["metadata"]["labels"][Label.JOB] == name]
+        return next((pod for pod in pods if pod["spec"].get("nodeName")), None)
+
+    return until(f"a node for {name}", bound, seconds=30)  # type: ignore[return-value]  # it waits for one
+
+
+def runs_on_lost_node(staging: Staging, name: str) -> None:
+    """The last that is heard of its node is that the pod runs."""
+    pod = on_its_node(staging, name)
+    container = pod["spec"]["containers"][0]
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}},
+            }
+        ],
+    }
+    staging.space.api.merge(staging.space.path("v1", "pods", pod["metadata"]["name"]) + "/status", {"status": status})
+    staging.living.discard("lost")
+
+
+def make_room_for_another(staging: Staging, name: str) -> None:
+    """A pod of higher priority wants the whole node."""
+    on_its_node(staging, name)
+    container = {
+        "name": "c",
+        "image": "localhost/pause:1",
+        "securityContext": RESTRICTED,
+        "resources": {"requests": {"cpu": "25m"}},
+    }
+    spec = {
+        "priorityClassName": f"{staging.tag}-high",
+        "nodeSelector": {"stage": f"{staging.tag}-full"},
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "terminationGracePeriodSeconds": 1,
+    }
+    staging.space.api.create(staging.space.path("v1", "pods"), {"metadata": {"name": "important"}, "spec": spec})
+
+
+def outdo(staging: Staging, name: str) -> None:
+    """Another job of higher priority wants the whole quota, once this one has it."""
+
+    def is_admitted() -> bool:
+        return not roots.is_to_be_suspended(staging.backend.job(name).job)
+
+    until(f"quota for {name}", is_admitted, seconds=30)
+    words = ("--engine", "job", "--queue", "unfair", "--priority", f"{staging.tag}-high", *NOWHERE, "--cpu", "20m")
+    small = ("--nnodes", "1", "--nproc", "1", "--memory", "64Mi", "--shm", "32Mi", "--image", staging.space.image)
+    staging.space.ddp("submit", "--name", "outdoer", *words, *small, *IDLE).ok()
+
+
+def gone_from_the_cluster(staging: Staging, name: str) -> None:
+    """Its workers' pods are taken away after somebody has asked once."""
+    until("its failure", lambda: "Failed" in roots.conditions(staging.backend.job(name).job), seconds=90)
+    staging.space.ddp("status", name).ok()
+    for pod in workers(staging.backend.job(name).pods):
+        path = staging.space.path("v1", "pods", pod["metadata"]["name"])
+        with contextlib.suppress(DdpError):
+            staging.space.api.delete(path, uid=pod["metadata"]["uid"])
+    until("its pods gone", lambda: not workers(staging.backend.job(name).pods), seconds=60)
+
+
+NOWHERE: Final = ("--node-selector", "stage=nowhere")
+"""Pods that are admitted and never run."""
+
+RAISE: Final = "raise ValueError('the 7th layer has no name')\n"
+HANG: Final = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for _ in range(60):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+if dist.get_rank() == 1:
+    time.sleep(3600)
+dist.all_reduce(torch.ones(1))
+"""
+CUDA_OOM: Final = """
+class OutOfMemoryError(RuntimeError):
+    pass
+OutOfMemoryError.__module__ = "torch"
+raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB")
+"""
