@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from kubectl_ddp.doctor.model import Look, Verdict
-from kubectl_ddp.rights.model import OWN, Need, Right
+from kubectl_ddp.rights.model import OWN, Need, Right, in_words
 from kubectl_ddp.rights.table import SECTIONS, needs
 
 MOST_TOLD: Final = 3
@@ -23,7 +23,7 @@ def judge(missing: Collection[Right] | None, namespace: str) -> Iterator[Look]:
         lacks = [(need, right) for need, right in needs(commands=commands) if right in missing]
         what = f"rights: {section}"
         if lacks:
-            named = ", ".join(dict.fromkeys(str(right) for _, right in lacks))
+            named = in_words(right for _, right in lacks)
             yield Look(what, _verdict(lacks), f"missing: {named}", _fix(lacks, commands))
         else:
             yield Look(what, Verdict.OK, f"{', '.join(commands)}: all granted in namespace '{namespace}'")
@@ -39,6 +39,8 @@ def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
     failing = {each for need, _ in lacks if need.is_required for each in need.commands}
     broad = any(need.is_broad for need, _ in lacks)
     less = list(dict.fromkeys(need.without for need, _ in lacks if need.without))
+    if _verdict(lacks) is Verdict.FAIL:
+        less = []  # nobody asks how much shorter an answer is that does not come
     more = f" and {len(less) - MOST_TOLD} more" if len(less) > MOST_TOLD else ""
     told = [
         f"{', '.join(each for each in commands if each in failing)} cannot work" if failing else "",

@@ -7,7 +7,7 @@ what an earlier one of the same name has granted.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kubectl_ddp.backend import Object
@@ -15,6 +15,8 @@ from kubectl_ddp.rights.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rights.table import Kind, needs
 
 NAME: Final = "kubectl-ddp"
+OUTSIDE: Final = "kubectl-ddp-outside"
+"""Of the Role in a namespace that holds what all jobs read there; jobs of its own have the other."""
 GROUP: Final = "rbac.authorization.k8s.io"
 
 
@@ -39,27 +41,30 @@ def roles(rights: Iterable[Right], *, namespace: str, user: str) -> list[Object]
         by_place.setdefault(right.where, []).append(right)
     found: list[Object] = []
     for place, mine in by_place.items():
-        found += _granted("" if place == EVERYWHERE else namespace if place == OWN else place, mine, user)
+        about = {
+            OWN: {"name": NAME, "namespace": namespace},
+            EVERYWHERE: {"name": NAME},
+        }.get(place, {"name": OUTSIDE, "namespace": place})
+        found += _granted(about, mine, user)
     return found
 
 
-def _granted(namespace: str, rights: Sequence[Right], user: str) -> list[Object]:
-    kind = "Role" if namespace else "ClusterRole"
-    at = {"namespace": namespace} if namespace else {}
+def _granted(about: Mapping[str, str], rights: Sequence[Right], user: str) -> list[Object]:
+    kind = "Role" if "namespace" in about else "ClusterRole"
     who = user or "YOU"
-    binding = f"{NAME}:{who}".replace("/", "-").replace("%", "-")  # else it would take another person's away
+    name = f"{about['name']}:{who}".replace("/", "-").replace("%", "-")  # else it would take another person's away
     return [
         {
             "apiVersion": f"{GROUP}/v1",
             "kind": kind,
-            "metadata": {"name": NAME, **at},
+            "metadata": {**about},
             "rules": rules(rights),
         },
         {
             "apiVersion": f"{GROUP}/v1",
             "kind": f"{kind}Binding",
-            "metadata": {"name": binding, **at},
-            "roleRef": {"apiGroup": GROUP, "kind": kind, "name": NAME},
+            "metadata": {**about, "name": name},
+            "roleRef": {"apiGroup": GROUP, "kind": kind, "name": about["name"]},
             "subjects": [subject(who)],
         },
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -48,15 +48,36 @@ class Right:
         >>> str(Right.of("list", "pods", EVERYWHERE)), str(Right.of("create", "jobs.batch"))
         ('list pods in all namespaces', 'create jobs.batch')
         """
-        plural, slash, subresource = self.resource.partition("/")
-        named = f"{plural}{f'.{self.group}' if self.group else ''}{slash}{subresource}"
-        return f"{self.verb} {named}{self._place}"
+        return f"{self.verb} {self.what}{self.place}"
 
     @property
-    def _place(self) -> str:
+    def what(self) -> str:
+        """The resource as kubectl writes it."""
+        plural, slash, subresource = self.resource.partition("/")
+        return f"{plural}{f'.{self.group}' if self.group else ''}{slash}{subresource}"
+
+    @property
+    def place(self) -> str:
+        """Words that say where, with a space in front; empty where that goes without saying."""
         if self.where == OWN or self.kind in OF_NO_NAMESPACE:
             return ""
         return " in all namespaces" if self.where == EVERYWHERE else f" in namespace '{self.where}'"
+
+
+def in_words(rights: Iterable[Right]) -> str:
+    """Many rights in short: those with the same verbs share them.
+
+    >>> in_words([Right.of(verb, kind) for kind in ("pods", "events") for verb in ("list", "get")])
+    'get and list pods, events'
+    """
+    verbs: dict[tuple[str, str], set[str]] = {}
+    for right in rights:
+        verbs.setdefault((right.what, right.place), set()).add(right.verb)
+    shared: dict[tuple[str, str], list[str]] = {}
+    for (what, place), each in verbs.items():
+        *first, last = sorted(each)
+        shared.setdefault((f"{', '.join(first)} and {last}" if first else last, place), []).append(what)
+    return "; ".join(f"{each} {', '.join(resources)}{place}" for (each, place), resources in shared.items())
 
 
 OF_NO_NAMESPACE: Final = frozenset(

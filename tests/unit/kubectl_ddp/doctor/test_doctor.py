@@ -98,7 +98,7 @@ def of_rights(*missing: Right) -> dict[str, Look]:
 def test_rights_that_are_missing_are_all_named_at_once_with_what_fails() -> None:
     found = of_rights(Right.of("create", "pytorchjobs.kubeflow.org"), Right.of("create", "services"))["rights: run"]
     assert found.verdict == Verdict.FAIL
-    assert found.found == "missing: create pytorchjobs.kubeflow.org, create services"
+    assert found.found == "missing: create pytorchjobs.kubeflow.org, services"
     assert found.fix == "Submit, preflight, clone cannot work."
 
 

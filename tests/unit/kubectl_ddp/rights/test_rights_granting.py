@@ -52,6 +52,11 @@ def test_each_place_where_something_is_missing_has_a_role_of_its_own() -> None:
     assert to_ask_for([], KINDS, namespace="team", user="ada") == []
 
 
+def test_what_all_jobs_read_in_a_namespace_does_not_take_the_place_of_the_role_for_jobs_there() -> None:
+    made = to_ask_for([MISSING, SLICES], KINDS, namespace="default", user="ada")
+    assert len({(each["kind"], each["metadata"]["name"]) for each in made}) == len(made) == 4
+
+
 def test_what_the_cluster_does_not_serve_is_not_asked_for() -> None:
     [role, _] = to_ask_for([MISSING], {("batch", "jobs"), ("", "pods")}, namespace="team", user="ada")
     assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {"", "batch"}
