@@ -7,6 +7,7 @@ from typing import Final
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Queued
+from kubectl_ddp.conditions import holds
 
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """Label by which Kueue knows what it decides about."""
@@ -55,22 +56,27 @@ def told(summary: Object) -> dict[str, int]:
 
 
 def reckoned(workloads: Sequence[Object], queue: str) -> dict[str, int]:
-    """The same for one LocalQueue without that API, in the order in which Kueue takes them: priority, then age."""
-    waiting = [
-        each
-        for each in workloads
-        if each["spec"].get("queueName") == queue and each["spec"].get("active", True) and not _is_settled(each)
-    ]
-    waiting.sort(key=lambda each: (-int(each["spec"].get("priority") or 0), each["metadata"]["creationTimestamp"]))
+    """The same for one LocalQueue without that API."""
+    waiting = in_line(each for each in workloads if each["spec"].get("queueName") == queue)
     return {uid: number for number, each in enumerate(waiting, 1) if (uid := owner_of(each))}
 
 
-def _is_settled(workload: Object) -> bool:
-    conditions = (workload.get("status") or {}).get("conditions") or ()
-    return any(each["type"] in {"QuotaReserved", "Finished"} and each["status"] == "True" for each in conditions)
+def in_line(workloads: Iterable[Object]) -> list[Object]:
+    """Those of some Workloads that wait, in the order in which Kueue takes them: by priority, then by age."""
+    return sorted((each for each in workloads if is_waiting(each)), key=_order)
+
+
+def is_waiting(workload: Object) -> bool:
+    """Whether it is considered and has no quota yet."""
+    is_settled = holds(workload, "QuotaReserved") or holds(workload, "Finished")
+    return bool(workload["spec"].get("active", True)) and not is_settled
+
+
+def _order(workload: Object) -> tuple[int, str]:
+    return -int(workload["spec"].get("priority") or 0), str(workload["metadata"].get("creationTimestamp", ""))
 
 
 def owner_of(workload: Object) -> str:
-    """Uid of the job that a Workload stands for."""
+    """Uid of the job that a Workload stands for; empty where it does not say."""
     owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
     return str(owners[0].get("uid", ""))

@@ -9,6 +9,7 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.checks.amounts import amounts, requests_of, shown, times
 from kubectl_ddp.checks.gang import starts_whole
 from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.spec.queues import is_kueues
 
@@ -173,13 +174,15 @@ def _cluster_queue(local: Object, queues: Sequence[Object]) -> Object | None:
 
 
 def inactive(queue: Object) -> str:
-    for condition in (queue.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "Active" and condition["status"] == "False":
-            return str(condition.get("message") or condition.get("reason") or "it is not active").rstrip(".")
-    return ""
+    """Why a LocalQueue or a ClusterQueue takes no jobs; empty when it does."""
+    active = condition_of(queue, "Active")
+    if active.get("status") != "False":
+        return ""
+    return str(active.get("message") or active.get("reason") or "it is not active").rstrip(".")
 
 
 def groups_of(cluster: Object) -> Sequence[Mapping[str, Any]]:
+    """Its resource groups, each with flavors and their quotas."""
     return (cluster.get("spec") or {}).get("resourceGroups") or ()
 
 

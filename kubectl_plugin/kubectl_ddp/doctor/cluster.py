@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
+from kubectl_ddp.conditions import holds
 from kubectl_ddp.doctor.model import Look, Verdict
 from kubectl_ddp.doctor.rights import judge as judge_rights
 from kubectl_ddp.operators import KUEUE, OPERATORS, Operator
@@ -117,16 +118,11 @@ def _operator(facts: ClusterFacts, who: Operator) -> tuple[Verdict, str, str]:
             f"{who.name} does not run",
             f"Start it, or use another --engine; its pods have {who.selector}.",
         )
-    ready = [pod for pod in pods if _is_ready(pod)]
+    ready = [pod for pod in pods if holds(pod, "Ready")]
     if not ready:
         place = f"-n {pods[0]['metadata']['namespace']} -l {who.selector}"
         return Verdict.FAIL, f"{who.name} is not ready", f"'kubectl describe pods {place}' says why."
     return Verdict.OK, f"{who.name} runs ({len(ready)} ready)", ""
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def _queue(facts: ClusterFacts) -> Look:

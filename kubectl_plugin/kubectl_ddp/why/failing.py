@@ -8,12 +8,13 @@ from typing import Any, Final
 from ddp_trainer.contract import FailureReason
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
+from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.errors import InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError, how_it_crashed, how_it_ended, kept
 from kubectl_ddp.program import program, there
 from kubectl_ddp.state import State
 from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.facts import Facts, condition_of, line_of, names_of, said, subject
+from kubectl_ddp.why.facts import Facts, line_of, names_of, said, subject
 from kubectl_ddp.why.model import Cause, Finding
 
 _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})

@@ -8,6 +8,7 @@ from typing import Final
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
+from kubectl_ddp.conditions import holds
 from kubectl_ddp.operators import OPERATORS
 from kubectl_ddp.program import program, there
 from kubectl_ddp.queued import KUEUE_QUEUE
@@ -77,14 +78,9 @@ def _is_held(job: Object) -> bool:
 def _sick(facts: Facts) -> list[str]:
     """What is wrong with the operator's pods; nothing while one of them is ready."""
     pods = facts.around.of(Around.OPERATOR)
-    if any(_is_ready(pod) for pod in pods):
+    if any(holds(pod, "Ready") for pod in pods):
         return []
     return [state_of(pod) for pod in pods]
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def state_of(pod: Object) -> str:

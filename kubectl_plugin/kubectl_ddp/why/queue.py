@@ -1,7 +1,4 @@
-"""Kueue: whether a job waits for quota, who is ahead of it, who holds what it waits for, and whether it was sent back.
-
-Conditions are looked for by type: their order in the list means nothing.
-"""
+"""Kueue: whether a job waits for quota, who is ahead of it, who holds the quota, and whether it was sent back."""
 
 from __future__ import annotations
 
@@ -9,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kubectl_ddp.backend import Object
+from kubectl_ddp.checks.kueue import inactive
+from kubectl_ddp.conditions import condition_of, holds
 from kubectl_ddp.operators import KUEUE
 from kubectl_ddp.program import program, there
-from kubectl_ddp.queued import KUEUE_QUEUE
+from kubectl_ddp.queued import KUEUE_QUEUE, in_line, owner_of
 from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.facts import Facts, condition_of, has_label, line_of
+from kubectl_ddp.why.facts import Facts, has_label, line_of
 from kubectl_ddp.why.holding import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.model import Cause, Finding
 
@@ -32,7 +31,7 @@ def queued(facts: Facts) -> Iterator[Finding]:
     if not mine["spec"].get("active", True):
         yield _held_back(facts, mine)
         return
-    if _holds(mine, "Admitted"):
+    if holds(mine, "Admitted"):
         return
     yield _waits(facts, mine, queue)
 
@@ -67,23 +66,14 @@ def preempted_by_queue(facts: Facts) -> Iterator[Finding]:
         evidence=(f"Workload {mine['metadata']['name']}: {text}",),
         help="It begins again by itself when there is room, from its last checkpoint; "
         "a higher --queue-priority or --priority waits less.",
-        is_aside=_holds(mine, "Admitted"),
+        is_aside=holds(mine, "Admitted"),
     )
 
 
 def workload_of(facts: Facts) -> Object | None:
     """The Workload that Kueue made of the job."""
     uid = facts.job["metadata"].get("uid")
-    return next((each for each in facts.around.of(Around.WORKLOADS) if _owner(each) == uid), None)
-
-
-def _owner(workload: Object) -> str:
-    owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
-    return str(owners[0].get("uid", ""))
-
-
-def _holds(item: Object, kind: str) -> bool:
-    return condition_of(item, kind).get("status") == "True"
+    return next((each for each in facts.around.of(Around.WORKLOADS) if owner_of(each) == uid), None)
 
 
 def _not_taken(facts: Facts, queue: str) -> Iterator[Finding]:
@@ -99,7 +89,7 @@ def _not_taken(facts: Facts, queue: str) -> Iterator[Finding]:
     if facts.age < PATIENCE_SECONDS:
         return
     controllers = facts.around.of(Around.QUEUE_CONTROLLER)
-    evidence = [state_of(pod) for pod in controllers if not _holds(pod, "Ready")]
+    evidence = [state_of(pod) for pod in controllers if not holds(pod, "Ready")]
     if facts.around.saw(Around.QUEUE_CONTROLLER) and not controllers:
         evidence = [f"no pod has the label {KUEUE.selector}"]
     yield Finding(
@@ -123,7 +113,13 @@ def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
             help="'kubectl get localqueues' names those that are there; submit it again with one of them as --queue.",
         )
     cluster_queue = str(local["spec"]["clusterQueue"]) if local else ""
-    ahead, holders = ahead_of(facts, mine, cluster_queue), _holders(facts, cluster_queue)
+    if why := _stopped(facts, local, cluster_queue):
+        return Finding(
+            cause=Cause.QUEUED,
+            sentence=f"It waits in the queue '{queue}', which lets no job go just now: {why}.",
+            evidence=tuple(evidence),
+            help=f"Ask who runs Kueue; 'kubectl describe localqueue {queue}' and its ClusterQueue say more.",
+        )
     if "maximum capacity" in text or "exceeds the nominal" in text:
         return Finding(
             cause=Cause.QUEUED,
@@ -131,53 +127,56 @@ def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
             evidence=tuple(evidence),
             help="Make it smaller with --nnodes or --gpus, or ask for a larger quota.",
         )
+    ahead = ahead_of(facts, mine, cluster_queue)
+    count = _count_ahead(facts, ahead)
     evidence += [f"ahead of it: {_about(each)}" for each in ahead[:_MOST]]
-    evidence += [f"holds quota: {_about(each)}" for each in holders[:_MOST]]
-    evidence += _inactive(facts, cluster_queue)
-    place = f", {len(ahead)} ahead of it" if ahead else ""
+    evidence += [f"ahead of it: {count - len(ahead)} that may not be seen"] if ahead and count > len(ahead) else []
+    evidence += [f"holds quota: {_about(each)}" for each in _holders(facts, cluster_queue)[:_MOST]]
     return Finding(
         cause=Cause.QUEUED,
-        sentence=f"It waits for quota in the queue '{queue}'{place}.",
+        sentence=f"It waits for quota in the queue '{queue}'{f', {count} ahead of it' if count else ''}.",
         evidence=tuple(evidence),
         help=f"It begins when those that hold the quota end; '{program()} list -A{there()}' shows them.",
     )
 
 
 def ahead_of(facts: Facts, mine: Object, cluster_queue: str) -> list[Object]:
-    """Workloads that wait for the same quota and come first: by priority, then by age."""
-    waiting = [
-        each
-        for each in _in_queue(facts, cluster_queue)
-        if each is not mine and not _holds(each, "QuotaReserved") and not _holds(each, "Finished")
-    ]
-    return sorted((each for each in waiting if _order(each) < _order(mine)), key=_order)
+    """Workloads that wait for the same quota and come first."""
+    line = in_line(_in_queue(facts, cluster_queue))
+    return next((line[:place] for place, each in enumerate(line) if each is mine), [])
+
+
+def _count_ahead(facts: Facts, seen: Sequence[Object]) -> int:
+    """Kueue's own word, where it gives one; of other namespaces we may see less."""
+    told = facts.snapshot.queued
+    return told.position - 1 if told is not None and told.position is not None else len(seen)
+
+
+def _stopped(facts: Facts, local: Object | None, cluster_queue: str) -> str:
+    """Why the queue, or the one that it leads to, takes no jobs."""
+    named = (local, _named(facts.around.of(Around.CLUSTER_QUEUES), cluster_queue))
+    return next((why for queue in named if queue is not None and (why := inactive(queue))), "")
 
 
 def _holders(facts: Facts, cluster_queue: str) -> list[Object]:
     return [
         each
         for each in facts.around.of(Around.WORKLOADS)
-        if _holds(each, "QuotaReserved")
-        and not _holds(each, "Finished")
+        if holds(each, "QuotaReserved")
+        and not holds(each, "Finished")
         and ((each.get("status") or {}).get("admission") or {}).get("clusterQueue") == cluster_queue
     ]
 
 
 def _in_queue(facts: Facts, cluster_queue: str) -> list[Object]:
     queues = {
-        (each["metadata"]["namespace"], each["metadata"]["name"])
+        (_space(each), each["metadata"]["name"])
         for each in facts.around.of(Around.LOCAL_QUEUES)
         if each["spec"].get("clusterQueue") == cluster_queue
     }
     return [
-        each
-        for each in facts.around.of(Around.WORKLOADS)
-        if (each["metadata"]["namespace"], each["spec"].get("queueName")) in queues
+        each for each in facts.around.of(Around.WORKLOADS) if (_space(each), each["spec"].get("queueName")) in queues
     ]
-
-
-def _order(workload: Object) -> tuple[int, str]:
-    return -int(workload["spec"].get("priority") or 0), str(workload["metadata"].get("creationTimestamp", ""))
 
 
 def _about(workload: Object) -> str:
@@ -186,16 +185,6 @@ def _about(workload: Object) -> str:
     pods = sum(int(each.get("count") or 0) for each in workload["spec"].get("podSets") or ())
     priority = int(workload["spec"].get("priority") or 0)
     return f"{name} in namespace {workload['metadata']['namespace']} ({pods} pods, priority {priority})"
-
-
-def _inactive(facts: Facts, cluster_queue: str) -> list[str]:
-    found = _named(facts.around.of(Around.CLUSTER_QUEUES), cluster_queue)
-    active = condition_of(found, "Active") if found else {}
-    return (
-        [f"ClusterQueue {cluster_queue} is not active: {active.get('message')}"]
-        if active.get("status") == "False"
-        else []
-    )
 
 
 def _space(item: Object) -> str:
