@@ -26,6 +26,7 @@ class ScriptedBackend:
         *,
         metrics: Sequence[Mapping[str, str]] = (),
         logs: Mapping[str, Sequence[str]] | None = None,
+        around: Mapping[Around, tuple[Object, ...]] | None = None,
         is_deleted_at_the_end: bool = False,
     ) -> None:
         """A job.
@@ -34,11 +35,13 @@ class ScriptedBackend:
             moments: what a watch shows, one after the other.
             metrics: pod → text, for each time that metrics are asked for; the last one stays.
             logs: uid of a pod → its lines, with their times.
+            around: what stands around the job.
             is_deleted_at_the_end: whether the job is gone after the last moment.
         """
         self._moments = moments
         self._metrics = list(metrics)
         self._logs = logs or {}
+        self._around = around or {}
         self._ends = is_deleted_at_the_end
         self.annotations: dict[str, str] = {}
 
@@ -104,9 +107,9 @@ class ScriptedBackend:
         return [self._moments[0]] if self._moments else []
 
     def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
-        """Nothing is scripted around the job."""
-        del job, kinds
-        return Surroundings()
+        """What is scripted of these kinds."""
+        del job
+        return Surroundings(found={kind: items for kind, items in self._around.items() if kind in kinds})
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
         """Kept in :attr:`annotations`."""

@@ -5,27 +5,31 @@ Everything is read once, through what ``why`` reads; what may not be read is nam
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import platform
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Final
 
+from kubectl_ddp.attribution import distinct
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.describe import header
 from kubectl_ddp.document import API_VERSION, job_document
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import stores, workers
 from kubectl_ddp.keeping import keep_first_error
+from kubectl_ddp.parallel import AT_ONCE, each
 from kubectl_ddp.present import Style, rank_table
 from kubectl_ddp.redaction import redact, redact_text
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.version import version
 from kubectl_ddp.why.chain import findings
-from kubectl_ddp.why.facts import Facts, identity
+from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.gather import gather
 from kubectl_ddp.why.tell import document, text
 
@@ -64,7 +68,7 @@ def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time
     yield File("objects/job.json", _json(facts.job))
     for pod in facts.snapshot.pods:
         yield File(f"objects/pods/{pod['metadata']['name']}.json", _json(pod))
-    yield File("events.json", _json(_events(facts)))
+    yield File("events.json", _json(distinct([*facts.own_events(), *facts.events_of_claims()])))
     for kind in sorted(KINDS - {Around.EVENTS}):
         if facts.around.of(kind):
             yield File(f"around/{kind.replace(' ', '-')}.json", _json([_short(each) for each in facts.around.of(kind)]))
@@ -122,16 +126,6 @@ def _kubelet(node: Object) -> str:
     return " ".join(str(info.get(key, "")) for key in ("kubeletVersion", "containerRuntimeVersion", "kernelVersion"))
 
 
-def _events(facts: Facts) -> Sequence[Object]:
-    """Those of the namespace whose object's name begins with the job's; others are other people's."""
-    all_of_them = {identity(event): event for event in (*facts.snapshot.events, *facts.around.of(Around.EVENTS))}
-    return [
-        event
-        for event in all_of_them.values()
-        if str((event.get("involvedObject") or {}).get("name", facts.name)).startswith(facts.name)
-    ]
-
-
 def _short(item: Object) -> Object:
     """What is worth knowing of an object that is not the job's: its status, not what its owner wrote into it."""
     about = {
@@ -152,16 +146,22 @@ _WORTH_KNOWING: Final = (
 
 
 def _told_by_pods(backend: Backend, facts: Facts) -> Iterator[File]:
-    """Lines and metrics of each pod, as far as it answers."""
-    for pod in (*workers(facts.snapshot.pods), *stores(facts.snapshot.pods)):
-        name = pod["metadata"]["name"]
-        try:
-            lines = list(backend.logs(pod, tail=LOG_LINES, timestamps=True))
-        except DdpError as error:
-            lines = [f"(no lines: {error.message})"]
-        yield File(f"logs/{name}.log", redact_text("\n".join(lines))[-LOG_BYTES:] + "\n")
-        if name in facts.samples:
-            try:
-                yield File(f"metrics/{name}.prom", redact_text(backend.metrics(pod)))
-            except DdpError:  # it has ended since
-                continue
+    """Lines and metrics of each pod, as far as it answers; of several pods at the same time."""
+    pods = [*workers(facts.snapshot.pods), *stores(facts.snapshot.pods)]
+    ask = partial(_told_by, backend, facts)
+    for start in range(0, len(pods), AT_ONCE):  # by turns, so that no more of them is held than was asked for at once
+        for files_ in each(ask, pods[start : start + AT_ONCE]):
+            yield from files_
+
+
+def _told_by(backend: Backend, facts: Facts, pod: Object) -> list[File]:
+    name = pod["metadata"]["name"]
+    try:
+        lines = list(backend.logs(pod, tail=LOG_LINES, timestamps=True))
+    except DdpError as error:
+        lines = [f"(no lines: {error.message})"]
+    found = [File(f"logs/{name}.log", redact_text("\n".join(lines))[-LOG_BYTES:] + "\n")]
+    if name in facts.samples:
+        with contextlib.suppress(DdpError):  # it has ended since
+            found.append(File(f"metrics/{name}.prom", redact_text(backend.metrics(pod))))
+    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubectl_ddp.capacity.model import type_of
 from kubectl_ddp.checks.amounts import Amounts, taken
 from kubectl_ddp.checks.machines import Machine, Occupant, used
+from kubectl_ddp.checks.predicates import written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +37,7 @@ def rooms(machines: Sequence[Machine], occupants: Sequence[Occupant] | None) -> 
             whole=machine.whole,
             free=None if occupants is None else taken(machine.whole, taken_of.get(machine.name, {})),
             closed=machine.closed,
-            taints=tuple(_text(taint) for taint in machine.taints),
+            taints=tuple(written(taint) for taint in machine.taints),
         )
         for machine in machines
     ]
-
-
-def _text(taint: Mapping[str, str]) -> str:
-    value = f"={taint['value']}" if taint.get("value") else ""
-    return f"{taint['key']}{value}:{taint['effect']}"

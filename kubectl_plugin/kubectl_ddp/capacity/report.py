@@ -9,7 +9,7 @@ from typing import Any, Final
 from kubectl_ddp.capacity.gangs import largest
 from kubectl_ddp.capacity.machines import Room
 from kubectl_ddp.capacity.model import GPU, Gang, Queue
-from kubectl_ddp.checks.amounts import shown
+from kubectl_ddp.checks.amounts import number
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.present import NOTHING, Cell, Table
 
@@ -68,12 +68,8 @@ def _of(room: Room, name: str) -> str:
     whole = room.whole.get(name, 0)
     if not whole:
         return NOTHING
-    free = NOTHING if room.free is None else _bare(name, max(0, room.free.get(name, 0)))
-    return f"{free} of {_bare(name, whole)}"
-
-
-def _bare(name: str, amount: int) -> str:
-    return shown(name, amount).partition(" ")[0]
+    free = NOTHING if room.free is None else number(name, max(0, room.free.get(name, 0)))
+    return f"{free} of {number(name, whole)}"
 
 
 def _kinds(capacity: Capacity) -> list[Sequence[Cell]]:
@@ -83,9 +79,9 @@ def _kinds(capacity: Capacity) -> list[Sequence[Cell]]:
         mine = [room for room in rooms if room.gpu_type == kind]
         whole = sum(room.whole[GPU] for room in mine)
         frees = [room.free for room in mine if room.free is not None and not room.closed]
-        free = NOTHING if any(room.free is None for room in mine) else _bare(GPU, sum(_free(each) for each in frees))
+        free = NOTHING if any(room.free is None for room in mine) else number(GPU, sum(_free(each) for each in frees))
         fits = ", ".join(map(_short, best(capacity.gangs or (), kind))) or NOTHING
-        rows.append([Cell(kind or NOTHING), Cell(str(len(mine))), Cell(f"{free} of {_bare(GPU, whole)}"), Cell(fits)])
+        rows.append([Cell(kind or NOTHING), Cell(str(len(mine))), Cell(f"{free} of {number(GPU, whole)}"), Cell(fits)])
     return rows
 
 
@@ -112,8 +108,8 @@ def _queue(queue: Queue) -> Iterator[Sequence[Cell]]:
     if not queue.shares:
         yield [*names, *[Cell(NOTHING)] * 4, *ends]
     for share in queue.shares or ():
-        used = f"{_bare(share.resource, share.used)} of {_bare(share.resource, share.quota)}"
-        borrowable = _bare(share.resource, share.borrowable) if share.borrowable else NOTHING
+        used = f"{number(share.resource, share.used)} of {number(share.resource, share.quota)}"
+        borrowable = number(share.resource, share.borrowable) if share.borrowable else NOTHING
         yield [*names, Cell(share.flavor), Cell(share.resource), Cell(used), Cell(borrowable), *ends]
 
 

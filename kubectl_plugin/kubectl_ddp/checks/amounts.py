@@ -97,10 +97,15 @@ def shown(resource: str, amount: int) -> str:
     >>> shown("cpu", 1500), shown("memory", 3 * 2**30 * 1000), shown("nvidia.com/gpu", 8000)
     ('1.5 cpu', '3Gi memory', '8 nvidia.com/gpu')
     """
-    return f"{_number(resource, amount)} {resource}"
+    return f"{number(resource, amount)} {resource}"
 
 
-def _number(resource: str, amount: int) -> str:
+def number(resource: str, amount: int) -> str:
+    """The same without its name.
+
+    >>> number("cpu", 250), number("memory", 2 * 2**30 * 1000)
+    ('0.25', '2Gi')
+    """
     whole = amount / 1000
     if "memory" in resource or "storage" in resource or "hugepages" in resource:
         for suffix in ("Ti", "Gi", "Mi", "Ki"):

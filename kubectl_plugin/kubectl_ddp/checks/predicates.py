@@ -1,32 +1,31 @@
 """Why a pod cannot be on a machine: the scheduler's filters, one function each.
 
-Each returns what is against it, as words that go on after the machine's name; empty when nothing is.
+Each yields what is against it, as words that go on after the machine's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.checks.amounts import shown
+from kubectl_ddp.checks.amounts import Amounts, number, shown
 from kubectl_ddp.checks.footprint import Footprint
 from kubectl_ddp.checks.machines import Machine
 
 
-def _has_the_labels(pod: Footprint, machine: Machine) -> str:
+def has_the_labels(pod: Footprint, machine: Machine) -> Iterator[str]:
     for key, value in pod.selector.items():
-        if machine.labels.get(key) != value:
-            has = f"is {machine.labels[key]}" if key in machine.labels else "is not set"
-            return f"the label {key} {has}, not {value}" if key in machine.labels else f"the label {key} {has}"
-    return ""
+        if key not in machine.labels:
+            yield f"the label {key}={value} is not set"
+        elif machine.labels[key] != value:
+            yield f"the label {key} is {machine.labels[key]}, not {value}"
 
 
-def _is_one_of_the_named(pod: Footprint, machine: Machine) -> str:
+def is_one_of_the_named(pod: Footprint, machine: Machine) -> Iterator[str]:
     """Required node affinity: one of the terms holds, and all of its expressions."""
-    if not pod.affinity or any(_term_holds(term, machine) for term in pod.affinity):
-        return ""
-    wanted = sorted({each["key"] for term in pod.affinity for each in _expressions(term)})
-    return f"it does not match the affinity by {', '.join(wanted)}"
+    if pod.affinity and not any(_term_holds(term, machine) for term in pod.affinity):
+        wanted = sorted({each["key"] for term in pod.affinity for each in _expressions(term)})
+        yield f"it does not match the affinity by {', '.join(wanted)}"
 
 
 def _expressions(term: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -52,12 +51,20 @@ def _holds(expression: Mapping[str, Any], value: str | None) -> bool:
     return holds[expression["operator"]]()
 
 
-def _is_tolerated(pod: Footprint, machine: Machine) -> str:
+def is_tolerated(pod: Footprint, machine: Machine) -> Iterator[str]:
     for taint in machine.taints:
         if not any(_tolerates(toleration, taint) for toleration in pod.tolerations):
-            value = f"={taint['value']}" if taint.get("value") else ""
-            return f"the taint {taint['key']}{value}:{taint['effect']} is not tolerated"
-    return ""
+            yield f"the taint {written(taint)} is not tolerated"
+
+
+def written(taint: Mapping[str, str]) -> str:
+    """A taint as kubectl writes it.
+
+    >>> written({"key": "gpu", "value": "big", "effect": "NoSchedule"})
+    'gpu=big:NoSchedule'
+    """
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint['key']}{value}:{taint['effect']}"
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
@@ -68,22 +75,27 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
     return toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
 
 
-def _is_large_enough(pod: Footprint, machine: Machine) -> str:
+def is_large_enough(pod: Footprint, machine: Machine) -> Iterator[str]:
     for name, amount in pod.wants.items():
         if amount > machine.whole.get(name, 0):
             has = shown(name, machine.whole[name]) if machine.whole.get(name) else f"no {name}"
-            return f"it has {has} of {shown(name, amount).partition(' ')[0]}"
-    return ""
+            yield f"it has {has} of {number(name, amount)}"
 
 
-FILTERS: Final[Sequence[Callable[[Footprint, Machine], str]]] = (
-    _has_the_labels,
-    _is_one_of_the_named,
-    _is_tolerated,
-    _is_large_enough,
-)
+def has_room(pod: Footprint, machine: Machine, taken_: Amounts) -> Iterator[str]:
+    """What is not free of that which the pod asks for."""
+    for name, amount in pod.wants.items():
+        whole = machine.whole.get(name, 0)
+        free = max(0, whole - taken_.get(name, 0))
+        if amount > free:
+            yield f"{name}: asks {number(name, amount)}, has {number(name, free)} free of {number(name, whole)}"
+
+
+Filter = Callable[[Footprint, Machine], Iterator[str]]
+
+FILTERS: Final[Sequence[Filter]] = (has_the_labels, is_one_of_the_named, is_tolerated, is_large_enough)
 
 
 def against(pod: Footprint, machine: Machine) -> str:
     """The first thing that keeps a pod off an empty machine; empty where it could run."""
-    return next((why for filter_ in FILTERS if (why := filter_(pod, machine))), "")
+    return next((why for filter_ in FILTERS for why in filter_(pod, machine)), "")

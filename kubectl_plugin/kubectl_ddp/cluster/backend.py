@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 from ddp_trainer.contract import Label
 from kubectl_ddp import roots
 from kubectl_ddp.access import Access
+from kubectl_ddp.aside import Aside
 from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.aside import Aside
 from kubectl_ddp.cluster.belongings import code_of, events_of, recent_events
 from kubectl_ddp.cluster.connection import Connection, connection_to
 from kubectl_ddp.cluster.jobs import Jobs, kind_of
 from kubectl_ddp.cluster.kubectl import Kubectl
-from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.pod_metrics import metrics
 from kubectl_ddp.cluster.podlogs import PodLogs
 from kubectl_ddp.cluster.resources import Discovery, collection, pod_path
@@ -30,6 +29,7 @@ from kubectl_ddp.cluster.slim import slim_pod, without_managers
 from kubectl_ddp.cluster.snapshots import of_all, of_one
 from kubectl_ddp.cluster.standing import set_active, standing
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound
+from kubectl_ddp.parallel import together
 from kubectl_ddp.queued import KUEUE_QUEUE
 
 if TYPE_CHECKING:

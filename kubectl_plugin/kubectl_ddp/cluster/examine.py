@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kubectl_ddp import roots
+from kubectl_ddp.aside import Aside
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster import granted
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.aside import Aside
 from kubectl_ddp.cluster.resources import Discovery
 from kubectl_ddp.cluster.slim import without_managers
+from kubectl_ddp.conditions import holds
 from kubectl_ddp.doctor.cluster import ClusterFacts
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.operators import KUEUE, OPERATORS
@@ -102,12 +103,7 @@ def _names(items: Sequence[Object] | None) -> list[str] | None:
 
 
 def _ready(nodes: Sequence[Object] | None) -> int | None:
-    return None if nodes is None else sum(_is_ready(node) for node in nodes)
-
-
-def _is_ready(node: Object) -> bool:
-    conditions: Sequence[dict[str, Any]] = (node.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return None if nodes is None else sum(holds(node, "Ready") for node in nodes)
 
 
 def _gpus(nodes: Sequence[Object] | None) -> int | None:

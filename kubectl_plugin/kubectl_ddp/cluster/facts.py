@@ -21,11 +21,11 @@ from kubectl_ddp.checks.model import Facts, Subject, Unread
 from kubectl_ddp.checks.needs import pull_secrets
 from kubectl_ddp.cluster import granted
 from kubectl_ddp.cluster.api import PAGE, Api
-from kubectl_ddp.cluster.parallel import each, together
 from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
 from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, UsageError
+from kubectl_ddp.parallel import each, together
 from kubectl_ddp.rights.model import Right
 from kubectl_ddp.spec.queues import is_kueues
 

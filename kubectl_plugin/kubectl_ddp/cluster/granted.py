@@ -12,9 +12,9 @@ from typing import Any, Final
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.parallel import each
 from kubectl_ddp.cluster.resources import Discovery
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.parallel import each
 from kubectl_ddp.rights import granting
 from kubectl_ddp.rights.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rights.table import KINDS, to_submit

@@ -8,11 +8,11 @@ from ddp_trainer.contract import Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.parallel import each
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
 from kubectl_ddp.cluster.slim import without_managers
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, UsageError
+from kubectl_ddp.parallel import each
 from kubectl_ddp.program import program, there
 
 KINDS = tuple(roots.ROOTS.values())

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kubectl_ddp.aside import Aside
 from kubectl_ddp.backend import Object
-from kubectl_ddp.cluster.aside import Aside
 from kubectl_ddp.cluster.managers import without_records
 
 Fetch = Callable[[str], bytes]

@@ -7,10 +7,10 @@ from typing import Final
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.parallel import each
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.parallel import each
 from kubectl_ddp.queued import Place, queues_of, reckoned, told
 
 VISIBILITY: Final = ("visibility.kueue.x-k8s.io/v1beta2", "visibility.kueue.x-k8s.io/v1beta1")

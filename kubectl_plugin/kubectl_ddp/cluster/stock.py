@@ -5,8 +5,8 @@ from __future__ import annotations
 from kubectl_ddp.capacity.model import Stock
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.facts import ALIVE, KUEUE, Question, of_a_machine, softly
-from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.resources import Discovery, collection
+from kubectl_ddp.parallel import together
 
 
 def read(api: Api, discovery: Discovery, namespace: str) -> Stock:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ddp_trainer.contract import Label
 from kubectl_ddp import evidence, roots
+from kubectl_ddp.attribution import Attribution, distinct, moment_of
 from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.exposition import Samples
-from kubectl_ddp.state import JobState, State, epoch
+from kubectl_ddp.state import JobState, State
 from kubectl_ddp.surroundings import Around, Surroundings
-
-_OF_JOB: Final = r"(-(worker|store|trainer|workers|node)(-\d+){0,3}|(-\d+)?)(-[a-z0-9]{5})?"
-"""How the pods and Jobs of a job go on from its name, on each engine."""
 
 RECENT_SECONDS: Final = 120.0
 """So long a job that tells no steps is watched after a trouble, before it counts as over."""
-
-_MADE: Final = frozenset({"Pod", "Job", "JobSet", "PyTorchJob", "TrainJob"})
-"""Kinds whose events are the job's where their names begin with its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,49 +126,50 @@ class Facts:
                 yield Container(pod, main)
 
     def events(self, *reasons: str) -> list[Object]:
-        """Events of this run about the job or what was made of it, with one of these reasons, oldest first."""
-        mine = [event for event in (*self.snapshot.events, *self.around.of(Around.EVENTS)) if self._is_mine(event)]
-        distinct = {identity(event): event for event in mine if event.get("reason") in reasons}
-        return sorted(distinct.values(), key=lambda event: moment_of(event) or 0.0)
+        """Events of this run about the job, its pods and Jobs, with one of these reasons, oldest first."""
+        return [
+            event
+            for event in self.own_events()
+            # What Kueue did to a Workload stands in its conditions, and is undone there.
+            if event.get("reason") in reasons and event["involvedObject"].get("kind") != "Workload"
+        ]
+
+    def own_events(self) -> list[Object]:
+        """All events of this run about the job or what was made of it, oldest first."""
+        whose = Attribution.of(self.snapshot)
+        seen = (*self.snapshot.events, *self.around.of(Around.EVENTS))
+        return distinct(event for event in seen if whose.owns(event))
+
+    def events_of_claims(self) -> list[Object]:
+        """Events about the volumes that its pods name, oldest first."""
+        names = {name for pod in self.pods for name in claims_of(pod)}
+        return distinct(
+            event
+            for event in self.around.of(Around.EVENTS)
+            if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
+            and event["involvedObject"].get("name") in names
+        )
 
     @property
     def is_heard_of(self) -> bool:
         """Whether anybody has said anything about the job itself, as its operator does when it fails to make pods."""
         kind = self.job.get("kind")
-        about = [event["involvedObject"] for event in self.around.of(Around.EVENTS) if self._is_mine(event)]
+        about = [event["involvedObject"] for event in self.own_events()]
         return any(each.get("kind") == kind and each.get("name") == self.name for each in about)
 
     def pod(self, name: str) -> Object | None:
         """The present pod of this name."""
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
 
-    def _is_mine(self, event: Object) -> bool:
-        about = event.get("involvedObject") or {}
-        if about.get("kind") not in _MADE or not re.fullmatch(re.escape(self.name) + _OF_JOB, about.get("name", "")):
-            return False
-        seen = moment_of(event)
-        # Times of events are whole seconds, as is the job's.
-        return seen is None or self.state.created is None or seen >= self.state.created
-
 
 def _was_ready(pod: Object) -> bool:
     return any(each.get("ready") for each in (pod.get("status") or {}).get("containerStatuses") or ())
 
 
-def moment_of(event: Object) -> float | None:
-    """When an event was seen last, as Unix time."""
-    series = (event.get("series") or {}).get("lastObservedTime")
-    return epoch(
-        series
-        or event.get("lastTimestamp")
-        or event.get("eventTime")
-        or (event.get("metadata") or {}).get("creationTimestamp")
-    )
-
-
-def identity(event: Object) -> str | int:
-    """What tells an event from the others: its uid; those of a local job have none."""
-    return str((event.get("metadata") or {}).get("uid", "")) or id(event)
+def claims_of(pod: Object) -> list[str]:
+    """Names of the PersistentVolumeClaims that a pod mounts."""
+    claims = ((volume.get("persistentVolumeClaim") or {}) for volume in pod["spec"].get("volumes") or ())
+    return [str(claim["claimName"]) for claim in claims if claim.get("claimName")]
 
 
 def said(event: Object) -> str:
@@ -216,9 +212,3 @@ def has_label(item: Object, label: str) -> str:
 def role_of(pod: Object) -> str:
     """``worker`` or ``store``."""
     return has_label(pod, Label.ROLE)
-
-
-def condition_of(item: Object, kind: str) -> Mapping[str, Any]:
-    """A condition of an object, whatever its value; empty where it has none."""
-    conditions = (item.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each.get("type") == kind), {})

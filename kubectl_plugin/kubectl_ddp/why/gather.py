@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from kubectl_ddp import roots
+from kubectl_ddp.aside import Aside
 from kubectl_ddp.backend import Backend, Object, Snapshot
+from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import stores, workers
+from kubectl_ddp.parallel import each
 from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.scrape import scrape
 from kubectl_ddp.state import job_state
-from kubectl_ddp.surroundings import Around, Surroundings
-from kubectl_ddp.why.facts import Facts, condition_of, has_label
+from kubectl_ddp.surroundings import Around
+from kubectl_ddp.why.facts import Facts, has_label
 
 LINES: Final = 200
 """How many of its last lines a pod is asked for."""
@@ -31,28 +34,22 @@ def gather(
     Raises NotFound, and what else reading the job itself is refused with.
     """
     snapshot = backend.job(name, events=False)  # they are read with what stands around it
-    around: list[Surroundings] = []
-    lines: dict[str, tuple[str, ...]] = {}
     kinds = wanted(snapshot) | also
-    # Daemons, since a server may be silent for a minute, and Ctrl-C waits for nobody.
-    readers = [threading.Thread(target=lambda: around.append(backend.look_around(snapshot.job, kinds)), daemon=True)]
-    readers += [
-        threading.Thread(target=_read_lines, args=(backend, pod, lines), daemon=True)
-        for pod in _talking(snapshot)[:MOST_LOGS]
-    ]
-    for reader in readers:
-        reader.start()
-    samples = scrape(backend, snapshot)
-    for reader in readers:
-        reader.join()
-    return Facts(
-        snapshot=snapshot,
-        state=job_state(snapshot, samples, where=backend.where),
-        now=clock(),
-        around=around[0] if around else Surroundings(),
-        samples=samples,
-        lines=lines,
-    )
+    talking = _talking(snapshot)[:MOST_LOGS]
+    with (
+        Aside(lambda: backend.look_around(snapshot.job, kinds)) as around,
+        Aside(lambda: each(partial(_lines, backend), talking)) as lines,
+    ):
+        samples = scrape(backend, snapshot)
+        told = zip(talking, lines.result(), strict=True)
+        return Facts(
+            snapshot=snapshot,
+            state=job_state(snapshot, samples, where=backend.where),
+            now=clock(),
+            around=around.result(),
+            samples=samples,
+            lines={str(pod["metadata"]["name"]): said for pod, said in told if said is not None},
+        )
 
 
 def wanted(snapshot: Snapshot) -> frozenset[Around]:
@@ -95,8 +92,8 @@ def _talking(snapshot: Snapshot) -> list[Object]:
     return [pod for pod in pods if not _is_over(snapshot) and pod.get("status", {}).get("phase") == "Running"]
 
 
-def _read_lines(backend: Backend, pod: Object, into: dict[str, tuple[str, ...]]) -> None:
+def _lines(backend: Backend, pod: Object) -> tuple[str, ...] | None:
     try:
-        into[str(pod["metadata"]["name"])] = tuple(backend.logs(pod, tail=LINES, timestamps=True))
+        return tuple(backend.logs(pod, tail=LINES, timestamps=True))
     except DdpError:  # it ends just now, or its node does not answer: the others may tell
-        return
+        return None

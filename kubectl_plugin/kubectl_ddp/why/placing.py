@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from kubectl_ddp.backend import Object
+from kubectl_ddp.checks.footprint import footprint_of
+from kubectl_ddp.checks.machines import machines_of, occupants_of, used
+from kubectl_ddp.checks.predicates import (
+    has_room,
+    has_the_labels,
+    is_large_enough,
+    is_one_of_the_named,
+    is_tolerated,
+)
+from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.program import program
-from kubectl_ddp.spec.quantity import BadValue
 from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.amounts import amount, asked, free
-from kubectl_ddp.why.facts import Facts, condition_of, line_of, names_of, subject
+from kubectl_ddp.why.facts import Facts, claims_of, line_of, names_of, said, subject
 from kubectl_ddp.why.model import Cause, Finding
 
 PATIENCE_SECONDS: Final = 5.0
@@ -31,9 +38,7 @@ def unschedulable(facts: Facts) -> Iterator[Finding]:
         return
     text = str(condition_of(pods[0], "PodScheduled").get("message") or "")
     predicates = predicates_of(text)
-    nodes = facts.around.of(Around.NODES)
-    evidence = [f"the scheduler: {line_of(text)}"]
-    evidence += [f"{node['metadata']['name']}: {'; '.join(why)}" for node, why in _by_node(facts, pods[0], nodes)]
+    evidence = [f"the scheduler: {line_of(text)}", *_by_node(facts, pods[0])]
     told = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
     yield Finding(
         cause=Cause.UNSCHEDULABLE,
@@ -75,13 +80,13 @@ def claims(facts: Facts) -> Iterator[Finding]:
     if not pods:
         return
     text = line_of(condition_of(pods[0], "PodScheduled").get("message"))
-    wanted = [name for volume in pods[0]["spec"].get("volumes") or () if (name := _claim(volume))]
+    wanted = claims_of(pods[0])
     known = {each["metadata"]["name"]: each for each in facts.around.of(Around.CLAIMS)}
     missing = [name for name in wanted if facts.around.saw(Around.CLAIMS) and name not in known]
     unbound = [known[name] for name in wanted if name in known and known[name]["status"].get("phase") != "Bound"]
     evidence = [f"the scheduler: {text}"]
     evidence += [f"claim {each['metadata']['name']}: {each['status'].get('phase')}{_class(each)}" for each in unbound]
-    evidence += [_claim_event(event) for event in _events_of_claims(facts, wanted)]
+    evidence += [said(event) for event in facts.events_of_claims()[-2:]]
     if missing:
         what, then = f"The claim '{missing[0]}' does not exist", "Create it, or name another."
     elif unbound:
@@ -121,85 +126,29 @@ def _is_unseen(facts: Facts, pod: Object) -> bool:
     return not pod["spec"].get("nodeName") and not condition_of(pod, "PodScheduled") and facts.age > PATIENCE_SECONDS
 
 
-def _claim(volume: Mapping[str, Any]) -> str:
-    return str((volume.get("persistentVolumeClaim") or {}).get("claimName", ""))
-
-
 def _class(claim: Object) -> str:
     name = claim["spec"].get("storageClassName")
     return f", storage class {name}" if name else ", no storage class"
 
 
-def _events_of_claims(facts: Facts, names: Sequence[str]) -> list[Object]:
-    return [
-        event
-        for event in facts.around.of(Around.EVENTS)
-        if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
-        and event["involvedObject"].get("name") in names
-    ][-2:]
-
-
-def _claim_event(event: Object) -> str:
-    return f"event {event.get('reason')} on claim {event['involvedObject']['name']}: {line_of(event.get('message'))}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """A pod and a node."""
-
-    pod: Object
-    node: Object
-    others: Sequence[Object]
-    """Pods that are on the node."""
-
-    def taints(self) -> Iterator[str]:
-        """Taints that the pod does not tolerate."""
-        for taint in self.node["spec"].get("taints") or ():
-            if taint.get("effect") != "PreferNoSchedule" and not any(
-                _tolerates(each, taint) for each in self.pod["spec"].get("tolerations") or ()
-            ):
-                value = f"={taint['value']}" if taint.get("value") else ""
-                yield f"taint {taint['key']}{value}:{taint['effect']}"
-
-    def labels(self) -> Iterator[str]:
-        """Labels that it should have, and has not."""
-        has = self.node["metadata"].get("labels") or {}
-        for key, value in (self.pod["spec"].get("nodeSelector") or {}).items():
-            if has.get(key) != value:
-                yield f"label {key} is {has[key]}, not {value}" if key in has else f"no label {key}={value}"
-
-    def resources(self) -> Iterator[str]:
-        """What the pod asks for and the node cannot give."""
-        has = self.node["status"].get("allocatable") or {}
-        for name, wanted in asked(self.pod).items():
-            try:
-                all_of_it = amount(str(has.get(name, "0")))
-                left = all_of_it - sum(asked(other).get(name, 0.0) for other in self.others)
-            except BadValue:
-                continue
-            if wanted > left:
-                yield f"{name}: asks {free(name, wanted)}, has {free(name, left)} free of {free(name, all_of_it)}"
-
-
-def _by_node(facts: Facts, pod: Object, nodes: Sequence[Object]) -> Iterator[tuple[Object, list[str]]]:
-    bound = facts.around.of(Around.BOUND)
-    for node in nodes:
-        fit = _Fit(pod, node, [each for each in bound if each["spec"].get("nodeName") == node["metadata"]["name"]])
-        unready = [] if condition_of(node, "Ready").get("status") == "True" else ["not ready"]
-        # Whose resources are taken can be said only where pods of all namespaces may be read.
-        lacks = fit.resources() if facts.around.saw(Around.BOUND) else ()
-        cordoned = ["cordoned"] if node["spec"].get("unschedulable") else []
-        why = [*unready, *cordoned, *fit.labels(), *fit.taints(), *lacks]
+def _by_node(facts: Facts, pod: Object) -> Iterator[str]:
+    """What is against each node, by the same filters as before a job is submitted."""
+    wanted = footprint_of(pod["spec"])
+    taken = used(occupants_of(facts.around.of(Around.BOUND)))
+    for machine in machines_of(facts.around.of(Around.NODES)):
+        why = [machine.closed] if machine.closed else []
+        why += [reason for filter_ in _WHATEVER_RUNS for reason in filter_(wanted, machine)]
+        # What others have taken can be said only where pods of all namespaces may be read.
+        why += (
+            has_room(wanted, machine, taken.get(machine.name, {}))
+            if facts.around.saw(Around.BOUND)
+            else is_large_enough(wanted, machine)
+        )
         if why:
-            yield node, why
+            yield f"{machine.name}: {'; '.join(why)}"
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("key") and toleration["key"] != taint.get("key"):
-        return False
-    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+_WHATEVER_RUNS: Final = (has_the_labels, is_one_of_the_named, is_tolerated)
 
 
 _HELPS: Final = (

@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kubectl_ddp import bundle
+from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.bundle import File, files, write
+from kubectl_ddp.surroundings import Around
 from tests.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, snapshot
 from tests.scripted_backend import ScriptedBackend
 
@@ -36,6 +41,41 @@ def test_pods_that_answer_are_in_it_with_lines_and_metrics_and_others_without() 
     assert "metrics/digits-worker-1.prom" not in found
     assert json.loads(found["status.json"])["name"] == "digits"
     assert found["why.txt"].startswith("Job digits (scripted, namespace team) is ")
+
+
+def test_events_of_a_job_whose_name_begins_alike_stay_out() -> None:
+    def about(kind: str, name: str) -> Object:
+        return {"involvedObject": {"kind": kind, "name": name}, "metadata": {"uid": name}, "reason": "Any"}
+
+    told = [about("Pod", "digits-worker-1"), about("Pod", "digits-2-worker-0"), about("PyTorchJob", "digits-2")]
+    told.append(about("PersistentVolumeClaim", "data"))
+    mounts = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+    one = pod(0)
+    seen = Snapshot(job("Running"), (one | {"spec": one["spec"] | mounts},), tuple(told[:3]))
+    backend = ScriptedBackend([seen], around={Around.EVENTS: (told[3],)})
+    found = {file.name: file.content for file in files(backend, "digits", clock=lambda: CREATED_EPOCH)}
+    names = [each["involvedObject"]["name"] for each in json.loads(found["events.json"])]
+    assert sorted(names) == ["data", "digits-worker-1"]
+
+
+class _Slow(ScriptedBackend):
+    """No pod answers before every one has been asked."""
+
+    everybody = threading.Barrier(4)
+
+    def logs(self, pod: Object, **how: Any) -> Iterator[str]:
+        if how["tail"] == bundle.LOG_LINES:
+            self.everybody.wait(timeout=20)
+        return super().logs(pod, **how)
+
+
+def test_pods_are_asked_at_the_same_time_and_told_in_order() -> None:
+    pods = [pod(number) for number in range(4)]
+    lines = {f"pod-worker-{number}/0": [f"2026-01-02T03:04:06Z line of {number}"] for number in range(4)}
+    backend = _Slow([snapshot(job("Running"), *pods)], logs=lines)
+    found = [file for file in files(backend, "digits", clock=lambda: CREATED_EPOCH) if file.name.startswith("logs/")]
+    assert [file.name for file in found] == [f"logs/digits-worker-{number}.log" for number in range(4)]
+    assert found[3].content == "2026-01-02T03:04:06Z line of 3\n"
 
 
 def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.cluster.parallel import together
 from kubectl_ddp.cluster.resources import AGGREGATED, Discovery
+from kubectl_ddp.parallel import together
 from kubectl_ddp.render import render
 from tests.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig, serving, status
 from tests.jobs import a_job

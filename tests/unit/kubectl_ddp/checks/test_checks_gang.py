@@ -59,7 +59,7 @@ def test_an_elastic_job_is_told_how_many_it_will_ever_have() -> None:
         (a_node("a", gpus=8, cpu="1"), "it has 1 cpu of 2"),
         (a_node("a", gpus=8, taint="team=other:NoSchedule"), "the taint team=other:NoSchedule is not tolerated"),
         (a_node("a", gpus=8, labels={"disk": "hdd"}), "the label disk is hdd, not ssd"),
-        (a_node("a", gpus=8), "the label disk is not set"),
+        (a_node("a", gpus=8), "the label disk=ssd is not set"),
     ],
 )
 def test_the_reason_of_a_machine_is_the_schedulers(node: Object, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Several questions to the API server at once: what they take is what the slowest of them takes."""
+"""Several questions at once: what they take is what the slowest of them takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final, TypeVar, overload
 
-from kubectl_ddp.cluster.aside import Aside
+from kubectl_ddp.aside import Aside
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from kubectl_ddp.cluster.parallel import AT_ONCE, each, together
 from kubectl_ddp.errors import Unreachable
+from kubectl_ddp.parallel import AT_ONCE, each, together
 
 INTERRUPTED = """
 import os, signal, threading
-from kubectl_ddp.cluster.parallel import together
+from kubectl_ddp.parallel import together
 together(lambda: os.kill(os.getpid(), signal.SIGINT), threading.Event().wait)
 """
 
