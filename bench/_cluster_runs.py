@@ -43,6 +43,7 @@ RESTRICTED: Final[Json] = {
     "runAsUser": 65532,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+MACHINE: Final = "kubernetes.io/hostname"
 CPU: Final = "900m"
 """Of each node: two on two cores leave something for the cluster itself."""
 
@@ -70,8 +71,8 @@ class Run(ABC):
     """Machines that are gone, whose pods cannot be asked."""
 
     @abstractmethod
-    def submit(self, least: int, most: int, **placed: str) -> None:
-        """Create the job with ``most`` nodes; ``placed`` are labels that their machines must have."""
+    def submit(self, least: int, most: int, *, apart: bool) -> None:
+        """Create the job with ``most`` nodes; ``apart``: spread evenly over the machines."""
 
     @abstractmethod
     def scale(self, nodes: int) -> None:
@@ -176,9 +177,9 @@ class Ours(Run):
         """See :class:`Run`."""
         return f"{Label.JOB}={self.name},{Label.ROLE}={Role.WORKER}"
 
-    def submit(self, least: int, most: int, **placed: str) -> None:
+    def submit(self, least: int, most: int, *, apart: bool) -> None:
         """See :class:`Run`."""
-        where = [word for label, value in placed.items() for word in ("--node-selector", f"{label}={value}")]
+        where = ("--topology", f"spread={MACHINE}:required") if apart else ()
         self.ddp(
             *("submit", "--name", self.name, "--image", self.image, "--engine", self.engine, *where),
             *("--nnodes", f"{least}:{most}", "--nproc", "1", "--cpu", CPU, "--memory", "1Gi", "--shm", "64Mi"),
@@ -249,12 +250,12 @@ class Stock(Run):
         """See :class:`Run`."""
         return f"training.kubeflow.org/job-name={self.name}"
 
-    def submit(self, least: int, most: int, **placed: str) -> None:
+    def submit(self, least: int, most: int, *, apart: bool) -> None:
         """See :class:`Run`."""
         space = self.backend.namespace
         script = {"metadata": {"name": self.name}, "data": {SCRIPT.name: SCRIPT.read_text()}}
         self.api.create(collection("v1", "configmaps", space), script)
-        replicas = {"replicas": most, "restartPolicy": "OnFailure", "template": {"spec": self._pod(placed)}}
+        replicas = {"replicas": most, "restartPolicy": "OnFailure", "template": {"spec": self._pod(apart=apart)}}
         spec = {
             "nprocPerNode": "1",
             "elasticPolicy": {"minReplicas": least, "maxReplicas": most, "rdzvBackend": "c10d", "maxRestarts": 100},
@@ -266,7 +267,7 @@ class Stock(Run):
     def _jobs(self) -> str:
         return collection("kubeflow.org/v1", "pytorchjobs", self.backend.namespace)
 
-    def _pod(self, placed: dict[str, str]) -> Json:
+    def _pod(self, *, apart: bool) -> Json:
         container = {
             "name": "pytorch",
             "image": self.image,
@@ -279,7 +280,14 @@ class Stock(Run):
             "volumeMounts": [{"name": "code", "mountPath": "/code"}, {"name": "kept", "mountPath": "/kept"}],
         }
         volumes = [{"name": "code", "configMap": {"name": self.name}}, {"name": "kept", "emptyDir": {}}]
-        return {"nodeSelector": placed, "containers": [container], "volumes": volumes}
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": MACHINE,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": self.name}},
+        }
+        constraints = {"topologySpreadConstraints": [spread]} if apart else {}
+        return {"containers": [container], "volumes": volumes, **constraints}
 
     def scale(self, nodes: int) -> None:
         """See :class:`Run`."""

@@ -74,11 +74,11 @@ class Bench:
         return 1 if self.options.quick else 3
 
     @contextmanager
-    def job(self, kind: type[Run], name: str, least: int, most: int, **placed: str) -> Iterator[Run]:
+    def job(self, kind: type[Run], name: str, least: int, most: int, *, apart: bool = False) -> Iterator[Run]:
         """A job that trains with ``most`` nodes; takes down how long its start took."""
         run = kind(self.backend, self.api, self.image, name)
         begun = time.time()
-        run.submit(least, most, **placed)
+        run.submit(least, most, apart=apart)
         stepped = run.first(begun, GIVEN_UP, world=most)
         if stepped is None:
             raise CannotMeasure(f"The job {name} did not begin to train.")
@@ -164,7 +164,7 @@ def scaled(bench: Bench, kind: type[Run]) -> None:
 
 def machines(bench: Bench, kind: type[Run]) -> None:
     """The machine of worker-1 dies, and comes back; of ours also one is cut off, and the store's is lost."""
-    with bench.job(kind, f"{kind.__name__.lower()}-machines", 1, 2) as run:
+    with bench.job(kind, f"{kind.__name__.lower()}-machines", 1, 2, apart=True) as run:
         for by in ("kill", "cut") if kind is Ours else ("kill",):
             run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
             first, second = (pod["spec"]["nodeName"] for pod in run.pods())
@@ -191,7 +191,7 @@ def _lose(bench: Bench, run: Run, victim: str, by: str, name: str) -> None:
 def stores(bench: Bench, kind: type[Run]) -> None:
     """The machine of the store is lost, first alone, then with a worker on it. Stock has its store in worker-0."""
     if kind is Stock:
-        with bench.job(kind, "stock-stores", 1, 2) as run:
+        with bench.job(kind, "stock-stores", 1, 2, apart=True) as run:
             run.train(2, GIVEN_UP)
             _lose(bench, run, run.pods()[0]["spec"]["nodeName"], "kill", "store_and_worker_lost")
         return
@@ -204,7 +204,7 @@ def stores(bench: Bench, kind: type[Run]) -> None:
             time.sleep(STORE_AWAY_SECONDS)
             bench.ours.add("pause_while_store_is_lost", run.longest_pause(gone, gone + STORE_AWAY_SECONDS))
         run.delete()
-    with bench.job(kind, "ours-stores", 1, 2) as run:
+    with bench.job(kind, "ours-stores", 1, 2, apart=True) as run:
         assert isinstance(run, Ours)
         run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
         _lose(bench, run, run.store()["spec"]["nodeName"], "kill", "store_and_worker_lost")
