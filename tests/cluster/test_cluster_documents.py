@@ -1,4 +1,8 @@
-"""Every command that the documents type at a cluster works on one: blocks marked ``console cluster``."""
+"""Every command that the documents type at a cluster works on one.
+
+Blocks marked ``console cluster`` are typed in a namespace of their own, those marked ``console platform`` and ``console
+manifests`` as an administrator who installs the platform, and takes it away again.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from kubectl_ddp.cluster.api import Api
 from tests.cluster.live_cluster import Namespace, until
 from tests.docs.test_documents import ROOT, blocks, typed
+from tests.helm import HOW, TOOLS, program
 
 
 def kubeconfig_of(space: Namespace) -> Path:
@@ -46,3 +53,44 @@ def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     until("that nothing is left", lambda: not space.left())
+
+
+@pytest.fixture
+def bare(api: Api) -> Iterator[None]:
+    """A cluster without the platform, before and after."""
+    _take_away(api)
+    yield
+    _take_away(api)
+
+
+def _take_away(api: Api) -> None:
+    for words in (
+        ("helm", "uninstall", "ddp", "--namespace", "ddp-system", "--ignore-not-found"),
+        ("kubectl", "delete", "--ignore-not-found", "-k", str(ROOT / "manifests" / "overlays" / "kind")),
+        ("kubectl", "delete", "--ignore-not-found", "namespace", "ddp-system"),
+    ):
+        path = program(words[0])
+        if path is None:
+            pytest.skip(f"These commands need {words[0]}. {HOW}")
+        done = subprocess.run([path, *words[1:]], capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, f"{words}\n{done.stderr}"
+    namespaces = {each["metadata"]["name"] for each in api.items("/api/v1/namespaces")[0]}
+    assert not namespaces & {"training", "ddp-system"}
+
+
+@pytest.mark.parametrize("block", [*blocks("console", "platform"), *blocks("console", "manifests")])
+def test_the_platform_comes_and_goes_as_documented(block: str, bare: None, image: str, tmp_path: Path) -> None:
+    for part in ("charts", "manifests"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    path = [str(Path(sys.executable).parent), os.environ["PATH"], str(TOOLS)]
+    done = subprocess.run(
+        ["bash", "-c", typed(block)],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": os.pathsep.join(path), "XDG_STATE_HOME": str(tmp_path / "state"), "IMAGE": image},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = sorted(
+    path for place in (".", "docs", "manifests", "manifests/*", "charts/*") for path in ROOT.glob(f"{place}/*.md")
+)
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)\)")
 
@@ -79,7 +81,7 @@ def test_python_in_a_document_runs(block: str, desk: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_link_in_a_document_leads_somewhere(path: Path) -> None:
     targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
     assert [target for target in targets if not (path.parent / target).exists()] == []

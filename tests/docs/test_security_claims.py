@@ -1,0 +1,109 @@
+"""What docs/security.md says of torch is so in the torch that is installed, and what it says of our code too."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted([*(ROOT / "trainer").rglob("*.py"), *(ROOT / "kubectl_plugin").rglob("*.py")])
+UNPICKLES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+OBJECT_COLLECTIVES = {
+    *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+    *("send_object_list", "recv_object_list"),
+}
+
+
+def listening(port: int) -> set[str]:
+    """Addresses on which this machine listens at a port, as the kernel writes them."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            local, _, state = line.split()[1:4]
+            address, _, number = local.partition(":")
+            if int(number, 16) == port and state == "0A":
+                found.add(address)
+    return found
+
+
+def test_a_store_of_torch_that_is_given_the_loopback_listens_everywhere() -> None:
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    [address] = listening(store.port)
+    assert set(address) == {"0"}
+
+
+class Stranger:
+    """What unpickles it calls ``Path.touch``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_the_rendezvous_of_stock_torchrun_runs_what_a_stranger_has_written(tmp_path: Path) -> None:
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    backend = C10dRendezvousBackend(store, "run")
+    backend.set_state(pickle.dumps(Stranger(tmp_path / "touched")))
+    settings = dynamic_rendezvous.RendezvousSettings(
+        "run",
+        1,
+        1,
+        dynamic_rendezvous.RendezvousTimeout(),
+        keep_alive_interval=timedelta(seconds=5),
+        keep_alive_max_attempt=3,
+    )
+    holder = dynamic_rendezvous._BackendRendezvousStateHolder(backend, settings)
+    with pytest.raises(AttributeError):  # what came is no state; by then it has run
+        holder.sync()
+    assert (tmp_path / "touched").exists()
+
+
+def offences(source: str) -> Iterator[str]:
+    """What in the source would run what somebody else wrote, as Python writes it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in UNPICKLES - {"pickle"})
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module.split(".")[0] in UNPICKLES or node.module == "torch.distributed.rpc":
+                yield node.module
+        elif isinstance(node, ast.Call):
+            *place, name = ast.unparse(node.func).split(".")
+            words = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            if (place == ["torch"] and name == "load" and words.get("weights_only") != "True") or (
+                name in OBJECT_COLLECTIVES or (set(place) & UNPICKLES and name in {"load", "loads", "Unpickler"})
+            ):
+                yield ast.unparse(node)
+
+
+def test_nothing_of_ours_unpickles_but_weights() -> None:
+    assert {path: found for path in SOURCES if (found := list(offences(path.read_text())))} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle\npickle.loads(data)",
+        "pickle.Unpickler(file).load()",
+        "import marshal",
+        "from cloudpickle import loads",
+        "torch.load(file)",
+        "torch.load(file, weights_only=False)",
+        "dist.broadcast_object_list(names)",
+        "from torch.distributed.rpc import rpc_sync",
+    ],
+)
+def test_what_would_unpickle_is_seen(source: str) -> None:
+    assert list(offences(source))
