@@ -143,6 +143,9 @@ class Backend(Protocol):
     def renew(self, name: str, objects: Sequence[Object]) -> None:
         """Put a new run in the place of one that is over: what it owned goes, its claims and checkpoints stay."""
 
+    def cut_off(self, name: str) -> Object | None:
+        """What :meth:`renew` wrote down and did not finish: words, code and run id of the run; ``None`` as a rule."""
+
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from ddp_trainer.contract import GROUP
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.errors import UsageError
@@ -9,6 +12,15 @@ from kubectl_ddp.render.code import Code, read_back
 from kubectl_ddp.spec.document import from_document
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Script
+
+RUN: Final = f"{GROUP}/restart-run"
+"""Annotation of what a restart writes down: the id of the new run. A label would make it count as a part of the run."""
+
+
+def run_of(record: Object) -> str | None:
+    """The run that a restart's record is about; ``None`` for an object that is no such record."""
+    run: str | None = (record["metadata"].get("annotations") or {}).get(RUN)
+    return run
 
 
 def specification(job: Object) -> JobSpec:

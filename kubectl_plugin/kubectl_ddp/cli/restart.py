@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from ddp_trainer.contract import Label
-from kubectl_ddp.backend import Backend, Snapshot
+from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.suspend import keeps_checkpoints_in_pods, wait_after
 from kubectl_ddp.cli.target import changed, seconds_of, target
@@ -17,6 +17,10 @@ from kubectl_ddp.errors import Cancelled, Interrupted, UsageError
 from kubectl_ddp.program import program, there
 from kubectl_ddp.state import JobState, State, job_state
 from kubectl_ddp.waiting import parse_goal, wait_for
+
+if TYPE_CHECKING:
+    from kubectl_ddp.render import Code
+    from kubectl_ddp.spec.model import JobSpec
 
 _PATIENCE_SECONDS: Final = 300.0
 """How long pods may take to save and end, unless --timeout says otherwise."""
@@ -36,6 +40,27 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job)
+    if (record := backend.cut_off(name)) is not None:
+        _finish(options, backend, name, record)
+    else:
+        _restart(options, backend, name, seconds, yes=yes)
+    if waits:
+        wait_after(backend, name, "running", seconds)
+
+
+def _finish(options: Options, backend: Backend, name: str, record: Object) -> None:
+    """Go on where an earlier restart was cut off, after it had taken the old run away."""
+    from kubectl_ddp.render.code import read_back  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.rerun import run_of, specification  # noqa: PLC0415
+
+    effect = f"An earlier restart of job {name} was cut off; it is finished now."
+    run = _submit_anew(backend, name, specification(record), read_back(record), str(run_of(record)))
+    changed(options, name, "restarted", f"job {name} restarted", effect=effect, runId=run)
+    if options.output is None:
+        options.note(effect)
+
+
+def _restart(options: Options, backend: Backend, name: str, seconds: float | None, *, yes: bool) -> None:
     snapshot = backend.job(name)
     state = job_state(snapshot, {}, where=backend.where)
     _check(state)
@@ -45,8 +70,6 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
     _ask(name, is_dangerous=_begins_anew(backend, snapshot, state), yes=yes)
     run = _renew(backend, name) if state.state is State.FAILED else _start_again(backend, state, seconds)
     changed(options, name, "restarted", f"job {name} restarted", effect=effect, runId=run)
-    if waits:
-        wait_after(backend, name, "running", seconds)
 
 
 def _check(state: JobState) -> None:
@@ -107,14 +130,24 @@ def _start_again(backend: Backend, state: JobState, timeout: float | None) -> st
 
 def _renew(backend: Backend, name: str) -> str | None:
     """A new run in the place of the failed one."""
-    from kubectl_ddp.render import Site, render  # noqa: PLC0415 - help and completion do without these
-    from kubectl_ddp.rerun import code_of, specification  # noqa: PLC0415
+    from kubectl_ddp.rerun import code_of, specification  # noqa: PLC0415 - help and completion do without these
 
     spec = specification(backend.job(name).job)
-    code = code_of(backend, spec)
+    return _submit_anew(backend, name, spec, code_of(backend, spec), secrets.token_hex(6))
+
+
+def _submit_anew(backend: Backend, name: str, spec: JobSpec, code: Code | None, run_id: str) -> str | None:
+    from kubectl_ddp.render import Site, render  # noqa: PLC0415 - help and completion do without these
+
     site = Site.LOCAL if backend.where == "local" else Site.CLUSTER
-    servers = backend.api_servers()
-    backend.renew(name, render(spec, secrets.token_hex(6), site=site, code=code, api_servers=servers))
+    objects = render(spec, run_id, site=site, code=code, api_servers=backend.api_servers())
+    try:
+        backend.renew(name, objects)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Interrupted while job {name} gets a new run.",
+            hint=f"'{program()} restart {name}{there()}' finishes it, wherever it is.",
+        ) from None
     return _run_id(backend, name)
 
 

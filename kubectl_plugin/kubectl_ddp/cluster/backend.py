@@ -223,7 +223,20 @@ class ClusterBackend:
         """Put a new run in the place of one that is over; the claims that it names are nobody's, and stay."""
         from kubectl_ddp.cluster.renewal import renew  # noqa: PLC0415 - for a new run alone
 
-        renew(self._api, self._jobs.named(name), self._submission(objects))
+        renew(self._api, self._there(name), objects, self._submission(objects), self.namespace)
+
+    def cut_off(self, name: str) -> Object | None:
+        """What a restart wrote down that did not come to its end; ``None`` when there is no such thing."""
+        from kubectl_ddp.cluster.renewal import cut_off  # noqa: PLC0415 - for a new run alone
+
+        return cut_off(self._api, name, self.namespace, self._there(name))
+
+    def _there(self, name: str) -> Object | None:
+        """The root of a job; ``None`` when there is none."""
+        try:
+            return self._jobs.named(name)
+        except NotFound:
+            return None
 
     def scale(self, name: str, nodes: int) -> None:
         """Set the number of worker pods. Raises UsageError outside of the job's bounds."""
@@ -246,7 +259,7 @@ class ClusterBackend:
         self._jobs.change(job, {"metadata": {"annotations": dict(annotations)}})
 
     def delete(self, name: str) -> None:
-        """Delete the job, or what a submission of it left that died; what it owns goes too. Raises NotFound."""
+        """Delete the job, or what a command left of it that died; what it owns goes too. Raises NotFound."""
         from kubectl_ddp.cluster.remains import delete_remains  # noqa: PLC0415 - for this verb alone
 
         try:
@@ -256,3 +269,4 @@ class ClusterBackend:
                 return
             raise
         self._jobs.delete(job)
+        delete_remains(self._api, name, self.namespace)

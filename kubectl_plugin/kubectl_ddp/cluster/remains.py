@@ -1,14 +1,15 @@
-"""What a submission has left that died before its root was there: it has no owner, so nobody collects it."""
+"""What commands have left that died before a root was there: it has no owner, so nobody collects it."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from ddp_trainer.contract import Label
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
-from kubectl_ddp.errors import NotFound
+from kubectl_ddp.errors import Forbidden, NotFound
 from kubectl_ddp.roots import TRAINJOB
 
 BEFORE_ROOT: Final = {"TrainingRuntime": (TRAINJOB.api_version, "trainingruntimes")}
@@ -16,11 +17,15 @@ BEFORE_ROOT: Final = {"TrainingRuntime": (TRAINJOB.api_version, "trainingruntime
 
 
 def delete_remains(api: Api, name: str, namespace: str) -> bool:
-    """Delete what a job of this name has left without ever being there; returns whether there was such a thing.
+    """Delete what a job of this name has left without being there; returns whether there was such a thing.
 
     What has an owner is left alone: it goes with that.
     """
+    from kubectl_ddp.cluster.renewal import forget  # noqa: PLC0415 - imports this module
+
     found = False
+    with contextlib.suppress(Forbidden):
+        found = forget(api, name, namespace)
     for version, plural in BEFORE_ROOT.values():
         path = f"{collection(version, plural, namespace)}/{name}"
         try:

@@ -224,6 +224,11 @@ class LocalBackend:
             create(directory, wanted, machine, instead=True)
             start_engine(directory, self._environ)
 
+    def cut_off(self, name: str) -> Object | None:
+        """Nothing: a job's directory stays while its run is replaced."""
+        del name
+        return None
+
     def _machine(self) -> Machine:
         from kubectl_ddp.local.submission import machine_of  # noqa: PLC0415 - submit alone needs it
 

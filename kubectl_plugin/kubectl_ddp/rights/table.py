@@ -153,6 +153,12 @@ NEEDS: Final[tuple[Need, ...]] = (
         resources=("trainingruntimes.trainer.kubeflow.org",),
         without="what a submission has left that was cut off stays",
     ),
+    Need(
+        commands=("delete", "prune"),
+        verbs=("get", "delete"),
+        resources=("configmaps",),
+        without="what a restart has left that was cut off stays",
+    ),
     # -- reaching in
     Need(commands=REACHING, verbs=("get",), resources=("pods",)),
     Need(commands=("exec",), verbs=("create", "get"), resources=("pods/exec",), is_broad=True),
