@@ -204,3 +204,30 @@ def test_a_worker_that_cannot_outlive_its_group_leaves_it_for_a_joiner_without_a
     hurry(stage)
     assert [first.code(), joiner.code()] == [0, 0]
     assert "Restarts by cause: membership 1." in first.output
+
+
+def sockets_and_threads(pid: int) -> tuple[int, int]:
+    links = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()]
+    return sum(link.startswith("socket:") for link in links), len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def test_a_compiled_model_holds_no_more_of_its_groups_the_more_there_were(stage: Stage) -> None:
+    program = (*TRAINER[:5], "--global-batch", "16", "--shards", "4", "--epochs", "900", "--log-steps", "1")
+    compiled = (*program, "--compile", "--compile-backend", "eager")
+    stage.store()
+    first = agent(stage, 0, compiled, PAUSE="0.02")
+    first.line("^step 3/")
+    (survivor,) = workers_of(first)
+    held: list[tuple[int, int]] = []
+    for _ in range(2):
+        seen = len(first.lines)
+        second = agent(stage, 1, compiled, PAUSE="0.02")
+        first.line("generation .*: 2 workers", after=seen)
+        first.line("^step ", after=len(first.lines))
+        seen = len(first.lines)
+        second.send(signal.SIGKILL)
+        first.line("generation .*: 1 worker,", after=seen)
+        first.line("^step ", after=len(first.lines) + 2)
+        held.append(sockets_and_threads(survivor))
+    assert held[1] == held[0]
+    assert workers_of(first) == [survivor]

@@ -5,9 +5,11 @@ See :mod:`ddp_trainer.launch.inspection` for who is to meet with whom.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ddp_trainer.launch.children import kill
 from ddp_trainer.launch.core import Core
 from ddp_trainer.launch.inspection import AGAIN_SECONDS
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict
@@ -31,6 +33,9 @@ class Joining:
         self._sockets_in = sockets_in
         self._send = send
         self._say = say
+        self._number = 0
+        """Of our own that was asked for last."""
+        self._pid: int | None = None
 
     def told(self, meet: Meet) -> None:
         """The store asks this node to take part."""
@@ -38,17 +43,30 @@ class Joining:
         if newcomer.token == token:
             others = ", ".join(node.name for node in meet.group.nodes[:-1])
             self._say(f"Before it joins, this node holds a preflight with {others}.")
-            ended = partial(self._ended, meet.number)
+            self._hold(meet)
         else:
-            ended = partial(self._saw, newcomer.name, meet.group.nodes[0].token == token)
+            self._start(meet, partial(self._saw, newcomer.name, meet.group.nodes[0].token == token))
+
+    def _hold(self, meet: Meet) -> None:
+        """Our own. One that the store has forgotten, since the connection broke, has our port."""
+        if self._pid is not None:
+            kill(self._pid, signal.SIGKILL)
+        self._number = meet.number
+        self._pid = self._start(meet, partial(self._ended, meet.number))
+
+    def _start(self, meet: Meet, ended: Callable[[Verdict], None]) -> int | None:
         try:
-            self._preflight.meet(meet.number, meet.group, ended, self._sockets_in(meet.group))
+            return self._preflight.meet(meet.number, meet.group, ended, self._sockets_in(meet.group))
         except OSError as error:
             may_start = self._preflight.care is Care.WARN
             ended(Verdict(may_start=may_start, sentence=f"The preflight could not be started: {error}"))
+            return None
 
     def _ended(self, number: int, verdict: Verdict) -> None:
-        """Our own."""
+        """Our own is over."""
+        if number != self._number:
+            return
+        self._pid = None
         self._core.unfit = "" if verdict.may_start else verdict.sentence
         if not verdict.may_start:
             self._say(

@@ -124,7 +124,9 @@ class Membership:
         elif agent:
             self._hear(agent, message)
         self.tick()
-        is_new = isinstance(message, Join) and agent and agent.is_ready and not self.roster.is_member(agent.node.token)
+        is_new = (
+            isinstance(message, Join | Met) and agent and agent.is_ready and not self.roster.is_member(agent.node.token)
+        )
         if agent and is_new and not self._is_short():
             self._tell(agent, Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0))
 

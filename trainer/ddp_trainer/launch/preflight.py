@@ -85,18 +85,18 @@ class Preflight:
             flags = ["--standalone", "--nproc-per-node", str(own.local_world_size)]
         self._pid = self._run(flags, document, partial(self._ended, care, document, ended), more)
 
-    def meet(self, number: int, group: Generation, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
+    def meet(self, number: int, group: Generation, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> int:
         """Take part in that of a node that joins, the last of ``group``, as it or as one of the others.
 
-        The others print nothing; ``ended`` is called once. Raises OSError.
+        The others print and leave nothing; ``ended`` is called once. Returns the process id. Raises OSError.
         """
         last = len(group.nodes) - 1
         is_ours = group.node_rank(self._token) == last
         stdout = _STDERR if is_ours and self.is_due else subprocess.DEVNULL
         self.is_due = self.is_due and not is_ours
-        document = self._folder / f"preflight-{number}.json"
+        document = self._folder / ("preflight.json" if is_ours else f"preflight-{number}.json")
         flags = [*self._place_in(group), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
-        self._run(flags, document, partial(self._ended, self.care, document, ended), more, stdout)
+        return self._run(flags, document, partial(self._met, document, ended, is_ours), more, stdout)
 
     def stop(self) -> None:
         """Look no further, if it is being looked."""
@@ -124,6 +124,13 @@ class Preflight:
         target = [sys.executable, "-P", "-m", "ddp_trainer", "preflight", *flags, "--json-file", str(document), *script]
         command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
         return self._children.start(command, {**self._environ, **more}, ended, stdout=stdout)
+
+    def _met(self, document: Path, ended: Callable[[Verdict], None], is_ours: bool, returncode: int) -> None:
+        may_start = returncode == Exit.SUCCESS or self.care is Care.WARN
+        verdict = Verdict(may_start=may_start, sentence=_sentence(document, returncode))
+        if not is_ours:
+            document.unlink(missing_ok=True)
+        ended(verdict)
 
     def _ended(self, care: Care, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
         self._pid = None

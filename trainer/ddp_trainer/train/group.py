@@ -184,7 +184,11 @@ class Group:
 
 
 def leave_default_group() -> None:
-    """Take down what is there of torch's process group, whole or half made."""
+    """Take down what is there of torch's process group, whole or half made.
+
+    torch lets go of it, but for the first one that DDP was built on: that one keeps its threads and descriptors for as
+    long as the process lives, with ``--compile`` and without. Of later groups nothing stays.
+    """
     if not dist.is_initialized():
         return
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)

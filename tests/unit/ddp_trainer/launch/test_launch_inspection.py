@@ -6,7 +6,7 @@ from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 from ddp_trainer.launch.inspection import AGAIN_SECONDS, AT_ONCE, MOST_ONLOOKERS
 from ddp_trainer.launch.membership import Phase
-from ddp_trainer.launch.protocol import Meet
+from ddp_trainer.launch.protocol import Meet, Prepare, Waiting
 
 
 def comes(run: SimulatedRun, *indices: int, looks: bool = True) -> list[SimulatedAgent]:
@@ -136,3 +136,25 @@ def test_nobody_is_asked_who_does_not_look() -> None:
         assert not meetings(member) + meetings(newcomer)
         member.join()
         assert (member.runs, newcomer.runs) == (2, 2)
+
+
+def test_one_that_is_fit_waits_as_a_spare_where_the_group_is_full() -> None:
+    run, (member,) = group_of(1, most=1)
+    (spare,) = comes(run, 1)
+    assert not isinstance(spare.last, Waiting)
+    spare.met(fit=True)
+    assert spare.last == Waiting(nodes=1, spare=True)
+    run.wait(1000)
+    assert member.asked_to_stop is None
+
+
+def test_one_that_is_fit_gets_ready_before_members_that_stay_are_stopped_for_it() -> None:
+    run, (member,) = group_of(1)
+    member.outlive()
+    (newcomer,) = comes(run, 1)
+    newcomer.met(fit=True)
+    assert isinstance(newcomer.last, Prepare)
+    assert member.asked_to_stop is None
+    newcomer.join_prepared()
+    assert len(meetings(newcomer)) == 1
+    assert member.asked_to_stop is not None
