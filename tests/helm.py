@@ -85,7 +85,7 @@ class Helm:
         """``helm template`` for a cluster that serves ``serves`` (``group/version`` or ``group/version/Kind``)."""
         asked = [f"--api-versions={each}" for each in serves]
         asked.append(f"--kube-version={kubernetes}")
-        given = json.dumps(values or {})
+        given = _as_yaml(values or {})
         return self.run(
             "template", release, str(chart), "--namespace", namespace, "--values", "-", *asked, *words, stdin=given
         )
@@ -99,6 +99,12 @@ class Helm:
         done = self.render(chart, values, **how)
         assert done.code != 0, f"was rendered, and should have been refused: {values}\n{done.out[:2000]}"
         return done.err
+
+
+def _as_yaml(values: Mapping[str, Any]) -> str:
+    """JSON that YAML reads as the same: it knows no pairs of surrogates, and folds or refuses some bare letters."""
+    text = json.dumps(values, ensure_ascii=False)
+    return re.sub(r"[\x7f-\x9f\u2028\u2029\ufeff]", lambda letter: f"\\u{ord(letter[0]):04x}", text)
 
 
 class _Strict(yaml.CSafeLoader):

@@ -11,6 +11,8 @@ from kubectl_ddp.fabrics.catalogue import JOINT, NONE
 from kubectl_ddp.fabrics.emitted import Facts
 
 RACKS: Final = "gb200-mnnvl"
+RACK_PRODUCTS: Final = ("GB200", "GB300")
+"""Parts of the names of GPUs that stand in such racks."""
 
 MACHINES: Final[Sequence[tuple[str, str]]] = (
     ("p6e-gb200.*", "gb200-mnnvl+aws-efa"),
@@ -95,7 +97,7 @@ def _accelerator(facts: Facts) -> Choice | None:
 
 
 def _racks(facts: Facts) -> Choice | None:
-    if not any(product in facts.gpu_type for product in ("GB200", "GB300")):
+    if not any(product in facts.gpu_type for product in RACK_PRODUCTS):
         return None
     name = JOINT.join([RACKS, *_of_devices(facts.devices)])
     return Choice(name, "gpuType", f"{facts.gpu_type} is joined by NVLink within its rack")

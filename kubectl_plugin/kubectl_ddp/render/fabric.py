@@ -59,9 +59,9 @@ def _command(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> li
     """The launcher behind a shell that reads the vendor's script; what the job says itself outlasts it."""
     lines = [_before_the_rest("LD_LIBRARY_PATH", libraries)] if libraries else []
     if load:
-        said = [name for name in (*spec.env, *spec.secret_env) if name.startswith("NCCL_")]
+        said = sorted(name for name in (*spec.env, *spec.secret_env) if name.startswith("NCCL_"))
         lines.append(f'kept="$(declare -p {" ".join(said)})"' if said else "kept=")
-        lines += [_read(path) for path in load]
+        lines += [reading(path) for path in load]
         lines.append('eval "$kept"')
     return ["bash", "-c", literal("\n".join([*lines, f'exec {LAUNCHER} "$@"'])), LAUNCHER]
 
@@ -70,6 +70,7 @@ def _before_the_rest(name: str, directories: Sequence[str]) -> str:
     return f'export {name}={":".join(directories)}"${{{name}:+:${name}}}"'
 
 
-def _read(path: str) -> str:
+def reading(path: str) -> str:
+    """Lines of a shell that reads a vendor's script, or says that it is missing."""
     missing = f"{path} is not there: the machine, its image or its cluster has not set up this network."
     return f"[[ -r {path} ]] || {{ echo {shlex.quote(missing)} >&2; exit {Exit.DO_NOT_RESTART:d}; }}\nsource {path}"

@@ -128,9 +128,10 @@ def _own(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
 
 
 def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
-    secrets = [] if is_local else spec.secret_env.items()
+    """By name: whoever reads the job back, a clone or a chart's values, knows no other order."""
+    secrets = [] if is_local else sorted(spec.secret_env.items())
     return [
-        *(_variable(name, literal(value)) for name, value in spec.env.items()),
+        *(_variable(name, literal(value)) for name, value in sorted(spec.env.items())),
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": entry.secret, "key": entry.key}}}
             for name, entry in secrets

@@ -133,12 +133,12 @@ def has_its_devices(spec: JobSpec) -> None:
             continue
         if spec.rdma is None:
             raise UsageError(
-                f"The fabric {profile.name} needs RDMA devices, and the job asks for none.", hint=_ask_for(profile)
+                f"The fabric {profile.name} needs RDMA devices, and the job asks for none.", hint=ask_for(profile)
             )
         if not spec.rdma.resource.startswith(profile.devices):
             raise UsageError(
                 f"rdma asks for '{spec.rdma.resource}', which is no device of the fabric {profile.name}.",
-                hint=_ask_for(profile),
+                hint=ask_for(profile),
             )
 
 
@@ -201,7 +201,8 @@ def _needs(spec: JobSpec) -> Iterator[Need]:
         yield from (need for need in profile.needs if need.unless not in variables)
 
 
-def _ask_for(profile: Profile) -> str:
+def ask_for(profile: Profile) -> str:
+    """How a job asks for the devices of a fabric."""
     known = ", ".join(f"{devices} on {machine}" for machine, devices in profile.hints.items())
     name = profile.devices[0] if not profile.devices[0].endswith("/") else f"{profile.devices[0]}NAME"
     more = f" {known}; or name the machine with --node-selector {MACHINE}=TYPE" if known else ""

@@ -37,25 +37,25 @@ class Field:
 
 
 VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
-_name = v.matching(
+_name = v.Matching(
     r"[a-z]([-a-z0-9]*[a-z0-9])?",
     "no name for a job",
     "Use lower case letters, digits and dashes, begin with a letter and do not end with a dash.",
 )
-_namespace = v.matching(rf"(?=.{{1,63}}$){v.LABEL}", "no namespace", "Use lower case letters, digits and dashes.")
-_object = v.matching(
+_namespace = v.Matching(rf"(?=.{{1,63}}$){v.LABEL}", "no namespace", "Use lower case letters, digits and dashes.")
+_object = v.Matching(
     rf"(?=.{{1,253}}$){v.SUBDOMAIN}", "no name of an object", "Use lower case letters, digits, '-' and '.'."
 )
-_image = v.matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "no image", "Write it as 'registry/name:version'.")
-_module = v.matching(rf"{VARIABLE}(\.{VARIABLE})*", "no Python module", "Write it as after 'python -m'.")
-_label = v.matching(v.LABEL_VALUE, "no value of a label", "Use letters, digits, '-', '_' and '.'.")
-_mig = v.matching(MIG_PROFILE, "no MIG profile", "Write it as 'nvidia-smi mig -lgip' does, as in '3g.40gb'.")
-_network = v.matching(
+_image = v.Matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "no image", "Write it as 'registry/name:version'.")
+_module = v.Matching(rf"{VARIABLE}(\.{VARIABLE})*", "no Python module", "Write it as after 'python -m'.")
+LABEL: Final = v.Matching(v.LABEL_VALUE, "no value of a label", "Use letters, digits, '-', '_' and '.'.")
+_mig = v.Matching(MIG_PROFILE, "no MIG profile", "Write it as 'nvidia-smi mig -lgip' does, as in '3g.40gb'.")
+NETWORK: Final = v.Matching(
     rf"({v.LABEL}/)?{v.SUBDOMAIN}(@[a-z][-a-z0-9]{{0,14}})?",
     "no network",
     "Name a NetworkAttachmentDefinition, as in 'rdma-vf' or 'networks/rail-0'.",
 )
-_path = v.matching(r"(?s).+", "no path", "Name a file.")
+_path = v.Matching(r"(?s).+", "no path", "Name a file.")
 
 FIELDS: Final[Mapping[str, Field]] = {
     "name": Field("name", _name, "Name of the job; made from the program when left out.", "NAME"),
@@ -69,7 +69,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     "args": Field("args", v.texts, "Arguments of the program.", "WORDS", is_list=True),
     "nnodes": Field("nnodes", v.parsed(Nodes.parse), "Nodes: N, or MIN:MAX for an elastic job.", "N|MIN:MAX"),
     "nproc": Field("nproc", v.process_count, "Processes per node; one per GPU when left out.", "N"),
-    "gpus": Field("gpus", v.whole(0, 64), "GPUs per node.", "N"),
+    "gpus": Field("gpus", v.Whole(0, 64), "GPUs per node.", "N"),
     "cpu": Field("cpu", v.parsed(Cpu.parse), "Cores per node.", "CORES"),
     "memory": Field("memory", v.parsed(Memory.parse), "Memory per node.", "SIZE"),
     "shm": Field("shm", v.parsed(Memory.parse), "Size of /dev/shm, part of the memory.", "SIZE"),
@@ -87,7 +87,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     "envFrom": Field(
         "env_from", v.each(EnvSource.parse), "All entries as variables.", "secret/NAME|configmap/NAME", is_list=True
     ),
-    "maxRestarts": Field("max_restarts", v.whole(0, 10_000), "Restarts after failures, over the whole job.", "N"),
+    "maxRestarts": Field("max_restarts", v.Whole(0, 10_000), "Restarts after failures, over the whole job.", "N"),
     "grace": Field("grace_seconds", v.parsed(parse_seconds), "Time from SIGTERM to SIGKILL.", "TIME"),
     "checkpointClaim": Field(
         "checkpoint_claim", _object, "Shared volume for checkpoints (a PersistentVolumeClaim).", "CLAIM"
@@ -97,7 +97,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     "priority": Field("priority", _object, "Priority class.", "CLASS"),
     "nodeSelector": Field(
         "node_selector",
-        v.table(v.QUALIFIED, "label", _label),
+        v.table(v.QUALIFIED, "label", LABEL),
         "Label that a machine must have.",
         "KEY=VALUE",
         is_map=True,
@@ -110,7 +110,7 @@ FIELDS: Final[Mapping[str, Field]] = {
         is_list=True,
     ),
     "engine": Field(
-        "engine", v.choice(Engine, tuple(Engine)), "What runs it on a cluster.", "|".join(Engine), is_closed=True
+        "engine", v.Choice(Engine, tuple(Engine)), "What runs it on a cluster.", "|".join(Engine), is_closed=True
     ),
     "mounts": Field(
         "mounts",
@@ -129,7 +129,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     ),
     "gang": Field(
         "gang",
-        v.choice(Gang, tuple(Gang)),
+        v.Choice(Gang, tuple(Gang)),
         "Who starts the least number of nodes together, or none.",
         "|".join(Gang),
         is_closed=True,
@@ -142,12 +142,12 @@ FIELDS: Final[Mapping[str, Field]] = {
         "pack=LABEL[:required]|spread=LABEL[:required]",
         is_list=True,
     ),
-    "gpuType": Field("gpu_type", _label, "Product of the GPUs, as in 'NVIDIA-H100-80GB-HBM3'.", "PRODUCT"),
+    "gpuType": Field("gpu_type", LABEL, "Product of the GPUs, as in 'NVIDIA-H100-80GB-HBM3'.", "PRODUCT"),
     "mig": Field("mig", _mig, "MIG slice for each node instead of a GPU, as in '3g.40gb'.", "PROFILE"),
     "rdma": Field("rdma", v.parsed(Rdma.parse), "RDMA devices of each node, as in 'rdma/ib=8'.", "RESOURCE[=COUNT]"),
     "networks": Field(
         "networks",
-        v.each(_network),
+        v.each(NETWORK),
         "Network to attach beside the cluster's own (a NetworkAttachmentDefinition).",
         "[NAMESPACE/]NAME",
         is_list=True,
@@ -166,7 +166,7 @@ FIELDS: Final[Mapping[str, Field]] = {
         is_list=True,
     ),
     "egress": Field(
-        "egress", v.choice(Egress, tuple(Egress)), "What the pods may reach.", "|".join(Egress), is_closed=True
+        "egress", v.Choice(Egress, tuple(Egress)), "What the pods may reach.", "|".join(Egress), is_closed=True
     ),
 }
 """Every key, in the order in which help, ``render --explain`` and JSON show them."""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from kubectl_ddp.spec.quantity import BadValue
 
@@ -150,28 +150,35 @@ def _meant(word: str, members: tuple[str, ...]) -> str:
     return f"Did you mean '{close[0]}'?" if close else ""
 
 
-def choice(kind: Callable[[str], T], members: tuple[str, ...]) -> Callable[[Raw], T]:
-    """One of a closed set of words."""
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[T]):
+    """Reads one of a closed set of words."""
 
-    def parse(raw: Raw) -> T:
+    kind: Callable[[str], T]
+    members: tuple[str, ...]
+
+    def __call__(self, raw: Raw) -> T:
         word = text(raw)
-        if word not in members:
-            raise BadValue(f"'{word}' is not one of {', '.join(members)}", hint=_meant(word, members))
-        return kind(word)
-
-    return parse
+        if word not in self.members:
+            raise BadValue(f"'{word}' is not one of {', '.join(self.members)}", hint=_meant(word, self.members))
+        return self.kind(word)
 
 
-def whole(least: int, most: int = 2**31 - 1) -> Callable[[Raw], int]:
-    """A whole number from ``least`` to ``most``."""
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Reads a whole number from ``least`` to ``most``."""
 
-    def parse(raw: Raw) -> int:
+    least: int
+    most: int
+
+    def __call__(self, raw: Raw) -> int:
         word = text(raw)
-        if not re.fullmatch(r"-?\d{1,10}", word) or not least <= int(word) <= most:
-            raise BadValue(f"'{word}' is no whole number from {least} to {most}")
+        if not re.fullmatch(r"-?\d{1,10}", word) or not self.least <= int(word) <= self.most:
+            raise BadValue(f"'{word}' is no whole number from {self.least} to {self.most}")
         return int(word)
 
-    return parse
+
+PROCESSES: Final = Whole(1, 4096)
 
 
 def process_count(raw: Raw) -> int:
@@ -182,19 +189,22 @@ def process_count(raw: Raw) -> int:
             f"'{word}' would be counted on each node when it starts, so nobody knows the size of the world before",
             hint="Give the number; with gpus set it is one process per GPU anyway.",
         )
-    return whole(1, 4096)(word)
+    return PROCESSES(word)
 
 
-def matching(pattern: str, what: str, hint: str) -> Callable[[Raw], str]:
-    """Text of a given shape."""
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Reads text of a given shape."""
 
-    def parse(raw: Raw) -> str:
+    pattern: str
+    what: str
+    hint: str
+
+    def __call__(self, raw: Raw) -> str:
         word = text(raw)
-        if not re.fullmatch(pattern, word):
-            raise BadValue(f"'{word}' is {what}", hint=hint)
+        if not re.fullmatch(self.pattern, word):
+            raise BadValue(f"'{word}' is {self.what}", hint=self.hint)
         return word
-
-    return parse
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[[Raw], T]:

@@ -1,0 +1,160 @@
+{{/* What must hold between the values: the rules of the plugin, in its words. */}}
+
+{{- define "ddp-job.rules" -}}
+{{- include "ddp-job.placeIsTheReleases" . -}}
+{{- include "ddp-job.nameFits" . -}}
+{{- include "ddp-job.sharedMemoryFits" . -}}
+{{- include "ddp-job.gpusFit" . -}}
+{{- include "ddp-job.variablesAreFree" . -}}
+{{- include "ddp-job.batchFeedsTheWorld" . -}}
+{{- include "ddp-job.timeIsEnough" . -}}
+{{- include "ddp-job.topologyIsSaidOnce" . -}}
+{{- include "ddp-job.pathsAreFree" . -}}
+{{- include "ddp-job.gangHasAQueue" . -}}
+{{- include "ddp-job.fabricFits" . -}}
+{{- end -}}
+
+{{/* Helm keeps a release in one namespace, so its objects belong there. */}}
+{{- define "ddp-job.placeIsTheReleases" -}}
+{{- if and .spec.namespace (ne .spec.namespace .root.Release.Namespace) -}}
+{{- fail (printf "namespace: the values say '%s', and the release is in '%s'. Install it with --namespace %s, or leave namespace out." .spec.namespace .root.Release.Namespace .spec.namespace) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.nameFits" -}}
+{{- $ofWorker := printf .c.podOfJobSet (sub .spec.most 1) | len -}}
+{{- $room := sub .c.nameLength (max $ofWorker (len .c.storePodSuffix)) -}}
+{{- $excess := sub (len .spec.name) $room -}}
+{{- if gt $excess 0 -}}
+{{- fail (printf "The name '%s' is %d %s too long: the names of its pods would not fit %d characters. Use at most %d." .spec.name $excess (ternary "character" "characters" (eq $excess 1)) (int .c.nameLength) $room) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.sharedMemoryFits" -}}
+{{- if ge .spec.shmBytes .spec.memoryBytes -}}
+{{- fail (printf "Shared memory is charged to the memory of its node: shm %s leaves nothing of %s. Lower shm, or raise memory above %s." .spec.shm .spec.memory .spec.shm) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.gpusFit" -}}
+{{- $spec := .spec -}}
+{{- if and $spec.mig (or (gt $spec.gpus 1) (gt $spec.nproc 1)) -}}
+{{- $what := ternary "nproc" "gpus" (gt $spec.nproc 1) -}}
+{{- fail (printf "A node of MIG slices has one process and one slice, and %s is %d: NCCL does not join slices of one GPU. Leave %s out and ask for more nodes, or for whole GPUs without mig." $what (get $spec $what) $what) -}}
+{{- end -}}
+{{- if and (gt $spec.gpus 0) (lt $spec.gpus $spec.nproc) -}}
+{{- fail (printf "%d processes cannot share %d %s: NCCL refuses two ranks on one. Set nproc to %d, or leave it out." $spec.nproc $spec.gpus (ternary "GPU" "GPUs" (eq $spec.gpus 1)) $spec.gpus) -}}
+{{- end -}}
+{{- if $spec.gpuType -}}
+{{- if eq $spec.gpus 0 -}}
+{{- fail (printf "gpuType is '%s', and the job asks for no GPU. Add gpus, or leave it." $spec.gpuType) -}}
+{{- end -}}
+{{- $said := get $spec.nodeSelector .c.gpuProduct | default $spec.gpuType -}}
+{{- if ne $said $spec.gpuType -}}
+{{- fail (printf "gpuType says '%s', and nodeSelector says '%s'. Keep one of them." $spec.gpuType $said) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.variablesAreFree" -}}
+{{- $taken := .c.variables -}}
+{{- range $name := concat (keys .spec.env) (keys .spec.secretEnv) | sortAlpha -}}
+{{- $isTaken := has $name $taken.taken -}}
+{{- range $taken.prefixes -}}{{- if hasPrefix . $name -}}{{- $isTaken = true -}}{{- end -}}{{- end -}}
+{{- if and $isTaken (not (has $name $taken.free)) -}}
+{{- fail (printf "The environment variable %s is set by the launcher for each rank. Leave it out, or rename it." $name) -}}
+{{- end -}}
+{{- if and (hasKey $.spec.env $name) (hasKey $.spec.secretEnv $name) -}}
+{{- fail (printf "The environment variable %s is given twice, in env and in secretEnv. Keep one." $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of the reference trainer's arguments; those of other programs are their own. */}}
+{{- define "ddp-job.batchFeedsTheWorld" -}}
+{{- $isTrainer := and (eq .spec.program "module") (eq (splitList "." (default "" .spec.module) | first) .c.trainer) -}}
+{{- $world := mul .spec.most .spec.nproc -}}
+{{- range $flag, $what := dict "--global-batch" "sample" "--shards" "shard" -}}
+{{- $count := -1 -}}
+{{- range $place, $word := $.spec.args -}}
+{{- $value := trimPrefix (printf "%s=" $flag) $word -}}
+{{- if and (eq $word $flag) (lt (add1 $place) (len $.spec.args)) -}}
+{{- $value = index $.spec.args (add1 $place | int) -}}
+{{- end -}}
+{{- if and (ne $value $word) (regexMatch "^[0-9]{1,18}$" $value) -}}{{- $count = atoi $value -}}{{- end -}}
+{{- end -}}
+{{- if and $isTrainer (ge $count 0) (lt $count $world) -}}
+{{- fail (printf "A batch of %d %s%s cannot feed %d ranks (%d %s of %d %s). Raise %s to %d or more, or ask for fewer nodes or processes." $count $what (ternary "" "s" (eq $count 1)) $world $.spec.most (ternary "node" "nodes" (eq $.spec.most 1)) $.spec.nproc (ternary "process" "processes" (eq $.spec.nproc 1)) $flag $world) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.timeIsEnough" -}}
+{{- if lt .spec.grace (int64 .c.leastGrace) -}}
+{{- fail (printf "%d seconds of grace are too few to finish a step and save. Use %d or more." .spec.grace (int64 .c.leastGrace)) -}}
+{{- end -}}
+{{- if and (hasKey .spec "deadline") (eq (default 0 .spec.deadline | int64) 0) -}}
+{{- fail "A deadline of 0 seconds would stop the job before it starts. Leave it out for none." -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.topologyIsSaidOnce" -}}
+{{- $seen := list -}}
+{{- range $wish := .spec.topology -}}
+{{- $said := printf "%s=%s" $wish.placement $wish.key -}}
+{{- if has $said $seen -}}
+{{- fail (printf "The topology '%s' is given twice. Keep one of them." $said) -}}
+{{- end -}}
+{{- $seen = append $seen $said -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.pathsAreFree" -}}
+{{- $seen := dict -}}
+{{- range $volume := concat .spec.mounts .spec.secrets -}}
+{{- range $taken := $.c.paths.ours -}}
+{{- if or (eq $volume.path $taken) (hasPrefix (printf "%s/" $taken) $volume.path) -}}
+{{- fail (printf "The mount '%s' is in the way of %s, which every job has. Choose another path." $volume.text $taken) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasKey $seen $volume.path -}}
+{{- fail (printf "The mounts '%s' and '%s' have the same path. Keep one of them." (get $seen $volume.path) $volume.text) -}}
+{{- end -}}
+{{- $_ := set $seen $volume.path $volume.text -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.gangHasAQueue" -}}
+{{- if and (eq .spec.gang "kueue") (not .spec.queue) -}}
+{{- fail "Kueue starts nothing that is in no queue. Add queue: NAME, a LocalQueue." -}}
+{{- end -}}
+{{- if and (eq .spec.gang "scheduler-plugins") .spec.queue -}}
+{{- fail (printf "The scheduler plugins have no queues, and the queue is '%s'. Leave one of them out." .spec.queue) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.fabricFits" -}}
+{{- $spec := .spec -}}
+{{- range $name := ternary list (splitList "+" $spec.fabric) (eq $spec.fabric "none") -}}
+{{- $profile := get $.fabrics.profiles $name -}}
+{{- if and $profile.hasGpus (eq $spec.gpus 0) -}}
+{{- fail (printf "The fabric %s joins GPUs, and the job asks for none. Add gpus, or leave fabric out." $name) -}}
+{{- end -}}
+{{- if and (not $profile.hasGpus) (gt $spec.gpus 0) -}}
+{{- fail (printf "The fabric %s is for jobs without GPUs, and this one asks for %d per node. Leave one of them out." $name $spec.gpus) -}}
+{{- end -}}
+{{- if and $profile.largest (gt $spec.most (int64 $profile.largest)) -}}
+{{- fail (printf "The fabric %s ends at one machine, and the job may have %d nodes. Name the network between the machines, or leave fabric out." $name $spec.most) -}}
+{{- end -}}
+{{- if and $profile.devices (gt $spec.most 1) -}}
+{{- if not $spec.rdma -}}
+{{- fail (printf "The fabric %s needs RDMA devices, and the job asks for none. %s" $name $profile.askFor) -}}
+{{- end -}}
+{{- $isOfIt := false -}}
+{{- range $profile.devices -}}{{- if hasPrefix . $spec.rdma.resource -}}{{- $isOfIt = true -}}{{- end -}}{{- end -}}
+{{- if not $isOfIt -}}
+{{- fail (printf "rdma asks for '%s', which is no device of the fabric %s. %s" $spec.rdma.resource $name $profile.askFor) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,115 @@
+"""``files/constants.yaml``: the names that the chart's templates share with this package and with the pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from ddp_trainer import contract
+from kubectl_ddp.queued import KUEUE_QUEUE
+from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
+from kubectl_ddp.roots import ROOTS
+from kubectl_ddp.script import LARGEST_BYTES
+from kubectl_ddp.spec import document, machines, mounts, queues, rules
+from kubectl_ddp.spec.program import TRAINER
+from kubectl_ddp.spec.resolve import DEFAULTS
+
+
+def constants() -> dict[str, Any]:
+    """The file's content."""
+    return {
+        "document": {"apiVersion": document.API_VERSION, "kind": document.KIND},
+        "defaults": dict(DEFAULTS),
+        "engines": _engines(),
+        "gangs": _gangs(),
+        **_contract(),
+        **_pods(),
+        **_rules(),
+    }
+
+
+def _contract() -> dict[str, Any]:
+    return {
+        "env": _members(contract.Env),
+        "port": _members(contract.Port),
+        "portName": _members(contract.PortName),
+        "label": _members(contract.Label),
+        "annotation": _members(contract.Annotation),
+        "path": _members(contract.Path),
+        "role": _members(contract.Role),
+        "scope": _members(contract.CheckpointScope),
+        "logPrefix": contract.LOG_PREFIX,
+        "manager": contract.FIELD_MANAGER,
+    }
+
+
+def _pods() -> dict[str, Any]:
+    return {
+        "launcher": fabric.LAUNCHER,
+        "networksAnnotation": fabric.MULTUS,
+        "channel": fabric.CHANNEL,
+        "gpu": pod.GPU,
+        "mig": pod.MIG,
+        "gpuProduct": machines.GPU_PRODUCT,
+        "neverReady": pod.NEVER_READY,
+        "placeLabels": list(pod.PLACE_LABELS),
+        "podSecurity": dict(pod.POD_SECURITY),
+        "containerSecurity": dict(pod.CONTAINER_SECURITY),
+        "unpack": list(pod.UNPACK),
+        "archive": code.ARCHIVE,
+        "codeHashLength": code.HASH_LENGTH,
+        "largestCode": LARGEST_BYTES,
+        "runIdLength": objects.PLACEHOLDER_LENGTH,
+        "readableByGroup": volumes.READABLE_BY_GROUP,
+        "largestBackoffLimit": failures.LARGEST_LIMIT,
+        "permanentExitCodes": {"first": contract.Exit.FAILURE.value, "beyond": contract.Exit.SIGNAL_BASE.value},
+        "kueueQueue": KUEUE_QUEUE,
+        "kaiQueue": gangs.KAI_QUEUE,
+    }
+
+
+def _rules() -> dict[str, Any]:
+    return {
+        "nameLength": contract.NAME_LENGTH,
+        "storePodSuffix": rules.STORE_POD_SUFFIX,
+        "podOfJobSet": rules.POD_OF_JOBSET.replace("{index}", "%d"),
+        "leastGrace": rules.LEAST_GRACE_SECONDS,
+        "trainer": TRAINER,
+        "variables": {
+            "free": sorted(contract.SWITCHES),
+            "taken": sorted({*contract.Env, *rules.TORCHRUN_NAMES} - contract.SWITCHES),
+            "prefixes": list(rules.RESERVED_PREFIXES),
+        },
+        "secret": {"name": f"(?i){rules.SECRET_NAME.pattern}", "value": rules.SECRET_VALUE.pattern},
+        "paths": {"ours": [str(path) for path in mounts.OURS], "system": list(mounts.SYSTEM)},
+    }
+
+
+def _engines() -> dict[str, Any]:
+    return {
+        str(name): {
+            "apiVersion": rendering.root.api_version,
+            "kind": rendering.root.kind,
+            "container": rendering.container,
+            "jobLabels": dict(rendering.job_labels),
+            "restartPolicy": rendering.restart_policy or "",
+            "hasSubdomain": rendering.has_subdomain,
+            "limitsJob": rendering.limits_job,
+            "order": list(ROOTS).index(rendering.root.engine),
+        }
+        for name, rendering in engines.RENDERINGS.items()
+    }
+
+
+def _gangs() -> dict[str, Any]:
+    served = [{"gang": str(gang), "apiVersion": kind[0], "kind": kind[1]} for gang, kind in choose.GANG_KINDS]
+    return {
+        "served": served,
+        "schedulers": {str(gang): name for gang, name in queues.SCHEDULERS.items()},
+        "ofKueue": sorted(map(str, queues.OF_KUEUE)),
+    }
+
+
+def _members(names: Iterable[Enum]) -> dict[str, Any]:
+    return {member.name: member.value for member in names}

@@ -1,0 +1,74 @@
+"""``files/fabrics.yaml``: which fabric a job's words speak of, and what each one sets."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kubectl_ddp.fabrics import choose
+from kubectl_ddp.fabrics.catalogue import FABRICS
+from kubectl_ddp.fabrics.model import SET, Entry, Need, Profile, Target
+from kubectl_ddp.fabrics.version import version
+from kubectl_ddp.render.fabric import reading
+from kubectl_ddp.spec import fabric
+
+
+def fabrics() -> dict[str, Any]:
+    """The file's content."""
+    return {
+        "choose": {
+            "machine": fabric.MACHINE,
+            "accelerator": fabric.ACCELERATOR,
+            "machines": _patterns(choose.MACHINES),
+            "accelerators": dict(choose.ACCELERATORS),
+            "devices": _patterns(choose.DEVICES),
+            "wholeMachines": sorted(choose.WHOLE_MACHINES),
+            "racks": choose.RACKS,
+            "rackProducts": list(choose.RACK_PRODUCTS),
+        },
+        "targets": [str(target) for target in Target],
+        "profiles": {name: _profile(profile) for name, profile in FABRICS.items()},
+    }
+
+
+def _profile(profile: Profile) -> dict[str, Any]:
+    return {
+        "hasGpus": profile.has_gpus,
+        "isBeside": profile.is_beside,
+        "largest": profile.largest or 0,
+        "devices": list(profile.devices),
+        "askFor": fabric.ask_for(profile) if profile.devices else "",
+        "entries": [_entry(entry) for entry in profile.entries if entry.emission in SET],
+        "needs": [_need(need) for need in profile.needs],
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    made: dict[str, Any] = {"key": entry.key, "target": entry.target, "name": entry.name, "value": entry.value}
+    if entry.key in fabric.LISTS:
+        made["value"] = entry.value.split(",")
+    if entry.target == Target.LOAD:
+        made["value"] = reading(entry.value)
+    bounds = {"since": entry.since, "before": entry.before}
+    made |= {word: list(version(bound)) for word, bound in bounds.items() if bound}
+    made |= {"machines": [pattern(machine) for machine in entry.machines]} if entry.machines else {}
+    return made | ({"alone": entry.alone} if entry.alone is not None else {})
+
+
+def _need(need: Need) -> dict[str, Any]:
+    return {"sentence": need.sentence, "source": need.source, "isGrave": need.is_grave, "unless": need.unless}
+
+
+def _patterns(choices: Any) -> list[dict[str, str]]:
+    return [{"pattern": pattern(shell), "fabric": name} for shell, name in choices]
+
+
+def pattern(shell: str) -> str:
+    r"""A pattern of a shell, with ``*``, ``?`` and ``[...]`` of plain letters, as Go reads patterns.
+
+    >>> pattern("BM.GPU.[HB]?.*")
+    '^BM\\.GPU\\.[HB].\\..*$'
+    """
+    parts = re.split(r"(\*|\?|\[[^]!]+\])", shell)
+    plain = {"*": ".*", "?": "."}
+    return f"^{''.join(plain.get(part, part if part.startswith('[') else re.escape(part)) for part in parts)}$"

@@ -1,0 +1,124 @@
+"""The values of the chart: the keys of a job file, and those that only a chart needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kubectl_ddp.fabrics.catalogue import AUTO
+from kubectl_ddp.spec import values as v
+from kubectl_ddp.spec.document import API_VERSION, KIND
+from kubectl_ddp.spec.fields import FIELDS, PRESET, Field
+from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.resolve import DEFAULTS
+
+Schema = Mapping[str, Any]
+
+TEXT: Final[Schema] = {"type": "string"}
+TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
+AMOUNT: Final[Schema] = {"type": ["string", "number", "null"]}
+"""Of memory, cores, nodes or time: a number, or text that the templates read; it may be left out."""
+AMOUNTS: Final = frozenset({"nnodes", "cpu", "memory", "shm", "grace", "deadline", "ttl"})
+BARE: Final = frozenset({"maxRestarts"})
+"""Defaults that are numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One value of the chart."""
+
+    about: str
+    """What it is, in a sentence."""
+    schema: Schema
+    default: Any
+    notation: str = ""
+    """How it is written, where that is no plain word."""
+    section: str = field(default="", compare=False)
+    """Heading over it and those after it."""
+
+
+SECTIONS: Final[Mapping[str, str]] = {
+    "name": "The run",
+    "script": "What it runs: one of script, module and command",
+    "nnodes": "How much",
+    "image": "Image and environment",
+    "maxRestarts": "Endings",
+    "priority": "Where it runs",
+    "mounts": "Volumes",
+    "queue": "Queues and gangs",
+    "gpuType": "GPUs and the network between them",
+    "metricsFrom": "Who reaches its pods, and what they reach",
+}
+"""Heading over the key and those after it."""
+
+CHARTS_OWN: Final[Mapping[str, Key]] = {
+    PRESET: Key(
+        "Values that belong together on a kind of machine; chosen by gpus when left out.",
+        {"enum": ["", *PRESETS]},
+        "",
+        "|".join(PRESETS),
+        "What only the chart needs",
+    ),
+    "scriptText": Key("The text of script: --set-file scriptText=train.py.", TEXT, ""),
+    "codeArchive": Key(
+        "The directory of code, as a .tar.gz in base64: --set-file codeArchive=FILE; its digest names the ConfigMap.",
+        TEXT,
+        "",
+    ),
+    "runId": Key(
+        "Tells this run from others of the same values; made of the values when left out, so that the same values "
+        "always render the same objects.",
+        TEXT,
+        "",
+    ),
+    "apiServers": Key(
+        "Addresses of the cluster's API servers, which 'kubectl ddp top' and 'status' read metrics through; the "
+        "NetworkPolicy lets them in.",
+        TEXTS,
+        [],
+    ),
+    "podMonitor": Key(
+        "Whether Prometheus is told of the run: auto does so where the cluster serves PodMonitors.",
+        {"enum": ["auto", "always", "never"]},
+        "auto",
+        "auto|always|never",
+    ),
+    "apiVersion": Key("Of job files, which may be given as values.", {"enum": ["", API_VERSION]}, ""),
+    "kind": Key("Of job files, which may be given as values.", {"enum": ["", KIND]}, ""),
+}
+"""Beside the keys of a job file."""
+
+
+def keys() -> dict[str, Key]:
+    """Every value by its name, in the order of the job file's keys."""
+    return {key: _of_field(key, known) for key, known in FIELDS.items()} | dict(CHARTS_OWN)
+
+
+def _of_field(key: str, known: Field) -> Key:
+    about = "Name of the run; the release's when left out." if key == "name" else known.help
+    return Key(about, _schema(key, known), _default(key, known), known.metavar, SECTIONS.get(key, ""))
+
+
+def _schema(key: str, known: Field) -> Schema:
+    match v.PROCESSES if known.parse is v.process_count else known.parse:
+        case v.Choice(members=members):
+            return {"enum": [*members]}
+        case v.Whole(least=least, most=most):
+            return {"type": ["integer", "null"], "minimum": least, "maximum": most}
+        case v.words:
+            return {"type": ["array", "string"], "items": TEXT}
+    if known.is_map or known.is_list:
+        return TEXTS if known.is_list else {"type": "object", "additionalProperties": TEXT}
+    return AMOUNT if key in AMOUNTS else TEXT
+
+
+def _default(key: str, known: Field) -> Any:
+    if key in DEFAULTS and key not in AMOUNTS:
+        said = DEFAULTS[key]
+        return int(str(said)) if key in BARE else said
+    if key == "fabric":
+        return AUTO
+    if known.is_map or known.is_list or key == "command":
+        return {} if known.is_map else []
+    return None if "null" in _schema(key, known).get("type", ()) else ""

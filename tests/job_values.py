@@ -1,0 +1,314 @@
+"""Values of the chart ddp-job, drawn at random and mostly sound: every key, in every way of writing it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+Values = dict[str, Any]
+
+ENGINES: Final = {
+    "pytorchjob": "kubeflow.org/v1/PyTorchJob",
+    "trainjob": "trainer.kubeflow.org/v1alpha1/TrainJob",
+    "jobset": "jobset.x-k8s.io/v1alpha2/JobSet",
+}
+GANGS: Final = {
+    "volcano": "scheduling.volcano.sh/v1beta1/PodGroup",
+    "kai": "scheduling.run.ai/v2alpha2/PodGroup",
+    "scheduler-plugins": "scheduling.x-k8s.io/v1alpha1/PodGroup",
+}
+MONITORS: Final = "monitoring.coreos.com/v1/PodMonitor"
+ANY_CLUSTER: Final = "v1/Pod"
+"""A kind that only a cluster that was asked is known to serve."""
+WORDS: Final = (
+    "train",
+    "--epochs",
+    "30",
+    "",
+    " two words ",
+    "a\nb",
+    "tab\there",
+    "it's",
+    '"quoted"',
+    "back\\slash",
+    "$HOME",
+    "$(PRICE)",
+    "$$5",
+    "<a>&b",
+    "yes: [1]",
+    "# no comment",
+    "{{ .Values }}",
+    "Grüße",
+    "漢字",
+    "🙂",
+    "nel\u0085x",
+    "line\u2028end",
+    "\ufeffbom",
+    "\x7f\x1b[0m",
+    "1e3",
+    "0o17",
+    "null",
+    "~",
+    "- a",
+    "%d%s",
+    "trailing\n",
+    "\n\n lead",
+    "a: b\n  c: d",
+    "'",
+    "\\u2028",
+)
+MACHINES: Final = (
+    "p5.48xlarge",
+    "p4d.24xlarge",
+    "p6-b200.48xlarge",
+    "p6e-gb200.36xlarge",
+    "a3-highgpu-8g",
+    "a3-megagpu-8g",
+    "a3-ultragpu-8g",
+    "a4-highgpu-8g",
+    "a4x-highgpu-4g",
+    "a4x-maxgpu-4g-metal",
+    "Standard_ND96isr_H100_v5",
+    "BM.GPU.H100.8",
+    "BM.GPU.B4.8",
+    "gd-8xh100ib-i128",
+    "gb200-4x",
+    "gb300-4xe",
+    "g6.48xlarge",
+    "m7i.large",
+)
+ACCELERATORS: Final = ("nvidia-h100-80gb", "nvidia-h100-mega-80gb", "nvidia-h200-141gb", "nvidia-gb200", "nvidia-l4")
+DEVICES: Final = (
+    "rdma/ib=8",
+    "rdma/roce=8",
+    "vpc.amazonaws.com/efa=32",
+    "nvidia.com/rdma-vf=16",
+    "rdma/hca",
+    "openshift.io/mlxnics=2",
+)
+FABRICS: Final = (
+    "none",
+    "ib",
+    "roce",
+    "tcp",
+    "aws-efa",
+    "aws-efa-dra",
+    "gcp-tcpx",
+    "gcp-tcpxo",
+    "gcp-gib",
+    "gcp-gib-dra",
+    "azure-ib",
+    "oci-roce",
+    "coreweave-ib",
+    "coreweave-roce",
+    "nebius-ib",
+    "gb200-mnnvl",
+    "gb200-mnnvl+ib",
+    "gb200-mnnvl+gcp-gib-dra",
+    "single-node-nvlink",
+    "gloo-cpu",
+)
+IMAGES: Final = (
+    "registry.example.com/vision/train:1.4.2",
+    "registry.example.com/train@sha256:" + "0123456789abcdef" * 4,
+    "registry.example.com/nccl-tests:13.0-nccl2.18.5-1",
+    "registry.example.com/nccl-tests:13.0-nccl2.28.7",
+    "train:latest",
+)
+LABEL_KEYS: Final = ("example.com/pool", "topology.kubernetes.io/zone", "kubernetes.io/arch", "disk")
+SCRIPT: Final = 'import torch\n\nprint("Grüße, <rank> & $(HOME) {{ .Values }}")\n'
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One release: its values, and what Helm is told beside them."""
+
+    number: int
+    values: Values
+    release: str
+    namespace: str
+    serves: tuple[str, ...] = ()
+    """Kinds of the cluster; none when no cluster is asked."""
+    kubernetes: tuple[int, int] = (1, 34)
+
+    @property
+    def is_of_cluster(self) -> bool:
+        return ANY_CLUSTER in self.serves
+
+
+@dataclass
+class Draw:
+    """One scenario on its way: each part adds its keys."""
+
+    random: Random
+    values: Values = field(default_factory=dict)
+
+    def chance(self, likelihood: float) -> bool:
+        return self.random.random() < likelihood
+
+    def some(self, likelihood: float, key: str, make: Callable[[], Any]) -> None:
+        if self.chance(likelihood):
+            self.values[key] = make()
+
+    def one(self, choices: Any) -> Any:
+        return self.random.choice(list(choices))
+
+    def few(self, choices: Any, most: int) -> list[Any]:
+        return self.random.sample(list(choices), self.random.randint(1, most))
+
+
+def scenario(seed: int, number: int) -> Scenario:
+    """The scenario of a number; the same for the same seed."""
+    draw = Draw(Random(f"{seed}/{number}"))
+    for part in (_program, _size, _machines, _environment, _endings, _placement, _volumes, _network, _charts_own):
+        part(draw)
+    release = draw.one(["digits", "vision-7", "run", "a" * 30])
+    namespace = draw.one(["default", "team-a"])
+    draw.some(0.3, "name", lambda: draw.one(["named", "n", "x" * 40]))
+    draw.some(0.2, "namespace", lambda: namespace)
+    return Scenario(number, draw.values, release, namespace, *_cluster(draw))
+
+
+def _program(draw: Draw) -> None:
+    values = draw.values
+    kind = draw.one(["trainer", "trainer", "module", "command", "line", "script", "code", "codeModule"])
+    if kind == "trainer":
+        values["module"] = "ddp_trainer"
+        values["args"] = ["train", "--task", "digits", *draw.one([[], ["--global-batch", "4096"], ["--shards=64"]])]
+    elif kind == "command":
+        values["command"] = ["python", *draw.few(WORDS, 3)]
+    elif kind == "line":
+        values["command"] = "python  -u train.py --epochs 3 "
+    elif kind in {"script", "code"}:
+        values["script"] = draw.one(["train.py", "scripts/My_Train.v2.py", "./train.py"])
+        values["scriptText"] = SCRIPT
+    if kind in {"module", "codeModule"}:
+        values["module"] = "vision.train"
+    if kind.startswith("code"):
+        values |= {"code": "src", "codeArchive": base64.b64encode(b"an archive").decode()}
+        values.pop("scriptText", None)
+    if kind != "trainer":
+        draw.some(0.6, "args", lambda: draw.few(WORDS, 6))
+
+
+def _size(draw: Draw) -> None:
+    draw.some(0.8, "nnodes", lambda: draw.one([1, "1", 2, "2:4", "1:2", "8", "4:4", "3:16"]))
+    draw.some(0.5, "gpus", lambda: draw.one([0, 1, 2, 4, 8, 8, 8]))
+    if "gpus" not in draw.values:
+        draw.some(0.1, "mig", lambda: draw.one(["3g.40gb", "1g.10gb.me", "7g.80gb"]))
+    most = draw.values.get("gpus") or (1 if "mig" in draw.values else 4)
+    draw.some(0.4, "nproc", lambda: draw.random.randint(1, most))
+    draw.some(0.5, "cpu", lambda: draw.one([1, "4", "500m", 1.5, "0.25", "96", "1500.000m"]))
+    draw.some(
+        0.5, "memory", lambda: draw.one(["2Gi", "1.5Gi", "900Gi", 34359738368, "3G", "512Mi", "0.123456789Ti", "7E"])
+    )
+    draw.some(0.2, "shm", lambda: draw.one(["64Mi", "1Gi", 1048576, "0.1Gi"]))
+    draw.some(0.2, "preset", lambda: draw.one(["cpu-gloo", "gpu-nccl", "none"]))
+
+
+def _machines(draw: Draw) -> None:
+    values = draw.values
+    if not (values.get("gpus") or "mig" in values):
+        return
+    selector = values.setdefault("nodeSelector", {})
+    if draw.chance(0.4):
+        selector["node.kubernetes.io/instance-type"] = draw.one(MACHINES)
+    if draw.chance(0.2):
+        selector["cloud.google.com/gke-accelerator"] = draw.one(ACCELERATORS)
+    draw.some(0.5, "rdma", lambda: draw.one(DEVICES))
+    draw.some(0.2, "gpuType", lambda: draw.one(["NVIDIA-H100-80GB-HBM3", "NVIDIA-GB200", "NVIDIA-GB300"]))
+    draw.some(0.4, "fabric", lambda: draw.one([*FABRICS, "auto"]))
+
+
+def _environment(draw: Draw) -> None:
+    draw.some(0.6, "image", lambda: draw.one(IMAGES))
+    names = ("A", "B_2", "HOME", "NCCL_DEBUG", "NCCL_NET", "OMP_NUM_THREADS", "DDP_PREFLIGHT", "_x", "LD_LIBRARY_PATH")
+    draw.some(0.5, "env", lambda: {name: draw.one(WORDS) for name in draw.few(names, 4)})
+    secret = ("TOKEN", "NCCL_SECRET", "Z")
+    draw.some(
+        0.3, "secretEnv", lambda: {name: draw.one(["hub:token", "s3.keys:a_b.C"]) for name in draw.few(secret, 2)}
+    )
+    draw.some(0.2, "envFrom", lambda: draw.few(["secret/hub", "configmap/settings.v1", "secret/other"], 2))
+
+
+def _endings(draw: Draw) -> None:
+    draw.some(0.4, "maxRestarts", lambda: draw.one([0, 1, 20, 10_000]))
+    draw.some(0.4, "grace", lambda: draw.one([5, "90", "2m", "1h"]))
+    draw.some(0.3, "deadline", lambda: draw.one(["7d", "3600s", 60]))
+    draw.some(0.3, "ttl", lambda: draw.one(["1h", 0, "0", "2d"]))
+
+
+def _placement(draw: Draw) -> None:
+    draw.some(0.3, "priority", lambda: draw.one(["training", "high.v2"]))
+    if draw.chance(0.4):
+        labels = {key: draw.one(["gpu", "eu-1a", "", "A_b.c"]) for key in draw.few(LABEL_KEYS, 3)}
+        draw.values["nodeSelector"] = {**draw.values.get("nodeSelector", {}), **labels}
+    taints = ("dedicated=training:NoSchedule", "gone:NoExecute", "any", "example.com/soft=:PreferNoSchedule", "a=b")
+    draw.some(0.3, "tolerations", lambda: draw.few(taints, 3))
+    wishes = (
+        "pack=topology.kubernetes.io/zone",
+        "pack=example.com/rack:required",
+        "spread=kubernetes.io/hostname:required",
+        "spread=topology.kubernetes.io/zone:preferred",
+    )
+    draw.some(0.3, "topology", lambda: draw.few(wishes, 4))
+    draw.some(0.9, "engine", lambda: draw.one(["pytorchjob", "trainjob", "jobset", "job", "auto"]))
+    draw.some(0.5, "gang", lambda: draw.one(["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]))
+    draw.some(0.4, "queue", lambda: draw.one(["team-a", "q.1"]))
+    draw.some(0.2, "scheduler", lambda: "bin-packer")
+
+
+def _volumes(draw: Draw) -> None:
+    draw.some(0.4, "checkpointClaim", lambda: "vision-checkpoints")
+    mounts = (
+        "pvc=data:/data",
+        "pvc=more.data:/more//x/:ro",
+        "configmap=settings:/etc/train",
+        "emptydir=1.5Gi:/cache",
+        "pvc=d:/d:rw",
+    )
+    draw.some(0.4, "mounts", lambda: draw.few(mounts, 4))
+    draw.some(0.3, "secrets", lambda: draw.few(["hub:/secrets/hub", "s3.keys:/secrets/s3/"], 2))
+
+
+def _network(draw: Draw) -> None:
+    draw.some(0.2, "networks", lambda: draw.few(["rdma-vf", "networks/rail-0", "rail@net1"], 3))
+    readers = (
+        "monitoring",
+        "team=a_B",
+        "10.0.0.0/24",
+        "10.0.0.7",
+        "*",
+        "fd00::/64",
+        "kubernetes.io/metadata.name=prom",
+        "0.0.0.0/0",
+    )
+    draw.some(0.4, "metricsFrom", lambda: draw.few(readers, 3))
+    draw.some(0.4, "egress", lambda: draw.one(["open", "closed"]))
+
+
+def _charts_own(draw: Draw) -> None:
+    draw.some(0.2, "runId", lambda: "0123456789ab")
+    draw.some(0.3, "apiServers", lambda: draw.few(["10.0.0.1", "10.0.0.2", "fd00::1"], 2))
+    draw.some(0.2, "podMonitor", lambda: draw.one(["auto", "always", "never"]))
+    if draw.chance(0.2):
+        draw.values |= {"apiVersion": "ddp.dev/v1", "kind": "Job"}
+
+
+def _cluster(draw: Draw) -> tuple[tuple[str, ...], tuple[int, int]]:
+    kubernetes = draw.one([(1, 30), (1, 31), (1, 34), (1, 36)])
+    if draw.chance(0.6):
+        return (), kubernetes
+    serves = [kind for kind in (*ENGINES.values(), *GANGS.values(), MONITORS) if draw.chance(0.4)]
+    return (ANY_CLUSTER, *serves), kubernetes
+
+
+def dotted(values: Mapping[str, Any], maps: frozenset[str]) -> Values:
+    """The values as a source of a job says them: entries of maps one by one."""
+    flat: Values = {}
+    for key, value in values.items():
+        flat |= {f"{key}.{entry}": item for entry, item in value.items()} if key in maps else {key: value}
+    return flat

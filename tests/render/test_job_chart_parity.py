@@ -1,0 +1,124 @@
+"""``charts/ddp-job`` renders what the plugin renders, and refuses what it refuses, in its words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+import yaml
+
+from ddp_trainer.contract import FIELD_MANAGER, Label
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object
+from kubectl_ddp.chart.keys import CHARTS_OWN
+from kubectl_ddp.errors import DdpError, PreflightFailed
+from kubectl_ddp.render import Code, render
+from kubectl_ddp.render.choose import Facts, settle
+from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.origin import Given, Kind, Origin
+from kubectl_ddp.spec.resolve import resolve
+from tests.helm import CHARTS, Done, Helm, objects_of
+from tests.job_values import ENGINES, GANGS, MONITORS, Scenario, dotted, scenario
+
+CHART: Final = CHARTS / "ddp-job"
+SEED: Final = 8
+PER_TEST: Final = 12
+TESTS: Final = 20
+"""Of these many scenarios each; about two in three are sound."""
+APP_VERSION: Final = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+MAPS: Final = frozenset(key for key, field in FIELDS.items() if field.is_map)
+RENDERED: Final = "ddp.dev/rendered"
+
+
+def expected(case: Scenario) -> list[Object] | str:
+    """What the plugin makes of the values: objects, or the sentence in which it refuses them."""
+    try:
+        return by_the_plugin(case)
+    except PreflightFailed as error:  # names the context, which a chart does not know
+        return "Nobody in the cluster starts nodes" if "starts nodes" in error.message else "The cluster can run no job"
+    except DdpError as error:
+        return error.message.removeprefix("values, ")
+
+
+def by_the_plugin(case: Scenario) -> list[Object]:
+    values = case.values
+    said = {"name": case.release} | {
+        key: value for key, value in values.items() if key not in {*CHARTS_OWN} - {"preset"}
+    }
+    layer = {key: Given(value, Origin(Kind.FILE, "values")) for key, value in dotted(said, MAPS).items()}
+    spec = resolve([layer], Surroundings(image=f"ddp-trainer:{APP_VERSION}")).spec
+    if case.is_of_cluster:
+        kinds = {tuple(kind.rsplit("/", 1)) for kind in (*ENGINES.values(), *GANGS.values()) if kind in case.serves}
+        spec = settle(spec, Facts("here", case.kubernetes, frozenset({*kinds, ("batch/v1", "Job")})))  # type: ignore[arg-type]
+    code = None
+    if "code" in values:
+        code = Code("code.tar.gz", values["codeArchive"])
+    elif "script" in values:
+        code = Code(values["script"].rpartition("/")[2], values["scriptText"])
+    run_id = values.get("runId") or placeholder_run_id(spec, code)
+    objects = render(spec, run_id, code=code, api_servers=values.get("apiServers", ()))
+    wanted = values.get("podMonitor", "auto")
+    is_served = not case.is_of_cluster or MONITORS in case.serves
+    has_monitor = wanted == "always" or (wanted == "auto" and is_served)
+    return [item for item in objects if item["kind"] != "PodMonitor" or has_monitor]
+
+
+def as_the_plugins(objects: list[Object], case: Scenario) -> list[Object]:
+    """The chart's objects without what only a chart's can have.
+
+    Helm makes objects kind by kind, and what a List holds before a TrainJob; it says of each that it has made it; and
+    an upgrade has to know what is there. All of that stands in the objects' own metadata, none of it in a pod's.
+    """
+    flat = [item for each in objects for item in (each["items"] if each["kind"] == "List" else [each])]
+    for item in flat:
+        labels = item["metadata"]["labels"]
+        assert labels.pop("app.kubernetes.io/name") == "ddp-job"
+        assert labels.pop("app.kubernetes.io/instance") == case.release
+        assert labels.pop("app.kubernetes.io/version") == APP_VERSION
+        assert labels.pop("helm.sh/chart").startswith("ddp-job-")
+        assert labels[Label.MANAGED_BY] == "Helm"
+        labels[Label.MANAGED_BY] = FIELD_MANAGER
+        if roots.kind_of(item) is not None:
+            assert len(item["metadata"]["annotations"].pop(RENDERED)) == 64
+    return flat
+
+
+def keyed(objects: list[Object]) -> dict[tuple[str, str], Object]:
+    found = {(item["kind"], item["metadata"]["name"]): item for item in objects}
+    assert len(found) == len(objects)
+    return found
+
+
+def rendered(helm: Helm, case: Scenario) -> Done:
+    return helm.render(
+        CHART,
+        case.values,
+        release=case.release,
+        namespace=case.namespace,
+        serves=case.serves,
+        kubernetes="{}.{}.0".format(*case.kubernetes),
+    )
+
+
+@pytest.mark.parametrize("first", range(0, TESTS * PER_TEST, PER_TEST))
+def test_the_chart_makes_of_values_what_the_plugin_does(each_helm: Helm, first: int) -> None:
+    for number in range(first, first + PER_TEST):
+        if number % 2 == each_helm.major % 2:  # each Helm renders its half
+            check(each_helm, scenario(SEED, number))
+
+
+def check(helm: Helm, case: Scenario) -> None:
+    said = f"seed {SEED}, scenario {case.number}: {case}"
+    wanted = expected(case)
+    done = rendered(helm, case)
+    if isinstance(wanted, str):
+        assert done.code != 0, f"{said}\nthe plugin refuses it: {wanted}"
+        assert wanted in " ".join(done.err.split("\n")), f"{said}\n{done.err}"
+        return
+    assert done.code == 0, f"{said}\n{done.err}"
+    found = keyed(as_the_plugins(objects_of(done.out), case))
+    assert found.keys() == keyed(wanted).keys(), said
+    for key, item in keyed(wanted).items():
+        assert found[key] == item, f"{said}\n{key}"

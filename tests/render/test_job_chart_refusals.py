@@ -1,0 +1,129 @@
+"""Values of ``charts/ddp-job`` that cannot be meant: a sentence with the value and the way out, from Helm 3 and 4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.helm import CHARTS, Helm
+
+CHART = CHARTS / "ddp-job"
+DIGITS: dict[str, Any] = {"module": "ddp_trainer", "args": ["train", "--task", "digits"]}
+KUBERNETES = "1.34.0"
+
+
+def refusal(helm: Helm, **values: Any) -> str:
+    said = helm.refusal(CHART, DIGITS | values, release="run", namespace="team-a", kubernetes=KUBERNETES)
+    assert "goroutine" not in said
+    return " ".join(said.split())
+
+
+def test_nothing_to_run_is_said(each_helm: Helm) -> None:
+    said = each_helm.refusal(CHART, {}, release="run", kubernetes=KUBERNETES)
+    assert "Nothing says what to run. Set module, command or script." in said
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"nodes": 2}, "nodes"),
+        ({"gpus": "8"}, "gpus"),
+        ({"gpus": 65}, "64"),
+        ({"nproc": 0}, "1"),
+        ({"engine": "slurm"}, "pytorchjob"),
+        ({"egress": "shut"}, "closed"),
+        ({"env": {"A": 1}}, "string"),
+        ({"args": [30]}, "string"),
+        ({"env": ["A=1"]}, "object"),
+        ({"preset": "tpu"}, "cpu-gloo"),
+        ({"podMonitor": True}, "never"),
+        ({"maxRestarts": -1}, "0"),
+        ({"kind": "Pod"}, "kind"),
+    ],
+)
+def test_what_is_no_value_is_refused_by_the_schema(each_helm: Helm, values: dict[str, Any], words: str) -> None:
+    said = refusal(each_helm, **values)
+    assert "don't meet the specifications of the schema" in said
+    assert next(iter(values)) in said
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"memory": "4gb"}, "memory: '4gb' is no amount of memory. Write it as '4Gi' or '512Mi'."),
+        ({"memory": "0"}, "memory: '0' is no amount of memory that a machine has. Write it as '4Gi'."),
+        ({"memory": "8Ei"}, "memory: '8Ei' is no amount of memory that a machine has."),
+        ({"memory": "99999999999999999999"}, "is no amount of memory."),
+        ({"cpu": "0.0001"}, "cpu: '0.0001' is no number of cores."),
+        ({"cpu": 0}, "cpu: '0' is no number of cores that a machine has."),
+        ({"cpu": "2000000"}, "cpu: '2000000' is no number of cores that a machine has."),
+        ({"nnodes": "4:2"}, "asks for at least 4 nodes and at most 2. Write the smaller number first: '2:4'."),
+        ({"nnodes": 0}, "nnodes: '0' is no number of nodes. A job has between 1 and 100000 nodes."),
+        ({"nnodes": "many"}, "nnodes: 'many' is no number of nodes."),
+        ({"grace": "1w"}, "grace: '1w' is no duration. Write it as '90s', '2m', '1h' or '7d'."),
+        ({"grace": 4}, "4 seconds of grace are too few to finish a step and save. Use 5 or more."),
+        ({"deadline": 0}, "A deadline of 0 seconds would stop the job before it starts."),
+        ({"shm": "4Gi", "memory": "4Gi"}, "charged to the memory of its node: shm 4Gi leaves nothing of 4Gi."),
+        ({"name": "Big_Run"}, "name: 'Big_Run' is no name for a job. Use lower case letters"),
+        (
+            {"name": "x" * 49},
+            "is 1 character too long: the names of its pods would not fit 63 characters. Use at most 48.",
+        ),
+        (
+            {"namespace": "team-b"},
+            "the release is in 'team-a'. Install it with --namespace team-b, or leave namespace out.",
+        ),
+        ({"module": "train.py!"}, "module: 'train.py!' is no Python module."),
+        ({"command": ["python"]}, "module and command exclude each other. Keep the one to run."),
+        ({"module": "", "command": "python 'a b'"}, "holds quotes, which a chart does not take apart."),
+        ({"module": "", "command": ["-u"]}, "command: '-u' is no program."),
+        ({"module": "", "script": "train.py"}, "does not travel by itself. Add --set-file scriptText=train.py."),
+        ({"code": "src"}, "add --set-file codeArchive=code.b64."),
+        ({"scriptText": "print()"}, "Name them: script, or code."),
+        ({"gpus": 1, "nproc": 2}, "2 processes cannot share 1 GPU: NCCL refuses two ranks on one."),
+        ({"mig": "3g.40gb", "gpus": 2}, "and nproc is 2: NCCL does not join slices of one GPU."),
+        ({"mig": "half"}, "mig: 'half' is no MIG profile."),
+        ({"gpuType": "NVIDIA-L4"}, "gpuType is 'NVIDIA-L4', and the job asks for no GPU."),
+        ({"env": {"RANK": "0"}}, "The environment variable RANK is set by the launcher for each rank."),
+        ({"env": {"DDP_JOB": "a"}}, "The environment variable DDP_JOB is set by the launcher"),
+        ({"env": {"1A": "x"}}, "env: '1A' is no environment variable."),
+        ({"env": {"A": "x"}, "secretEnv": {"A": "hub:t"}}, "A is given twice, in env and in secretEnv. Keep one."),
+        ({"secretEnv": {"A": "token"}}, "secretEnv.A: 'token' names no entry of a Secret. Write it as 'SECRET:KEY'"),
+        ({"envFrom": ["vault/x"]}, "envFrom: 'vault/x' names no source of variables."),
+        (
+            {"args": ["train", "--global-batch", "3"], "nnodes": 4},
+            "A batch of 3 samples cannot feed 4 ranks (4 nodes of 1 process).",
+        ),
+        ({"tolerations": ["a b"]}, "tolerations: 'a b' is no taint."),
+        ({"tolerations": ["a:Never"]}, "EFFECT one of NoSchedule, PreferNoSchedule, NoExecute."),
+        ({"topology": ["near=zone"]}, "topology: 'near=zone' is no wish about the nodes' places."),
+        ({"topology": ["pack=zone", "pack=zone:required"]}, "The topology 'pack=zone' is given twice."),
+        ({"mounts": ["hostPath=x:/data"]}, "which Pod Security 'restricted' refuses."),
+        ({"mounts": ["nfs=x:/data"]}, "mounts: 'nfs' is no kind of volume."),
+        ({"mounts": ["pvc=x:data"]}, "mounts: 'data' is no absolute path."),
+        ({"mounts": ["pvc=x:/usr/"]}, "A mount at '/usr' would hide the image's own files."),
+        ({"mounts": ["pvc=x:/data:wo"]}, "ends in 'wo'. Write ':ro' to mount it read-only."),
+        ({"mounts": ["configmap=x:/a:rw"]}, "asks to write to a ConfigMap."),
+        ({"mounts": ["pvc=a:/data", "pvc=b:/data/"]}, "The mounts 'pvc=a:/data' and 'pvc=b:/data' have the same path."),
+        ({"mounts": ["emptydir=1Gi:/dev/shm/x"]}, "is in the way of /dev/shm, which every job has."),
+        ({"secrets": ["hub"]}, "secrets: 'hub' mounts no Secret."),
+        ({"rdma": "ib"}, "rdma: 'ib' names no RDMA resource."),
+        ({"networks": ["Rail 0"]}, "networks: 'Rail 0' is no network."),
+        ({"nodeSelector": {"a b": "x"}}, "nodeSelector: 'a b' is no label."),
+        ({"nodeSelector": {"a": "x y"}}, "nodeSelector.a: 'x y' is no value of a label."),
+        ({"metricsFrom": []}, "metricsFrom: the list is empty."),
+        ({"metricsFrom": ["10.0.0.1/24"]}, "metricsFrom: '10.0.0.1/24' is nobody who could read metrics."),
+        ({"apiServers": ["kubernetes.default"]}, "apiServers: 'kubernetes.default' is no address."),
+        ({"gang": "kueue"}, "Kueue starts nothing that is in no queue. Add queue: NAME, a LocalQueue."),
+        ({"gang": "scheduler-plugins", "queue": "q"}, "The scheduler plugins have no queues, and the queue is 'q'."),
+        ({"fabric": "token-ring"}, "fabric: 'token-ring' is no fabric. There are aws-efa,"),
+        ({"fabric": "ib+roce"}, "names ib and roce, and the nodes of a job have one of them."),
+        ({"fabric": "ib"}, "The fabric ib joins GPUs, and the job asks for none."),
+        ({"fabric": "ib", "gpus": 8, "nnodes": 2}, "The fabric ib needs RDMA devices, and the job asks for none."),
+        ({"runId": "a b"}, "runId: 'a b' is no value of a label."),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(helm: Helm, values: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(helm, **values)
