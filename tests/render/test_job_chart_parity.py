@@ -10,6 +10,7 @@ import yaml
 from ddp_trainer.contract import FIELD_MANAGER, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
+from kubectl_ddp.chart.constants import RENDERED
 from kubectl_ddp.chart.keys import CHARTS_OWN
 from kubectl_ddp.errors import DdpError, PreflightFailed
 from kubectl_ddp.render import Code, render
@@ -29,7 +30,6 @@ TESTS: Final = 20
 """Of these many scenarios each; about two in three are sound."""
 APP_VERSION: Final = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 MAPS: Final = frozenset(key for key, field in FIELDS.items() if field.is_map)
-RENDERED: Final = "ddp.dev/rendered"
 
 
 def expected(case: Scenario) -> list[Object] | str:

@@ -8,6 +8,7 @@
 {{- define "ddp-job.engine" -}}
 {{- $has := .root.Capabilities.APIVersions -}}
 {{- $engine := .spec.engine -}}
+{{- if and (eq $engine "auto") .present -}}{{- $engine = .present.engine -}}{{- end -}}
 {{- if and (eq $engine "auto") (include "ddp-job.knowsCluster" .) -}}
 {{- $engine = "" -}}
 {{- range $place := until (len .c.engines) -}}
@@ -30,6 +31,9 @@
 {{- define "ddp-job.gang" -}}
 {{- if and (eq .spec.gang "auto") (include "ddp-job.knowsCluster" .) -}}
 {{- $gang := ternary "kueue" "" (ne "" (default "" .spec.queue)) -}}
+{{- if .present -}}
+{{- $gang = get .present.object.metadata.annotations .c.annotation.SPEC | fromJson | dig "gang" $gang -}}
+{{- end -}}
 {{- range .c.gangs.served -}}
 {{- if and (not $gang) ($.root.Capabilities.APIVersions.Has (printf "%s/%s" .apiVersion .kind)) -}}{{- $gang = .gang -}}{{- end -}}
 {{- end -}}
@@ -73,6 +77,7 @@
 {{- $_ := set . "document" $document -}}
 {{- $_ := set . "digest" (mustToRawJson $computed | sha256sum) -}}
 {{- $runId := .root.Values.runId | default (trunc (int .c.runIdLength) .digest) -}}
+{{- if and .present (not .root.Values.runId) -}}{{- $runId = get .present.object.metadata.labels .c.label.RUN_ID -}}{{- end -}}
 {{- if not (regexMatch "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $runId) -}}
 {{- fail (printf "runId: '%s' is no value of a label. Use letters, digits, '-', '_' and '.'." $runId) -}}
 {{- end -}}

@@ -1,7 +1,7 @@
 {{/* The list of objects that a run becomes, as the plugin's render makes it. */}}
 {{- define "ddp-job.objects" -}}
 {{- include "ddp-job.presence" . -}}
-{{- $annotations := dict .c.annotation.DIGEST .digest .c.annotation.SPEC .document "ddp.dev/rendered" .rendered -}}
+{{- $annotations := dict .c.annotation.DIGEST .digest .c.annotation.SPEC .document .c.renderedAnnotation .rendered -}}
 {{- if eq .engine.name "trainjob" }}
 {{- include "ddp-job.runtime" . }}
 {{- end }}

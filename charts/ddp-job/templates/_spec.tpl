@@ -7,6 +7,7 @@
 {{- $_ := printf "files/%s.yaml" $name | $files.Get | fromYaml | set $ $name -}}
 {{- end -}}
 {{- $_ := set . "c" .constants -}}
+{{- $_ := set . "present" (include "ddp-job.present" . | fromJson) -}}
 {{- $_ := set . "said" (include "ddp-job.said" .root.Values | fromJson) -}}
 {{- $_ := set . "spec" (dict "env" dict "secretEnv" dict "nodeSelector" dict) -}}
 {{- include "ddp-job.preset" . -}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from ddp_trainer import contract
 from kubectl_ddp.queued import KUEUE_QUEUE
@@ -14,6 +14,9 @@ from kubectl_ddp.script import LARGEST_BYTES
 from kubectl_ddp.spec import document, machines, mounts, queues, rules
 from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
+
+RENDERED: Final = f"{contract.GROUP}/rendered"
+"""Annotation of a release's root object: the digest of all that cannot be changed while it is there."""
 
 
 def constants() -> dict[str, Any]:
@@ -41,6 +44,7 @@ def _contract() -> dict[str, Any]:
         "scope": _members(contract.CheckpointScope),
         "logPrefix": contract.LOG_PREFIX,
         "manager": contract.FIELD_MANAGER,
+        "renderedAnnotation": RENDERED,
     }
 
 
