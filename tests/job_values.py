@@ -49,6 +49,8 @@ WORDS: Final = (
     "\ufeffbom",
     "\x7f\x1b[0m",
     "1e3",
+    64,
+    -1,
     "0o17",
     "null",
     "~",
@@ -244,7 +246,7 @@ def _endings(draw: Draw) -> None:
 def _placement(draw: Draw) -> None:
     draw.some(0.3, "priority", lambda: draw.one(["training", "high.v2"]))
     if draw.chance(0.4):
-        labels = {key: draw.one(["gpu", "eu-1a", "", "A_b.c"]) for key in draw.few(LABEL_KEYS, 3)}
+        labels = {key: draw.one(["gpu", "eu-1a", "", "A_b.c", 7]) for key in draw.few(LABEL_KEYS, 3)}
         draw.values["nodeSelector"] = {**draw.values.get("nodeSelector", {}), **labels}
     taints = ("dedicated=training:NoSchedule", "gone:NoExecute", "any", "example.com/soft=:PreferNoSchedule", "a=b")
     draw.some(0.3, "tolerations", lambda: draw.few(taints, 3))
@@ -258,6 +260,7 @@ def _placement(draw: Draw) -> None:
     draw.some(0.9, "engine", lambda: draw.one(["pytorchjob", "trainjob", "jobset", "job", "auto"]))
     draw.some(0.5, "gang", lambda: draw.one(["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]))
     draw.some(0.4, "queue", lambda: draw.one(["team-a", "q.1"]))
+    draw.some(0.15, "queuePriority", lambda: "urgent")
     draw.some(0.2, "scheduler", lambda: "bin-packer")
 
 

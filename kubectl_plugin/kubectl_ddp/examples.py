@@ -55,7 +55,7 @@ def rendered(job_file: Path, engine: Engine) -> str:
         f"# Rendered from {job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id here "
         "is the same each time.\n"
     )
-    return header + to_yaml(render(spec, placeholder_run_id(spec), code=code))
+    return header + to_yaml(render(spec, placeholder_run_id(spec, code), code=code))
 
 
 def _job(job_file: Path) -> JobSpec:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from charts import readme
 from kubectl_ddp.chart.__main__ import generated, main
 from kubectl_ddp.chart.fabrics import pattern
 from kubectl_ddp.spec.fields import FIELDS
@@ -28,6 +29,10 @@ def test_writing_it_again_changes_nothing(tmp_path: Path, capsys: pytest.Capture
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(generated())
     assert main(["/nowhere"]) == 2
     assert "usage: " in capsys.readouterr().err
+
+
+def test_the_readme_has_the_table_of_values() -> None:
+    assert (CHART / "README.md").read_text(encoding="utf-8") == readme.updated(CHART), "run `make docs`"
 
 
 def test_every_key_of_a_job_file_is_a_value() -> None:

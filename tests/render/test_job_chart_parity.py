@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -13,17 +15,20 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.chart.constants import RENDERED
 from kubectl_ddp.chart.keys import CHARTS_OWN
 from kubectl_ddp.errors import DdpError, PreflightFailed
+from kubectl_ddp.examples import JOB_FILE, targets
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.choose import Facts, settle
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
-from tests.helm import CHARTS, Done, Helm, objects_of
+from tests.helm import CHARTS, ROOT, Done, Helm, objects_of
 from tests.job_values import ENGINES, GANGS, MONITORS, Scenario, dotted, scenario
 
 CHART: Final = CHARTS / "ddp-job"
+EXAMPLES: Final = ROOT / "manifests" / "examples"
 SEED: Final = 8
 PER_TEST: Final = 12
 TESTS: Final = 20
@@ -122,3 +127,20 @@ def check(helm: Helm, case: Scenario) -> None:
     assert found.keys() == keyed(wanted).keys(), said
     for key, item in keyed(wanted).items():
         assert found[key] == item, f"{said}\n{key}"
+
+
+@pytest.mark.parametrize(
+    ("job_file", "engine", "kept"),
+    [
+        pytest.param(job_file, engine, kept, id=kept.name)
+        for job_file in sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
+        for engine, kept in targets(job_file).items()
+    ],
+)
+def test_a_job_file_may_be_given_as_it_is(each_helm: Helm, job_file: Path, engine: Engine, kept: Path) -> None:
+    words = ["--values", str(job_file), "--set", f"engine={engine}"]
+    if script := re.search(r"^script: (.*)$", job_file.read_text(encoding="utf-8"), re.MULTILINE):
+        words += ["--set-file", f"scriptText={EXAMPLES / script[1]}"]
+    objects = each_helm.template(CHART, {}, release="run", kubernetes="1.34.0", words=words)
+    found = keyed(as_the_plugins(objects, Scenario(0, {}, "run", "ddp-system")))
+    assert found == keyed(objects_of(kept.read_text(encoding="utf-8")))

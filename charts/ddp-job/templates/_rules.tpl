@@ -131,6 +131,9 @@
 {{- if and (eq .spec.gang "scheduler-plugins") .spec.queue -}}
 {{- fail (printf "The scheduler plugins have no queues, and the queue is '%s'. Leave one of them out." .spec.queue) -}}
 {{- end -}}
+{{- if and .spec.queuePriority (not .isKueues) -}}
+{{- fail (printf "The queue priority '%s' is a class of Kueue's, and the job is in no queue of Kueue's. Add queue: NAME, or leave queuePriority out; priority is Kubernetes' own class." .spec.queuePriority) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "ddp-job.fabricFits" -}}

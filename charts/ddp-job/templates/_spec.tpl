@@ -63,7 +63,7 @@
 {{- end -}}
 {{- $program := first $programs | default "" -}}
 {{- $start := list -}}
-{{- $args := .said.args | default list -}}
+{{- $args := include "ddp-job.words" .said.args | fromJsonArray -}}
 {{- $_ := set .spec "args" $args -}}
 {{- if eq $program "module" -}}
 {{- $_ := include "ddp-job.matching" (dict "shapes" .shapes "shape" "module" "key" "module" "text" .said.module) -}}
@@ -76,11 +76,12 @@
 {{- end -}}
 {{- $words = regexReplaceAll "[ \\t\\r\\n]+" $words " " | trim | splitList " " -}}
 {{- end -}}
-{{- if not (first $words) -}}
+{{- if not (first $words | toString) -}}
 {{- fail "command: the command is empty. Name the program, as in 'python train.py'." -}}
-{{- else if hasPrefix "-" (first $words) -}}
-{{- fail (printf "command: '%s' is no program. Name the program first, as in 'python train.py'." (first $words)) -}}
+{{- else if hasPrefix "-" (first $words | toString) -}}
+{{- fail (printf "command: '%s' is no program. Name the program first, as in 'python train.py'." (first $words | toString)) -}}
 {{- end -}}
+{{- $words = include "ddp-job.words" $words | fromJsonArray -}}
 {{- $_ := set .spec "command" $words -}}
 {{- $start = concat (list "--no-python") $words -}}
 {{- else if eq $program "script" -}}
@@ -138,7 +139,7 @@
 
 {{/* Keys that are one word. */}}
 {{- define "ddp-job.texts" -}}
-{{- range $key := list "namespace" "checkpointClaim" "priority" "queue" "scheduler" "gpuType" "mig" -}}
+{{- range $key := list "namespace" "checkpointClaim" "priority" "queue" "queuePriority" "scheduler" "gpuType" "mig" -}}
 {{- if hasKey $.said $key -}}
 {{- $text := get $.said $key -}}
 {{- $_ := include "ddp-job.matching" (dict "shapes" $.shapes "shape" $key "key" $key "text" $text) -}}
@@ -176,7 +177,8 @@
 {{- $_ := include "ddp-job.matching" (dict "shapes" $.shapes "shape" "networks" "key" "networks" "text" $text) -}}
 {{- end -}}
 {{- $_ := set .spec "networks" (.said.networks | default list) -}}
-{{- range $label, $value := .said.nodeSelector -}}
+{{- range $label, $given := .said.nodeSelector -}}
+{{- $value := include "ddp-job.text" $given -}}
 {{- if not (regexMatch (printf "^%s$" $.shapes.patterns.qualified) $label) -}}
 {{- fail (printf "nodeSelector: '%s' is no label." $label) -}}
 {{- end -}}
@@ -231,7 +233,8 @@
 {{/* The environment: what is said over what the preset says, and threads by the cores. */}}
 {{- define "ddp-job.variables" -}}
 {{- range $key := list "env" "secretEnv" -}}
-{{- range $name, $value := get $.said $key | default dict -}}
+{{- range $name, $given := get $.said $key | default dict -}}
+{{- $value := include "ddp-job.text" $given -}}
 {{- if not (regexMatch (printf "^%s$" $.shapes.patterns.variable) $name) -}}
 {{- fail (printf "%s: '%s' is no environment variable." $key $name) -}}
 {{- end -}}

@@ -5,6 +5,7 @@
 {{- $together := dict "labels" dict "annotations" dict "podLabels" dict "podAnnotations" dict "group" "" -}}
 {{- if .isKueues -}}
 {{- $_ := set $together.labels .c.kueueQueue $spec.queue -}}
+{{- with $spec.queuePriority -}}{{- $_ := set $together.labels $.c.kueuePriority . -}}{{- end -}}
 {{- if and (eq .engine.name "job") (lt $spec.least $spec.most) -}}
 {{- $_ := set $together.annotations "kueue.x-k8s.io/job-min-parallelism" (toString $spec.least) -}}
 {{- $_ := set $together.annotations "kueue.x-k8s.io/job-completions-equal-parallelism" "true" -}}

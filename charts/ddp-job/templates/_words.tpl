@@ -6,6 +6,12 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- printf "%.0f" . -}}{{- else -}}{{- toString . -}}{{- end -}}
 {{- end -}}
 
+{{- define "ddp-job.words" -}}
+{{- $words := list -}}
+{{- range . -}}{{- $words = include "ddp-job.text" . | append $words -}}{{- end -}}
+{{- toJson $words -}}
+{{- end -}}
+
 {{- define "ddp-job.matching" -}}
 {{- $shape := get .shapes.texts .shape -}}
 {{- if or (not (regexMatch $shape.pattern .text)) (and $shape.longest (gt (len .text) (int $shape.longest))) -}}

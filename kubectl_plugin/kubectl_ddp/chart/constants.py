@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from ddp_trainer import contract
-from kubectl_ddp.queued import KUEUE_QUEUE
+from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.script import LARGEST_BYTES
@@ -69,6 +69,7 @@ def _pods() -> dict[str, Any]:
         "largestBackoffLimit": failures.LARGEST_LIMIT,
         "permanentExitCodes": {"first": contract.Exit.FAILURE.value, "beyond": contract.Exit.SIGNAL_BASE.value},
         "kueueQueue": KUEUE_QUEUE,
+        "kueuePriority": KUEUE_PRIORITY,
         "kaiQueue": gangs.KAI_QUEUE,
     }
 

@@ -17,6 +17,11 @@ Schema = Mapping[str, Any]
 
 TEXT: Final[Schema] = {"type": "string"}
 TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
+LARGEST: Final = 2**53 - 1
+"""What a chart's numbers, which are floating, hold to the last digit."""
+WORD: Final[Schema] = {"type": ["string", "integer"], "minimum": -LARGEST, "maximum": LARGEST}
+"""Text, where people write whole numbers without quotes too; others would not come out as they were written."""
+WORDS: Final[Schema] = {"type": "array", "items": WORD}
 AMOUNT: Final[Schema] = {"type": ["string", "number", "null"]}
 """Of memory, cores, nodes or time: a number, or text that the templates read; it may be left out."""
 AMOUNTS: Final = frozenset({"nnodes", "cpu", "memory", "shm", "grace", "deadline", "ttl"})
@@ -107,9 +112,11 @@ def _schema(key: str, known: Field) -> Schema:
         case v.Whole(least=least, most=most):
             return {"type": ["integer", "null"], "minimum": least, "maximum": most}
         case v.words:
-            return {"type": ["array", "string"], "items": TEXT}
+            return {"type": ["array", "string"], "items": WORD}
+        case v.texts:
+            return WORDS
     if known.is_map or known.is_list:
-        return TEXTS if known.is_list else {"type": "object", "additionalProperties": TEXT}
+        return TEXTS if known.is_list else {"type": "object", "additionalProperties": WORD}
     return AMOUNT if key in AMOUNTS else TEXT
 
 
