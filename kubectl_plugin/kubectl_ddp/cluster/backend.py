@@ -261,6 +261,7 @@ class ClusterBackend:
     def delete(self, name: str) -> None:
         """Delete the job, or what a command left of it that died; what it owns goes too. Raises NotFound."""
         from kubectl_ddp.cluster.remains import delete_remains  # noqa: PLC0415 - for this verb alone
+        from kubectl_ddp.cluster.renewal import forget  # noqa: PLC0415
 
         try:
             job = self._jobs.named(name)
@@ -269,4 +270,4 @@ class ClusterBackend:
                 return
             raise
         self._jobs.delete(job)
-        delete_remains(self._api, name, self.namespace)
+        forget(self._api, name, self.namespace)

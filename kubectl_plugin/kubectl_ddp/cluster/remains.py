@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Final
 
 from ddp_trainer.contract import Label
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
-from kubectl_ddp.errors import Forbidden, NotFound
+from kubectl_ddp.errors import NotFound
 from kubectl_ddp.roots import TRAINJOB
 
 BEFORE_ROOT: Final = {"TrainingRuntime": (TRAINJOB.api_version, "trainingruntimes")}
@@ -23,9 +22,7 @@ def delete_remains(api: Api, name: str, namespace: str) -> bool:
     """
     from kubectl_ddp.cluster.renewal import forget  # noqa: PLC0415 - imports this module
 
-    found = False
-    with contextlib.suppress(Forbidden):
-        found = forget(api, name, namespace)
+    found = forget(api, name, namespace)
     for version, plural in BEFORE_ROOT.values():
         path = f"{collection(version, plural, namespace)}/{name}"
         try:

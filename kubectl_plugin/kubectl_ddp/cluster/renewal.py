@@ -82,14 +82,14 @@ def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> Object |
 
 
 def forget(api: Api, name: str, namespace: str) -> bool:
-    """Delete the record of a job; returns whether there was one."""
+    """Delete the record of a job; returns whether there was one that may be deleted."""
     where = f"{_records(namespace)}/{_name_of(name)}"
     try:
         record = api.get(where)
         if run_of(record) is None:
             return False
         api.delete(where, uid=record["metadata"]["uid"])
-    except (NotFound, Conflict):
+    except (NotFound, Conflict, Forbidden):
         return False
     return True
 

@@ -15,6 +15,7 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.cluster.refusals import call
 from kubectl_ddp.cluster.standing import JOB_UID
 from kubectl_ddp.render import render
+from kubectl_ddp.rerun import RUN
 from kubectl_ddp.rights.model import EVERYWHERE, OWN, Need, Right
 from kubectl_ddp.rights.reference import lines
 from kubectl_ddp.rights.table import KINDS, NEEDS, SECTIONS, needs, to_look_at, to_submit
@@ -157,6 +158,7 @@ def _furnish(server: ApiServer, state: str) -> None:
     pod = kube_objects.pod(0, shown.get(state), labels=labels)
     pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False" if state == WAITS else "True"}]
     server.put("/api/v1/namespaces/team/pods/digits-worker-0", pod)
+    server.put("/api/v1/namespaces/team/configmaps/digits-restart", {"metadata": {"annotations": {RUN: "run0"}}})
     left = {"metadata": {"labels": {Label.JOB: "nothing"}}}
     server.put("/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainingruntimes/nothing", left)
 
