@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := build/peers
 RELEASE := build/release
+SCAN   := build/checkov
 CLIENTS := 33.1.0 35.0.0 36.0.3 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools charts lint bench docs manifests image lock release-check sbom clean
+.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools charts lint bench docs manifests image lock release-check sbom checkov clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -86,6 +87,9 @@ release-check: $(RELEASE)/.ready ## Build wheel, source and charts twice, instal
 sbom: $(RELEASE)/.ready ## Write what is inside wheel and images to dist/, as CycloneDX, after `make release-check`
 	@$(RELEASE)/bin/python -m release sbom
 
+checkov: $(SCAN)/.ready $(READY) build/tools/.ready ## Have checkov look at every object of charts, overlays and examples; scan/skips.toml says what is left out
+	@$(BIN)/python -m scan $(SCAN)/bin/checkov
+
 clean: ## Remove what the verbs made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -95,6 +99,11 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv_of_ours.pth"
 	@$(BIN)/python -m pip --python $(PEERS)/bin/python install --disable-pip-version-check --quiet \
 		--constraint constraints.txt --constraint constraints-peers.txt --group bench
+	@touch $@
+
+$(SCAN)/.ready: locks/scan.txt
+	@$(PYTHON) -m venv --clear $(SCAN)
+	@$(SCAN)/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement locks/scan.txt
 	@touch $@
 
 $(RELEASE)/.ready: locks/release.txt

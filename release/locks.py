@@ -30,6 +30,8 @@ class Lock:
     what: str
     """A sentence for its first line."""
     requirements: Callable[[], list[str]]
+    is_apart: bool = False
+    """Of an environment of its own, which ``constraints.txt`` says nothing about."""
     without_cuda: bool = False
     """Leave torch out, and what only its wheels with CUDA need."""
 
@@ -61,6 +63,7 @@ ALL: Final = (
     Lock("trainer", "What pods need beside torch.", of_the_trainer, without_cuda=True),
     Lock("build", "What builds the wheel.", lambda: list(pyproject()["build-system"]["requires"])),
     Lock("release", "What the release's own checks need.", lambda: list(pyproject()["dependency-groups"]["release"])),
+    Lock("scan", "What `make checkov` runs.", lambda: list(pyproject()["dependency-groups"]["scan"]), is_apart=True),
 )
 """In the order in which they are written: the trainer's leaves out what torch-cuda's has."""
 
@@ -95,7 +98,7 @@ def _compile(uv: Path, lock: Lock) -> None:
     with tempfile.TemporaryDirectory() as room:
         wanted = Path(room, "wanted.in")
         wanted.write_text("\n".join(lock.requirements()))
-        words: list[str | Path] = ["--constraints", ROOT / "constraints.txt"]
+        words: list[str | Path] = [] if lock.is_apart else ["--constraints", ROOT / "constraints.txt"]
         if lock.without_cuda:
             torch_lock = next(each for each in ALL if each.name == "torch-cuda")
             cuda = [name for name in pins(torch_lock.path.read_text()) if name.startswith(CUDA)]

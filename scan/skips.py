@@ -1,0 +1,53 @@
+"""``skips.toml``: which checks are not for us, and why."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+FILE: Final = Path(__file__).with_name("skips.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """One check that does not hold for some objects."""
+
+    check: str
+    objects: str
+    """A regular expression over ``KIND/NAME``."""
+    reason: str
+
+    def covers(self, failure: Failure) -> bool:
+        """Whether this is what it is about."""
+        return self.check == failure.check and re.fullmatch(self.objects, failure.item) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One check that one object does not pass."""
+
+    check: str
+    name: str
+    item: str
+    """``KIND/NAME``."""
+    source: str
+
+
+def read(file: Path = FILE) -> list[Skip]:
+    """Every row of the file."""
+    return [Skip(**row) for row in tomllib.loads(file.read_text())["skip"]]
+
+
+def judge(failures: list[Failure], skips: list[Skip]) -> list[str]:
+    """A line for each failure that no row covers, and for each row that covers nothing or has no reason."""
+    said = [
+        f"{each.check} ({each.name}): {each.item} in {each.source}"
+        for each in failures
+        if not any(skip.covers(each) for skip in skips)
+    ]
+    idle = [skip for skip in skips if not any(skip.covers(each) for each in failures)]
+    said += [f"{skip.check} of {skip.objects} in {FILE.name} meets nothing; take the row out" for skip in idle]
+    return said + [f"{skip.check} of {skip.objects} in {FILE.name} has no reason" for skip in skips if not skip.reason]
