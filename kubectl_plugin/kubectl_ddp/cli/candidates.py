@@ -198,8 +198,17 @@ def _in_kubeconfig(words: Words, kind: str) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _presets(_words: Words) -> Iterable[Candidate]:
-    return [Candidate(preset.name, preset.summary) for preset in PRESETS.values()]
+def _presets(words: Words) -> Iterable[Candidate]:
+    """Those that we bring, and those that the namespace shares."""
+    from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - of few words that are completed
+    from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
+
+    place = words.where()
+    there = SharedPresets()
+    if not place.local and has_kubeconfig():
+        there = within(PATIENCE_SECONDS, lambda: shared_by(place), there)
+    mine = [Candidate(preset.name, preset.summary) for preset in PRESETS.values()]
+    return [*mine, *(Candidate(name, "of this namespace") for name in there.texts)]
 
 
 def _fabrics(_words: Words) -> Iterable[Candidate]:

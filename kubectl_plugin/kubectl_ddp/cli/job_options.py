@@ -168,7 +168,7 @@ def read_job(request: JobRequest, options: Options, *, name_suffix: str = "", un
 
         layers.append(read(request.file))
     flags = flag_layer(request, options)
-    return resolve([*layers, set_values(request.assignments), flags], _surroundings(name_suffix))
+    return resolve([*layers, set_values(request.assignments), flags], _surroundings(name_suffix, options))
 
 
 def flag_layer(request: JobRequest, options: Options) -> Layer:
@@ -218,15 +218,17 @@ def _shorthand(word: str | None, layer: Layer) -> dict[str, Given]:
     return {"nnodes": Given(match[1], origin), "nproc": Given(match[2], origin)}
 
 
-def _surroundings(name_suffix: str, environ: Mapping[str, str] = os.environ) -> Surroundings:
-    from kubectl_ddp.spec.derive import Surroundings  # noqa: PLC0415 - help and completion do without
+def _surroundings(name_suffix: str, options: Options, environ: Mapping[str, str] = os.environ) -> Surroundings:
+    from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.spec.derive import DEFAULT, Surroundings  # noqa: PLC0415
 
-    image = environ.get(IMAGE_VARIABLE)
-    if image:
-        return Surroundings(
-            image=image, image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}"), name_suffix=name_suffix
-        )
-    return Surroundings(image=default_image(), name_suffix=name_suffix)
+    said = environ.get(IMAGE_VARIABLE)
+    return Surroundings(
+        image=said or default_image(),
+        image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
+        name_suffix=name_suffix,
+        shared=lambda namespace: shared_by(options, namespace),
+    )
 
 
 def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:

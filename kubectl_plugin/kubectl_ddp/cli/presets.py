@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.errors import NotFound
+from kubectl_ddp.errors import DdpError, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.presets import Preset
+    from kubectl_ddp.spec.shared_presets import SharedPresets
 
 PRESETS: Final = "preset"
 FABRIC: Final = "fabric"
+SHARED: Final = "shared"
 INDENT: Final = "    "
+PATIENCE_SECONDS: Final = 5.0
+"""How long a list of what is known anyway waits for a cluster."""
 
 
 @click.command()
@@ -24,15 +31,16 @@ def presets(options: Options, preset: str | None) -> None:
     """List presets and fabrics; with NAME, every value of one, its reason and its source.
 
     A preset holds values that suit a kind of machine, a fabric those of the network between GPUs. --preset and --fabric
-    choose them, and flags and job files win over both.
+    choose them, and flags and job files win over both. Presets of the type 'shared' are those of the namespace.
     """
     from kubectl_ddp.document import API_VERSION  # noqa: PLC0415 - help and completion do without
 
     if preset is not None:
-        document = _document(preset)
+        document = _document(preset, options)
         shown: Sequence[str] = list(_lines(document))
     else:
-        document = {"items": [{key: each[key] for key in ("name", "type", "summary", "source")} for each in _all()]}
+        every = [*_all(), *_shared(options)]
+        document = {"items": [{key: each[key] for key in ("name", "type", "summary", "source")} for each in every]}
         shown = _table(
             [("NAME", "TYPE", "SUMMARY"), *((i["name"], i["type"], i["summary"]) for i in document["items"])]
         )
@@ -43,10 +51,14 @@ def presets(options: Options, preset: str | None) -> None:
         click.echo("\n".join(shown))
 
 
-def _document(name: str) -> dict[str, Any]:
-    """One preset or fabric as data. Raises NotFound."""
+def _document(name: str, options: Options) -> dict[str, Any]:
+    """One preset or fabric as data. Raises NotFound, and UsageError of a shared one that cannot be read."""
     found = {each["name"]: each for each in _all()}
     if name not in found:
+        there = _there(options)
+        if name in there.texts:
+            return _as_data(there.read(name), SHARED, there.place)
+        found |= {each: {} for each in there.texts}
         import difflib  # noqa: PLC0415 - needed on this error alone
 
         close = difflib.get_close_matches(name, found, n=1)
@@ -60,12 +72,7 @@ def _all() -> Iterator[dict[str, Any]]:
     from kubectl_ddp.fabrics.model import SET  # noqa: PLC0415
     from kubectl_ddp.spec.presets import PRESETS as ALL  # noqa: PLC0415
 
-    for preset in ALL.values():
-        values = [
-            {"key": key, "value": each.value, "reason": each.reason, "source": each.source, "set": True}
-            for key, each in preset.settings.items()
-        ]
-        yield {"name": preset.name, "type": PRESETS, "summary": preset.summary, "source": "", "values": values}
+    yield from (_as_data(preset, PRESETS, "") for preset in ALL.values())
     for fabric in FABRICS.values():
         values = [
             {
@@ -95,10 +102,47 @@ def _all() -> Iterator[dict[str, Any]]:
         }
 
 
+def _as_data(preset: Preset, kind: str, source: str) -> dict[str, Any]:
+    values = [
+        {"key": key, "value": each.value, "reason": each.reason, "source": each.source, "set": True}
+        for key, each in preset.settings.items()
+    ]
+    return {"name": preset.name, "type": kind, "summary": preset.summary, "source": source, "values": values}
+
+
+def _there(options: Options) -> SharedPresets:
+    """What the namespace shares; a notice, where a cluster is meant that does not say so in time."""
+    from kubectl_ddp.cli.candidates import within  # noqa: PLC0415 - as above
+    from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415
+    from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
+
+    def ask() -> SharedPresets | DdpError:
+        try:
+            return shared_by(options)
+        except DdpError as error:
+            return error
+
+    silence: SharedPresets | DdpError = DdpError("the API server does not answer")
+    found = within(PATIENCE_SECONDS, ask, silence)
+    if isinstance(found, DdpError):
+        options.note(f"Presets that the namespace shares are not known: {found.message.rstrip('.')}.")
+        return SharedPresets()
+    return found
+
+
+def _shared(options: Options) -> Iterator[dict[str, Any]]:
+    there = _there(options)
+    for name in there.texts:
+        try:
+            yield _as_data(there.read(name), SHARED, there.place)
+        except UsageError as error:
+            yield {"name": name, "type": SHARED, "summary": error.message, "source": there.place, "values": []}
+
+
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"{document['name']} ({document['type']}): {document['summary']}"
     yield from _values("Sets:", [value for value in document["values"] if value["set"]])
-    if document["type"] == PRESETS:
+    if document["type"] != FABRIC:
         return
     yield from _values("Leaves to the site and to the pod:", [each for each in document["values"] if not each["set"]])
     yield from _sentences("Needs:", [(need["sentence"], need["source"]) for need in document["needs"]])
@@ -113,7 +157,7 @@ def _values(title: str, values: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     told = [(f"{value['key']}: {value['value']}{_bounds(value)}", value["reason"], value["source"]) for value in values]
     yield f"\n{title}" if told else f"\n{title} nothing"
     for head, reason, source in told:
-        yield from (f"  {head}", f"{INDENT}{reason}", f"{INDENT}{source}")
+        yield from (f"  {head}", *(f"{INDENT}{line}" for line in (reason, source) if line))
 
 
 def _bounds(value: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.doctor.cluster import ClusterFacts
     from kubectl_ddp.render.choose import Facts, Kind
     from kubectl_ddp.spec.model import JobSpec
+    from kubectl_ddp.spec.shared_presets import SharedPresets
     from kubectl_ddp.surroundings import Around, Surroundings
 
 
@@ -214,6 +215,12 @@ class ClusterBackend:
         from kubectl_ddp.cluster.submission import Submission  # noqa: PLC0415 - for those who submit
 
         return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)
+
+    def shared_presets(self) -> SharedPresets:
+        """The presets that the namespace shares."""
+        from kubectl_ddp.cluster.presets import shared_presets  # noqa: PLC0415 - few have any
+
+        return shared_presets(self._api, self.namespace)
 
     def code(self, name: str) -> Object | None:
         """The ConfigMap with the code that travels with a job; ``None`` when none does."""

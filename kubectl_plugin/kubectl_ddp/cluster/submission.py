@@ -26,7 +26,7 @@ from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import Conflict
 from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection, not_served
-from kubectl_ddp.errors import DdpError, NameTaken, NotFound, UsageError
+from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, UsageError
 from kubectl_ddp.program import program, there
 from kubectl_ddp.queued import KUEUE_QUEUE
 
@@ -40,6 +40,9 @@ TRIES: Final = 20
 """How often a name is asked for that only a deleted job's remains still have; the cluster collects them in a moment."""
 
 PAUSE_SECONDS: Final = 0.25
+
+PLATFORM_MONITOR: Final = "ddp-workers"
+"""PodMonitor of the chart ddp-platform: where a namespace has it, Prometheus finds every job there."""
 
 
 class Submission:
@@ -73,7 +76,9 @@ class Submission:
         self._notice = notice
         others = [item for item in objects if item is not self._root and item["kind"] in self._plurals]
         self._before = [item for item in others if item["kind"] in BEFORE_ROOT]
-        self._companions = [item for item in others if item["kind"] not in BEFORE_ROOT]
+        self._companions = [
+            item for item in others if item["kind"] not in BEFORE_ROOT and not self._is_scraped_anyway(item)
+        ]
 
     def _served(self, objects: Sequence[Object], discovery: Discovery, notice: Callable[[str], None]) -> dict[str, str]:
         plurals: dict[str, str] = {}
@@ -87,6 +92,16 @@ class Submission:
             else:
                 raise not_served(item["apiVersion"], kind, self._api.connection.where)
         return plurals
+
+    def _is_scraped_anyway(self, item: Object) -> bool:
+        """Whether it is a PodMonitor beside that of the platform: two would count every series twice."""
+        if item["kind"] != "PodMonitor":
+            return False
+        try:
+            self._api.get(f"{self._collection(item)}/{PLATFORM_MONITOR}")
+        except (NotFound, Forbidden):
+            return False
+        return True
 
     def dry_run(self) -> list[Object]:
         """What the API server would make of the objects; nothing is changed. Raises NameTaken and what it refuses."""

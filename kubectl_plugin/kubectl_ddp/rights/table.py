@@ -33,6 +33,8 @@ COMPANIONS: Final = (
 """What comes with one; which of them, the job and the cluster decide."""
 
 SUBMITTING: Final = ("submit", "preflight", "clone")
+SHOWING: Final = ("render", "presets", "lint")
+"""They look at what would be submitted, and need no cluster."""
 MAKING: Final = ("submit", "clone", "restart")
 """``restart`` of a job that is over submits it again."""
 CHANGING: Final = ("scale", "suspend", "resume", "restart")
@@ -44,7 +46,7 @@ COUNTING: Final = ("list", "prune")
 EXPLAINING: Final = ("why", "bundle")
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "run": (*SUBMITTING, "capacity"),
+    "run": (*SUBMITTING, "capacity", *SHOWING),
     "see": ("list", *LOOKING, "doctor"),
     "reach": REACHING,
     "change": (*CHANGING, "delete", "prune"),
@@ -184,6 +186,12 @@ NEEDS: Final[tuple[Need, ...]] = (
         verbs=("list",),
         resources=("resourcequotas",),
         without="nothing is said of quotas",
+    ),
+    Need(
+        commands=SHOWING,
+        verbs=("get",),
+        resources=("configmaps",),
+        without="the presets that the namespace shares are not known",
     ),
     Need(
         commands=SUBMITTING,

@@ -11,6 +11,7 @@ from kubectl_ddp.spec.fields import PROGRAM_KEYS
 from kubectl_ddp.spec.origin import Kind, Origin
 from kubectl_ddp.spec.program import stem
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.spec.shared_presets import Shared, nothing_shared
 
 Values = dict[str, Any]
 """Dotted key to parsed value; maps entry by entry."""
@@ -28,6 +29,8 @@ class Surroundings:
     image_origin: Origin = DEFAULT
     name_suffix: str = ""
     """Ending that makes a name unique which is made of the program."""
+    shared: Shared = nothing_shared
+    """Presets of the place where it will run; asked for one that we do not bring."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,17 @@ from typing import Final
 from ddp_trainer.contract import Path
 from ddp_trainer.lint import sources
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.values import Raw
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One value of a preset."""
 
-    value: str
+    value: Raw
     reason: str
     source: str
-    """Where it is written."""
+    """Where it is written; empty where nobody says so."""
 
 
 @dataclass(frozen=True, slots=True)

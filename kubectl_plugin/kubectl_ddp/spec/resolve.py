@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.fabrics.catalogue import AUTO
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.derive import RULES, Surroundings, Values
@@ -16,10 +16,11 @@ from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
-from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.presets import PRESETS, Preset
 from kubectl_ddp.spec.quantity import BadValue
 from kubectl_ddp.spec.readers import MONITORING
 from kubectl_ddp.spec.rules import warnings
+from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
 from kubectl_ddp.spec.values import Raw, text
 
 
@@ -36,7 +37,7 @@ class Resolved:
 def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
     """The job that ``layers`` (weakest first) describe, over its preset and the defaults. Raises UsageError."""
     said = merge(layers)
-    said = merge([defaults(), _preset(said), said])
+    said = merge([defaults(), _preset(said, surroundings.shared), said])
     said.pop(PRESET, None)
     values = {key: _parse(key, given) for key, given in said.items()}
     origins = {key: given.origin for key, given in said.items()}
@@ -70,17 +71,30 @@ def merge(layers: Sequence[Layer]) -> dict[str, Given]:
     return merged
 
 
-def _preset(said: Mapping[str, Given]) -> Layer:
+def _preset(said: Mapping[str, Given], shared: Shared) -> Layer:
     if PRESET in said:
         given = said[PRESET]
-        name = given.raw
-        if not isinstance(name, str) or name not in PRESETS:
-            close = difflib.get_close_matches(str(name), PRESETS, n=1)
-            hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(PRESETS)}."
-            raise UsageError(f"{given.origin.place}: there is no preset '{name}'.", hint=hint)
-        return PRESETS[name].layer()
+        if given.raw in PRESETS:
+            return PRESETS[str(given.raw)].layer()
+        place = said["namespace"].raw if "namespace" in said else None
+        return _shared_preset(given, lambda: shared(None if place is None else str(place))).layer()
     gpus = _parse("gpus", said["gpus"]) if "gpus" in said else "mig" in said
     return PRESETS["gpu-nccl" if gpus else "cpu-gloo"].layer()
+
+
+def _shared_preset(given: Given, shared: Callable[[], SharedPresets]) -> Preset:
+    """One that we do not bring. Raises UsageError where the namespace of the job does not have it either."""
+    name, why = str(given.raw), ""
+    try:
+        there = shared()
+    except DdpError as error:
+        there, why = SharedPresets(), f"; those of the cluster cannot be read: {error.message}"
+    if name in there.texts:
+        return there.read(name)
+    known = [*PRESETS, *there.texts]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(known)}."
+    raise UsageError(f"{given.origin.place}: there is no preset '{name}'{why.rstrip('.')}.", hint=hint)
 
 
 def _parse(key: str, given: Given) -> Any:

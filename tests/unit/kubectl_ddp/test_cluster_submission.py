@@ -254,3 +254,11 @@ def test_a_job_file_may_name_the_namespace(server: ApiServer, backend: ClusterBa
 def test_objects_without_a_root_are_no_job(backend: ClusterBackend) -> None:
     with pytest.raises(UsageError, match="here are 0"):
         backend.submit(digits()[1:])
+
+
+def test_a_job_has_no_pod_monitor_of_its_own_where_the_platform_has_one_for_all(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    server.put(f"{MONITORS}/ddp-workers", {})
+    backend.submit(digits())
+    assert set(server.objects) == ALL - {f"{MONITORS}/digits"} | {f"{MONITORS}/ddp-workers"}

@@ -1,0 +1,18 @@
+"""The presets that a namespace shares, as its ConfigMap holds them."""
+
+from __future__ import annotations
+
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.errors import NotFound
+from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
+
+
+def shared_presets(api: Api, namespace: str) -> SharedPresets:
+    """Those of the namespace; none where it has no such ConfigMap. Raises Forbidden and Unreachable."""
+    place = f"the ConfigMap '{CONFIG_MAP}' in namespace '{namespace}'"
+    try:
+        found = api.get(f"{collection('v1', 'configmaps', namespace)}/{CONFIG_MAP}")
+    except NotFound:
+        return SharedPresets(place)
+    return SharedPresets(place, found.get("data") or {})

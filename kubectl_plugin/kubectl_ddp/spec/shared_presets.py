@@ -1,0 +1,81 @@
+"""Presets that a namespace shares: an administrator keeps them in a ConfigMap, and the chart ``ddp-platform`` makes it.
+
+One entry per preset, in YAML, each value with its reason::
+
+    a100: |
+      summary: Eight A100 per node.
+      settings:
+        gpus: {value: 8, reason: a node has eight, source: https://wiki.example.com/a100}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
+from kubectl_ddp.spec.presets import Preset, Setting
+
+CONFIG_MAP: Final = "ddp-presets"
+"""Its name, the same in every namespace."""
+
+OWN: Final = frozenset({"name", "namespace", "args", "code", *PROGRAM_KEYS})
+"""Keys that say which job it is, and so have no place in a preset."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPresets:
+    """What a namespace has."""
+
+    place: str = ""
+    """Where they stand, for a sentence; empty where nobody can share any."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Name to YAML; read when the preset is asked for, so that a broken one stands in the way of nobody else."""
+
+    def read(self, name: str) -> Preset:
+        """One of them. Raises KeyError where there is none, and UsageError where it is not what it should be."""
+        text = self.texts[name]
+        try:
+            return _preset(name, _document(text))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UsageError(
+                f"The preset '{name}' of {self.place} cannot be read: {error}.",
+                hint="Tell who runs the cluster; the chart ddp-platform writes such presets from its value 'presets'.",
+            ) from None
+
+
+Shared: TypeAlias = Callable[[str | None], SharedPresets]
+"""Asks for what the namespace of a job shares; ``None`` is the one that is looked at anyway. Raises DdpError."""
+
+
+def nothing_shared(_namespace: str | None) -> SharedPresets:
+    """This machine, or no cluster that can be asked."""
+    return SharedPresets()
+
+
+def _document(text: str) -> Mapping[str, Any]:
+    import yaml  # noqa: PLC0415 - those without shared presets do without
+
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"it is no YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(document, dict) or not isinstance(document.get("settings"), dict):
+        raise TypeError("it has no 'settings'")
+    return document
+
+
+def _preset(name: str, document: Mapping[str, Any]) -> Preset:
+    settings = {str(key): _setting(str(key), value) for key, value in document["settings"].items()}
+    return Preset(name, str(document.get("summary", "")), settings)
+
+
+def _setting(key: str, value: Any) -> Setting:
+    head, dot, entry = key.partition(".")
+    if head not in FIELDS or head in OWN or FIELDS[head].is_map != bool(dot and entry):
+        raise ValueError(f"no preset sets '{key}'")
+    if not isinstance(value, dict) or "value" not in value:
+        raise TypeError(f"'{key}' has no 'value'")
+    return Setting(value["value"], str(value.get("reason", "")), str(value.get("source", "")))
