@@ -165,10 +165,10 @@ def until(what: str, check: Callable[[], T], *, seconds: float = 120) -> T:
 
 
 @contextlib.contextmanager
-def namespace(api: Api, image: str, home: Path) -> Iterator[Namespace]:
-    """A namespace for one test, deleted after it."""
+def namespace(api: Api, image: str, home: Path, *, security: str = "restricted") -> Iterator[Namespace]:
+    """A namespace for one test, which enforces that level of Pod Security; deleted after it."""
     name = f"ddp-test-{secrets.token_hex(4)}"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    labels = {"pod-security.kubernetes.io/enforce": security}
     made = api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     try:
         yield Namespace(name, api, image, home)

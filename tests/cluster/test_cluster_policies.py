@@ -1,0 +1,172 @@
+"""The platform's admission policies on a real API server: what they refuse, what they say, and whom they let in.
+
+The policies are the chart's, under names of the test's own, and bound to the test's own namespaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
+from tests.cluster.live_cluster import Namespace, namespace, until
+from tests.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
+
+Json = dict[str, Any]
+ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+PLURALS: Final = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+NOT_DENIED: Final = {"memoryLimit": "Warn", "apiToken": "Warn", "imageDigest": "Off"}
+"""What the operators' own samples need."""
+SIZE: Final = ("--nnodes", "1", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi")
+TAGGED: Final = ("--image", "registry.invalid/never:1", *SIZE, "--command", "true")
+MOUNTED: Final = "kube-api-access-"
+"""How the volume is named that admission adds for a token."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Namespaces with the policies bound in different ways."""
+
+    strict: Namespace
+    """Every rule is denied; Pod Security refuses nothing, so that the policies are heard."""
+    lenient: Namespace
+    """As somebody sets it who runs the operators' samples."""
+    default: Namespace
+    """As the chart comes."""
+    policies: list[str]
+    """Paths of the policies."""
+
+
+@pytest.fixture(scope="module")
+def places(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    home = tmp_path_factory.mktemp("home")
+    with contextlib.ExitStack() as stack:
+        strict, lenient = (stack.enter_context(namespace(api, "", home, security="privileged")) for _ in range(2))
+        default = stack.enter_context(namespace(api, "", home))
+        wanted = [
+            *policies(strict.name),
+            *(each for each in policies(lenient.name, **NOT_DENIED) if each["kind"].endswith("Binding")),
+            *(each for each in policies(default.name, imageDigest="Off") if each["kind"].endswith("Binding")),
+        ]
+        paths = [stack.enter_context(_made(api, item, tag=strict.name)) for item in wanted]
+        made = Places(
+            strict, lenient, default, [path for path in paths if PLURALS["ValidatingAdmissionPolicy"] in path]
+        )
+        _wait(made)
+        yield made
+
+
+@contextlib.contextmanager
+def _made(api: Api, item: Json, tag: str) -> Iterator[str]:
+    """The policy or binding under a name that no other release has."""
+    spec, path = item["spec"], f"{ADMISSION}/{PLURALS[item['kind']]}"
+    name = f"{item['metadata']['name']}-{tag}"
+    if "policyName" in spec:
+        spec["policyName"] = name
+        [chosen] = spec["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"]
+        name = f"{name}-{chosen.rpartition('-')[2]}"
+    item["metadata"]["name"] = name
+    uid = api.create(path, item)["metadata"]["uid"]
+    try:
+        yield f"{path}/{name}"
+    finally:
+        api.delete(f"{path}/{name}", uid=uid)
+
+
+def _wait(places: Places) -> None:
+    """Until the API server has heard of every binding; it looks for them about once a second."""
+    for rule in RULES:
+        case = next(case for case in CASES if case.rule == rule and case.fields)
+        until(f"{rule} is denied", lambda case=case: refusal(places.strict, KINDS[1], case), seconds=30)
+        if rule not in NOT_DENIED:
+            until(f"{rule} is denied", lambda case=case: refusal(places.lenient, KINDS[1], case), seconds=30)
+        elif NOT_DENIED[rule] == "Warn":
+            until(f"{rule} is warned of", lambda case=case: warnings(places.lenient, KINDS[1].of(case)), seconds=30)
+        if rule != "imageDigest":
+            until(f"{rule} is denied", lambda case=case: refusal(places.default, KINDS[1], case), seconds=30)
+
+
+def refusal(space: Namespace, kind: Kind, case: Case) -> str:
+    """What a policy says of an object; empty when all let it in."""
+    item = kind.of(case)
+    try:
+        space.api.create(space.path(item["apiVersion"], kind.plural), item, dryRun="All")
+    except AgainstPolicy as refused:
+        return refused.said if refused.policy.startswith(name_of(case.rule)) else str(refused)
+    return ""
+
+
+def warnings(space: Namespace, item: Json, plural: str = "jobs") -> list[str]:
+    """What the API server warns of when it takes an object."""
+    told: list[str] = []
+    space.api.telling(told.append).create(space.path(item["apiVersion"], plural), item, dryRun="All")
+    return [each for each in told if "ValidatingAdmissionPolicy" in each]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
+def test_the_api_server_refuses_what_the_evaluator_of_this_machine_refuses(places: Places, kind: Kind) -> None:
+    space = places.strict
+    with contextlib.suppress(NotServed):
+        for case in CASES:
+            said = refusal(space, kind, case)
+            if kind.plural == "pods" and not case.in_pods:  # admission has mounted the token, under a name of its own
+                assert said.startswith(f"spec.volumes[{MOUNTED}"), case.name
+            elif fields := kind.fields(case):
+                assert said.startswith(f"{', '.join(fields)}: "), case.name
+            else:
+                assert said == "", case.name
+
+
+def test_the_api_server_finds_nothing_wrong_with_the_types_in_the_policies(places: Places) -> None:
+    for path in places.policies:
+        status = until(path, lambda path=path: places.strict.api.get(path).get("status"), seconds=30)
+        assert status["typeChecking"] == {}, path
+
+
+def test_a_submission_against_a_policy_is_refused_in_a_sentence_with_the_way_out(places: Places) -> None:
+    space = places.strict
+    for flag in ("--preflight=off", "--preflight=strict", "--dry-run=server"):
+        done = space.ddp("submit", "--name", "tagged", *TAGGED, flag)
+        assert done.code == (4 if "strict" in flag else 5), (flag, done.err)
+        assert f"policy '{name_of('imageDigest')}-{space.name}'" in done.err
+        assert "image 'registry.invalid/never:1': an image is named here by its digest; write NAME@sha256:" in done.err
+        assert "ask for the permission" not in done.err
+    assert space.left() == []
+
+
+def test_what_a_policy_warns_of_is_passed_on_and_a_label_lets_a_namespace_off(places: Places) -> None:
+    space = places.lenient
+    bare = KINDS[1].of(next(case for case in CASES if case.name == "no-resources"))
+    [told] = warnings(space, bare)
+    assert "spec.template.spec.containers[main].resources.limits.memory: " in told
+    path = f"/api/v1/namespaces/{space.name}"
+    space.api.merge(path, {"metadata": {"labels": {"ddp.dev/allow-memory-limit": "true"}}})
+    until("no warning", lambda: not warnings(space, bare), seconds=30)
+    space.api.merge(path, {"metadata": {"labels": {"ddp.dev/allow-memory-limit": None}}})
+
+
+@pytest.mark.parametrize("sample", ["pytorchjob", "jobset", "trainingruntime"])
+def test_jobs_as_the_operators_show_them_pass_where_the_platform_says_so(places: Places, sample: str) -> None:
+    """No limit, no digest, the token that everybody has: as people copy them from the operators' pages."""
+    container = {"image": "registry.invalid/mnist:latest", "command": ["python3", "mnist.py", "--epochs=1"]}
+    kind = next(kind for kind in KINDS if kind.plural.startswith(sample))
+    item = kind.make({"restartPolicy": "OnFailure", "containers": [{**container, "name": kind.main}]})
+    item.setdefault("metadata", {})["name"] = "sample"
+    try:
+        told = warnings(places.lenient, item, kind.plural)
+    except NotServed:
+        pytest.skip(f"This cluster does not serve {kind.plural}.")
+    assert {name for name in map(name_of, RULES) if any(f"'{name}-" in each for each in told)} == {
+        name_of("memoryLimit"),
+        name_of("apiToken"),
+    }
+    with pytest.raises(AgainstPolicy):
+        warnings(places.default, item, kind.plural)
