@@ -51,6 +51,16 @@ class Samples:
             if label in found and all(found.get(key) == text for key, text in labels.items())
         }
 
+    def split(self, label: str) -> dict[str, Samples]:
+        """What was said with each value of a label, in one pass over everything."""
+        found: dict[str, Samples] = {}
+        for name, samples in self.families.items():
+            for labels, number in samples:
+                if (value := labels.get(label)) is not None:
+                    part = found.setdefault(value, Samples())
+                    part.families.setdefault(name, []).append((labels, number))
+        return found
+
 
 def parse(text: str) -> Samples:
     r"""Our families of an exposition in Prometheus' text format; what is not understood is left out.

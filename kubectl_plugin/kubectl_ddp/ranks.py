@@ -6,7 +6,7 @@ rendezvous anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -54,11 +54,14 @@ def rank_states(
         nodes: pod → the node it is on.
         before: the same from an earlier scrape; rates are then over the time between.
     """
-    told = [
-        _rank(rank, pod, nodes.get(pod, ""), said, (before or {}).get(pod))
-        for pod, said in samples.items()
-        for rank in _ranks(said)
-    ]
+    told: list[RankState] = []
+    for pod, said in samples.items():
+        earlier = before[pod].split(MetricLabel.RANK) if before and pod in before else {}
+        told += [
+            _rank(int(name), pod, nodes.get(pod, ""), of_rank, earlier.get(name, Samples()))
+            for name, of_rank in said.split(MetricLabel.RANK).items()
+            if name.isdecimal() and (of_rank.all(Metric.RANK_UP) or of_rank.all(Metric.RANK_INFO))
+        ]
     best: dict[int, RankState] = {}
     # A pod keeps the last values of a rank that has moved away: the one that lives, or stepped last, is the rank.
     for state in sorted(told, key=lambda one: (one.state is not RankActivity.DOWN, one.last_step or 0.0)):
@@ -66,53 +69,42 @@ def rank_states(
     return tuple(best[rank] for rank in sorted(best))
 
 
-def _ranks(samples: Samples) -> Iterable[int]:
-    families = (Metric.RANK_UP, Metric.RANK_INFO)
-    words = {labels.get(MetricLabel.RANK, "") for family in families for labels, _ in samples.all(family)}
-    return sorted(int(word) for word in words if word.isdigit())
-
-
-def _rank(rank: int, pod: str, node: str, samples: Samples, before: Samples | None) -> RankState:
-    name = str(rank)
-    info = next((labels for labels, _ in samples.all(Metric.RANK_INFO) if labels.get(MetricLabel.RANK) == name), {})
+def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> RankState:
+    """A rank, from what was said of it alone."""
+    info = next((labels for labels, _ in said.all(Metric.RANK_INFO)), {})
     local = info.get(MetricLabel.LOCAL_RANK, "")
-    step = samples.value(Metric.STEP, rank=name)
-    phases = _grown(samples, before, name, Metric.PHASE_SECONDS)
+    step = said.value(Metric.STEP)
+    phases = _grown(said, before, Metric.PHASE_SECONDS)
     seconds = sum(phases.values())
-    steps = _grown(samples, before, name, Metric.STEPS).get("", 0.0)
-    computed = _grown(samples, before, name, Metric.SAMPLES).get("", 0.0)
+    steps = _grown(said, before, Metric.STEPS).get("", 0.0)
+    computed = _grown(said, before, Metric.SAMPLES).get("", 0.0)
     return RankState(
         rank=rank,
         local_rank=int(local) if local.isdigit() else None,
         pod=pod,
         node=node,
-        state=_activity(samples, name),
+        state=_activity(said),
         step=int(step) if step is not None else None,
         samples_per_second=computed / seconds if seconds > 0 and steps > 0 else None,
         seconds_per_step=seconds / steps if steps > 0 else None,
         phases={phase: value / seconds for phase, value in phases.items() if value > 0} if seconds > 0 else {},
-        last_step=samples.value(Metric.LAST_STEP_TIMESTAMP, rank=name),
+        last_step=said.value(Metric.LAST_STEP_TIMESTAMP),
     )
 
 
-def _activity(samples: Samples, rank: str) -> RankActivity:
-    if samples.value(Metric.RANK_UP, rank=rank) == 0:
+def _activity(said: Samples) -> RankActivity:
+    if said.value(Metric.RANK_UP) == 0:
         return RankActivity.DOWN
-    return RankActivity.STOPPED if samples.value(RANK_STOPPED, rank=rank) else RankActivity.UP
+    return RankActivity.STOPPED if said.value(RANK_STOPPED) else RankActivity.UP
 
 
-def _grown(samples: Samples, before: Samples | None, rank: str, family: str) -> dict[str, float]:
+def _grown(said: Samples, before: Samples, family: str) -> dict[str, float]:
     """What a counter grew by, by phase where it has phases; one that fell was begun anew."""
-    now = _by_phase(samples, rank, family)
-    then = _by_phase(before, rank, family) if before is not None else {}
+    now, then = _by_phase(said, family), _by_phase(before, family)
     if any(now.get(phase, 0.0) < value for phase, value in then.items()):
         then = {}
     return {phase: value - then.get(phase, 0.0) for phase, value in now.items()}
 
 
-def _by_phase(samples: Samples, rank: str, family: str) -> dict[str, float]:
-    return {
-        labels.get(MetricLabel.PHASE, ""): number
-        for labels, number in samples.all(family)
-        if labels.get(MetricLabel.RANK) == rank
-    }
+def _by_phase(said: Samples, family: str) -> dict[str, float]:
+    return {labels.get(MetricLabel.PHASE, ""): number for labels, number in said.all(family)}

@@ -36,3 +36,13 @@ def test_sums_are_over_the_samples_that_match() -> None:
         2,
         None,
     )
+
+
+def test_what_was_said_of_each_rank_is_told_apart() -> None:
+    read = parse('ddp_loss 3\nddp_step{rank="0"} 1\nddp_step{rank="1"} 2\nddp_rank_up{rank="1"} 0\n')
+    split = read.split("rank")
+    assert {rank: (part.value("ddp_step"), part.value("ddp_rank_up")) for rank, part in split.items()} == {
+        "0": (1, None),
+        "1": (2, 0),
+    }
+    assert parse("ddp_loss 3").split("rank") == {}
