@@ -55,6 +55,10 @@ JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 
+NOTHING: Final[Mapping[str, str]] = {}
+PACKED: Final[Mapping[str, str]] = {"Accept-Encoding": "gzip"}
+"""A long list then comes in a fifteenth of its bytes; to unpack it is less work than to decrypt it."""
+
 
 def whole(item: Object) -> Object:
     """The object as it is."""
@@ -84,7 +88,7 @@ class Api:
 
     def negotiated(self, path: str, accept: str) -> Object:
         """One answer in a form of its own, which ``accept`` names; a server that has no such form answers as ever."""
-        answer = self._send("GET", path, {}, accept=f"{accept},{JSON}")
+        answer = self._send("GET", path, {}, ask={"Accept": f"{accept},{JSON}"})
         with self._in_json(path):
             return decoded(answer.data)
 
@@ -108,7 +112,8 @@ class Api:
         self, path: str, query: Mapping[str, str], reduce: Callable[[Object], Object | None], **paging: str
     ) -> tuple[list[Object], str]:
         def fetch(token: str) -> bytes:
-            return self._send("GET", path, {**query, **paging, **({"continue": token} if token else {})}).data
+            asked = {**query, **paging, **({"continue": token} if token else {})}
+            return self._send("GET", path, asked, ask=PACKED).data
 
         found: list[Object] = []
         version = ""
@@ -182,13 +187,13 @@ class Api:
         timeout: Timeout | None = None,
         streams: bool = False,
         tries: int = TRIES,
-        accept: str = JSON,
+        ask: Mapping[str, str] = NOTHING,
     ) -> BaseHTTPResponse:
         """Send until there is an answer that is not *later*, at most so many times."""
         to = self.connection
         asked = call(method, path, server=to.server, context=to.where, watches="watch" in query)
         url = f"{to.server}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": accept, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}"}
+        headers = {"Accept": JSON, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}", **ask}
         for left in reversed(range(tries)):
             try:
                 answer = to.pool.request(

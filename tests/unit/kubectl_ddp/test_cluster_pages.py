@@ -82,6 +82,17 @@ def test_a_server_that_forgets_every_page_is_asked_for_all_at_once_and_then_give
         api.items(PODS)
 
 
+def test_a_list_may_be_packed_and_what_is_one_object_or_goes_on_is_not(server: ApiServer, api: Api) -> None:
+    server.put(f"{PODS}/a", {})
+    api.items(PODS)
+    api.get(f"{PODS}/a")
+    api.stream(PODS, silence_seconds=20, watch="true", resourceVersion="1").close()
+    listed, *others = [request.headers.get("Accept-Encoding", "") for request in server.requests]
+    assert listed == "gzip"
+    assert len(others) == 2
+    assert "gzip" not in "".join(others)
+
+
 @pytest.mark.parametrize("body", ["<html>Please log in</html>", "[]", '"ok"', ""])
 def test_what_answers_in_another_tongue_is_no_api_server(server: ApiServer, api: Api, body: str) -> None:
     server.next(f"GET {PODS}", Answer(200, body))
