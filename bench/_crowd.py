@@ -32,7 +32,11 @@ NODES: Final = "type=kwok"
 TOLERATION: Final = {"key": "kwok.x-k8s.io/node", "operator": "Exists"}
 NOBODYS: Final = "kueue.x-k8s.io/multikueue"
 """The manager that no operator here is, so that the jobs' status stays what we say."""
+LEAST_NODES: Final = 10
+NODES_READY_SECONDS: Final = 60
 READY_SECONDS: Final = 300
+GONE_SECONDS: Final = 600
+"""Ten thousand pods leave one by one, and each of their nodes is asked."""
 
 
 def cluster() -> Api:
@@ -45,13 +49,50 @@ def cluster() -> Api:
     return api
 
 
-def simulated_nodes(api: Api) -> list[str]:
-    """Names of the nodes whose pods only pretend to run. Raises CannotMeasure when there are too few."""
+@contextlib.contextmanager
+def simulated_nodes(api: Api, options: Options) -> Iterator[list[str]]:
+    """Names of ten nodes or more whose pods only pretend to run; those that had to be made are deleted afterwards.
+
+    Raises CannotMeasure when nobody simulates them.
+    """
+    ready = _ready_nodes(api)
+    missing = [f"ddp-bench-{secrets.token_hex(4)}" for _ in range(LEAST_NODES - len(ready))]
+    made: dict[str, str] = {}
+    try:
+        for name in missing:
+            made[name] = api.create("/api/v1/nodes", _node(name))["metadata"]["uid"]
+        end = time.monotonic() + NODES_READY_SECONDS
+        while made.keys() - set(ready := _ready_nodes(api)):
+            if time.monotonic() > end:
+                raise CannotMeasure(f"Nobody simulates nodes: kwok should run here, for nodes of label {NODES}.")
+            time.sleep(1.0)
+        yield ready
+    finally:
+        if made:
+            options.progress(f"deleting {len(made)} simulated nodes")
+        for name, uid in made.items():
+            with contextlib.suppress(NotFound):
+                api.delete(f"/api/v1/nodes/{name}", uid=uid)
+
+
+def _ready_nodes(api: Api) -> list[str]:
     nodes, _ = api.items("/api/v1/nodes", labelSelector=NODES)
-    names = [node["metadata"]["name"] for node in nodes]
-    if len(names) < 10:
-        raise CannotMeasure(f"Ten simulated nodes (kwok, label {NODES}) are needed, and there are {len(names)}.")
-    return names
+    return [node["metadata"]["name"] for node in nodes if _is_ready(node)]
+
+
+def _is_ready(node: Json) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _node(name: str) -> Json:
+    label, _, value = NODES.partition("=")
+    amount = {"cpu": "128", "memory": "1Ti", "pods": "1000"}
+    return {
+        "metadata": {"name": name, "labels": {label: value}, "annotations": {TOLERATION["key"]: "fake"}},
+        "spec": {"taints": [{"key": TOLERATION["key"], "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"capacity": amount, "allocatable": amount},
+    }
 
 
 @dataclass(frozen=True)
@@ -65,10 +106,16 @@ class Crowd:
 
 @contextlib.contextmanager
 def crowd(
-    api: Api, options: Options, metrics: PodMetrics, *, jobs: int, pods_of_each: int, telling: int = 1
+    api: Api,
+    options: Options,
+    metrics: PodMetrics,
+    nodes: Sequence[str],
+    *,
+    jobs: int,
+    pods_of_each: int,
+    telling: int = 1,
 ) -> Iterator[Crowd]:
     """So many running jobs with so many pods each; deleted afterwards. The first pods of each job tell metrics."""
-    nodes = simulated_nodes(api)
     space = f"ddp-bench-{secrets.token_hex(4)}"
     made = api.create("/api/v1/namespaces", {"metadata": {"name": space}})
     try:
@@ -82,7 +129,7 @@ def crowd(
         yield Crowd(space, jobs, jobs * pods_of_each)
     finally:
         options.progress(f"deleting {space}")
-        _empty(api, space, made["metadata"]["uid"])
+        _empty(api, options, space, made["metadata"]["uid"])
 
 
 def _job(api: Api, space: str, number: int, pods: int, nodes: Sequence[str], port: int) -> None:
@@ -165,12 +212,13 @@ def _give_address(api: Api, space: str, pod: str, address: tuple[str, int]) -> N
     api.merge(f"{collection('v1', 'pods', space)}/{pod}/status", {"status": status})
 
 
-def _empty(api: Api, space: str, uid: str) -> None:
+def _empty(api: Api, options: Options, space: str, uid: str) -> None:
     """Delete the namespace with all that is in it, and wait until it is gone: the next crowd must not share with it."""
     path = f"/api/v1/namespaces/{space}"
     api.delete(path, uid=uid)
-    end = time.monotonic() + READY_SECONDS
+    end = time.monotonic() + GONE_SECONDS
     with contextlib.suppress(NotFound):
         while time.monotonic() < end:
             api.get(path)
             time.sleep(1.0)
+        options.progress(f"{space} is still being deleted after {GONE_SECONDS} s")

@@ -1,0 +1,77 @@
+"""Commands as a person calls them, each a process of its own that is timed, and whose processor time and memory count.
+
+A process is started by a small one of its own: what is told of its memory begins with that of whoever started it, and a
+measurement that has just made ten thousand pods has more than a command may use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench.harness import CannotMeasure
+
+BYTE_CODE: Final = Path(tempfile.gettempdir()) / f"ddp-bench-{os.getuid()}-byte-code"
+"""Where programs in Python keep what they compile, as they do where they are installed; here it may not be wanted."""
+
+METER: Final = """
+import json, os, sys, time
+out, *command = sys.argv[1:]
+begun = time.perf_counter()
+process = os.posix_spawnp(command[0], command, os.environ)
+_, status, used = os.wait4(process, 0)
+told = {"seconds": time.perf_counter() - begun, "computed": used.ru_utime + used.ru_stime}
+told |= {"memory": used.ru_maxrss * 1024, "code": os.waitstatus_to_exitcode(status)}
+os.write(int(out), json.dumps(told).encode())
+"""
+
+
+@dataclass
+class Call:
+    """One command, and what its runs took."""
+
+    command: Sequence[str]
+    check: Callable[[bytes], bool] = lambda _: True
+    """Whether what it printed is the answer."""
+    computed: list[float] = field(default_factory=list)
+    """Seconds of processors, per run."""
+    memory: list[float] = field(default_factory=list)
+    """Bytes at most, per run."""
+
+    def __call__(self) -> float:
+        """Run it once; returns the seconds it took. Raises CannotMeasure when it fails, or prints no answer."""
+        reader, writer = os.pipe()
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, os.fdopen(reader, "rb") as meter:
+            words = [sys.executable, "-I", "-S", "-c", METER, str(writer), *self.command]
+            try:
+                subprocess.run(words, stdout=out, stderr=err, stdin=subprocess.DEVNULL, pass_fds=[writer], check=True)
+            finally:
+                os.close(writer)
+            told = json.loads(meter.read())
+            out.seek(0)
+            err.seek(0)
+            said, complained = out.read(), err.read()
+        if told["code"] != 0 or not self.check(said):
+            heard = (complained or said[:500]).decode(errors="replace")
+            raise CannotMeasure(f"{' '.join(self.command)} exited with {told['code']}: {heard}")
+        self.computed.append(told["computed"])
+        self.memory.append(told["memory"])
+        return float(told["seconds"])
+
+    def forget(self) -> None:
+        """That it ran."""
+        self.computed.clear()
+        self.memory.clear()
+
+
+def _environ() -> dict[str, str]:
+    """Ours, with byte code: to compile a program takes as long as all that it does."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(BYTE_CODE)}
