@@ -197,7 +197,7 @@ class ClusterBackend:
         """What decides what is free: machines, pods, queues; what may not be read is told in its place."""
         from kubectl_ddp.cluster.stock import read  # noqa: PLC0415 - for ``capacity`` alone
 
-        return read(self._api, self._discovery, self.namespace)
+        return read(self._api, self.namespace)
 
     def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
         """Every right that is missing in one sentence; ``None`` when it was no right, or nobody may ask."""

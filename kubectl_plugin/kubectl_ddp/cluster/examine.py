@@ -10,15 +10,19 @@ from typing import TypeVar
 from kubectl_ddp import roots
 from kubectl_ddp.aside import Aside
 from kubectl_ddp.backend import Object
+from kubectl_ddp.capacity.model import GPU
+from kubectl_ddp.checks.machines import machines_of
 from kubectl_ddp.cluster import granted
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.resources import Discovery
+from kubectl_ddp.cluster.resources import Discovery, collection
 from kubectl_ddp.cluster.slim import without_managers
+from kubectl_ddp.cluster.sources import objects
 from kubectl_ddp.conditions import holds
 from kubectl_ddp.doctor.cluster import ClusterFacts
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.operators import KUEUE, OPERATORS
 from kubectl_ddp.rights.table import KINDS, to_look_at
+from kubectl_ddp.surroundings import Around
 
 T = TypeVar("T")
 
@@ -38,10 +42,10 @@ def examine(api: Api, namespace: str) -> ClusterFacts:
         def aside(read: Callable[[], T]) -> Aside[T]:
             return stack.enter_context(Aside(read))
 
-        pods = {each: aside(_softly(partial(_items, api, "/api/v1/pods", each))) for each in selectors}
+        pods = {each: aside(_softly(partial(objects, api, Around.OPERATOR, None, each))) for each in selectors}
         space = aside(partial(_namespace, api, namespace))
-        nodes = aside(_softly(partial(_items, api, "/api/v1/nodes")))
-        daemons = aside(_softly(partial(_items, api, "/apis/apps/v1/daemonsets")))
+        nodes = aside(_softly(partial(objects, api, Around.NODES, None)))
+        daemons = aside(_softly(partial(_daemons, api)))
         user = aside(partial(granted.user, api))
         missing = aside(_softly(partial(granted.missing, api, namespace, to_look_at(served))))
     has_namespace, labels = space.result()
@@ -58,7 +62,7 @@ def examine(api: Api, namespace: str) -> ClusterFacts:
         labels=labels,
         has_namespace=has_namespace,
         operators={selector: answer.result() for selector, answer in pods.items()},
-        daemons=_names(daemons.result()),
+        daemons=daemons.result(),
         nodes=_ready(machines),
         gpus=_gpus(machines),
         missing=missing.result(),
@@ -84,9 +88,9 @@ def _softly(read: Callable[[], T]) -> Callable[[], T | None]:
     return softly
 
 
-def _items(api: Api, path: str, selector: str = "") -> list[Object]:
-    query = {"labelSelector": selector} if selector else {}
-    return api.items(path, reduce=without_managers, **query)[0]
+def _daemons(api: Api) -> list[str]:
+    found, _ = api.items(collection("apps/v1", "daemonsets", None), reduce=without_managers)
+    return [str(each["metadata"]["name"]) for each in found]
 
 
 def _namespace(api: Api, namespace: str) -> tuple[bool, dict[str, str] | None]:
@@ -98,16 +102,9 @@ def _namespace(api: Api, namespace: str) -> tuple[bool, dict[str, str] | None]:
         return True, None
 
 
-def _names(items: Sequence[Object] | None) -> list[str] | None:
-    return None if items is None else [str(each["metadata"]["name"]) for each in items]
-
-
 def _ready(nodes: Sequence[Object] | None) -> int | None:
     return None if nodes is None else sum(holds(node, "Ready") for node in nodes)
 
 
 def _gpus(nodes: Sequence[Object] | None) -> int | None:
-    if nodes is None:
-        return None
-    counts = [str((node["status"].get("allocatable") or {}).get("nvidia.com/gpu", "0")) for node in nodes]
-    return sum(int(count) for count in counts if count.isdecimal())
+    return None if nodes is None else sum(machine.whole.get(GPU, 0) for machine in machines_of(nodes)) // 1000

@@ -20,20 +20,21 @@ from kubectl_ddp.checks import subject as of
 from kubectl_ddp.checks.model import Facts, Subject, Unread
 from kubectl_ddp.checks.needs import pull_secrets
 from kubectl_ddp.cluster import granted
-from kubectl_ddp.cluster.api import PAGE, Api
+from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
 from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection
+from kubectl_ddp.cluster.sources import few_objects, objects
 from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, UsageError
 from kubectl_ddp.parallel import each, together
 from kubectl_ddp.rights.model import Right
 from kubectl_ddp.spec.queues import is_kueues
+from kubectl_ddp.surroundings import Around
 
 KUEUE: Final = "kueue.x-k8s.io"
 VISIBILITY: Final = "visibility.kueue.x-k8s.io"
 KUEUE_CONFIG: Final = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
 AUTOSCALER: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
-ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 GROWERS: Final = ("karpenter.sh", "cluster-autoscaler.kubernetes.io", "autoscaling.x-k8s.io")
 """API groups of those who add machines."""
 NODE_POOLS: Final = (
@@ -77,10 +78,10 @@ class Inquiry:
         subject, spec = self.subject, self.subject.spec
         account = self._in("v1", "serviceaccounts", "default")
         found: dict[str, Question] = {
-            "nodes": softly(lambda: self.api.items("/api/v1/nodes")[0]),
+            "nodes": softly(partial(objects, self.api, Around.NODES, None)),
             "pods": softly(self._pods),
             "autoscaler": softly(partial(self._get, AUTOSCALER)),
-            "quotas": softly(lambda: self.api.items(self._in("v1", "resourcequotas"))[0]),
+            "quotas": softly(partial(objects, self.api, Around.QUOTAS, subject.namespace)),
             "account": softly(partial(self._get, account)),
             "rights": self._rights,
             "refused": self._refused,
@@ -103,8 +104,8 @@ class Inquiry:
             path = f"{collection(group, 'workloadpriorityclasses', None)}/{name}"
             about["queue_priority"] = softly(partial(self._get, path))
         return about | {
-            "local_queues": softly(lambda: self.api.items(self._in(group, "localqueues"))[0]),
-            "cluster_queues": softly(lambda: self.api.items(collection(group, "clusterqueues", None))[0]),
+            "local_queues": softly(partial(objects, self.api, Around.LOCAL_QUEUES, self.subject.namespace)),
+            "cluster_queues": softly(partial(objects, self.api, Around.CLUSTER_QUEUES, None)),
             "pending": softly(self._pending),
             "frameworks": softly(self._frameworks),
         }
@@ -121,11 +122,10 @@ class Inquiry:
 
     def _pods(self) -> list[Object] | Unread:
         """Of all namespaces; in a hurry those of a cluster that has few."""
-        path = collection("v1", "pods", None)
         if self.is_thorough:
-            return self.api.items(path, reduce=of_a_machine, fieldSelector=ALIVE)[0]
-        page = self.api.get(path, fieldSelector=ALIVE, limit=str(PAGE))
-        return Unread() if (page.get("metadata") or {}).get("continue") else page.get("items") or []
+            return objects(self.api, Around.BOUND, None)
+        few = few_objects(self.api, Around.BOUND)
+        return Unread() if few is None else few
 
     def _named(self, plural: str, names: Iterable[str]) -> dict[str, Object | None]:
         wanted = list(names)
@@ -229,21 +229,6 @@ class Inquiry:
         about = (self._get(path) or {"metadata": {}})["metadata"]
         digests = [(each.get("annotations") or {}).get(Annotation.DIGEST) for each in (about, item["metadata"])]
         return (about.get("labels") or {}).get(Label.JOB) == self.subject.spec.name and digests[0] == digests[1]
-
-
-def of_a_machine(pod: Object) -> Object | None:
-    """What counts of a pod where room is counted; nothing of one that has no machine."""
-    spec, about = pod["spec"], pod["metadata"]
-    if not spec.get("nodeName"):
-        return None
-    kept = ("nodeName", "priority", "containers", "initContainers", "resources", "overhead")
-    lean = {name: spec[name] for name in kept if name in spec}
-    for name in ("containers", "initContainers"):
-        lean[name] = [
-            {key: each[key] for key in ("resources", "restartPolicy") if key in each} for each in spec.get(name) or ()
-        ]
-    metadata = {name: about.get(name) for name in ("name", "namespace", "labels")}
-    return {"metadata": metadata, "spec": lean, "status": {"phase": (pod.get("status") or {}).get("phase")}}
 
 
 def _pod(subject: Subject, role: str, template: Mapping[str, Any]) -> Object:

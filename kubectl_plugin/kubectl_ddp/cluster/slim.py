@@ -52,5 +52,21 @@ def slim_pod(pod: Object) -> Object:
     }
 
 
+OCCUPYING: Final = ("nodeName", "priority", "containers", "initContainers", "resources", "overhead")
+OCCUPYING_CONTAINER: Final = ("resources", "restartPolicy")
+
+
+def occupying_pod(pod: Object) -> Object | None:
+    """What counts of a pod where room is counted: what it takes, where, and whose it is; nothing without a machine."""
+    spec, about = pod["spec"], pod["metadata"]
+    if not spec.get("nodeName"):
+        return None
+    lean = _only(spec, OCCUPYING)
+    for kind in ("containers", "initContainers"):
+        lean[kind] = [_only(each, OCCUPYING_CONTAINER) for each in spec.get(kind) or ()]
+    metadata = {name: about.get(name) for name in ("name", "namespace", "labels")}
+    return {"metadata": metadata, "spec": lean, "status": {"phase": (pod.get("status") or {}).get("phase")}}
+
+
 def _only(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: fields[name] for name in names if name in fields}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kubectl_ddp.capacity.model import Stock
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.facts import ALIVE, KUEUE, Question, of_a_machine, softly
-from kubectl_ddp.cluster.resources import Discovery, collection
+from kubectl_ddp.cluster.facts import softly
+from kubectl_ddp.cluster.sources import objects
 from kubectl_ddp.parallel import together
+from kubectl_ddp.surroundings import Around
 
 
-def read(api: Api, discovery: Discovery, namespace: str) -> Stock:
+def read(api: Api, namespace: str) -> Stock:
     """Machines, pods of all namespaces, and the namespace's queues. Raises what is no refusal."""
-    pods = collection("v1", "pods", None)
-    asked: dict[str, Question] = {
-        "nodes": softly(lambda: api.items("/api/v1/nodes")[0]),
-        "pods": softly(lambda: api.items(pods, reduce=of_a_machine, fieldSelector=ALIVE)[0]),
+    asked = {
+        "nodes": partial(objects, api, Around.NODES, None),
+        "pods": partial(objects, api, Around.BOUND, None),
+        "local_queues": partial(objects, api, Around.LOCAL_QUEUES, namespace),
+        "cluster_queues": partial(objects, api, Around.CLUSTER_QUEUES, None),
     }
-    if versions := discovery.serves(KUEUE):
-        group = f"{KUEUE}/{versions[0]}"
-        asked["local_queues"] = softly(lambda: api.items(collection(group, "localqueues", namespace))[0])
-        asked["cluster_queues"] = softly(lambda: api.items(collection(group, "clusterqueues", None))[0])
-    return Stock(namespace=namespace, **dict(zip(asked, together(*asked.values()), strict=True)))
+    answers = together(*(softly(question) for question in asked.values()))
+    return Stock(namespace=namespace, **dict(zip(asked, answers, strict=True)))
