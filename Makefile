@@ -35,7 +35,8 @@ test-local: $(READY) ## Tests with real processes, one at a time, and every comm
 	@$(BIN)/python -m pytest -q tests/local tests/docs
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
-	@$(BIN)/python -m pytest -q tests/cluster
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' tests/cluster
+	@$(BIN)/python -m pytest -q -m alone tests/cluster
 
 peers: $(PEERS)/.ready ## Install Lightning, Accelerate and transformers in build/peers, beside what .venv has
 

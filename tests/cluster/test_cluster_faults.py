@@ -141,6 +141,7 @@ def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
     assert sum(summary["restarts"].values()) >= len(faults)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("by", ["kill", "cut"])
 def test_a_job_outlives_the_loss_of_a_machine(space: Namespace, reach: Hands, by: str) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cluster.live_cluster import Json, Namespace, until
 
+pytestmark = pytest.mark.alone
+
 GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"
 SHM_BYTES = 256 << 20

@@ -12,6 +12,8 @@ from tests.cluster.live_cluster import Namespace, Result, until
 
 TINY = ("--nproc", "1", "--cpu", "50m", "--memory", "128Mi", "--shm", "16Mi", "--command", "sleep 3600")
 STRICT = {"KUBECTL_DDP_PREFLIGHT": ""}
+
+pytestmark = pytest.mark.alone
 """The default, which the other tests do without."""
 
 
