@@ -1,0 +1,143 @@
+"""A release of ddp-platform on a real cluster, and everything that there is on one before it and after it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.errors import DdpError, NotFound
+from tests.cluster.live_cluster import Namespace, until
+from tests.helm import CHARTS, Done, Helm
+
+PLATFORM: Final = CHARTS / "ddp-platform"
+COMES_AND_GOES: Final = frozenset({"events", "leases", "endpointslices", "endpoints", "nodes", "componentstatuses"})
+"""Kinds that others make and delete at any time."""
+EVERYBODYS: Final = frozenset({"default", "kube-system", "kube-public", "monitoring", "kueue-system", "kubeflow"})
+"""Namespaces that are there on any such cluster, and where a release might leave something."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release, of one Helm, in a namespace of the test's."""
+
+    helm: Helm
+    space: Namespace
+    name: str = "ddp"
+
+    @property
+    def kept(self) -> str:
+        """A namespace for training that outlives the release."""
+        return f"{self.space.name}-kept"
+
+    @property
+    def gone(self) -> str:
+        """One that goes with it."""
+        return f"{self.space.name}-gone"
+
+    @property
+    def image(self) -> dict[str, str]:
+        """The trainer image, as the chart's values name it."""
+        path, _, tag = self.space.image.rpartition(":")
+        registry, _, repository = path.rpartition("/")
+        return {"registry": registry, "repository": repository, "tag": tag}
+
+    def values(self, **more: Any) -> dict[str, Any]:
+        """The least that a release needs here, and more."""
+        namespaces = [{"name": self.kept}, {"name": self.gone, "keep": False}]
+        return {"namespaces": namespaces, "image": self.image, **more}
+
+    def run(self, verb: str, *words: str, values: Mapping[str, Any] | None = None, seconds: float = 300) -> Done:
+        """Call Helm about this release, with a file of values where there are any."""
+        about = [verb, self.name, *words, "--namespace", self.space.name]
+        if values is None:
+            return self.helm.run(*about, seconds=seconds)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(values, file)
+            file.flush()
+            return self.helm.run(*about, "--values", file.name, seconds=seconds)
+
+    def remove(self) -> None:
+        """Take away what a test that failed has left."""
+        self.run("uninstall")
+        for namespace in (self.kept, self.gone):
+            self.delete_namespace(namespace)
+
+    def delete_namespace(self, name: str) -> None:
+        """Delete one of its namespaces, if it is there."""
+        with contextlib.suppress(NotFound):
+            found = self.space.api.get(f"/api/v1/namespaces/{name}")
+            self.space.api.delete(f"/api/v1/namespaces/{name}", uid=found["metadata"]["uid"])
+
+    def is_gone(self, name: str) -> bool:
+        """Whether a namespace is not there any more, whoever deleted it."""
+        try:
+            self.space.api.get(f"/api/v1/namespaces/{name}")
+        except NotFound:
+            return True
+        return False
+
+
+@contextlib.contextmanager
+def release(helm: Helm, space: Namespace) -> Iterator[Release]:
+    """A release that is not installed yet, and is taken away whatever happens."""
+    made = Release(helm, space)
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def everything(api: Api, own: str) -> set[str]:
+    """Every object of every kind: what stands in no namespace, in everybody's, and in those whose name begins so."""
+    found = set()
+    for version, resource in _resources(api):
+        path = f"/{'api' if version == 'v1' else 'apis'}/{version}/{resource['name']}"
+        with contextlib.suppress(DdpError):  # a kind whose server is away has none of ours
+            items, _ = api.items(path)
+            found |= {name for item in items if (name := _name(resource["name"], item, own))}
+    return found
+
+
+def _name(plural: str, item: Mapping[str, Any], own: str) -> str:
+    about = item["metadata"]
+    namespace = about.get("namespace", "")
+    is_others = "ddp-test-" in about["name"] and own not in about["name"]
+    if is_others or (namespace and namespace not in EVERYBODYS and not namespace.startswith(own)):
+        return ""
+    return f"{plural}/{namespace}/{about['name']}"
+
+
+def _resources(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Group and version, and every kind in it that can be listed and deleted."""
+    groups = [group["preferredVersion"]["groupVersion"] for group in api.get("/apis")["groups"]]
+    for version in ("v1", *groups):
+        with contextlib.suppress(DdpError):
+            for resource in api.get(f"/{'api' if version == 'v1' else 'apis'}/{version}")["resources"]:
+                can = {"list", "delete"} <= set(resource["verbs"]) and "/" not in resource["name"]
+                if can and resource["name"] not in COMES_AND_GOES:
+                    yield version, resource
+
+
+def submitter(space: Namespace, namespace: str) -> Path:
+    """A kubeconfig for somebody who holds the role ``ddp-submit`` in a namespace, and nothing else."""
+    path = space.kubeconfig_of_nobody()
+    space.api.create(
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
+        {
+            "metadata": {"name": "submitter"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ddp-submit"},
+            "subjects": [{"kind": "ServiceAccount", "name": "nobody", "namespace": space.name}],
+        },
+    )
+    return path
+
+
+def gone(made: Release, name: str) -> None:
+    """Wait until a namespace is no more."""
+    until(f"the end of namespace {name}", lambda: made.is_gone(name), seconds=90)

@@ -1,0 +1,104 @@
+"""The life of a release of ddp-platform on a real cluster, with the real Helm 3 and Helm 4."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.cluster.helm_release import PLATFORM, Release, everything, gone, release, submitter
+from tests.cluster.live_cluster import Namespace
+from tests.helm import Helm
+
+JOB: Final = (
+    *("--name", "idle", "--nnodes", "1", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi"),
+    *("--engine", "job", "--command", "sleep 3600"),
+)
+PRESETS: Final = {"small": {"summary": "Small.", "settings": {"cpu": {"value": "100m", "reason": "it is a test"}}}}
+AMOUNTS: Final = {"enabled": True, "hard": {"pods": 20}}
+
+
+@pytest.fixture
+def platform(each_helm: Helm, space: Namespace) -> Iterator[Release]:
+    with release(each_helm, space) as made:
+        yield made
+
+
+def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Release, tmp_path: Path) -> None:
+    space, api = platform.space, platform.space.api
+    before = everything(api, space.name)
+    platform.run("install", str(PLATFORM), values=platform.values()).ok()
+    tested = platform.run("test").ok()
+    assert "Succeeded" in tested.out
+
+    user = _submitter(platform, tmp_path)
+    user.ddp("submit", *JOB, "--image", space.image, "--preflight=strict").ok()
+    user.ddp("wait", "idle", "--for=running", "--timeout", "120s").ok()
+    pods = _pods(user)
+
+    more = platform.values(quota=AMOUNTS, presets=PRESETS)
+    platform.run("upgrade", str(PLATFORM), values=more).ok()
+    assert "small" in user.ddp("presets", "-o", "json").ok().out
+    user.ddp("submit", *JOB, "--image", space.image, "--preset", "small", "--dry-run=server", "--name", "other").ok()
+    assert api.get(space_path(user, "resourcequotas/ddp-quota"))["spec"]["hard"] == {"pods": "20"}
+
+    platform.run("rollback", "1").ok()
+    assert "small" not in user.ddp("presets", "-o", "json").ok().out
+    assert _pods(user) == pods
+
+    user.ddp("delete", "idle", "--yes").ok()
+    platform.run("uninstall").ok()
+    assert not platform.is_gone(platform.kept)
+    platform.delete_namespace(platform.kept)
+    gone(platform, platform.gone)
+    gone(platform, platform.kept)
+    assert everything(api, space.name) - before == {f"serviceaccounts/{space.name}/nobody"}
+
+
+def _submitter(platform: Release, folder: Path) -> Namespace:
+    """The command line of somebody who holds ``ddp-submit`` alone, in the namespace that is kept."""
+    environ = {"KUBECONFIG": str(submitter(platform.space, platform.kept))}
+    return dataclasses.replace(platform.space, name=platform.kept, home=folder, environ=environ, _collections=[])
+
+
+def _pods(space: Namespace) -> list[tuple[str, Any]]:
+    return [
+        (pod["metadata"]["uid"], pod["status"]["phase"]) for role in ("worker", "store") for pod in space.pods(role)
+    ]
+
+
+def space_path(space: Namespace, name: str) -> str:
+    return f"/api/v1/namespaces/{space.name}/{name}"
+
+
+@pytest.fixture
+def one_platform(helm: Helm, space: Namespace) -> Iterator[Release]:
+    with release(helm, space) as made:
+        yield made
+
+
+def test_what_the_cluster_says_against_a_release_is_said_before_anything_is_made(one_platform: Release) -> None:
+    platform = one_platform
+    own, values = platform.space.name, platform.values()
+    for namespaces, sentence in (
+        ([{"name": own}], f"namespaces: '{own}' is there already, and is not this release's; set its create to false"),
+        (
+            [{"name": platform.gone, "create": False}],
+            f"'{platform.gone}' has create: false, and the cluster has no such namespace; make it first",
+        ),
+        (
+            [{"name": own, "create": False, "podSecurity": "privileged", "rdma": True}],
+            f"'{own}' is to admit pods of the level privileged for RDMA, and the one that is there enforces restricted",
+        ),
+    ):
+        done = platform.run("install", str(PLATFORM), values={**values, "namespaces": namespaces})
+        assert done.code != 0
+        assert sentence in done.err
+    platform.run("install", str(PLATFORM), values={**values, "test": {"enabled": False}}).ok()
+    other = Release(platform.helm, platform.space, name="second")
+    done = other.run("install", str(PLATFORM), values={**values, "namespaces": [{"name": own, "create": False}]})
+    assert done.code != 0
+    assert f"The cluster has a platform already: the release 'ddp' in the namespace '{own}'" in done.err
