@@ -44,7 +44,7 @@ def check() -> Iterator[str]:
     yield f"holds: version {version()} wherever it stands"
     with tempfile.TemporaryDirectory(prefix="ddp-release-") as room:
         files = artefacts.build(Path(room), _helm())
-        yield f"holds: built twice, the same bytes: {', '.join(files)}"
+        yield f"holds: built twice, the same bytes, and the wheel of the source archive too: {', '.join(files)}"
         [wheel] = [path for name, path in files.items() if name.endswith(".whl")]
         python = installed.install(wheel, Path(room, "fresh"))
         installed.ask(python)

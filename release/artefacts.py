@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +48,22 @@ def build(room: Path, helm: str | None) -> dict[str, Path]:
     differing = sorted(name for name in one.keys() | other.keys() if _digest(one.get(name)) != _digest(other.get(name)))
     if differing:
         raise CannotRelease(f"Built twice of the same files, these differ: {', '.join(differing)}.")
+    _rebuild(one, room)
     return one
+
+
+def _rebuild(files: dict[str, Path], room: Path) -> None:
+    """Build the wheel of the source archive: who has that alone has all."""
+    [archive] = [path for name, path in files.items() if name.endswith(".tar.gz")]
+    with tarfile.open(archive) as source:
+        source.extractall(room / "unpacked", filter="data")
+    [unpacked] = (room / "unpacked").iterdir()
+    environ = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch())}
+    again = room / "again"
+    call(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", again, cwd=unpacked, environ=environ)
+    [wheel] = again.iterdir()
+    if _digest(wheel) != _digest(files.get(wheel.name)):
+        raise CannotRelease(f"{wheel.name} is another one when it is built of {archive.name}.")
 
 
 def _build_once(room: Path, touched: int, helm: str | None) -> dict[str, Path]:

@@ -226,13 +226,13 @@ def kustomized(kubectl: str, directory: Path, root: Path = MANIFESTS) -> dict[Ke
     return {key(each): each for each in yaml.safe_load_all(text)}
 
 
-def on_the_base(component: str, kubectl: str) -> dict[Key, Object]:
-    """The base and one component."""
+def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:
+    """The base and some components."""
     with tempfile.TemporaryDirectory() as room:
         copy = Path(room, "manifests")
         shutil.copytree(MANIFESTS, copy)
-        alone = Layer("overlays/alone", components=(component,))
-        (copy / alone.path).mkdir()
-        for path, text in _changes(alone, {}, {}, "Kustomization").items():
+        chosen = Layer("overlays/chosen", components=components)
+        (copy / chosen.path).mkdir()
+        for path, text in _changes(chosen, {}, {}, "Kustomization").items():
             (copy / path).write_text(text, encoding="utf-8")
-        return kustomized(kubectl, Path(alone.path), copy)
+        return kustomized(kubectl, Path(chosen.path), copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 import yaml
 
 from release import manifests
-from release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Object, difference, rendered
+from release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, difference, rendered
 from release.problems import CannotRelease
 from tests.helm import HOW, Helm, program
 
 KUSTOMIZATIONS = sorted(MANIFESTS.glob("**/kustomization.yaml"))
+Objects = dict[Key, Object]
 DEPRECATED = {"bases", "commonLabels", "patchesJson6902", "patchesStrategicMerge", "vars"}
 
 
@@ -25,6 +27,12 @@ def kubectl() -> str:
     if found is None:
         pytest.skip(f"This test builds with kubectl. {HOW}")
     return found
+
+
+@pytest.fixture(scope="module")
+def base(helm: Helm) -> Objects:
+    """The chart at its defaults."""
+    return rendered(helm.path)
 
 
 def test_what_is_written_is_fresh(helm: Helm) -> None:
@@ -40,26 +48,34 @@ def test_every_directory_is_one_of_a_table() -> None:
     assert {path.parent for path in KUSTOMIZATIONS} == layers | {MANIFESTS / "base"}
 
 
-def test_the_base_is_the_chart_at_its_defaults(helm: Helm, kubectl: str) -> None:
+def test_the_base_is_the_chart_at_its_defaults(base: Objects, kubectl: str) -> None:
     made = manifests.kustomized(kubectl, Path("base"))
-    assert made == rendered(helm.path)
+    assert made == base
     assert len(made) > 5
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_an_overlay_is_the_chart_with_the_values_of_its_components(helm: Helm, kubectl: str, name: str) -> None:
+def test_an_overlay_is_the_chart_with_the_values_of_its_components(
+    helm: Helm, base: Objects, kubectl: str, name: str
+) -> None:
     overlay = OVERLAYS[name]
     made = manifests.kustomized(kubectl, Path(overlay.path))
     assert made == rendered(helm.path, overlay.values, overlay.served)
-    assert made != rendered(helm.path)
+    assert made != base
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
-def test_a_component_alone_is_the_chart_with_its_values(helm: Helm, kubectl: str, name: str) -> None:
-    component = COMPONENTS[name]
-    made = manifests.on_the_base(name, kubectl)
-    assert made == rendered(helm.path, component.values, component.served)
-    assert made != rendered(helm.path)
+@pytest.mark.parametrize(
+    "names",
+    [*itertools.combinations(COMPONENTS, 1), *itertools.combinations(COMPONENTS, 2), tuple(COMPONENTS)],
+    ids="+".join,
+)
+def test_components_together_are_the_chart_with_their_values(
+    helm: Helm, base: Objects, kubectl: str, names: tuple[str, ...]
+) -> None:
+    together = Layer("", components=names)
+    made = manifests.on_the_base(names, kubectl)
+    assert made == rendered(helm.path, together.values, together.served)
+    assert made != base
 
 
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.parent.relative_to(MANIFESTS)))
@@ -104,8 +120,7 @@ def test_a_change_becomes_a_json_patch(old: Object, new: Object, operations: lis
     assert list(difference(old, new)) == operations
 
 
-def test_values_that_take_an_object_away_make_no_component(helm: Helm) -> None:
-    base = rendered(helm.path)
+def test_values_that_take_an_object_away_make_no_component(base: Objects) -> None:
     less = dict(list(base.items())[1:])
     with pytest.raises(CannotRelease, match="a component only adds and changes"):
         manifests._changes(COMPONENTS["gpu"], base, less, "Component")
