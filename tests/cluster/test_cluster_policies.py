@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
 
+from kubectl_ddp import roots
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
 from tests.cluster.live_cluster import Namespace, namespace, until
@@ -170,3 +172,22 @@ def test_jobs_as_the_operators_show_them_pass_where_the_platform_says_so(places:
     }
     with pytest.raises(AgainstPolicy):
         warnings(places.default, item, kind.plural)
+
+
+def test_jobs_of_every_engine_run_under_the_policies_as_the_chart_comes(places: Places, image: str) -> None:
+    space = places.default
+    served = [engine for engine, root in roots.ROOTS.items() if _serves(space, root)]
+
+    def ran(engine: str) -> int:
+        words = ("--image", image, *SIZE, "--engine", engine, "--preflight=strict", "--command", "true")
+        return space.ddp("submit", "--name", engine, *words, "--wait").code
+
+    with ThreadPoolExecutor(len(served)) as pool:
+        assert dict(zip(served, pool.map(ran, served), strict=True)) == dict.fromkeys(served, 0)
+
+
+def _serves(space: Namespace, root: roots.Root) -> bool:
+    with contextlib.suppress(NotServed):
+        space.api.get(space.path(root.api_version, root.plural))
+        return True
+    return False
