@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.moments import epoch
 from kubectl_ddp.roots import ROOTS
-from kubectl_ddp.state import epoch
 
 _PART: Final = r"-(?:worker|store|trainer|workers|node)(?:-\d+){0,3}"
 _RANDOM: Final = r"-[a-z0-9]{5}"

@@ -113,6 +113,17 @@ def first_error(pods: Iterable[Object]) -> FirstError | None:
     return min(candidates, key=lambda error: error.timestamp or float("inf"), default=None)
 
 
+def failed_ranks(first: FirstError | None, pods: Iterable[Object]) -> tuple[int, ...]:
+    """Every rank that the ends of worker pods name, and that of the first error; none where nothing failed.
+
+    Each pod tells of the first of its own ranks that failed, so of several on one pod one is known.
+    """
+    if first is None:
+        return ()
+    told = (_told(ending) for ending in _endings(pods) if ending.is_error and "message" in ending.document)
+    return tuple(sorted({error.rank for error in (first, *told) if error.rank is not None}))
+
+
 def kept(job: Object) -> FirstError | None:
     """The first error as the job's annotation keeps it; None where there is none, or it is not ours to read."""
     text = (job["metadata"].get("annotations") or {}).get(Annotation.FIRST_ERROR, "")

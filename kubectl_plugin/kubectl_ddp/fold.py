@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kubectl_ddp.follow import PREFIX, Line
-from kubectl_ddp.state import epoch
+from kubectl_ddp.moments import epoch
 
 WINDOW_SECONDS: Final = 1.0
 """Equal lines so close to each other are one."""

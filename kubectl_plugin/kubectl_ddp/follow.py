@@ -94,11 +94,10 @@ def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
     if text == "all":
         return RankFilter()
     if text == "failed":
-        error = state.first_error if state is not None else None
-        if error is None or error.rank is None:
+        if state is None or not state.failed_ranks:
             name = state.name if state is not None else ""
             raise NotFound(f"No rank of job '{name}' is known to have failed.", hint="'--rank all' shows every line.")
-        return RankFilter(frozenset({error.rank}), launchers=False)
+        return RankFilter(frozenset(state.failed_ranks), launchers=False)
     ranks: set[int] = set()
     for part in text.split(","):
         span = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())

@@ -12,7 +12,7 @@ from typing import Any
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import how_it_ended
-from kubectl_ddp.state import epoch
+from kubectl_ddp.moments import epoch
 
 NORMAL = "Normal"
 WARNING = "Warning"

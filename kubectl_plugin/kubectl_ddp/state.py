@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +13,7 @@ from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.exposition import Samples
+from kubectl_ddp.moments import epoch
 from kubectl_ddp.program import program, there
 from kubectl_ddp.ranks import RankActivity, RankState, rank_states
 
@@ -92,6 +91,8 @@ class JobState:
     silent: tuple[str, ...] = ()
     """Running worker pods that told nothing about themselves."""
     first_error: FirstError | None = None
+    failed_ranks: tuple[int, ...] = ()
+    """Those that are known to have failed."""
     summary: dict[str, Any] | None = None
     queue: Queued | None = None
     """Where it stands in a queue of Kueue's."""
@@ -187,6 +188,7 @@ def job_state(
     nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
     ranks = rank_states(told, nodes_of, before)
     done = evidence.summary(workers) if state is State.SUCCEEDED else None
+    error = _first_error(state, job, workers)
     running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
     status = job.get("status") or {}
     return JobState(
@@ -204,7 +206,8 @@ def job_state(
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         silent=tuple(sorted(running - told.keys())),
-        first_error=_first_error(state, job, workers),
+        first_error=error,
+        failed_ranks=evidence.failed_ranks(error, workers),
         summary=done,
         queue=snapshot.queued,
         **_progress(told, ranks, done),
@@ -359,20 +362,6 @@ def _waits_for(pod: Object) -> str:
 def _finished(status: Mapping[str, Any], facts: _Facts) -> float | None:
     ended = facts.conditions.get("Succeeded") or facts.conditions.get("Failed") or {}
     return epoch(status.get("completionTime") or ended.get("lastTransitionTime"))
-
-
-def epoch(moment: str | None) -> float | None:
-    """Unix time of a Kubernetes time.
-
-    >>> epoch("1970-01-01T00:01:00Z")
-    60.0
-    """
-    if not moment:
-        return None
-    try:
-        return float(calendar.timegm(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S")))
-    except ValueError:
-        return None
 
 
 def failure(state: JobState) -> DdpError:

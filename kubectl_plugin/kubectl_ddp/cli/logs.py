@@ -23,7 +23,11 @@ from kubectl_ddp.state import JobState, job_state
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--rank", metavar="RANKS", help="0, 0-7, 0,3, 'failed' or 'all'; rank 0 and errors of any by default.")
+@click.option(
+    "--rank",
+    metavar="RANKS",
+    help="0, 0-7, 0,3, 'failed' (all that did) or 'all'; rank 0 and errors of any by default.",
+)
 @click.option("-f", "--follow", "follows", is_flag=True, help="Go on with what comes, through restarts, to the end.")
 @click.option("--first-error", is_flag=True, help="Print the error that came first, with its stack.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N of these lines.")

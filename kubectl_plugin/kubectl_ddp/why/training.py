@@ -11,10 +11,11 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.describe import progress_text
 from kubectl_ddp.evidence import stores
+from kubectl_ddp.moments import epoch
 from kubectl_ddp.present import duration
 from kubectl_ddp.program import program, there
 from kubectl_ddp.ranks import RankActivity
-from kubectl_ddp.state import State, epoch, group_state
+from kubectl_ddp.state import State, group_state
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.facts import Facts, line_of, names_of, subject
 from kubectl_ddp.why.model import Cause, Finding

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kubectl_ddp.errors import NotFound, UsageError
@@ -58,10 +60,15 @@ def test_a_rank_that_the_job_can_never_have_is_not_found() -> None:
         rank_filter("8", state)
 
 
-def test_the_failed_rank_is_the_one_that_failed_first() -> None:
-    error = {"rank": 5, "message": "ValueError: 1"}
-    state = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, error))), {})
-    assert rank_filter("failed", state).ranks == {5}
+def test_the_failed_ranks_are_all_that_pods_tell_of_and_not_the_first_alone() -> None:
+    def ended(rank: int | None, second: float, code: int = 1) -> dict[str, Any]:
+        return terminated(code, {"rank": rank, "message": "ValueError: 1", "timestamp": second})
+
+    pods = (pod(0, ended(5, 2.0)), pod(1, ended(2, 1.0)), pod(2, ended(None, 3.0)), pod(3, ended(7, 4.0, code=0)))
+    state = job_state(snapshot(job("Created", "Failed"), *pods), {})
+    assert state.first_error is not None
+    assert state.first_error.rank == 2
+    assert rank_filter("failed", state).ranks == {2, 5}, "a pod that succeeded tells of nothing that stopped the run"
     with pytest.raises(NotFound, match="No rank of job 'digits' is known to have failed"):
         rank_filter("failed", job_state(snapshot(job("Created")), {}))
 
