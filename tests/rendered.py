@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
+from kubectl_ddp.render import render
+from kubectl_ddp.spec.model import JobSpec
+
+RUN = "0123456789ab"
+"""Id of the run that is rendered."""
 
 SET_OF_RUNTIME: roots.Path = ("spec", "template")
 
@@ -39,3 +45,28 @@ def store_job(objects: list[Object]) -> Object:
 def templates(objects: list[Object]) -> list[Any]:
     """The pod templates of the workers and of the store."""
     return [worker_template(objects), store_job(objects)["spec"]["template"]]
+
+
+def worker_pod(spec: JobSpec, **more: Any) -> Object:
+    """The pod of a worker; ``more`` is for the renderer."""
+    pod: Object = templates(render(spec, RUN, **more))[0]["spec"]
+    return pod
+
+
+def container(spec: JobSpec, **more: Any) -> Object:
+    """The one in which the job's program runs."""
+    first: Object = worker_pod(spec, **more)["containers"][0]
+    return first
+
+
+def environment(spec: JobSpec, **more: Any) -> dict[str, Any]:
+    """Its variables: name → value, or where the value comes from."""
+    return {
+        variable["name"]: variable.get("value", variable.get("valueFrom"))
+        for variable in container(spec, **more)["env"]
+    }
+
+
+def expanded(text: str) -> str:
+    """What the kubelet makes of ``$`` where no variable of that name is set."""
+    return re.sub(r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[0] == "$$" else found[0], text)

@@ -57,8 +57,9 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
 
 def keeps_checkpoints_in_pods(job: Object) -> bool:
     """Whether the progress of a job is lost when all of its pods go at once."""
-    template = roots.at(job, (roots.kind_of(job) or roots.PYTORCHJOB).template)
-    if not template or "spec" not in template:  # the template of a TrainJob is in another object
+    where = (roots.kind_of(job) or roots.PYTORCHJOB).template
+    template = roots.at(job, where) if where else None
+    if not template:  # that of a TrainJob is in another object
         return "checkpointClaim" not in roots.said(job)
     containers = template["spec"]["containers"]
     variables = [variable for container in containers for variable in container.get("env") or ()]

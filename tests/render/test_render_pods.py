@@ -1,0 +1,177 @@
+"""What the pods of a job start with, whatever the job: program, variables, memory, places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from ddp_trainer.contract import (
+    CONTAINER,
+    SWITCHES,
+    CheckpointScope,
+    Env,
+    Path,
+)
+from ddp_trainer.launch import flags
+from kubectl_ddp.backend import Object
+from kubectl_ddp.render import Site, render
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Command, Module, Script
+from kubectl_ddp.spec.quantity import Memory
+from kubectl_ddp.spec.values import EnvSource, SecretKey, Toleration
+from tests.jobs import a_job, jobs
+from tests.rendered import RUN, container, environment, expanded, templates, worker_pod
+
+ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+"""A loaded machine draws jobs slowly, which says nothing about them."""
+
+
+def test_the_container_starts_the_launcher_with_everything_it_needs() -> None:
+    found = container(a_job())
+    assert (found["name"], found["command"]) == (CONTAINER, ["ddp-launch"])
+    assert found["args"] == [
+        "--nnodes=1:2",
+        "--nproc-per-node=2",
+        "--rdzv-backend=ddp",
+        "--rdzv-endpoint=digits-store:29400",
+        f"--rdzv-id={RUN}",
+        "--max-restarts=10",
+        "--tee=3",
+        "--log-line-prefix-template=[rank${rank}] ",
+        "-m",
+        "ddp_trainer",
+        "train",
+        "--task",
+        "digits",
+    ]
+
+
+@given(jobs())
+@ANY_JOB
+def test_the_launcher_reads_from_its_arguments_what_the_job_says(spec: JobSpec) -> None:
+    arguments = flags.parse([expanded(word) for word in container(spec)["args"]], {})
+    assert (arguments.nnodes, arguments.nproc_per_node) == (
+        f"{spec.nnodes.minimum}:{spec.nnodes.maximum}",
+        str(spec.nproc),
+    )
+    assert (arguments.rdzv_id, arguments.rdzv_endpoint) == (RUN, f"{spec.name}-store:29400")
+    assert arguments.max_restarts == spec.max_restarts
+    started = [arguments.training_script, *arguments.training_script_args]
+    match spec.program:
+        case Module(name):
+            assert (arguments.module, started) == (True, [name, *spec.args])
+        case Command(words):
+            assert (arguments.no_python, started) == (True, [*words, *spec.args])
+        case Script(path):
+            assert started == [f"{Path.CODE}/{path}", *spec.args]
+
+
+@pytest.mark.parametrize(
+    ("program", "site", "words"),
+    [
+        (Module("a.b"), Site.CLUSTER, ["-m", "a.b"]),
+        (Script("/home/me/train.py"), Site.LOCAL, ["/home/me/train.py"]),
+        (Script("src/train.py"), Site.CLUSTER, [f"{Path.CODE}/train.py"]),
+        (Command(("sh", "-c", "exit 3")), Site.CLUSTER, ["--no-python", "sh", "-c", "exit 3"]),
+    ],
+)
+def test_each_program_is_started_its_own_way(program: Any, site: Site, words: list[str]) -> None:
+    arguments = container(a_job(program=program, args=()), site=site)["args"]
+    assert arguments[8:] == words
+
+
+def test_every_promised_variable_is_set_and_named_once() -> None:
+    found = environment(a_job())
+    assert found[Env.JOB] == "digits"
+    assert found[Env.RUN_ID] == RUN
+    assert found[Env.POD_NAME] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert found[Env.POD_IP] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert found[Env.NODE_NAME] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert found[Env.NAMESPACE] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    assert found[Env.RUN_DIR] == "/var/run/ddp"
+    assert found[Env.METRICS_PORT] == "9464"
+    assert found[Env.GRACE_SECONDS] == "30"
+    assert found[Env.SHARE_STORE_OFF] == "1"
+    launchers = {Env.CHANNEL, Env.METRICS_ADDRESS, Env.METRICS_DIR, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE}
+    assert set(Env) - set(found) == launchers | SWITCHES
+
+
+@pytest.mark.parametrize("switch", sorted(SWITCHES))
+def test_a_job_may_set_the_launchers_switches(switch: str) -> None:
+    assert environment(a_job(env={switch: "off"}))[switch] == "off"
+
+
+def test_the_users_variables_win_over_those_that_are_only_a_default() -> None:
+    assert environment(a_job(env={"HOME": "/data"}))["HOME"] == "/data"
+    assert environment(a_job())["HOME"] == "/tmp"
+    assert "HOME" not in environment(a_job(), site=Site.LOCAL)
+
+
+def test_secrets_stay_where_they_are_on_a_cluster_and_are_inherited_here() -> None:
+    spec = a_job(
+        secret_env={"TOKEN": SecretKey("hub", "token")},
+        env_from=(EnvSource("secret", "s"), EnvSource("configmap", "c")),
+    )
+    assert environment(spec)["TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert container(spec)["envFrom"] == [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}}]
+    assert "TOKEN" not in environment(spec, site=Site.LOCAL)
+    assert "envFrom" not in container(spec, site=Site.LOCAL)
+
+
+def test_checkpoints_without_a_volume_belong_to_the_pod() -> None:
+    volumes = {volume["name"]: volume for volume in worker_pod(a_job())["volumes"]}
+    assert volumes["checkpoints"] == {"name": "checkpoints", "emptyDir": {}}
+    assert environment(a_job())[Env.CHECKPOINT_SCOPE] == CheckpointScope.POD
+
+
+def test_checkpoints_on_a_volume_belong_to_the_job() -> None:
+    spec = a_job(checkpoint_claim="shared")
+    volumes = {volume["name"]: volume for volume in worker_pod(spec)["volumes"]}
+    assert volumes["checkpoints"]["persistentVolumeClaim"] == {"claimName": "shared"}
+    assert environment(spec)[Env.CHECKPOINT_SCOPE] == CheckpointScope.JOB
+
+
+def test_shared_memory_is_memory_and_sized_below_the_limit() -> None:
+    spec = a_job(memory=Memory(2**31), shm=Memory(2**29))
+    volumes = {volume["name"]: volume for volume in worker_pod(spec)["volumes"]}
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "512Mi"}
+    assert container(spec)["resources"]["limits"]["memory"] == "2Gi"
+
+
+def test_gpus_are_in_the_limits_and_their_taint_is_tolerated() -> None:
+    spec = a_job(gpus=8, nproc=8)
+    resources = container(spec)["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == "8"
+    assert resources["requests"] == resources["limits"]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in worker_pod(spec)["tolerations"]
+    assert "nvidia.com/gpu" not in container(a_job())["resources"]["limits"]
+
+
+def test_a_lost_machine_is_given_up_soon_and_by_the_store_sooner() -> None:
+    patience = [
+        {toleration["key"]: toleration.get("tolerationSeconds") for toleration in template["spec"]["tolerations"]}
+        for template in templates(render(a_job(), RUN))
+    ]
+    assert [found["node.kubernetes.io/unreachable"] for found in patience] == [30, 1]
+    assert [found["node.kubernetes.io/not-ready"] for found in patience] == [30, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("dedicated", {"key": "dedicated", "operator": "Exists"}),
+        ("dedicated=ml", {"key": "dedicated", "value": "ml", "operator": "Equal"}),
+        ("dedicated=ml:NoExecute", {"key": "dedicated", "value": "ml", "effect": "NoExecute", "operator": "Equal"}),
+        ("dedicated:NoSchedule", {"key": "dedicated", "effect": "NoSchedule", "operator": "Exists"}),
+    ],
+)
+def test_taints_that_the_job_does_not_mind_are_tolerated_by_all_its_pods(text: str, rendered: Object) -> None:
+    for template in templates(render(a_job(tolerations=(Toleration.parse(text),)), RUN)):
+        assert rendered in template["spec"]["tolerations"]
+
+
+def test_the_grace_period_is_the_promised_one() -> None:
+    assert worker_pod(a_job(grace_seconds=77))["terminationGracePeriodSeconds"] == 77
+    assert environment(a_job(grace_seconds=77))[Env.GRACE_SECONDS] == "77"
