@@ -45,7 +45,10 @@ def config(options: Options, action: str, words: tuple[str, ...]) -> None:
     low, high = WORDS[action]
     if not low <= len(words) <= high:
         usage = {SET: "set KEY VALUE", UNSET: "unset KEY"}.get(action, action)
-        raise UsageError(f"'config {action}' takes {high or 'no'} words, not {len(words)}.", hint=f"Write '{usage}'.")
+        raise UsageError(
+            f"'config {action}' takes {high or 'no'} word{'s' * (high != 1)}, not {len(words)}.",
+            hint=f"Write '{usage}'.",
+        )
     if action == PATH:
         click.echo(config_file())
     elif action in {SET, UNSET}:
