@@ -127,7 +127,8 @@ def test_deleting_takes_the_background_and_this_very_job(server: ApiServer, back
     job = put_job(server)
     backend.delete("digits")
     assert DIGITS not in server.objects
-    assert server.requests[-1].body == {
+    [deleted] = [request for request in server.requests if request.method == "DELETE"]
+    assert deleted.body == {
         "propagationPolicy": "Background",
         "preconditions": {"uid": job["metadata"]["uid"]},
     }
