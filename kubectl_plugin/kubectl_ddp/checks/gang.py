@@ -152,6 +152,8 @@ def _why(place: Place) -> str:
 
 def _reasons(pod: Footprint, machines: Sequence[Machine]) -> str:
     """What is against the machines that cannot take such a pod, grouped as the scheduler does."""
+    if not machines:
+        return "there are no machines"
     counted = Counter(why for machine in machines if (why := against(pod, machine)))
     return "; ".join(f"{count} machine{'s' * (count != 1)} cannot: {why}" for why, count in counted.most_common())
 

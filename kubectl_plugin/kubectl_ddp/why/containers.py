@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.why.facts import Container, Facts, line_of, names_of, said, subject
+from kubectl_ddp.why.facts import Container, Facts, line_of, message_of, names_of, said, subject
 from kubectl_ddp.why.model import Cause, Finding
 
 _IMAGE: Final = frozenset(
@@ -51,7 +51,7 @@ def image(facts: Facts) -> Iterator[Finding]:
         return
     first = held[0]
     reason, name = first.waiting.get("reason"), first.status.get("image")
-    pulls = [event for event in facts.events("Failed", "InspectFailed") if "image" in str(event.get("message")).lower()]
+    pulls = [event for event in facts.events("Failed", "InspectFailed") if "image" in message_of(event).lower()]
     words = [said(event) for event in pulls[-2:]]
     text = f"{reason}: {line_of(first.waiting.get('message'))}"
     told = f"{text} {' '.join(words)}"
@@ -73,7 +73,7 @@ def config(facts: Facts) -> Iterator[Finding]:
         for each in facts.containers()
         if each.waiting.get("reason") in _CONFIG
     ]
-    held += [(pod, str(event["message"])) for pod, event in _mount_failures(facts) if _MISSING.search(event["message"])]
+    held += [(pod, text) for pod, event in _mount_failures(facts) if _MISSING.search(text := message_of(event))]
     if not held:
         return
     pods = [pod for pod, _ in held]
@@ -98,7 +98,7 @@ def _missing(match: re.Match[str]) -> str:
 
 def volume(facts: Facts) -> Iterator[Finding]:
     """A volume cannot be attached or mounted."""
-    failed = [(pod, event) for pod, event in _mount_failures(facts) if not _MISSING.search(event["message"])]
+    failed = [(pod, event) for pod, event in _mount_failures(facts) if not _MISSING.search(message_of(event))]
     if not failed:
         return
     pods = _distinct([pod for pod, _ in failed])

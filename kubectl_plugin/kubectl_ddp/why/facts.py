@@ -175,7 +175,12 @@ def claims_of(pod: Object) -> list[str]:
 def said(event: Object) -> str:
     """An event as evidence."""
     about = event["involvedObject"]
-    return f"event {event.get('reason')} on {about.get('kind')} {about.get('name')}: {line_of(event.get('message'))}"
+    return f"event {event.get('reason')} on {about.get('kind')} {about.get('name')}: {line_of(message_of(event))}"
+
+
+def message_of(event: Object) -> str:
+    """What an event says; not every event says something."""
+    return str(event.get("message") or "")
 
 
 def line_of(text: str | None, *, most: int = 400) -> str:

@@ -14,7 +14,7 @@ from kubectl_ddp.evidence import FirstError, how_it_crashed, how_it_ended, kept
 from kubectl_ddp.program import program, there
 from kubectl_ddp.state import State
 from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.facts import Facts, line_of, names_of, said, subject
+from kubectl_ddp.why.facts import Facts, line_of, message_of, names_of, said, subject
 from kubectl_ddp.why.model import Cause, Finding
 
 _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})
@@ -78,7 +78,7 @@ def evicted(facts: Facts) -> Iterator[Finding]:
     events = facts.events("Evicted")
     if not (told or events):
         return
-    why = line_of(str(events[-1].get("message")) if events else _reason(told[0]))
+    why = line_of(message_of(events[-1]) if events else _reason(told[0]))
     drained = any(disrupted_by(pod) == "EvictionByEvictionAPI" for pod in told)
     yield Finding(
         cause=Cause.EVICTED,

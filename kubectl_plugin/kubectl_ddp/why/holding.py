@@ -13,7 +13,7 @@ from kubectl_ddp.operators import OPERATORS
 from kubectl_ddp.program import program, there
 from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.facts import Facts, has_label, line_of, said
+from kubectl_ddp.why.facts import Facts, has_label, line_of, message_of, said
 from kubectl_ddp.why.model import Cause, Finding
 
 INCOMPLETE: Final = "ddp.dev/incomplete"
@@ -120,10 +120,10 @@ def refused_pods(facts: Facts) -> Iterator[Finding]:
     """The API server does not let its pods be made: a quota, Pod Security, a webhook."""
     if not facts.lacks_pods:
         return
-    events = [event for event in facts.events("FailedCreate", "FailedCreatePod") if _REFUSED.search(event["message"])]
+    events = [event for event in facts.events("FailedCreate", "FailedCreatePod") if _REFUSED.search(message_of(event))]
     if not events:
         return
-    text = line_of(events[-1]["message"])
+    text = line_of(message_of(events[-1]))
     if "exceeded quota" in text:
         yield Finding(
             cause=Cause.QUOTA,

@@ -38,8 +38,9 @@ def unschedulable(facts: Facts) -> Iterator[Finding]:
         return
     text = str(condition_of(pods[0], "PodScheduled").get("message") or "")
     predicates = predicates_of(text)
-    evidence = [f"the scheduler: {line_of(text)}", *_by_node(facts, pods[0])]
+    evidence = [*([f"the scheduler: {line_of(text)}"] if text else []), *_by_node(facts, pods[0])]
     told = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
+    told = told or "the scheduler does not say why"
     yield Finding(
         cause=Cause.UNSCHEDULABLE,
         sentence=f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {told}.",
@@ -155,6 +156,10 @@ _HELPS: Final = (
     (re.compile(r"Insufficient"), "Ask for less, or free something; '{program} preflight' says what fits and when."),
     (re.compile(r"topology|anti-affinity"), "Loosen --topology, or ask for fewer nodes."),
     (re.compile(r"affinity|selector"), "'kubectl get nodes --show-labels' shows labels; correct --node-selector."),
+    (
+        re.compile(r"claim"),
+        "'kubectl get resourceclaims,resourceslices' shows which devices there are and who has them.",
+    ),
     (re.compile(r"taint"), "Tolerate the taint with --toleration KEY, or wait until it goes."),
 )
 

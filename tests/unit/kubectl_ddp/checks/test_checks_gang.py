@@ -141,3 +141,7 @@ def test_an_elastic_job_begins_with_less_unless_kueue_lets_it_go_as_a_whole() ->
     assert "enough to begin" in now(H100, pods, **elastic).message
     assert now(H100, pods, **elastic, queue="q", engine=Engine.PYTORCHJOB).status is Status.WARN
     assert now(H100, pods, **elastic, queue="q", engine=Engine.JOB).status is Status.OK
+
+
+def test_a_cluster_without_machines_is_called_so() -> None:
+    assert ever([]).message == "The pod of the rendezvous store finds no machine: there are no machines."

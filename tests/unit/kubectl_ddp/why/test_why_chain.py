@@ -161,6 +161,24 @@ def test_each_node_is_told_with_its_own_reason() -> None:
     assert "n2: the taint dedicated=x:NoSchedule is not tolerated" in found.evidence
 
 
+def test_a_scheduler_that_says_nothing_is_quoted_with_nothing() -> None:
+    found = first(facts(job("Created"), refused("")))
+    assert found.sentence == "Pod digits-worker-0 fits no node: the scheduler does not say why."
+    assert found.evidence == ()
+
+
+def test_devices_that_cannot_be_claimed_are_looked_for_among_claims() -> None:
+    found = first(facts(job("Created"), refused("0/2 nodes are available: 2 cannot allocate all claims.")))
+    assert found.help.startswith("'kubectl get resourceclaims,resourceslices'")
+
+
+@pytest.mark.parametrize("reason", ["FailedMount", "FailedCreate", "FailedCreatePod", "Evicted", "Failed"])
+def test_an_event_without_a_message_makes_nobody_stumble(reason: str) -> None:
+    bare = event(reason, "") | {"message": None}
+    known = facts(job("Created"), pod(0, waiting("ErrImagePull"), uid="gone"), around={Around.EVENTS: (bare,)})
+    assert all(finding.sentence.endswith(".") for finding in findings(known))
+
+
 def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
     sick = {
         "metadata": {"name": "training-operator-1", "namespace": "kubeflow"},
