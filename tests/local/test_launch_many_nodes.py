@@ -137,8 +137,9 @@ def test_a_run_completes_although_the_store_is_restarted_at_the_end(stage: Stage
 
 def test_a_silent_network_is_noticed(stage: Stage) -> None:
     """A stopped process is what a cut cable looks like from the other end: no word, and no goodbye."""
-    stage.store("--heartbeat-timeout", "1")
-    survivor, silent = start(stage, 0, 1, nnodes="1:2")
+    stage.store("--heartbeat-timeout", "2", "--first-seconds", "20")
+    program = ["--rdzv-conf", "keep_alive_interval=0.1,settle_timeout=20", stage.script(LOOP), stage.done()]
+    survivor, silent = (stage.agent(index, *program, nnodes="1:2") for index in (0, 1))
     running(survivor, 1, 2)
     running(silent, 1, 2)
     silent.send(signal.SIGSTOP)

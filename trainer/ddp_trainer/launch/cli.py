@@ -26,7 +26,7 @@ from ddp_trainer.launch.client import TcpLink
 from ddp_trainer.launch.companions import Companion
 from ddp_trainer.launch.core import Core, Limits
 from ddp_trainer.launch.doubts import doubts
-from ddp_trainer.launch.endpoint import Endpoint, is_this_host, parse_endpoint
+from ddp_trainer.launch.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
 from ddp_trainer.launch.environment import Launch
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
@@ -148,7 +148,7 @@ def _this_node(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Nod
         index=node_index(environ, arguments.node_rank if "node_rank" in arguments.told else None),
         local_world_size=settings.local_world_size_of(arguments.nproc_per_node, environ),
         role=arguments.role,
-        address=arguments.local_addr or environ.get(Env.POD_IP, ""),
+        address=arguments.local_addr or own_address(environ),
     )
 
 
@@ -169,6 +169,8 @@ def _static_endpoint(arguments: argparse.Namespace, policy: Policy) -> Endpoint:
     port = _STATIC_PORT if arguments.master_port is None else arguments.master_port
     if arguments.rdzv_endpoint:
         return parse_endpoint(arguments.rdzv_endpoint, port)
+    if not arguments.master_addr.strip("[] "):
+        raise LaunchError(f"--master-addr {arguments.master_addr!r} is no host; name the first node's.")
     return parse_endpoint(f"[{arguments.master_addr.removeprefix('[').removesuffix(']')}]:{port}")
 
 

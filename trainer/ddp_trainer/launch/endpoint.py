@@ -7,9 +7,10 @@ import contextlib
 import ipaddress
 import socket
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddp_trainer.contract import Port
+from ddp_trainer.contract import Env, Port
 from ddp_trainer.launch.errors import LaunchError
 
 
@@ -38,6 +39,17 @@ def parse_endpoint(text: str, default_port: int = Port.RENDEZVOUS) -> Endpoint:
     if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
         raise LaunchError(f"--rdzv-endpoint {text!r} is not host:port, with a port of at most 65535.")
     return Endpoint(host, int(port))
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """What peers reach this node at, as the pod says; empty where it does not. Raises LaunchError for no address."""
+    text = environ.get(Env.POD_IP, "")
+    try:
+        ipaddress.ip_address(text.partition("%")[0] or "::")
+    except ValueError:
+        told = f"{Env.POD_IP}={text!r} is no address"
+        raise LaunchError(f"{told}; set it to one of this machine, or leave it unset.") from None
+    return text
 
 
 def is_loopback(host: str) -> bool:

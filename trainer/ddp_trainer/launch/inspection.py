@@ -42,6 +42,12 @@ class Inspection:
             agent.fitness = Fitness.DUE
         return agent.is_out
 
+    def review(self, roster: Roster) -> None:
+        """There is another group: those that wait for a place have come before there was anybody to meet."""
+        for agent in roster.newcomers():
+            if agent.port is not None:
+                self.holds_up(agent, roster)
+
     def begin(self, roster: Roster, now: float) -> Iterator[tuple[Agent, Meet | None]]:
         """Whom to tell what now; nothing, and it may be taken in, where nobody is left to meet with."""
         known = {token: agent for token, agent in roster.agents.items() if agent.is_out and agent.peer is not None}

@@ -154,8 +154,8 @@ class Membership:
     def lost(self, peer: int) -> None:
         """The connection of a peer ended, or it has been silent too long."""
         if agent := self.roster.of_peer(peer):
-            agent.peer, agent.port = None, None
-            agent.lost_at = self._clock() + (0 if agent.leaving else self._patience.reconnect)
+            patience = 0 if agent.leaving else self._patience.reconnect
+            agent.peer, agent.port, agent.lost_at = None, None, self._clock() + patience
         self.tick()
 
     def tick(self) -> None:
@@ -201,8 +201,8 @@ class Membership:
             if hello.last.fence > self.roster.fence:
                 self._learn(hello.last, hello.standing)
                 for intruder, why in intruders(hello, self.roster):
-                    self._tell(intruder, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
                     del self.roster.agents[intruder.node.token]
+                    self._tell(intruder, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
         if hello.standing is not Standing.IDLE:
             self._resume(agent, hello)
 
@@ -227,6 +227,7 @@ class Membership:
             self.roster.agents.setdefault(node.token, Agent(node=node, peer=None, lost_at=patient_until))
         self.roster.generation = last
         self._forget_the_group()
+        self._inspection.review(self.roster)
         # An agent without workers has seen the group end; the others are still to stop, or to say that they have.
         self.phase = Phase.STOPPING if has_ended else Phase.RUNNING
 
@@ -261,8 +262,7 @@ class Membership:
             self._end(Over(verdict=Verdict.FAILED, exit_code=failure.exit_code, failure=failure))
         was_busy = self._is_busy(agent)
         agent.leaving = True
-        if leave.has_left:
-            agent.lost_at = self._clock()
+        agent.lost_at = self._clock() if leave.has_left else agent.lost_at
         if was_busy:
             self._change(graceful=True)
 
@@ -308,11 +308,11 @@ class Membership:
         if 0 < code < exitcodes.RETRYABLE:
             self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))
             return
-        self._budget.count(cause)
         if code:
-            # The pods that come next are of this run and go on with its numbers, but nothing of these may linger.
+            # The pods that come next, if any, go on with the run's numbers, but nothing of these may linger.
             self._end(Over(verdict=Verdict.RETRY, exit_code=code, failure=self._first))
             self.roster.agents.clear()
+        self._budget.count(cause)
         self.phase = Phase.FORMING
         self._candidates.begin(self._clock())
 
@@ -373,6 +373,7 @@ class Membership:
                 self._tell(agent, Start(generation=generation))
             else:
                 self._tell(agent, Waiting(nodes=len(nodes), spare=True))
+        self._inspection.review(self.roster)
 
     def _announce(self) -> None:
         for agent, waiting in self._roll_call.news(self.roster.ready() if self._is_short() else {}, self._policy):

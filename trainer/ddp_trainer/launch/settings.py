@@ -33,6 +33,9 @@ ZYGOTE_DELAY_SECONDS: Final = 5.0
 
 BACKENDS: Final = ("static", "c10d", "ddp")
 
+_STOCK_SHUTDOWN: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""torchrun's variable for ``--shutdown-timeout``."""
+
 _CONF_KEYS: Final = {
     "join_timeout": 600.0,
     "timeout": 600.0,
@@ -72,7 +75,7 @@ def conf_of(text: str) -> Conf:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or key not in _CONF_KEYS:
             raise LaunchError(f"--rdzv-conf {pair!r} is not KEY=VALUE with one of the keys {', '.join(_CONF_KEYS)}.")
-        given[key] = _seconds(key, _WORDS.get(value.lower(), value))
+        given[key] = _seconds(f"--rdzv-conf {key}={value}", _WORDS.get(value.lower(), value))
     interval = given.get("keep_alive_interval", 1.0)
     silence = given.get("heartbeat_timeout", max(5.0, 3 * interval))
     return Conf(
@@ -84,13 +87,13 @@ def conf_of(text: str) -> Conf:
     )
 
 
-def _seconds(key: str, text: str) -> float:
+def _seconds(told: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise LaunchError(f"--rdzv-conf {key}={text} is no number of seconds.")
+        raise LaunchError(f"{told} is no number of seconds.")
     return value
 
 
@@ -125,15 +128,11 @@ def check_backend(name: str) -> None:
 def limits_of(arguments: argparse.Namespace, conf: Conf, environ: Mapping[str, str]) -> Limits:
     """Raises LaunchError."""
     told = arguments.shutdown_timeout
-    grace = environ.get(Env.GRACE_SECONDS, "")
-    stock = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
-    try:
-        if told is None and grace:
-            told = max(1.0, float(grace) - GRACE_MARGIN_SECONDS)
-        elif told is None:
-            told = float(stock or Limits().shutdown)
-    except ValueError as error:
-        raise LaunchError(f"{Env.GRACE_SECONDS}={grace!r} is no number of seconds.") from error
+    grace, stock = environ.get(Env.GRACE_SECONDS, ""), environ.get(_STOCK_SHUTDOWN, "")
+    if told is None and grace:
+        told = max(1.0, _seconds(f"{Env.GRACE_SECONDS}={grace!r}", grace) - GRACE_MARGIN_SECONDS)
+    elif told is None:
+        told = _seconds(f"{_STOCK_SHUTDOWN}={stock!r}", stock) if stock else Limits().shutdown
     if told < 0:
         raise LaunchError(f"--shutdown-timeout {told:g} is less than 0.")
     return Limits(join=conf.join, shutdown=float(told), failure=min(Limits().failure, float(told)))

@@ -158,3 +158,28 @@ def test_one_that_is_fit_gets_ready_before_members_that_stay_are_stopped_for_it(
     newcomer.join_prepared()
     assert len(meetings(newcomer)) == 1
     assert member.asked_to_stop is not None
+
+
+def test_a_spare_of_the_first_group_meets_its_members_while_it_waits() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first, second, spare = comes(run, 0, 1, 2)
+    run.wait(5)
+    assert [len(meetings(agent)) for agent in (first, second, spare)] == [1, 1, 1]
+    second.disconnect()
+    run.wait(5)
+    first.join()
+    assert (first.runs, spare.runs) == (2, None)
+    spare.met(fit=True)
+    run.wait(5)
+    assert first.asked_to_stop is not None
+
+
+def test_a_node_that_came_to_a_forgetful_store_meets_the_members_when_they_are_back() -> None:
+    run, (member,) = group_of(1)
+    run.restart_store()
+    (newcomer,) = comes(run, 1)
+    assert not meetings(newcomer)
+    run.reconnect(member)
+    run.wait(30)
+    assert len(meetings(newcomer)) == 1
+    assert (member.runs, member.asked_to_stop) == (1, None)

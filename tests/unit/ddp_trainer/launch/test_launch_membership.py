@@ -196,9 +196,11 @@ def test_a_retryable_failure_of_a_run_without_restarts_lets_new_pods_go_on_with_
     second.join()
     for agent in (first, second):
         assert (agent.last.verdict, agent.last.exit_code) == (Verdict.RETRY, 137)
+        assert agent.last.restarts == {}  # there was none as yet
         agent.disconnect()
     new, other = run.joined(0, 1)
     assert (new.runs, other.runs) == (2, 2)
+    assert run.starts[-1].restarts == {"failure": 1}
 
 
 @pytest.mark.parametrize("exit_code", [2, 93])

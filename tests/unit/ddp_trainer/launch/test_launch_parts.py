@@ -14,7 +14,7 @@ from launch_simulation import a_failure
 
 from ddp_trainer.contract import FailureReason
 from ddp_trainer.launch import evidence, exitcodes, settings
-from ddp_trainer.launch.endpoint import Endpoint, is_this_host, parse_endpoint
+from ddp_trainer.launch.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
 from ddp_trainer.launch.environment import Launch, common_environment, with_local_rank, worker_environment
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
@@ -269,6 +269,13 @@ class TestSettings:
         arguments = parse([*flags, "x.py"], {})
         assert settings.limits_of(arguments, settings.conf_of(""), environ).shutdown == seconds
 
+    @pytest.mark.parametrize("name", ["DDP_GRACE_SECONDS", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    @pytest.mark.parametrize("value", ["soon", "nan", "inf", "-3"])
+    def test_a_grace_that_is_no_time_is_named_with_its_variable(self, name: str, value: str) -> None:
+        arguments = parse(["x.py"], {})
+        with pytest.raises(LaunchError, match=f"^{name}='{value}' is no number of seconds[.]$"):
+            settings.limits_of(arguments, settings.conf_of(""), {name: value})
+
     @pytest.mark.parametrize(
         ("text", "environ", "count"),
         [
@@ -397,3 +404,10 @@ class TestPorts:
 def test_every_code_below_128_is_final_and_every_other_is_not() -> None:
     assert exitcodes.of_given_up_run(127, 3) == 127
     assert exitcodes.of_given_up_run(128, 3) == 93
+
+
+def test_an_address_of_the_pod_that_is_none_is_not_taken_for_the_stores() -> None:
+    for address in ("10.0.0.7", "fd00::7", "fe80::7%eth0", ""):
+        assert own_address({"DDP_POD_IP": address}) == address
+    with pytest.raises(LaunchError, match=r"^DDP_POD_IP='worker-0' is no address; "):
+        own_address({"DDP_POD_IP": "worker-0"})
