@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.contract import GroupState
@@ -167,7 +167,7 @@ def node_unwell(facts: Facts) -> Iterator[Finding]:
         bad = [
             f"{each['type']}: {line_of(each.get('message'))}"
             for each in node.get("status", {}).get("conditions") or ()
-            if each.get("type") != "Ready" and each.get("status") == "True"
+            if _is_bad(str(each.get("type")), str(each.get("status")))
         ]
         if bad:
             yield Finding(
@@ -175,8 +175,22 @@ def node_unwell(facts: Facts) -> Iterator[Finding]:
                 sentence=f"The node {node['metadata']['name']} is unwell: {bad[0].partition(':')[0]}.",
                 evidence=tuple(bad),
                 help=f"'kubectl describe node {node['metadata']['name']}' says more; cordon it if it stays so.",
-                is_aside=facts.trains,
+                is_aside=facts.trains or not _explains(facts, bad),
             )
+
+
+def _explains(facts: Facts, bad: Sequence[str]) -> bool:
+    """Whether a node's trouble may be why: of no error that a script has raised, and pressure of none that ran."""
+    error = facts.state.first_error
+    is_pressure = all(each.partition(":")[0].endswith("Pressure") for each in bad)
+    return not (error and error.is_users) and not (is_pressure and (error or facts.state.ranks))
+
+
+def _is_bad(kind: str, status: str) -> bool:
+    """Whether a condition of a node is a trouble; detectors have both kinds: ``KernelReady`` and ``KernelDeadlock``."""
+    if kind == "Ready":
+        return False  # a node that is lost is a cause of its own
+    return status == ("False" if kind.endswith(("Ready", "Healthy")) else "True")
 
 
 def present(facts: Facts) -> Iterator[Finding]:

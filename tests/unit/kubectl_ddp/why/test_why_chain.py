@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from kubectl_ddp.backend import Object, Queued, Snapshot
-from kubectl_ddp.exposition import parse
+from kubectl_ddp.backend import Object
 from kubectl_ddp.queued import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.ranks import RankActivity
-from kubectl_ddp.state import job_state
-from kubectl_ddp.surroundings import Around, Surroundings
+from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.chain import CHECKS, findings
-from kubectl_ddp.why.facts import Facts
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause
 from kubectl_ddp.why.placing import predicates_of
+from tests.diagnosed import LATER, NOW, event, facts, first, refused, trains
 from tests.kube_objects import (
     CREATED_EPOCH,
     job,
-    job_metrics,
     pod,
     pod_metrics,
     rank_metrics,
@@ -29,56 +25,6 @@ from tests.kube_objects import (
     terminated,
     waiting,
 )
-
-NOW = CREATED_EPOCH + 600
-LATER = "2026-01-02T03:10:05Z"
-
-
-def facts(
-    root: Object,
-    *pods: Object,
-    around: Mapping[Around, tuple[Object, ...]] | None = None,
-    metrics: Mapping[str, str] | None = None,
-    lines: Mapping[str, tuple[str, ...]] | None = None,
-    now: float = NOW,
-) -> Facts:
-    samples = {name: parse(text) for name, text in (metrics or {}).items()}
-    snapshot = Snapshot(root, pods)
-    return Facts(
-        snapshot=snapshot,
-        state=job_state(snapshot, samples, where="test"),
-        now=now,
-        around=Surroundings(found={Around.EVENTS: (), **(around or {})}),
-        samples=samples,
-        lines=lines or {},
-    )
-
-
-def first(known: Facts) -> Finding:
-    return findings(known)[0]
-
-
-def event(reason: str, message: str, name: str = "digits-worker-0", *, kind: str = "Pod", uid: str = "gone") -> Object:
-    about = {"kind": kind, "name": name, "uid": uid}
-    return {"metadata": {"uid": f"{reason}-{name}"}, "reason": reason, "message": message, "involvedObject": about} | {
-        "lastTimestamp": LATER
-    }
-
-
-def refused(message: str, index: int = 0) -> Object:
-    made = pod(index, waiting())
-    made["status"]["conditions"] = [
-        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    ]
-    made["spec"].pop("nodeName")
-    return made
-
-
-def trains() -> dict[str, str]:
-    return {
-        "digits-worker-0": pod_metrics() + job_metrics() + rank_metrics(0, last_step=NOW - 1),
-        "digits-worker-1": pod_metrics() + rank_metrics(1, last_step=NOW - 1),
-    }
 
 
 def test_a_job_that_trains_is_said_to_and_exits_0() -> None:
@@ -248,6 +194,41 @@ def test_a_failed_job_of_which_nothing_is_left_says_so() -> None:
     assert "no pod is left" in found.sentence
 
 
+DIED = {"reason": "sigkill", "message": "died of SIGKILL", "exit_code": 137}
+RAISED = {"reason": "python_exception", "message": "ValueError: no"}
+
+
+def a_node_that_says(*conditions: tuple[str, str]) -> Object:
+    told = [{"type": kind, "status": status, "message": f"{kind} {status}"} for kind, status in conditions]
+    return {"metadata": {"name": "node-0"}, "spec": {}, "status": {"conditions": told}}
+
+
+def test_detectors_that_say_what_is_well_are_not_taken_for_a_trouble() -> None:
+    node = a_node_that_says(("Ready", "True"), ("KernelReady", "True"), ("KernelDeadlock", "False"))
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={Around.NODES: (node,)})
+    assert [each.cause for each in findings(known)] == [Cause.RUNNING]
+    sick = a_node_that_says(("Ready", "True"), ("AcceleratedHardwareReady", "False"))
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={Around.NODES: (sick,)})
+    assert [each.cause for each in findings(known)] == [Cause.RUNNING, Cause.NODE_UNWELL]
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble", "causes"),
+    [
+        (DIED, "XidCriticalError", [Cause.NODE_UNWELL, Cause.ERROR]),
+        (DIED, "DiskPressure", [Cause.ERROR, Cause.NODE_UNWELL]),
+        (RAISED, "XidCriticalError", [Cause.ERROR, Cause.NODE_UNWELL]),
+    ],
+)
+def test_an_unwell_node_explains_an_error_that_is_not_the_scripts_own(
+    error: Mapping[str, Any], trouble: str, causes: list[Cause]
+) -> None:
+    node = a_node_that_says(("Ready", "True"), (trouble, "True"))
+    failed = pod(0, terminated(1, {"rank": 3, "timestamp": 1.0, **error}))
+    known = facts(job("Created", "Failed"), failed, around={Around.NODES: (node,)})
+    assert [each.cause for each in findings(known)] == causes
+
+
 def test_an_unwell_node_is_told_besides_a_job_that_runs() -> None:
     node = {
         "metadata": {"name": "node-0"},
@@ -284,79 +265,6 @@ def test_what_may_not_be_read_of_a_queue_is_said_and_the_queue_named() -> None:
     found = findings(facts(waits, around={}))
     assert [each.cause for each in found] == [Cause.QUEUED]
     assert "'team'" in found[0].sentence
-
-
-def workload(name: str, moment: str, priority: int, *conditions: str, space: str = "team", **spec: Any) -> Object:
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": space,
-            "creationTimestamp": moment,
-            "ownerReferences": [{"uid": "u-1" if name == "mine" else name, "name": name}],
-        },
-        "spec": {"queueName": "team", "priority": priority, "podSets": [{"count": 2}], **spec},
-        "status": {
-            "conditions": [{"type": each, "status": "True"} for each in conditions],
-            "admission": {"clusterQueue": "lab"},
-        },
-    }
-
-
-LOCAL_QUEUES = (
-    # Of another namespace, and first in the list: the same name means nothing.
-    {"metadata": {"name": "team", "namespace": "other"}, "spec": {"clusterQueue": "elsewhere"}},
-    {"metadata": {"name": "team", "namespace": "team"}, "spec": {"clusterQueue": "lab"}},
-)
-MINE = workload("mine", "2026-01-02T03:05:00Z", 0)
-WAITS = job("Suspended", run_policy={"suspend": True}, metadata={"labels": {QUEUE: "team"}})
-
-
-def in_queue(*workloads: Object, clusters: tuple[Object, ...] = (), position: int | None = None) -> Facts:
-    around: dict[Around, tuple[Object, ...]] = {
-        Around.LOCAL_QUEUES: LOCAL_QUEUES,
-        Around.WORKLOADS: workloads,
-        Around.CLUSTER_QUEUES: clusters,
-    }
-    known = facts(WAITS, around=around)
-    told = Queued("team", is_admitted=False, position=position)
-    return dataclasses.replace(known, snapshot=dataclasses.replace(known.snapshot, queued=told))
-
-
-def test_who_waits_before_a_job_is_told_by_priority_and_age_and_not_by_the_order_of_conditions() -> None:
-    found = first(
-        in_queue(
-            MINE,
-            workload("later", "2026-01-02T03:06:00Z", 0),
-            workload("important", "2026-01-02T03:07:00Z", 9),
-            workload("given-up", "2026-01-02T03:00:00Z", 9, active=False),
-            workload("holder", "2026-01-02T03:00:00Z", 0, "Admitted", "QuotaReserved", "PodsReady"),
-            workload("ended", "2026-01-02T03:00:00Z", 0, "QuotaReserved", "Finished"),
-            workload("elsewhere", "2026-01-02T03:00:00Z", 9, space="other"),
-        )
-    )
-    assert found.sentence == "It waits for quota in the queue 'team', 1 ahead of it."
-    assert found.evidence == (
-        "ahead of it: important in namespace team (2 pods, priority 9)",
-        "holds quota: holder in namespace team (2 pods, priority 0)",
-    )
-
-
-def test_kueues_own_word_of_the_place_counts_where_jobs_of_others_may_not_be_seen() -> None:
-    known = in_queue(MINE, workload("important", "2026-01-02T03:07:00Z", 9), position=4)
-    assert first(known).sentence == "It waits for quota in the queue 'team', 3 ahead of it."
-    assert "ahead of it: 2 that may not be seen" in first(known).evidence
-
-
-def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
-    why = "Can't admit new workloads: references missing ResourceFlavor(s): a100."
-    stopped = {
-        "metadata": {"name": "lab"},
-        "spec": {},
-        "status": {"conditions": [{"type": "Active", "status": "False", "message": why}]},
-    }
-    found = first(in_queue(MINE, clusters=(stopped,)))
-    assert found.sentence == f"It waits in the queue 'team', which lets no job go just now: {why}"
-    assert (found.cause, found.code) == (Cause.QUEUED, 13)
 
 
 def test_an_operator_that_is_refused_is_not_called_absent() -> None:
