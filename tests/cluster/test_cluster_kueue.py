@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,6 +66,41 @@ def jobs(space: Namespace) -> dict[str, Json]:
     return {job["name"]: job for job in space.ddp("list", "-o", "json").ok().json["items"]}
 
 
+def held_back(space: Namespace, name: str) -> None:
+    """A job that waits is held back: it is suspended, others move up, and Kueue takes it again when it is resumed."""
+    space.ddp("suspend", name).ok()
+    until("that it is suspended", lambda: jobs(space)[name]["state"] == "Suspended")
+    until("that it has left the line", lambda: jobs(space)[name]["queue"]["position"] is None)
+    assert "held back until it is resumed" in space.ddp("status", name).out
+    why = space.ddp("why", name)
+    assert (why.code, "Kueue holds it back" in why.out, f"resume {name}" in why.out) == (12, True, True)
+    assert space.ddp("wait", name, "--for=complete").code == 12
+    space.ddp("resume", name).ok()
+    until("that it is in line again", lambda: jobs(space)[name]["queue"]["position"])
+    assert jobs(space)[name]["state"] == "Queued"
+
+
+def test_a_job_that_kueue_has_admitted_is_suspended_stays_so_and_is_resumed_on_every_engine(
+    space: Namespace, queue: str
+) -> None:
+    def is_let_go(engine: str) -> bool:
+        kind = roots.ROOTS[engine]
+        return not roots.at(space.api.get(f"{space.path(kind.api_version, kind.plural)}/{engine}"), kind.suspend)
+
+    for engine in roots.ROOTS:  # there is quota for one, so each is admitted because the one before has given it back
+        submit(space, queue, engine, engine)
+        until(f"that the {engine} is admitted", functools.partial(is_let_go, engine))
+        assert f"resume {engine} -n {space.name}" in space.ddp("suspend", engine).ok().err
+    until("that none runs", lambda: {job["state"] for job in jobs(space).values()} == {"Suspended"})
+    workloads, _ = space.api.items(space.path(KUEUE, "workloads"))
+    assert [each["spec"]["active"] for each in workloads] == [False] * len(roots.ROOTS)
+    for engine in roots.ROOTS:
+        assert "when Kueue admits it to the queue 'team'" in space.ddp("resume", engine).ok().err
+        until(f"that the {engine} is admitted again", functools.partial(is_let_go, engine))
+        assert not any(is_let_go(other) for other in roots.ROOTS if other != engine)
+        space.ddp("suspend", engine).ok()
+
+
 def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait_until_one_goes_before_them(
     space: Namespace, queue: str
 ) -> None:
@@ -94,6 +130,8 @@ def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait_until_one_goes_b
     [shown] = free["queues"]
     assert (shown["waiting"], free["largest"]) == (4, None)
     assert {share["resource"]: (share["used"], share["quota"]) for share in shown["shares"]}["cpu"] == (0.06, 0.1)
+
+    held_back(space, waiting[1]["name"])
 
     submit(space, queue, "urgent", "job", "--priority", space.name)
     until("that the urgent job is admitted", lambda: jobs(space)["urgent"]["queue"]["is_admitted"])
