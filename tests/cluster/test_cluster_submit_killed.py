@@ -7,11 +7,13 @@ No pod of these jobs is ever made: a quota forbids it.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,9 +57,12 @@ def still(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namesp
 
 
 def submit(space: Namespace, proxy: ApiProxy, name: str, engine: str) -> subprocess.Popen[str]:
-    words = ("submit", "-n", space.name, "--name", name, "--engine", engine, *JOB, "--command", "true", "-o", "json")
+    return start(space, proxy, "submit", "--name", name, "--engine", engine, *JOB, "--command", "true", "-o", "json")
+
+
+def start(space: Namespace, proxy: ApiProxy, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "kubectl_ddp", *words],
+        [sys.executable, "-m", "kubectl_ddp", *words, "-n", space.name],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -66,19 +71,26 @@ def submit(space: Namespace, proxy: ApiProxy, name: str, engine: str) -> subproc
     )
 
 
-def killed_at(space: Namespace, proxy: ApiProxy, name: str, engine: str, last: int) -> bool:
-    """Submit, and kill the client when the API server has done call number ``last``; whether there was such a call."""
+def killed_at(
+    proxy: ApiProxy,
+    last: int,
+    begin: Callable[[], subprocess.Popen[str]],
+    counts: Callable[[Asked], bool] = lambda _: True,
+) -> bool:
+    """Begin, and kill the client when the API server has done the ``last`` call that counts; whether there was one."""
     reached = threading.Event()
+    left = itertools.count(1)
 
     def decide(asked: Asked) -> Fault | None:
-        return Fault(then=reach, loses_answer=last % 2 == 0) if asked.number == last else None
+        is_last = counts(asked) and next(left) == last
+        return Fault(then=reach, loses_answer=last % 2 == 0) if is_last else None
 
     def reach() -> None:
         proxy.die()
         reached.set()
 
     proxy.fresh(decide)
-    process = submit(space, proxy, name, engine)
+    process = begin()
     with process:
         while not reached.wait(0.01) and process.poll() is None:
             pass
@@ -135,7 +147,7 @@ def test_the_client_killed_after_any_call_of_submit_and_run_again_makes_exactly_
     def attempt(last: int) -> bool:
         name = f"{engine}-{last}"
         with api_proxy(still.api.connection, tmp_path / name) as proxy:
-            was_killed = killed_at(still, proxy, name, engine, last)
+            was_killed = killed_at(proxy, last, functools.partial(submit, still, proxy, name, engine))
             with submit(still, proxy, name, engine) as again:
                 out, err = again.communicate()
             assert again.returncode == 0, f"after call {last}: {out}{err}"
