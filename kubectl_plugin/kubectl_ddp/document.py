@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from kubectl_ddp.ranks import RankState
 from kubectl_ddp.state import JobState
 
 API_VERSION: Final = "cli.ddp/v1"
@@ -14,9 +15,15 @@ API_VERSION: Final = "cli.ddp/v1"
 
 def job_document(state: JobState) -> dict[str, Any]:
     """One job."""
-    fields = asdict(state, dict_factory=_plain)
+    fields = asdict(replace(state, ranks=()), dict_factory=_plain)
+    fields["ranks"] = [_rank(each) for each in state.ranks]
     fields["progress"] = state.progress
     return {"apiVersion": API_VERSION, "kind": "JobState", **fields}
+
+
+def _rank(rank: RankState) -> dict[str, Any]:
+    """One rank; of a thousand of them a deep copy of every field would take as long as to ask them."""
+    return _plain([(name, getattr(rank, name)) for name in RankState.__dataclass_fields__])
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:

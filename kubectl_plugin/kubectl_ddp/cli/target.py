@@ -18,7 +18,6 @@ from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.present import Style
 from kubectl_ddp.program import program
-from kubectl_ddp.spec.quantity import BadValue, parse_seconds
 
 _KINDS: Final = frozenset(
     word
@@ -128,6 +127,8 @@ def seconds_of(flag: str, text: str | None) -> float | None:
     """A time such as ``90``, ``90s`` or ``10m``. Raises UsageError."""
     if text is None:
         return None
+    from kubectl_ddp.spec.quantity import BadValue, parse_seconds  # noqa: PLC0415 - decimal numbers: 5 ms
+
     try:
         return float(parse_seconds(text))
     except BadValue as error:

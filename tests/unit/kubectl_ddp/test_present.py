@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 import yaml
@@ -145,3 +146,10 @@ def test_jobs_of_all_namespaces_are_told_apart_by_theirs_which_comes_first() -> 
         header, row = job_table([a_state()], NOW, wide=wide, namespaced=True).render(Style()).splitlines()
         assert header.split()[:2] == ["NAMESPACE", "NAME"]
         assert (header.split().count("NAMESPACE"), row.split()[1]) == (1, "digits")
+
+
+def test_a_rank_in_a_document_has_every_field_and_words_for_enumerations() -> None:
+    state = a_state()
+    told = job_document(state)["ranks"]
+    assert told == [asdict(rank) for rank in state.ranks] != []
+    assert {type(rank["state"]) for rank in told} == {str}
