@@ -15,7 +15,7 @@ from tests.helm import Helm
 
 JOB: Final = (
     *("--name", "idle", "--nnodes", "1", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi"),
-    *("--engine", "job", "--command", "sleep 3600"),
+    *("--engine", "job", "--grace", "5s", "--command", "sleep 3600"),
 )
 PRESETS: Final = {"small": {"summary": "Small.", "settings": {"cpu": {"value": "100m", "reason": "it is a test"}}}}
 AMOUNTS: Final = {"enabled": True, "hard": {"pods": 20}}
