@@ -13,6 +13,8 @@ from tests.cluster.helm_release import PLATFORM, Release, everything, gone, rele
 from tests.cluster.live_cluster import Namespace
 from tests.helm import Helm
 
+pytestmark = pytest.mark.alone
+
 JOB: Final = (
     *("--name", "idle", "--nnodes", "1", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi"),
     *("--engine", "job", "--grace", "5s", "--command", "sleep 3600"),

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+import shutil
+from pathlib import Path
 
+import pytest
+import yaml
+
+from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
+from kubectl_ddp.render import render
+from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
+from kubectl_ddp.version import default_image
 from tests.helm import CHARTS, Helm
+from tests.jobs import a_job
+from tests.pod_security import beyond_restricted
+from tests.render.platform_values import KUEUE, PROMETHEUS, WITH_QUEUES
 
 PLATFORM = CHARTS / "ddp-platform"
+STANDARD = ("name", "instance", "version", "managed-by", "part-of", "component")
 
 
 def test_lint_finds_nothing(each_helm: Helm) -> None:
@@ -26,3 +39,83 @@ def test_it_is_for_every_supported_kubernetes(helm: Helm, kubernetes: str) -> No
 
 def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
     assert "requires kubeVersion: >=1.31.0-0" in helm.refusal(PLATFORM, kubernetes="1.30.9")
+
+
+EVERYTHING = {
+    **WITH_QUEUES,
+    "quota": {"enabled": True, "hard": {"pods": 10}},
+    "limitRange": {"enabled": True, "max": {"memory": "8Gi"}},
+    "presets": {"small": {"summary": "Small.", "settings": {"cpu": {"value": 1, "reason": "it is enough"}}}},
+    "prePull": {"enabled": True},
+    "policies": {"imageDigest": "Warn"},
+}
+
+
+def test_every_template_makes_something(helm: Helm, tmp_path: Path) -> None:
+    chart = tmp_path / "ddp-platform"
+    shutil.copytree(PLATFORM, chart)
+    (chart / "files/rules/sample.yaml").write_text("groups: []\n")
+    (chart / "files/dashboards/sample.json").write_text("{}\n")
+    out = helm.render(chart, EVERYTHING, serves=(*KUEUE, *PROMETHEUS)).ok().out
+    made = set(re.findall(r"^# Source: ddp-platform/(\S+)$", out, re.MULTILINE))
+    templates = {str(path.relative_to(PLATFORM)) for path in PLATFORM.glob("templates/**/*.yaml")}
+    assert templates - made == {"templates/validate.yaml"}
+
+
+def test_names_within_a_namespace_are_unique_and_labels_are_the_standard_ones(helm: Helm) -> None:
+    objects = helm.template(PLATFORM, EVERYTHING, serves=(*KUEUE, *PROMETHEUS))
+    found = [(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects]
+    assert len(found) == len(set(found))
+    for item in objects:
+        labels = item["metadata"]["labels"]
+        assert {f"app.kubernetes.io/{name}" for name in STANDARD} | {"helm.sh/chart"} <= labels.keys(), item
+        template = item.get("spec", {}).get("template", {}).get("metadata", {}).get("labels", {})
+        assert "helm.sh/chart" not in template, "it changes with every version, and a Job's template may not"
+
+
+def test_a_pod_that_does_not_meet_it_is_told_by_its_fields() -> None:
+    bare = {"hostPID": True, "volumes": [{"name": "v", "hostPath": {}}], "containers": [{"name": "c"}]}
+    assert beyond_restricted(bare) == [
+        *("hostPID", "volume v: hostPath", "c: allowPrivilegeEscalation", "c: capabilities.drop"),
+        *("c: runAsNonRoot", "c: seccompProfile"),
+    ]
+
+
+def test_every_pod_meets_pod_security_restricted(helm: Helm) -> None:
+    specs = [
+        (item["metadata"]["name"], item["spec"]["template"]["spec"])
+        for item in helm.template(PLATFORM, EVERYTHING, serves=(*KUEUE, *PROMETHEUS))
+        if item["kind"] in {"Job", "DaemonSet", "Deployment", "StatefulSet"}
+    ]
+    assert {name for name, _ in specs} == {"ddp-helm-test", "ddp-pre-pull"}
+    for _, spec in specs:
+        assert beyond_restricted(spec) == []
+        assert spec["automountServiceAccountToken"] is False
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+
+
+def test_one_release_has_one_version_and_names_its_image(helm: Helm) -> None:
+    about = yaml.safe_load((PLATFORM / "Chart.yaml").read_text())
+    assert about["version"] == about["appVersion"]
+    [image] = yaml.safe_load(about["annotations"]["artifacthub.io/images"])
+    assert image["image"] == default_image()
+    [test] = [item for item in helm.template(PLATFORM) if item["kind"] == "Job"]
+    assert test["spec"]["template"]["spec"]["containers"][0]["image"] == default_image()
+
+
+def test_the_names_that_the_command_line_looks_for_are_those_that_the_chart_gives(helm: Helm) -> None:
+    objects = helm.template(PLATFORM, EVERYTHING, serves=(*KUEUE, *PROMETHEUS))
+    assert {item["metadata"]["name"] for item in objects if item["kind"] == "ConfigMap"} == {CONFIG_MAP}
+    assert {item["metadata"]["name"] for item in objects if item["kind"] == "PodMonitor"} == {PLATFORM_MONITOR}
+    shared = SharedPresets("here", next(item["data"] for item in objects if item["kind"] == "ConfigMap"))
+    assert shared.read("small").settings["cpu"].reason == "it is enough"
+
+
+def test_the_platforms_pod_monitor_scrapes_as_a_jobs_own_does(helm: Helm) -> None:
+    [platform] = [item for item in helm.template(PLATFORM, serves=PROMETHEUS) if item["kind"] == "PodMonitor"]
+    [own] = [item for item in render(a_job(), "run1") if item["kind"] == "PodMonitor"]
+    assert platform["spec"]["podMetricsEndpoints"] == own["spec"]["podMetricsEndpoints"]
+    selected = platform["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= own["spec"]["selector"]["matchLabels"].items()
