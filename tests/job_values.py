@@ -20,6 +20,8 @@ GANGS: Final = {
     "kai": "scheduling.run.ai/v2alpha2/PodGroup",
     "scheduler-plugins": "scheduling.x-k8s.io/v1alpha1/PodGroup",
 }
+KUEUE: Final = "kueue.x-k8s.io/v1beta2"
+DEVICES_OF_DRIVERS: Final = ("resource.nvidia.com/v1beta1/ComputeDomain", "resource.k8s.io/v1/ResourceClaimTemplate")
 MONITORS: Final = "monitoring.coreos.com/v1/PodMonitor"
 ANY_CLUSTER: Final = "v1/Pod"
 """A kind that only a cluster that was asked is known to serve."""
@@ -91,27 +93,19 @@ DEVICES: Final = (
     "rdma/hca",
     "openshift.io/mlxnics=2",
 )
+OF_DEVICES: Final = {
+    "ib": "rdma/ib=8",
+    "roce": "rdma/roce=8",
+    "aws-efa": "vpc.amazonaws.com/efa=32",
+    "oci-roce": "nvidia.com/rdma-vf=16",
+    "coreweave-roce": "rdma/roce=1",
+    "gb200-mnnvl+ib": "rdma/ib",
+    **dict.fromkeys(("azure-ib", "coreweave-ib", "nebius-ib", "together-ib", "crusoe-ib", "lambda-ib"), "rdma/ib=8"),
+}
+"""Fabrics that need devices, and such devices."""
 FABRICS: Final = (
-    "none",
-    "ib",
-    "roce",
-    "tcp",
-    "aws-efa",
-    "aws-efa-dra",
-    "gcp-tcpx",
-    "gcp-tcpxo",
-    "gcp-gib",
-    "gcp-gib-dra",
-    "azure-ib",
-    "oci-roce",
-    "coreweave-ib",
-    "coreweave-roce",
-    "nebius-ib",
-    "gb200-mnnvl",
-    "gb200-mnnvl+ib",
-    "gb200-mnnvl+gcp-gib-dra",
-    "single-node-nvlink",
-    "gloo-cpu",
+    *("none", "tcp", "aws-efa-dra", "gcp-tcpx", "gcp-tcpxo", "gcp-gib", "gcp-gib-dra"),
+    *("gb200-mnnvl", "gb200-mnnvl+gcp-gib-dra", "single-node-nvlink"),
 )
 IMAGES: Final = (
     "registry.example.com/vision/train:1.4.2",
@@ -220,9 +214,11 @@ def _machines(draw: Draw) -> None:
         selector["node.kubernetes.io/instance-type"] = draw.one(MACHINES)
     if draw.chance(0.2):
         selector["cloud.google.com/gke-accelerator"] = draw.one(ACCELERATORS)
-    draw.some(0.5, "rdma", lambda: draw.one(DEVICES))
+    draw.some(0.4, "rdma", lambda: draw.one(DEVICES))
     draw.some(0.2, "gpuType", lambda: draw.one(["NVIDIA-H100-80GB-HBM3", "NVIDIA-GB200", "NVIDIA-GB300"]))
-    draw.some(0.4, "fabric", lambda: draw.one([*FABRICS, "auto"]))
+    draw.some(0.5, "fabric", lambda: draw.one([*OF_DEVICES, *FABRICS, "auto"]))
+    if (devices := OF_DEVICES.get(values.get("fabric", ""))) and draw.chance(0.9):
+        values["rdma"] = devices
 
 
 def _environment(draw: Draw) -> None:
@@ -259,8 +255,10 @@ def _placement(draw: Draw) -> None:
     draw.some(0.3, "topology", lambda: draw.few(wishes, 4))
     draw.some(0.9, "engine", lambda: draw.one(["pytorchjob", "trainjob", "jobset", "job", "auto"]))
     draw.some(0.5, "gang", lambda: draw.one(["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]))
-    draw.some(0.4, "queue", lambda: draw.one(["team-a", "q.1"]))
-    draw.some(0.15, "queuePriority", lambda: "urgent")
+    likely = {"kueue": 0.9, "scheduler-plugins": 0.1}.get(draw.values.get("gang", ""), 0.4)
+    draw.some(likely, "queue", lambda: draw.one(["team-a", "q.1"]))
+    is_kueues = "queue" in draw.values and draw.values.get("gang") in {None, "none", "auto", "kueue"}
+    draw.some(0.4 if is_kueues else 0.02, "queuePriority", lambda: "urgent")
     draw.some(0.2, "scheduler", lambda: "bin-packer")
 
 
@@ -305,7 +303,9 @@ def _cluster(draw: Draw) -> tuple[tuple[str, ...], tuple[int, int]]:
     kubernetes = draw.one([(1, 30), (1, 31), (1, 34), (1, 36)])
     if draw.chance(0.6):
         return (), kubernetes
-    serves = [kind for kind in (*ENGINES.values(), *GANGS.values(), MONITORS) if draw.chance(0.4)]
+    serves = [
+        kind for kind in (*ENGINES.values(), *GANGS.values(), *DEVICES_OF_DRIVERS, KUEUE, MONITORS) if draw.chance(0.7)
+    ]
     return (ANY_CLUSTER, *serves), kubernetes
 
 

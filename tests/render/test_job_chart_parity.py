@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Final
@@ -9,30 +10,32 @@ from typing import Final
 import pytest
 import yaml
 
-from ddp_trainer.contract import FIELD_MANAGER, Label
+from ddp_trainer.contract import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.chart.constants import RENDERED
-from kubectl_ddp.chart.keys import CHARTS_OWN
+from kubectl_ddp.chart.keys import CHARTS_OWN, keys
 from kubectl_ddp.errors import DdpError, PreflightFailed
 from kubectl_ddp.examples import JOB_FILE, targets
+from kubectl_ddp.fabrics.catalogue import FABRICS
+from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.choose import Facts, settle
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec.derive import Surroundings
-from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
 from tests.helm import CHARTS, ROOT, Done, Helm, objects_of
-from tests.job_values import ENGINES, GANGS, MONITORS, Scenario, dotted, scenario
+from tests.job_values import DEVICES_OF_DRIVERS, ENGINES, GANGS, KUEUE, MONITORS, Scenario, dotted, scenario
 
 CHART: Final = CHARTS / "ddp-job"
 EXAMPLES: Final = ROOT / "manifests" / "examples"
 SEED: Final = 8
 PER_TEST: Final = 12
-TESTS: Final = 20
-"""Of these many scenarios each; about two in three are sound."""
+TESTS: Final = 24
+"""Of these many scenarios each."""
 APP_VERSION: Final = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 MAPS: Final = frozenset(key for key, field in FIELDS.items() if field.is_map)
 
@@ -40,11 +43,25 @@ MAPS: Final = frozenset(key for key, field in FIELDS.items() if field.is_map)
 def expected(case: Scenario) -> list[Object] | str:
     """What the plugin makes of the values: objects, or the sentence in which it refuses them."""
     try:
-        return by_the_plugin(case)
+        objects = by_the_plugin(case)
+        return missing(objects, case) or objects
     except PreflightFailed as error:  # names the context, which a chart does not know
         return "Nobody in the cluster starts nodes" if "starts nodes" in error.message else "The cluster can run no job"
     except DdpError as error:
         return error.message.removeprefix("values, ")
+
+
+def missing(objects: list[Object], case: Scenario) -> str:
+    """What submit says where the cluster lacks a kind of object, or what its preflight says without Kueue."""
+    if not case.is_of_cluster:
+        return ""
+    for item in objects:
+        group, kind = item["apiVersion"], item["kind"]
+        served = f"{group}/{kind}"
+        if served in {*ENGINES.values(), *GANGS.values(), *DEVICES_OF_DRIVERS} and served not in case.serves:
+            return f"The cluster does not know {item['kind']} ({item['apiVersion']})."
+    is_queued = KUEUE_QUEUE in roots.root_of(objects)["metadata"]["labels"]
+    return "is Kueue's, and the cluster has no Kueue" if is_queued and KUEUE not in case.serves else ""
 
 
 def by_the_plugin(case: Scenario) -> list[Object]:
@@ -112,6 +129,17 @@ def test_the_chart_makes_of_values_what_the_plugin_does(each_helm: Helm, first: 
     for number in range(first, first + PER_TEST):
         if number % 2 == each_helm.major % 2:  # each Helm renders its half
             check(each_helm, scenario(SEED, number))
+
+
+def test_the_scenarios_reach_every_value_engine_gang_and_fabric() -> None:
+    cases = [scenario(SEED, number) for number in range(TESTS * PER_TEST)]
+    sound = [(case, objects) for case in cases if not isinstance(objects := expected(case), str)]
+    assert len(sound) >= 200
+    assert {key for case, _ in sound for key in case.values} >= keys().keys()
+    documents = [json.loads(roots.root_of(objects)["metadata"]["annotations"][Annotation.SPEC]) for _, objects in sound]
+    assert {document["engine"] for document in documents} == set(Engine)
+    assert {document["gang"] for document in documents} == set(Gang)
+    assert {name for document in documents for name in document["fabric"].split("+")} >= {"none", *FABRICS}
 
 
 def check(helm: Helm, case: Scenario) -> None:

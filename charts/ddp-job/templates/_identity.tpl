@@ -25,7 +25,6 @@
 {{- $_ := set .spec "engine" $engine -}}
 {{- if eq $engine "auto" -}}{{- $engine = "pytorchjob" -}}{{- end -}}
 {{- $_ := set . "engine" (get .c.engines $engine | merge (dict "name" $engine)) -}}
-{{- include "ddp-job.gang" . -}}
 {{- end -}}
 
 {{- define "ddp-job.gang" -}}
@@ -41,7 +40,12 @@
 {{- fail "Nobody in the cluster starts nodes together: it has neither Volcano, nor KAI, nor the scheduler plugins, and no queue is named. Name a queue of Kueue's with queue, or leave gang out." -}}
 {{- end -}}
 {{- $_ := set .spec "gang" $gang -}}
+{{- include "ddp-job.queue" . -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Whether Kueue decides when the run begins. */}}
+{{- define "ddp-job.queue" -}}
 {{- $_ := set . "isKueues" (and (ne "" (default "" .spec.queue)) (has .spec.gang .c.gangs.ofKueue)) -}}
 {{- end -}}
 

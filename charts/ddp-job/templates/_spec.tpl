@@ -17,8 +17,10 @@
 {{- include "ddp-job.amounts" . -}}
 {{- include "ddp-job.variables" . -}}
 {{- include "ddp-job.fabric" . -}}
-{{- include "ddp-job.engine" . -}}
+{{- include "ddp-job.queue" . -}}
 {{- include "ddp-job.rules" . -}}
+{{- include "ddp-job.engine" . -}}
+{{- include "ddp-job.gang" . -}}
 {{- include "ddp-job.identity" . -}}
 {{- end -}}
 

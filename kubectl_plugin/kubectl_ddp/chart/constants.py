@@ -7,6 +7,8 @@ from enum import Enum
 from typing import Any, Final
 
 from ddp_trainer import contract
+from kubectl_ddp.cluster.positions import WORKLOADS
+from kubectl_ddp.cluster.resources import PROVIDERS
 from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
 from kubectl_ddp.roots import ROOTS
@@ -68,6 +70,9 @@ def _pods() -> dict[str, Any]:
         "readableByGroup": volumes.READABLE_BY_GROUP,
         "largestBackoffLimit": failures.LARGEST_LIMIT,
         "permanentExitCodes": {"first": contract.Exit.FAILURE.value, "beyond": contract.Exit.SIGNAL_BASE.value},
+        # Flags are keys here.
+        "providers": {kind: way.replace("--", "") for kind, way in PROVIDERS.items()},
+        "kueueVersions": list(WORKLOADS),
         "kueueQueue": KUEUE_QUEUE,
         "kueuePriority": KUEUE_PRIORITY,
         "kaiQueue": gangs.KAI_QUEUE,
