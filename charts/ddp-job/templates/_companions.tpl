@@ -143,7 +143,12 @@ spec:
 {{/* Tells Prometheus to scrape every node of this job. Not a ServiceMonitor: Services hide pods that are not ready. */}}
 {{- define "ddp-job.podMonitor" }}
 {{- $isServed := or (not (include "ddp-job.knowsCluster" .)) (.root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor") }}
-{{- if or (eq .root.Values.podMonitor "always") (and (eq .root.Values.podMonitor "auto") $isServed) }}
+{{- /* Beside the platform's, which finds every run of its namespace, a second one would count every series twice. */}}
+{{- $isWanted := eq .root.Values.podMonitor "always" }}
+{{- if and $isServed (eq .root.Values.podMonitor "auto") }}
+{{- $isWanted = not (lookup "monitoring.coreos.com/v1" "PodMonitor" .root.Release.Namespace .c.platformMonitor) }}
+{{- end }}
+{{- if $isWanted }}
 ---
 apiVersion: monitoring.coreos.com/v1
 kind: PodMonitor

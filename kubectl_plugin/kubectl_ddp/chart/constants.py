@@ -9,6 +9,7 @@ from typing import Any, Final
 from ddp_trainer import contract
 from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
+from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
 from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
 from kubectl_ddp.roots import ROOTS
@@ -70,6 +71,7 @@ def _pods() -> dict[str, Any]:
         "readableByGroup": volumes.READABLE_BY_GROUP,
         "largestBackoffLimit": failures.LARGEST_LIMIT,
         "permanentExitCodes": {"first": contract.Exit.FAILURE.value, "beyond": contract.Exit.SIGNAL_BASE.value},
+        "platformMonitor": PLATFORM_MONITOR,
         # Flags are keys here.
         "providers": {kind: way.replace("--", "") for kind, way in PROVIDERS.items()},
         "kueueVersions": list(WORKLOADS),

@@ -1,0 +1,87 @@
+"""``charts/ddp-job`` on a real cluster, by Helm 3 and by Helm 4: a run that trains to its end, upgrades, and what stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kubectl_ddp import roots
+from kubectl_ddp.cluster.refusals import NotServed
+from tests.cluster.live_cluster import Namespace, until
+from tests.helm import CHARTS, Done, Helm
+
+CHART = str(CHARTS / "ddp-job")
+ENGINES = {3: ("trainjob", "pytorchjob"), 4: ("trainjob", "job")}
+"""A TrainJob by both, since Helm's order of kinds decides whether one is taken at all."""
+SMALL: dict[str, Any] = {
+    "module": "ddp_trainer",
+    "args": ["train", "--task", "digits", "--epochs", 2, "--global-batch", 64, "--seed", 0],
+    "nnodes": 1,
+    "cpu": "500m",
+    "memory": "1Gi",
+    "shm": "128Mi",
+}
+
+
+def helm_in(space: Namespace, helm: Helm, verb: str, release: str, values: Mapping[str, Any] | None = None) -> Done:
+    words = [verb, release, *([CHART, "--values", "-"] if values is not None else []), "--namespace", space.name]
+    return helm.run(*words, stdin=json.dumps(values or {}), seconds=240)
+
+
+def served(space: Namespace, engines: tuple[str, ...]) -> list[str]:
+    found = []
+    for engine in engines:
+        root = roots.ROOTS[engine]
+        try:
+            space.api.get(space.path(root.api_version, root.plural))
+        except NotServed:
+            continue
+        found.append(engine)
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_release_trains_is_upgraded_as_far_as_a_run_can_be_and_leaves_nothing(
+    space: Namespace, each_helm: Helm
+) -> None:
+    runs = {
+        engine: SMALL | {"engine": engine, "image": space.image} for engine in served(space, ENGINES[each_helm.major])
+    }
+    for name, values in runs.items():
+        said = helm_in(space, each_helm, "install", name, values).ok().out
+        assert f"kubectl ddp status {name} -n {space.name}" in said
+        assert f"The run {name} is a {roots.ROOTS[name].kind} of 1 node with 1 process each" in said
+    for name in runs:
+        assert space.ddp("wait", name, "--for=complete", "--timeout", "4m").code == 0
+    name, values = next(iter(reversed(runs.items())))
+    root = roots.ROOTS[name]
+    path = space.path(root.api_version, root.plural, name)
+    before = space.api.get(path)
+    stays_as_it_is(space, each_helm, name, values)
+    assert space.api.get(path)["spec"] == before["spec"]
+    assert sorted(job["name"] for job in space.ddp("list", "-o", "json").ok().json["items"]) == sorted(runs)
+    for each in runs:
+        helm_in(space, each_helm, "uninstall", each).ok()
+    until("nothing left", lambda: not space.left())
+
+
+def stays_as_it_is(space: Namespace, helm: Helm, name: str, values: dict[str, Any]) -> None:
+    """What may be changed is, and the rest is refused with the way out."""
+    helm_in(space, helm, "upgrade", name, values).ok()
+    helm_in(space, helm, "upgrade", name, values | {"metricsFrom": ["*"]}).ok()
+    policy = space.api.get(space.path("networking.k8s.io/v1", "networkpolicies", name))
+    assert "from" not in policy["spec"]["ingress"][1]
+    for change, said in (
+        ({"nnodes": 2, "args": ["train"]}, "stays as long as a run is there: args, metricsFrom, nnodes."),
+        ({"name": "another"}, "stays as long as a run is there: metricsFrom, name."),
+        ({"engine": "jobset"}, "stays as long as a run is there: engine, metricsFrom."),
+    ):
+        done = helm_in(space, helm, "upgrade", name, values | change)
+        assert done.code != 0
+        words = " ".join(done.err.split())
+        assert f"The run '{name}' of this release is there" in words
+        assert said in words
+        assert f"'helm uninstall {name} -n {space.name}'" in words
