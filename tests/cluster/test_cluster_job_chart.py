@@ -1,4 +1,4 @@
-"""``charts/ddp-job`` on a real cluster, by Helm 3 and by Helm 4: a run that trains to its end, upgrades, and what stays."""
+"""``charts/ddp-job`` on a real cluster, by Helm 3 and by Helm 4: a run trains, is upgraded, and is gone."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def served(space: Namespace, engines: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-def test_a_release_trains_is_upgraded_as_far_as_a_run_can_be_and_leaves_nothing(
-    space: Namespace, each_helm: Helm
-) -> None:
+def test_a_release_trains_to_its_end_stays_as_it_is_and_leaves_nothing(space: Namespace, each_helm: Helm) -> None:
     runs = {
         engine: SMALL | {"engine": engine, "image": space.image} for engine in served(space, ENGINES[each_helm.major])
     }

@@ -84,8 +84,8 @@ CHARTS_OWN: Final[Mapping[str, Key]] = {
         [],
     ),
     "podMonitor": Key(
-        "Whether Prometheus is told of the run: auto does so where the cluster serves PodMonitors, and the platform has "
-        "none for all runs of the namespace.",
+        "Whether Prometheus is told of the run: auto does so where the cluster serves PodMonitors and the platform "
+        "has none for all runs of the namespace.",
         {"enum": ["auto", "always", "never"]},
         "auto",
         "auto|always|never",
