@@ -90,6 +90,8 @@ class ApiProxy:
     def __init__(self, connection: Connection, folder: Path) -> None:
         self.connection = connection
         self.asked: list[Asked] = []
+        self.answered: dict[int, int] = {}
+        """Number of a request → status with which the API server answered."""
         self.decide: Decide = lambda _: None
         self.kubeconfig = folder
         self._lock = threading.Lock()
@@ -98,7 +100,7 @@ class ApiProxy:
     def fresh(self, decide: Decide = lambda _: None) -> None:
         """Count from the beginning, and go wrong so from now on."""
         with self._lock:
-            self.asked, self.decide = [], decide
+            self.asked, self.answered, self.decide = [], {}, decide
             self._dead = threading.Event()
 
     def die(self) -> None:
@@ -145,7 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
             elif fault.status:
                 self._refuse(asked, fault)
             else:
-                self._relay(self.proxy.pass_on(self.command, self.path, dict(self.headers), body), fault)
+                answer = self.proxy.pass_on(self.command, self.path, dict(self.headers), body)
+                self.proxy.answered[asked.number] = answer.status
+                self._relay(answer, fault)
         except (OSError, HTTPError):
             self.close_connection = True
 

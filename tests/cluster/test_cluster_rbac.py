@@ -1,0 +1,246 @@
+"""Each command on a real cluster, by a user who may do exactly what the table of rights says of it, and nothing else.
+
+Every request goes through a proxy that writes it down. A right too few in the table is a request that the API server
+refuses; one too many is one that no request needs, which tests/unit looks for in all states of a job. Then the proxy
+refuses one right after the other, and the command has to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.refusals import call
+from kubectl_ddp.cluster.resources import Discovery
+from kubectl_ddp.errors import NotFound
+from kubectl_ddp.rights.granting import roles
+from kubectl_ddp.rights.model import EVERYWHERE, OWN, Right
+from kubectl_ddp.rights.table import JOBS, KINDS, REACHING, SECTIONS, needs
+from kubectl_ddp.roots import PYTORCHJOB
+from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
+from tests.cluster.live_cluster import PREFLIGHT, Namespace, Result, namespace, until
+from tests.cluster.test_cluster_engines import need
+
+Json = dict[str, Any]
+RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+ANYBODY_MAY: Final = re.compile(r"/version|/api(/v1)?|/apis(/[^/]+){0,2}|/apis/auth(entic|oriz)ation\.k8s\.io/.*")
+"""Discovery, and questions about oneself."""
+SIZE: Final = ("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--engine", "pytorchjob")
+SCRIPT: Final = """\
+import signal, time
+from ddp_trainer.metrics import attach
+meter = attach.meter()
+signal.signal(signal.SIGTERM, lambda *_: exit(143))
+print("here", flush=True)
+time.sleep(600)
+"""
+PRESETS: Final = {
+    "metadata": {"name": "ddp-presets"},
+    "data": {"small": "summary: Small.\nsettings:\n  cpu:\n    value: 100m\n    reason: It is enough.\n"},
+}
+"""As the chart makes it of its presets."""
+READS: Final[dict[str, tuple[str, ...]]] = {
+    "wait": ("wait", "count", "--for=running", "--timeout", "2m"),
+    "list": ("list",),
+    "status": ("status", "count"),
+    "why": ("why", "count"),
+    "bundle": ("bundle", "count", "--file", "{home}/{number}.tar.gz"),
+    "logs": ("logs", "count"),
+    "events": ("events", "count"),
+    "top": ("top", "count", "-o", "json"),
+    "capacity": ("capacity",),
+    "doctor": ("doctor",),
+}
+CHANGES: Final[dict[str, tuple[str, ...]]] = {
+    "scale": ("scale", "count", "--nnodes", "2"),
+    "suspend": ("suspend", "count"),
+    "resume": ("resume", "count"),
+    "restart": ("restart", "count", "--yes"),
+    "clone": ("clone", "count", "--name", "again"),
+    "delete": ("delete", "again", "--yes"),
+    "prune": ("prune", "--yes"),
+}
+SAYS_WHAT_IS_MISSING: Final = {"preflight": 5, "doctor": 4}
+"""Commands that look at the rights of others; with their own alone they say that all else is missing."""
+OTHERS: Final = frozenset(each for each in JOBS if not each.startswith(PYTORCHJOB.plural))
+"""Kinds of which no job is here; one that may not be read of them is not missed."""
+
+
+@dataclass
+class Stage:
+    """The namespace, the proxy, and a user for each command."""
+
+    space: Namespace
+    proxy: ApiProxy
+    script: Path
+    done: dict[str, Result] = field(default_factory=dict)
+    asked: dict[str, list[tuple[Right, int]]] = field(default_factory=dict)
+    """Command → what it asked for, and the status of the answer."""
+
+    def user(self, command: str) -> str:
+        return f"{self.space.name}:{command}"
+
+    def do(self, command: str, words: Sequence[str]) -> None:
+        """Run a command as its user, and write down what it asks for."""
+        self.proxy.fresh()
+        made = [word.format(home=self.space.home, number=0) for word in words]
+        self.done[command] = self.space.ddp(
+            *made, "--as", self.user(command), environ={"KUBECONFIG": str(self.proxy.kubeconfig)}
+        )
+        found = (
+            (right_of(each, self.space.name), self.proxy.answered.get(each.number, 0)) for each in self.proxy.asked
+        )
+        self.asked[command] = [(right, status) for right, status in found if right is not None]
+
+    def reach(self, command: str, *words: str) -> subprocess.Popen[str]:
+        """A command that hands over to kubectl, which speaks to the API server itself."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "kubectl_ddp", command, "-n", self.space.name, "--as", self.user(command), *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **PREFLIGHT, "HOME": str(self.space.home)},
+        )
+
+
+def right_of(asked: Asked, namespace: str) -> Right | None:
+    """What a request takes; ``None`` for what every user may do."""
+    if ANYBODY_MAY.fullmatch(asked.path):
+        return None
+    done = call(asked.method, asked.path, server="", context="", watches="watch" in asked.query)
+    if done.resource == "namespaces":
+        return Right.of(done.verb, "namespaces")
+    where = {namespace: OWN, "": EVERYWHERE}.get(done.namespace, done.namespace)
+    named = (done.name,) if where not in {OWN, EVERYWHERE} and done.name else ()
+    return Right.of(done.verb, done.resource, where, named)
+
+
+def submit(space: Namespace, script: Path, name: str) -> tuple[str, ...]:
+    """The words that submit a job of this name."""
+    words = ("--name", name, "--image", space.image, "--nnodes", "1:2", *SIZE, "--preflight=warn")
+    return ("submit", str(script), "--code", str(script.parent), *words)
+
+
+@contextlib.contextmanager
+def _granted(api: Api, stage_name: str, command: str) -> Iterator[None]:
+    """A user who may do what the table says of a command."""
+    rights = [right for need_, right in needs(Discovery(api).those_served(KINDS), commands=(command,))]
+    made = []
+    for item in roles(dict.fromkeys(rights), namespace=stage_name, user=f"{stage_name}:{command}"):
+        about = item["metadata"]
+        about["name"] = f"{stage_name}-{command}"
+        if "roleRef" in item:
+            item["roleRef"]["name"] = about["name"]
+        inside = f"/namespaces/{about['namespace']}" if "namespace" in about else ""
+        path = f"{RBAC}{inside}/{item['kind'].lower()}s"
+        with contextlib.suppress(NotFound):  # of a namespace that is not there
+            made.append((f"{path}/{about['name']}", api.create(path, item)["metadata"]["uid"]))
+    try:
+        yield
+    finally:
+        for path, uid in made:
+            with contextlib.suppress(NotFound):
+                api.delete(path, uid=uid)
+
+
+@pytest.fixture(scope="module")
+def stage(api: Api, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Every command, run by a user of its own."""
+    home = tmp_path_factory.mktemp("home")
+    script = home / "code" / "count.py"
+    script.parent.mkdir()
+    script.write_text(SCRIPT)
+    with contextlib.ExitStack() as stack:
+        space = stack.enter_context(namespace(api, image, home))
+        need(space, "pytorchjob")
+        made = Stage(space, stack.enter_context(api_proxy(api.connection, home / "proxy")), script)
+        for command in _commands():
+            stack.enter_context(_granted(api, space.name, command))
+        until("rights", lambda: _has_rights(api, made), seconds=30)
+        _play(made)
+        yield made
+
+
+def _commands() -> list[str]:
+    return list(dict.fromkeys(command for commands in SECTIONS.values() for command in commands))
+
+
+def _has_rights(api: Api, stage: Stage) -> bool:
+    """Whether the API server has heard of the last user that was made."""
+    attributes = {"namespace": stage.space.name, "verb": "list", "resource": "pods"}
+    spec = {"user": stage.user(_commands()[-1]), "resourceAttributes": attributes}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    return bool(api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"])
+
+
+def _play(stage: Stage) -> None:
+    """All commands in an order in which each has something to do."""
+    space = stage.space
+    space.api.create(space.path("v1", "configmaps"), PRESETS)
+    stage.do("preflight", ("preflight", *submit(space, stage.script, "count")[1:-1]))
+    stage.do("submit", submit(space, stage.script, "count"))
+    stage.do("wait", READS["wait"])
+    until("a rank that tells of itself", lambda: space.ddp("status", "count", "-o", "json").ok().json["ranks"])
+    for command in ("list", "status", "why", "bundle", "logs", "events", "top", "capacity", "doctor"):
+        stage.do(command, READS[command])
+    with stage.reach("exec", "count", "--rank", "0", "--", "true") as done:
+        stage.done["exec"] = Result(done.wait(60), "", "")
+    with stage.reach("port-forward", "count", "--rank", "0", ":metrics") as tunnel:
+        assert tunnel.stdout is not None
+        stage.done["port-forward"] = Result(0 if "Forwarding" in tunnel.stdout.readline() else 1, "", "")
+        tunnel.terminate()
+    job = ("--name", "shown", "--image", space.image, "--preset", "small", "--command", "true")
+    for command, words in {"render": ("render", *job), "presets": ("presets",), "lint": ("lint", *job)}.items():
+        stage.do(command, words)
+    for command, words in CHANGES.items():
+        stage.do(command, words)
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_a_command_needs_no_right_that_the_table_does_not_tell(stage: Stage, command: str) -> None:
+    done = stage.done[command]
+    assert done.code == SAYS_WHAT_IS_MISSING.get(command, 0), done.err
+    told = {right for _, right in needs(commands=(command,))}
+    asked = stage.asked.get(command, [])
+    assert {str(right) for right, status in asked if status == 403} == set()
+    assert {str(right) for right, _ in asked if right not in told} == set()
+    assert asked or command in REACHING
+
+
+@pytest.mark.parametrize("command", ["list", "status", "why", "bundle", "logs", "events", "wait", "scale", "submit"])
+def test_a_command_fails_when_any_right_is_missing_that_the_table_calls_needed(
+    stage: Stage, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(stage.proxy.kubeconfig))
+    used = {right for right, _ in stage.asked[command]}
+    needed = {right for need_, right in needs(commands=(command,)) if need_.is_required} & used
+    needed = {right for right in needed if f"{right.resource}.{right.group}" not in OTHERS}
+    assert needed
+    for number, missing in enumerate(sorted(needed)):
+        stage.proxy.fresh(lambda asked, it=missing: _refuses(asked, it, stage.space.name))
+        words = submit(stage.space, stage.script, f"n{number}") if command == "submit" else _words(command, number)
+        made = [word.format(home=stage.space.home, number=number + 1) for word in words]
+        code = run([made[0], "-n", stage.space.name, *made[1:]])
+        assert code == 5, f"{command} without the right to {missing} ends with {code}"
+
+
+def _words(command: str, number: int) -> tuple[str, ...]:
+    again = {
+        "scale": (*CHANGES["scale"][:-1], str(1 + number % 2)),
+        "wait": ("wait", "count", "--for=deleted", "--timeout", "30s"),  # what has happened already needs no watch
+    }
+    return again.get(command) or READS[command]
+
+
+def _refuses(asked: Asked, missing: Right, namespace: str) -> Fault | None:
+    return Fault(status=403) if right_of(asked, namespace) == missing else None
