@@ -9,6 +9,7 @@ import click
 
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import jobs_of, no_job, places, print_document, resource, style
+from kubectl_ddp.collector import at_rest
 from kubectl_ddp.document import job_list_document
 from kubectl_ddp.present import job_table
 from kubectl_ddp.scrape import Most, observe_all
@@ -27,6 +28,11 @@ _MOST: Final = Most(of_each=2, in_all=48)
 @shared_options("wide", "json", "yaml", "name", all_namespaces=True)
 def list_jobs(options: Options) -> None:
     """List jobs: those of this machine, and those of the cluster if there is one."""
+    with at_rest():  # it ends soon, and to look for cycles among ten thousand pods takes a fifth of its time
+        _list(options)
+
+
+def _list(options: Options) -> None:
     backends = places(options)
     found = jobs_of(backends, options)
     if options.output == "name":

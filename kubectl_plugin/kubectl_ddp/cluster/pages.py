@@ -6,7 +6,6 @@ that stays in memory, beside two pages.
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Final
 from kubectl_ddp.aside import Aside
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.managers import without_records
+from kubectl_ddp.collector import at_rest
 
 Fetch = Callable[[str], bytes]
 """Reads the page that a token stands for; the first one for an empty token."""
@@ -49,13 +49,8 @@ def decoded(body: bytes) -> Object:
 
     The collector of cycles rests meanwhile: JSON has none, and looking for them in a page takes a third of the time.
     """
-    was_collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with at_rest():
         found = json.loads(body)
-    finally:
-        if was_collecting:
-            gc.enable()
     if not isinstance(found, dict):
         raise ValueError(f"{type(found).__name__} is no object")  # noqa: TRY004 - as the decoder says of bad JSON
     return found
