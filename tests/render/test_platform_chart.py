@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +15,7 @@ from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
 from kubectl_ddp.version import default_image
+from release import artefacts
 from tests.helm import CHARTS, Helm
 from tests.jobs import a_job
 from tests.pod_security import beyond_restricted
@@ -119,3 +122,18 @@ def test_the_platforms_pod_monitor_scrapes_as_a_jobs_own_does(helm: Helm) -> Non
     assert platform["spec"]["podMetricsEndpoints"] == own["spec"]["podMetricsEndpoints"]
     selected = platform["spec"]["selector"]["matchLabels"]
     assert selected.items() <= own["spec"]["selector"]["matchLabels"].items()
+
+
+def test_an_archive_has_the_same_bytes_whenever_its_files_were_written(helm: Helm, tmp_path: Path) -> None:
+    if helm.major < artefacts.OLDEST_HELM:
+        pytest.skip("Helm 3 stamps archives with the time at which it packs.")
+    sums = []
+    for moment in (1_700_000_000, 1_800_000_000):
+        source, target = tmp_path / f"{moment}", tmp_path / f"{moment}-dist"
+        shutil.copytree(PLATFORM, source / "charts" / "ddp-platform")
+        for path in source.rglob("*"):
+            os.utime(path, (moment, moment))
+        artefacts.pack_charts(source, target, helm.path)
+        sums += [hashlib.sha256(path.read_bytes()).hexdigest() for path in target.iterdir()]
+    assert len(sums) == 2
+    assert len(set(sums)) == 1
