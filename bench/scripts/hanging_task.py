@@ -23,11 +23,14 @@ class Hanging(Digits):
     def __init__(self) -> None:
         super().__init__()
         self._rank, self._step = int(os.environ["RANK"]), 0
+        self._group: dist.ProcessGroup | None = None
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Those of digits, after what was ordered."""
         if not strike(self._rank):
             dist.barrier()
+        if dist.group.WORLD is not self._group:  # a survivor keeps its process, and counts anew in every group
+            self._group, self._step = dist.group.WORLD, 0
         self._step += 1
         if self._step == READY_STEP and self._rank == 0:
             os.write(1, f"ready: pid={os.getpid()}\n".encode())
