@@ -70,12 +70,14 @@ def stays_as_it_is(space: Namespace, helm: Helm, name: str, values: dict[str, An
     """What may be changed is, and the rest is refused with the way out."""
     helm_in(space, helm, "upgrade", name, values).ok()
     helm_in(space, helm, "upgrade", name, values | {"metricsFrom": ["*"]}).ok()
-    policy = space.api.get(space.path("networking.k8s.io/v1", "networkpolicies", name))
-    assert "from" not in policy["spec"]["ingress"][1]
+    policy = space.path("networking.k8s.io/v1", "networkpolicies", name)
+    assert "from" not in space.api.get(policy)["spec"]["ingress"][1]
+    helm_in(space, helm, "rollback", name).ok()
+    assert "from" in space.api.get(policy)["spec"]["ingress"][1]
     for change, said in (
-        ({"nnodes": 2, "args": ["train"]}, "stays as long as a run is there: args, metricsFrom, nnodes."),
-        ({"name": "another"}, "stays as long as a run is there: metricsFrom, name."),
-        ({"engine": "jobset"}, "stays as long as a run is there: engine, metricsFrom."),
+        ({"nnodes": 2, "args": ["train"]}, "stays as long as a run is there: args, nnodes."),
+        ({"name": "another"}, "stays as long as a run is there: name."),
+        ({"engine": "jobset"}, "stays as long as a run is there: engine."),
     ):
         done = helm_in(space, helm, "upgrade", name, values | change)
         assert done.code != 0
@@ -83,3 +85,25 @@ def stays_as_it_is(space: Namespace, helm: Helm, name: str, values: dict[str, An
         assert f"The run '{name}' of this release is there" in words
         assert said in words
         assert f"'helm uninstall {name} -n {space.name}'" in words
+
+
+@pytest.mark.timeout(300)
+def test_an_upgrade_leaves_a_suspended_run_suspended_and_a_scaled_one_scaled(space: Namespace, each_helm: Helm) -> None:
+    shared = {"summary": "Nowhere.", "settings": {"nodeSelector.place": {"value": "nowhere", "reason": "a test"}}}
+    presets = {"metadata": {"name": "ddp-presets"}, "data": {"nowhere": json.dumps(shared)}}
+    space.api.create(space.path("v1", "configmaps"), presets)
+    values = SMALL | {"image": space.image, "engine": "job", "nnodes": "1:3", "preset": "nowhere"}
+    assert "There are cpu-gloo, gpu-nccl, none, nowhere." in " ".join(
+        helm_in(space, each_helm, "install", "kept", values | {"preset": "elsewhere"}).err.split()
+    )
+    helm_in(space, each_helm, "install", "kept", values).ok()
+    path = space.path("batch/v1", "jobs", "kept")
+    assert space.api.get(path)["spec"]["template"]["spec"]["nodeSelector"] == {"place": "nowhere"}
+    space.ddp("scale", "kept", "--nnodes", "2", "--no-wait").ok()
+    space.ddp("suspend", "kept").ok()
+    before = space.api.get(path)["spec"]
+    assert (before["parallelism"], before["suspend"]) == (2, True)
+    helm_in(space, each_helm, "upgrade", "kept", values | {"metricsFrom": ["*"]}).ok()
+    assert space.api.get(path)["spec"] == before
+    helm_in(space, each_helm, "uninstall", "kept").ok()
+    until("nothing left", lambda: not space.left())

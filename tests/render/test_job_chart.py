@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -81,3 +83,55 @@ def test_the_chart_is_of_this_release() -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert about["version"] == about["appVersion"] == version()
     assert f"ddp-trainer:{version()}" in about["annotations"]["artifacthub.io/images"]
+
+
+def notes(helm: Helm, **values: Any) -> str:
+    """What is said at an installation."""
+    if helm.major < 4:
+        pytest.skip("Helm 3 makes notes with a cluster only; the tests on a cluster look at them.")
+    given = json.dumps({"module": "vision.train", "image": "registry.example.com/vision:1"} | values)
+    words = ("install", "run", str(CHART), "--namespace", "team-a", "--dry-run=client", "--values", "-")
+    done = helm.run(*words, stdin=given, environ={"KUBECONFIG": "/nowhere"}).ok()
+    return " ".join(done.out.partition("NOTES:")[2].split())
+
+
+def test_the_notes_name_the_next_command(helm: Helm) -> None:
+    said = notes(helm, nnodes="2:4", engine="job", queue="team")
+    assert "The run run is a Job of 2:4 nodes with 1 process each" in said
+    assert "kubectl ddp status run -n team-a" in said
+    assert "helm uninstall run -n team-a" in said
+    assert "It waits in the queue team until Kueue lets it go: kubectl ddp why run -n team-a" in said
+
+
+def test_the_notes_warn_of_nothing_where_nothing_is_weak(helm: Helm) -> None:
+    assert "Note:" not in notes(helm, checkpointClaim="vision", apiServers=["10.0.0.1"])
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        ({"env": {"HF_TOKEN": "x"}}, "The value of HF_TOKEN looks like a secret"),
+        ({"env": {"A": "hf_0123456789abcdefghijkl"}}, "The value of A looks like a secret"),
+        ({"gpus": 4, "nproc": 1}, "3 of 4 GPUs of each node will stand idle"),
+        ({"image": "vision:latest"}, "The image 'vision:latest' may be another one on each node"),
+        ({"image": "registry.example.com:5000/vision"}, "may be another one on each node"),
+        ({"mig": "1g.10gb", "nnodes": 2}, "may share one GPU"),
+        ({"metricsFrom": ["*"]}, 'Everybody who reaches the pods may read their metrics (metricsFrom: ["*"]).'),
+        ({}, "Without a checkpointClaim each node keeps its own copy"),
+        ({}, "apiServers is empty"),
+        (
+            {"gpus": 8, "nnodes": 2, "fabric": "gcp-tcpx"},
+            "gcp-tcpx: The cluster must add the container tcpx-daemon",
+        ),
+    ],
+)
+def test_the_notes_warn_of_what_is_weaker_than_it_need_be(helm: Helm, values: dict[str, Any], warning: str) -> None:
+    assert warning in notes(helm, **values)
+
+
+def test_a_value_of_the_command_line_means_what_it_does_in_a_file(each_helm: Helm) -> None:
+    said = {"module": "vision.train", "gpus": 8, "memory": 34359738368, "env": {"SEED": 1000000}, "args": [12345678]}
+    words = ["module=vision.train", "gpus=8", "memory=34359738368", "env.SEED=1000000", "args={12345678}"]
+    how: dict[str, Any] = {"release": "run", "kubernetes": KUBERNETES}
+    set_by_words = each_helm.template(CHART, words=[each for word in words for each in ("--set", word)], **how)
+    assert set_by_words == each_helm.template(CHART, said, **how)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -29,6 +29,7 @@ from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
 from tests.helm import CHARTS, ROOT, Done, Helm, objects_of
 from tests.job_values import DEVICES_OF_DRIVERS, ENGINES, GANGS, KUEUE, MONITORS, Scenario, dotted, scenario
+from tests.rendered import templates
 
 CHART: Final = CHARTS / "ddp-job"
 EXAMPLES: Final = ROOT / "manifests" / "examples"
@@ -155,6 +156,20 @@ def check(helm: Helm, case: Scenario) -> None:
     assert found.keys() == keyed(wanted).keys(), said
     for key, item in keyed(wanted).items():
         assert found[key] == item, f"{said}\n{key}"
+    for template in templates(wanted):
+        names_stand_once(template["spec"])
+
+
+def names_stand_once(pod: Any) -> None:
+    """A server-side apply refuses a second one; helm template does not."""
+    lists = [pod["volumes"]] if "volumes" in pod else []
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        lists += [container.get(key, []) for key in ("env", "ports")]
+        paths = [mount["mountPath"] for mount in container.get("volumeMounts", ())]
+        assert len(set(paths)) == len(paths), paths
+    for each in lists:
+        names = [item["name"] for item in each]
+        assert len(set(names)) == len(names), names
 
 
 @pytest.mark.parametrize(

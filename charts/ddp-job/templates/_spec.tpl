@@ -10,7 +10,11 @@
 {{- $_ := set . "present" (include "ddp-job.present" . | fromJson) -}}
 {{- $_ := set . "said" (include "ddp-job.said" .root.Values | fromJson) -}}
 {{- $_ := set . "spec" (dict "env" dict "secretEnv" dict "nodeSelector" dict) -}}
+{{- if and .said.preset (not (hasKey .presets .said.preset)) -}}
+{{- include "ddp-job.sharedPreset" . -}}
+{{- else -}}
 {{- include "ddp-job.preset" . -}}
+{{- end -}}
 {{- include "ddp-job.program" . -}}
 {{- include "ddp-job.texts" . -}}
 {{- include "ddp-job.lists" . -}}

@@ -14,7 +14,8 @@ from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.script import LARGEST_BYTES
-from kubectl_ddp.spec import document, machines, mounts, queues, rules
+from kubectl_ddp.spec import document, machines, mounts, queues, rules, shared_presets
+from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
 
@@ -72,6 +73,12 @@ def _pods() -> dict[str, Any]:
         "largestBackoffLimit": failures.LARGEST_LIMIT,
         "permanentExitCodes": {"first": contract.Exit.FAILURE.value, "beyond": contract.Exit.SIGNAL_BASE.value},
         "platformMonitor": PLATFORM_MONITOR,
+        "presets": {
+            "configMap": shared_presets.CONFIG_MAP,
+            "keys": [key for key, field in FIELDS.items() if not field.is_map],
+            "maps": [key for key, field in FIELDS.items() if field.is_map],
+            "own": sorted(shared_presets.OWN),
+        },
         # Flags are keys here.
         "providers": {kind: way.replace("--", "") for kind, way in PROVIDERS.items()},
         "kueueVersions": list(WORKLOADS),

@@ -60,9 +60,9 @@ SECTIONS: Final[Mapping[str, str]] = {
 CHARTS_OWN: Final[Mapping[str, Key]] = {
     PRESET: Key(
         "Values that belong together on a kind of machine; chosen by gpus when left out.",
-        {"enum": ["", *PRESETS]},
+        TEXT,
         "",
-        "|".join(PRESETS),
+        "|".join([*PRESETS, "one of the namespace's"]),
         "What only the chart needs",
     ),
     "scriptText": Key("The text of script: --set-file scriptText=train.py.", TEXT, ""),
