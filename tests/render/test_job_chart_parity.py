@@ -24,7 +24,6 @@ from kubectl_ddp.render.choose import Facts, settle
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
 from tests.helm import CHARTS, ROOT, Done, Helm, objects_of
@@ -38,7 +37,6 @@ PER_TEST: Final = 12
 TESTS: Final = 24
 """Of these many scenarios each."""
 APP_VERSION: Final = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-MAPS: Final = frozenset(key for key, field in FIELDS.items() if field.is_map)
 
 
 def expected(case: Scenario) -> list[Object] | str:
@@ -70,7 +68,7 @@ def by_the_plugin(case: Scenario) -> list[Object]:
     said = {"name": case.release} | {
         key: value for key, value in values.items() if key not in {*CHARTS_OWN} - {"preset"}
     }
-    layer = {key: Given(value, Origin(Kind.FILE, "values")) for key, value in dotted(said, MAPS).items()}
+    layer = {key: Given(value, Origin(Kind.FILE, "values")) for key, value in dotted(said).items()}
     spec = resolve([layer], Surroundings(image=f"ddp-trainer:{APP_VERSION}")).spec
     if case.is_of_cluster:
         kinds = {tuple(kind.rsplit("/", 1)) for kind in (*ENGINES.values(), *GANGS.values()) if kind in case.serves}
