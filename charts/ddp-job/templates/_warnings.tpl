@@ -1,11 +1,6 @@
 {{/* What is legal about a run and probably not meant, or weaker than it need be: a line each, for NOTES.txt. */}}
 {{- define "ddp-job.warnings" -}}
 {{- $spec := .spec }}
-{{- range $name, $value := $spec.env }}
-{{- if and $value (or (regexMatch $.c.secret.name $name) (regexMatch $.c.secret.value $value)) }}
-- The value of {{ $name }} looks like a secret, and everyone who may read the job can read it. Keep it in a Secret: secretEnv: {{ printf "{%s: SECRET:KEY}" $name }}.
-{{- end }}
-{{- end }}
 {{- if lt $spec.nproc $spec.gpus }}
 {{- $idle := sub $spec.gpus $spec.nproc }}
 - {{ $idle }} {{ ternary "GPU" "GPUs" (eq $idle 1) }} of each node will stand idle: nproc is {{ $spec.nproc }}. Leave nproc out.
