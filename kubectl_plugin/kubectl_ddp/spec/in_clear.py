@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from ddp_trainer.contract import CREDENTIALS
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.program import Command
 
@@ -25,12 +26,7 @@ FLAG: Final = re.compile(
     r"(hf|hub|auth|access|api|bearer|github|gitlab|wandb|refresh)[-_]?token)$"
 )
 """Flags that are given one. A tokenizer's ``--pad-token`` is none."""
-FORM: Final = re.compile(
-    r"\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bhf_\w{20,}|\bsk-[\w-]{20,}"
-    r"|\bxox[abps]-[\w-]{16,}|-----BEGIN [A-Z ]*PRIVATE KEY|\beyJ[\w-]{10,}\.eyJ[\w-]{5,}\.[\w-]*"
-    r"|://[^/\s:@]*:[^/\s:@]+@"
-)
-"""What tokens of common services, private keys and passwords in URLs look like."""
+FORM: Final = re.compile(CREDENTIALS)
 HARMLESS: Final = re.compile(r"(?i)\d{1,9}|true|false|none|null|/[\w./-]*|")
 """Values of which none is a secret, whatever the name says: MAX_TOKENS is a number, and HF_TOKEN_PATH a file."""
 AS_VARIABLE: Final = "--secret-env NAME=SECRET:KEY"
