@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
-    path for place in (".", "docs", "manifests", "manifests/*", "charts/*") for path in ROOT.glob(f"{place}/*.md")
+    path
+    for place in (".", "docs", "docs/*", "manifests", "manifests/*", "charts/*")
+    for path in ROOT.glob(f"{place}/*.md")
 )
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)\)")

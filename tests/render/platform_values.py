@@ -274,6 +274,9 @@ QUEUES: Final = tuple(
 )
 _MONITOR: Final = "PodMonitor/ddp-workers"
 _ENDPOINT: Final = f"{_MONITOR} spec.podMetricsEndpoints.0"
+_FIRST_ALERT: Final = "PrometheusRule/ddp-progress spec.groups.0.rules.0"
+_RUNBOOK: Final = "annotations.runbook_url"
+_INPUT_BOUND: Final = 'ddp_job_phase:ddp_step_phase_seconds:ratio5m{phase="data_wait"}'
 _DASHBOARD: Final = "ConfigMap/ddp-dashboard-sample"
 MONITORING: Final = (
     Row("monitoring.enabled", False, _MONITOR, ABSENT, serves=PROMETHEUS),
@@ -282,6 +285,23 @@ MONITORING: Final = (
     Row("monitoring.podMonitor.interval", "1m", f"{_ENDPOINT}.interval", "1m", serves=PROMETHEUS),
     Row("monitoring.podMonitor.scrapeTimeout", "15s", f"{_ENDPOINT}.scrapeTimeout", "15s", serves=PROMETHEUS),
     Row("monitoring.rules.enabled", False, "PrometheusRule/ddp-sample", ABSENT, serves=PROMETHEUS),
+    *(
+        Row(f"monitoring.rules.{key}", value, f"{_FIRST_ALERT}.{field}", becomes, serves=PROMETHEUS)
+        for key, value, field, becomes in (
+            ("runbooks", "https://example.com/r/", _RUNBOOK, "https://example.com/r/DdpTrainingStalled.md"),
+            ("alertLabels", {"team": "ml"}, "labels.team", "ml"),
+            ("alerts.DdpTrainingStalled.enabled", False, "alert", "DdpRankStopped"),
+            ("alerts.DdpTrainingStalled.for", "7m", "for", "7m"),
+            ("alerts.DdpTrainingStalled.severity", "info", "labels.severity", "info"),
+        )
+    ),
+    Row(
+        "monitoring.rules.alerts.DdpInputBound.threshold",
+        0.35,
+        "PrometheusRule/ddp-progress spec.groups.0.rules.5.expr",
+        f"{_INPUT_BOUND} > 0.35",
+        serves=PROMETHEUS,
+    ),
     Row("monitoring.dashboards.enabled", False, _DASHBOARD, ABSENT),
     Row("monitoring.dashboards.namespace", "grafana", f"{_DASHBOARD} metadata.namespace", "grafana"),
     Row("monitoring.dashboards.labels", {"seen": "1"}, f"{_DASHBOARD} metadata.labels.seen", "1"),

@@ -1,0 +1,39 @@
+{{/*
+The groups of a rule file, with what monitoring.rules says of its alerts. Call with (dict "root" $ "path" PATH). Braces of
+a file are Prometheus' templates; the chart fills in nothing but ${threshold}.
+*/}}
+{{- define "ddp-platform.rules" -}}
+{{- $file := .root.Files.Get .path | fromYaml -}}
+{{- range $group := $file.groups -}}
+{{- $rules := list -}}
+{{- range $rule := $group.rules -}}
+{{- $settings := get $.root.Values.monitoring.rules.alerts (get $rule "alert") | default dict -}}
+{{- if not $settings -}}
+{{- $rules = append $rules $rule -}}
+{{- else if $settings.enabled -}}
+{{- $rules = append $rules (include "ddp-platform.alert" (dict "root" $.root "rule" $rule "settings" $settings) | fromYaml) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $group "rules" $rules -}}
+{{- end -}}
+{{- toYaml $file -}}
+{{- end }}
+
+{{- define "ddp-platform.alert" -}}
+{{- $rules := .root.Values.monitoring.rules -}}
+{{- $name := .rule.alert -}}
+{{- if ne (contains "${threshold}" .rule.expr) (hasKey .settings "threshold") -}}
+{{- fail (printf "monitoring.rules.alerts.%s: %s." $name (ternary "has no threshold; leave it out" "needs a threshold, as values.yaml has one" (hasKey .settings "threshold"))) -}}
+{{- end -}}
+{{- $threshold := toString .settings.threshold -}}
+alert: {{ $name }}
+expr: {{ .rule.expr | replace "${threshold}" $threshold | toJson }}
+for: {{ .settings.for }}
+labels:
+  {{- toYaml (merge (dict "severity" .settings.severity) $rules.alertLabels) | nindent 2 }}
+annotations:
+  {{- range $key, $text := .rule.annotations }}
+  {{ $key }}: {{ $text | replace "${threshold}" $threshold | toJson }}
+  {{- end }}
+  runbook_url: {{ printf "%s/%s.md" (trimSuffix "/" $rules.runbooks) $name | toJson }}
+{{- end }}

@@ -1,0 +1,100 @@
+"""The rules read what is exported, and what is exported is read by somebody or marked as reference."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ddp_trainer.metrics.catalogue import FAMILIES, Kind
+from tests import rule_files
+from tests.helm import Helm
+from tests.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules
+
+OF_OTHERS = {"up": "Prometheus' own: whether a target answered"}
+"""Metrics that are not in our catalogue, each with its source."""
+REFERENCE = {
+    "ddp_build_info": "which version a pod runs; joined with",
+    "ddp_checkpoint_last_step": "read by people after a restart",
+    "ddp_checkpoint_last_success_timestamp_seconds": "for dashboards: the age of the last checkpoint",
+    "ddp_checkpoint_load_seconds_total": "for dashboards: what restarts cost",
+    "ddp_checkpoint_save_seconds_total": "for dashboards: beside the blocking part",
+    "ddp_checkpoint_size_bytes": "for planning of volumes",
+    "ddp_epoch": "for `kubectl ddp top` and dashboards",
+    "ddp_eval_accuracy_ratio": "for dashboards: is it learning",
+    "ddp_eval_loss": "for dashboards: is it learning",
+    "ddp_exporter_scrape_seconds_total": "what the exporter itself costs",
+    "ddp_exporter_scrapes_total": "what the exporter itself costs",
+    "ddp_first_rank": "for `kubectl ddp`: which ranks a pod has",
+    "ddp_learning_rate": "for dashboards: is it learning",
+    "ddp_rank_cpu_seconds_total": "read by people in a runbook: does a silent rank spin or wait",
+    "ddp_rank_info": "where a rank runs; joined with",
+    "ddp_rank_pid": "read by people in a runbook: the process to look at",
+    "ddp_rank_resident_memory_bytes": "for dashboards: memory by rank",
+    "ddp_rank_start_time_seconds": "read by people: since when a rank is there",
+    "ddp_rendezvous_duration_seconds": "for dashboards: what restarts cost",
+    "ddp_rendezvous_last_duration_seconds": "for `kubectl ddp`: what the last restart cost",
+    "ddp_rendezvous_round": "for dashboards: a mark at each restart",
+    "ddp_step": "for `kubectl ddp top` and dashboards: progress",
+    "ddp_steps_planned": "for `kubectl ddp top` and dashboards: progress",
+    "ddp_world_size": "for dashboards",
+    # Beside what the rules of the job's account will read.
+    "ddp_container_memory_limit_bytes": "for dashboards: memory by pod",
+    "ddp_skipped_steps_total": "for dashboards: steps without an effect",
+}
+"""Metrics that no rule needs, each with who does."""
+FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
+    family.name: family for family in FAMILIES
+}
+
+
+def expressions(helm: Helm) -> list[str]:
+    return [rule["expr"] for rule in rules(groups(helm))]
+
+
+def of_dashboards() -> Iterator[str]:
+    """Every expression in the dashboards."""
+    for path in PLATFORM.glob("files/dashboards/*.json"):
+        yield from _inside(json.loads(path.read_text()))
+
+
+def _inside(node: Any) -> Iterator[str]:
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        if key == "expr":
+            yield value
+        elif isinstance(value, dict | list):
+            yield from _inside(value)
+
+
+def test_examples_in_docstrings_hold() -> None:
+    assert doctest.testmod(rule_files).failed == 0
+
+
+def test_a_rule_reads_what_the_catalogue_has(helm: Helm) -> None:
+    recorded = {rule["record"] for rule in rules(groups(helm)) if "record" in rule}
+    read = set().union(*map(metrics_of, expressions(helm)))
+    assert read - FAMILY_OF.keys() - recorded == set(OF_OTHERS)
+
+
+def test_a_rule_asks_for_labels_and_values_that_the_catalogue_has(helm: Helm) -> None:
+    for expression in expressions(helm):
+        for matcher in matchers_of(expression):
+            if (family := FAMILY_OF.get(matcher.metric)) is not None:
+                assert matcher.label in family.labels, expression
+                assert matcher.values <= set(family.values), expression
+
+
+def test_a_counter_is_read_by_its_growth(helm: Helm) -> None:
+    growth = ("rate(", "increase(", "max_over_time(", "min_over_time(")
+    for expression in expressions(helm):
+        for name in metrics_of(expression):
+            if name in FAMILY_OF and FAMILY_OF[name].kind is Kind.COUNTER and f"{name}{{" not in expression:
+                assert any(f"{function}{name}" in expression for function in growth), expression
+
+
+def test_every_metric_is_read_by_somebody(helm: Helm) -> None:
+    read = set().union(*map(metrics_of, [*expressions(helm), *of_dashboards()]))
+    known = {FAMILY_OF[name].name for name in read if name in FAMILY_OF} | set(REFERENCE)
+    unread = {family.name for family in FAMILIES} - known
+    assert unread == set(), "write a rule or a panel that reads these, or say in REFERENCE who needs them"

@@ -1,0 +1,89 @@
+"""The rules as the chart delivers them: values by alert, records by convention, and a runbook for each alert."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from kubectl_ddp.cli.group import root
+from tests.helm import ROOT, Helm
+from tests.rule_files import PLATFORM, SERVES, groups, metrics_of, rules
+
+RUNBOOKS = ROOT / "docs" / "runbooks"
+SETTINGS = yaml.safe_load((PLATFORM / "values.yaml").read_text())["monitoring"]["rules"]["alerts"]
+SCHEMA = json.loads((PLATFORM / "values.schema.json").read_text())
+SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+COMMAND = re.compile(r"^kubectl ddp .*$", re.MULTILINE)
+ALERTS = sorted(SETTINGS)
+
+
+def test_every_alert_has_its_values_and_no_other_has(helm: Helm) -> None:
+    delivered = {rule["alert"] for rule in rules(groups(helm)) if "alert" in rule}
+    assert delivered == set(SETTINGS)
+    taken = SCHEMA["properties"]["monitoring"]["properties"]["rules"]["properties"]["alerts"]["propertyNames"]["enum"]
+    assert sorted(taken) == ALERTS
+
+
+def test_names_of_records_say_level_metric_and_operation(helm: Helm) -> None:
+    for rule in rules(groups(helm)):
+        if "record" in rule:
+            level, metric, operation = rule["record"].split(":")
+            assert level in {"ddp_job", "ddp_job_phase", "ddp_job_rank"}
+            assert metric.startswith("ddp_")
+            assert re.fullmatch(r"(rate|ratio|mean)(5m|1h)", operation)
+
+
+def test_what_is_recorded_is_recorded_once_and_before_it_is_read(helm: Helm) -> None:
+    found = [rule["record"] for rule in rules(groups(helm)) if "record" in rule]
+    assert len(found) == len(set(found))
+    read = {name for rule in rules(groups(helm)) for name in metrics_of(rule["expr"]) if ":" in name}
+    assert read <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("alerts", "sentence"),
+    [
+        (
+            {"DdpLossNonFinite": {"threshold": 3}},
+            "monitoring.rules.alerts.DdpLossNonFinite: has no threshold; leave it out",
+        ),
+        ({"DdpStepsLost": {"threshold": None}}, "monitoring.rules.alerts.DdpStepsLost: needs a threshold"),
+        ({"DdpStepLost": {"for": "1m"}}, "DdpStepLost"),
+        ({"DdpStepsLost": {"for": "soon"}}, "soon"),
+        ({"DdpStepsLost": {"severity": "fatal"}}, "severity"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(helm: Helm, alerts: dict[str, object], sentence: str) -> None:
+    assert sentence in helm.refusal(PLATFORM, {"monitoring": {"rules": {"alerts": alerts}}}, serves=SERVES)
+
+
+def test_every_alert_has_a_runbook_and_the_index_names_it() -> None:
+    assert {path.stem for path in RUNBOOKS.glob("*.md")} - {"README"} == set(ALERTS)
+    index = (RUNBOOKS / "README.md").read_text()
+    assert sorted(re.findall(r"\]\((\w+)\.md\)", index)) == ALERTS
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_a_runbook_says_what_it_means_and_what_to_do(alert: str) -> None:
+    text = (RUNBOOKS / f"{alert}.md").read_text()
+    assert text.startswith(f"# {alert}\n")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+    assert COMMAND.findall(text), "a runbook names at least one command"
+
+
+@pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)
+def test_a_command_of_a_runbook_exists(path: Path) -> None:
+    for line in COMMAND.findall(path.read_text()):
+        words = shlex.split(line, comments=True)[2:]
+        command = root().get_command(None, words[0])  # type: ignore[arg-type]
+        assert command is not None, line
+        words = words[1 : words.index("--")] if "--" in words else words[1:]
+        known = {name for each in command.params if isinstance(each, click.Option) for name in each.opts}
+        asked = {word.split("=")[0] for word in words if word.startswith("-")}
+        assert asked <= known, line
