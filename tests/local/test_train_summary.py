@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.local.train_group import WorkerGroup
 
-OWN = {"goodput", "seconds"}
+OWN = {"goodput", "seconds", "lost_seconds", "largest_badput", "spent"}
 """Each pod measures its own time."""
 
 

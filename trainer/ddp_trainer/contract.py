@@ -51,6 +51,9 @@ class Env(StrEnum):
     begins at 1 again: by it a stale writer is told. Set by the launcher for its workers."""
     RESTARTS = "DDP_RESTARTS"
     """JSON object cause → count of the run so far; set by the launcher for its workers."""
+    MOMENTS = "DDP_MOMENTS"
+    """JSON object of Unix times, by the name of a :class:`Moment`: how the worker group came about; set by the launcher
+    for its workers."""
     PREFLIGHT = "DDP_PREFLIGHT"
     """``off``, ``warn`` or ``strict``: whether nodes are looked at before the first workers start."""
     ON_HANG = "DDP_ON_HANG"
@@ -251,6 +254,48 @@ class Phase(StrEnum):
     OTHER = "other"
 
 
+class JobTime(StrEnum):
+    """What the wall clock of a job was spent on; over all of them it adds up to the time since the job first started.
+
+    The classes are those of Google's ML goodput measurement, with the time of a hang beside them.
+    """
+
+    PRODUCTIVE = "productive"
+    """In steps that were committed, without what is named below; what was lost of it is a counter of its own."""
+    SCHEDULING = "scheduling"
+    """No pod: one has ended that was not told to, until a launcher runs again."""
+    SUSPENDED = "suspended"
+    """No pod, since all were told to stop and saved; until a launcher runs again."""
+    STARTUP = "startup"
+    """Launcher and workers start: imports, devices, the process group."""
+    INIT = "init"
+    """Model, data and strategy are made ready for the first step."""
+    RENDEZVOUS = "rendezvous"
+    CHECKPOINT_LOAD = "checkpoint_load"
+    DATA_WAIT = "data_wait"
+    CHECKPOINT_SAVE = "checkpoint_save"
+    """While training stands still for it."""
+    EVAL = "eval"
+    HANG = "hang"
+    """From the last step before a hang until the group has been stopped for it."""
+    RESTART = "restart"
+    """From the last step before a failure until the agents join anew."""
+    ELASTIC_RESIZE = "elastic_resize"
+    """From the last step before nodes came or went until the agents join anew."""
+    OTHER = "other"
+
+
+class Moment(StrEnum):
+    """What a launcher tells its workers the time of."""
+
+    LAUNCHED = "launched"
+    """The launcher started."""
+    JOINED = "joined"
+    """It joined the rendezvous that formed this worker group."""
+    FORMED = "formed"
+    """The worker group was formed."""
+
+
 class Section(StrEnum):
     """What a rank is about, for those who wait for it; each has a time limit of its own."""
 
@@ -292,6 +337,9 @@ class Metric(StrEnum):
     LAST_STEP_TIMESTAMP = "ddp_last_step_timestamp_seconds"
     LOSS = "ddp_loss"
     LEARNING_RATE = "ddp_learning_rate"
+    JOB_TIME = "ddp_job_time_seconds_total"
+    LOST_PROGRESS = "ddp_lost_progress_seconds_total"
+    LOST_STEPS = "ddp_lost_steps_total"
     RANK_UP = "ddp_rank_up"
     RANK_PID = "ddp_rank_pid"
     RANK_INFO = "ddp_rank_info"

@@ -7,6 +7,7 @@ training does not fail because of its metrics.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from ddp_trainer.contract import FailureReason, GroupState, RestartCause, Section
@@ -70,8 +71,16 @@ class RankRecorder(Protocol):
     def checkpoint_loaded(self, seconds: float) -> None:
         """State was restored."""
 
-    def lost_steps(self, steps: int) -> None:
-        """Steps that were done, and after a restart must be done again."""
+    def checkpoint_interval(self, seconds: float) -> None:
+        """So much time is between checkpoints."""
+
+    def skipped_step(self) -> None:
+        """A step used up its samples and moved no weight."""
+
+    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None:
+        """What the whole job's time went into, in the order of :class:`~ddp_trainer.contract.JobTime`; the steps that
+        were done and after a restart had to be done again, and the productive time of those.
+        """
 
 
 class AgentRecorder(Protocol):
@@ -124,7 +133,9 @@ class SilentRankRecorder:
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None: ...
     def checkpoint_failed(self) -> None: ...
     def checkpoint_loaded(self, seconds: float) -> None: ...
-    def lost_steps(self, steps: int) -> None: ...
+    def checkpoint_interval(self, seconds: float) -> None: ...
+    def skipped_step(self) -> None: ...
+    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None: ...
 
 
 class SilentAgentRecorder:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.channel import Able, Left, Message
-from ddp_trainer.contract import Exit, FailureReason, GroupState, RestartCause
+from ddp_trainer.contract import Exit, FailureReason, GroupState, Moment, RestartCause
 from ddp_trainer.launch import absence, exitcodes, farewell
 from ddp_trainer.launch.actions import (
     Action,
@@ -39,6 +39,7 @@ from ddp_trainer.launch.hang_limits import HangPolicy
 from ddp_trainer.launch.joining import Joining
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import LogSpec, Std
+from ddp_trainer.launch.moments import Moments
 from ddp_trainer.launch.ports import HeldPort
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict, write_error
 from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Hung, Meet, Show, Waiting
@@ -99,6 +100,7 @@ class Agent:
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._port: HeldPort | None = None
         self._joined_at = self._started_at = time.monotonic()
+        self._moments = Moments()
         self._troubles: set[str] = set()
         self._restarts: dict[str, int] | None = None
         self._kept: Failure | None = None
@@ -281,6 +283,7 @@ class Agent:
         self._children.kill_strays()
         self._port = HeldPort()
         self._joined_at = time.monotonic()
+        self._moments.reached(Moment.JOINED)
         self._do(self._core.join(self._port.number))
 
     def _prepare_workers(self) -> None:
@@ -306,7 +309,7 @@ class Agent:
 
     def _start_now(self, generation: Generation) -> None:
         self._zygote_watch.begin(anew=not self._workers.alive)
-        self._workers.start(generation, self._sockets)
+        self._workers.start(generation, {**self._sockets, **self._moments.environment})
         first_rank = generation.first_rank(self._core.node.token)
         self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
 
@@ -344,6 +347,7 @@ class Agent:
 
     def _record(self, generation: Generation) -> None:
         recorder = self._setup.recorder
+        self._moments.reached(Moment.FORMED)
         recorder.rendezvous(time.monotonic() - self._joined_at, generation.number)
         size, nodes = generation.world_size, len(generation.nodes)
         first = generation.first_rank(self._core.node.token)

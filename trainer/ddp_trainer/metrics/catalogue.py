@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.contract import FailureReason, GroupState, Metric, MetricLabel, Phase, RestartCause
+from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, MetricLabel, Phase, RestartCause
 
 
 class Kind(StrEnum):
@@ -71,6 +71,9 @@ class Family:
     """Beyond ``ddp_job``, which every family has, and ``rank``, which scope rank has."""
     values: tuple[str, ...] = ()
     """All values of the one label, where that set is closed."""
+    remembered: bool = False
+    """The number is that of the whole job and outlives its pods: a board that has not been told it has none, since a
+    jump from 0 to what the job has come to would read as an increase."""
     help: str
 
     def series(self) -> tuple[Series, ...]:
@@ -86,8 +89,10 @@ class Family:
 
     @property
     def initial(self) -> float | None:
-        """What a new board holds: a counter and a state start at 0, another gauge is absent until it is set."""
-        return None if self.kind is Kind.GAUGE and not self.values else 0.0
+        """What a new board holds: a counter and a state start at 0; another gauge, and what is remembered, is absent
+        until it is told.
+        """
+        return None if self.remembered or (self.kind is Kind.GAUGE and not self.values) else 0.0
 
 
 def cell(name: str, value: str = "") -> str:
@@ -164,12 +169,43 @@ PROGRESS: Final = (
         scope=Scope.JOB,
     ),
     _on_rank(
-        "ddp_lost_steps_total",
+        "ddp_skipped_steps_total",
         Kind.COUNTER,
-        "Steps that were done before a restart and not saved, so that they were done again.",
-        scope=Scope.JOB,
+        "Steps that used up their samples without moving the weights, since loss or gradient was not finite.",
     ),
 )
+
+ACCOUNT: Final = (
+    Family(
+        name=Metric.JOB_TIME,
+        kind=Kind.COUNTER,
+        scope=Scope.JOB,
+        source=Source.RANK_BOARD,
+        unit="seconds",
+        labels=(MetricLabel.STATE,),
+        values=tuple(JobTime),
+        remembered=True,
+        help="Wall time of the whole job by what it went into; the sum over states is the time since it first started.",
+    ),
+    Family(
+        name=Metric.LOST_PROGRESS,
+        kind=Kind.COUNTER,
+        scope=Scope.JOB,
+        source=Source.RANK_BOARD,
+        unit="seconds",
+        remembered=True,
+        help="Productive time of steps that were lost with a restart or a rollback; it stays in the state productive.",
+    ),
+    Family(
+        name=Metric.LOST_STEPS,
+        kind=Kind.COUNTER,
+        scope=Scope.JOB,
+        source=Source.RANK_BOARD,
+        remembered=True,
+        help="Steps of the whole job that were done before a restart and not saved, so that they were done again.",
+    ),
+)
+"""What the job's own ledger beside its checkpoints holds; see :mod:`ddp_trainer.train.account`."""
 
 CHECKPOINTS: Final = (
     Family(
@@ -212,6 +248,13 @@ CHECKPOINTS: Final = (
     _on_rank("ddp_checkpoint_last_step", Kind.GAUGE, "Global step of the last durable checkpoint.", scope=Scope.POD),
     _on_rank(
         "ddp_checkpoint_size_bytes", Kind.GAUGE, "Size of the last durable checkpoint.", unit="bytes", scope=Scope.POD
+    ),
+    _on_rank(
+        "ddp_checkpoint_interval_seconds",
+        Kind.GAUGE,
+        "Time between checkpoints: as asked for in seconds, else as last measured.",
+        unit="seconds",
+        scope=Scope.POD,
     ),
 )
 
@@ -294,6 +337,14 @@ AGGREGATOR: Final = (
     _of_aggregator(
         "ddp_exporter_stale_boards", Kind.GAUGE, "Boards left out because they are damaged or of another version."
     ),
+    _of_aggregator("ddp_shm_used_bytes", Kind.GAUGE, "What is used of the pod's /dev/shm.", unit="bytes"),
+    _of_aggregator("ddp_shm_size_bytes", Kind.GAUGE, "Size of the pod's /dev/shm.", unit="bytes"),
+    _of_aggregator(
+        "ddp_container_memory_limit_bytes",
+        Kind.GAUGE,
+        "Memory that the container may use; absent where nothing limits it.",
+        unit="bytes",
+    ),
 )
 
-FAMILIES: Final = EVERY_STEP + PROGRESS + CHECKPOINTS + PROCESS + AGENT + AGGREGATOR
+FAMILIES: Final = EVERY_STEP + PROGRESS + ACCOUNT + CHECKPOINTS + PROCESS + AGENT + AGGREGATOR

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from ddp_trainer.contract import Metric, MetricLabel
 from ddp_trainer.metrics.catalogue import FAMILIES, Family, Scope
+from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.directory import Slot, Survey, survey
 
 
@@ -45,8 +46,10 @@ class Speaker:
 class Exposition(Collector):
     """Reads the boards of a directory anew at every collection."""
 
-    def __init__(self, directory: Path, job: str) -> None:
+    def __init__(self, directory: Path, job: str, container: Container | None = None) -> None:
+        """``container`` is this one by default."""
         self._directory = directory
+        self._container = container or Container()
         self._job = job
         self._version = importlib.metadata.version("kubectl-ddp")
         self._scrapes = 0
@@ -73,6 +76,7 @@ class Exposition(Collector):
                 "ddp_exporter_scrapes_total": float(self._scrapes),
                 "ddp_exporter_scrape_seconds_total": self._seconds,
                 "ddp_exporter_stale_boards": float(seen.stale),
+                **self._container.values(),
             },
             words={"ddp_build_info": {MetricLabel.VERSION: self._version}},
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from ddp_trainer.contract import FailureReason, GroupState, Metric, MetricLabel, Phase, RestartCause
+from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, MetricLabel, Phase, RestartCause
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.catalogue import cell
 from ddp_trainer.recorder import Marks
@@ -37,7 +37,10 @@ LEARNING_RATE: Final = RANK.index(Metric.LEARNING_RATE)
 STEPS_PLANNED: Final = RANK.index(Metric.STEPS_PLANNED)
 EVAL_LOSS: Final = RANK.index("ddp_eval_loss")
 EVAL_ACCURACY: Final = RANK.index("ddp_eval_accuracy_ratio")
-LOST_STEPS: Final = RANK.index("ddp_lost_steps_total")
+SKIPPED_STEPS: Final = RANK.index("ddp_skipped_steps_total")
+JOB_TIME: Final = tuple(RANK.index(cell(Metric.JOB_TIME, state)) for state in JobTime)
+LOST_PROGRESS: Final = RANK.index(Metric.LOST_PROGRESS)
+LOST_STEPS: Final = RANK.index(Metric.LOST_STEPS)
 SAVES_SUCCESS: Final = RANK.index(cell("ddp_checkpoint_saves_total", "success"))
 SAVES_FAILURE: Final = RANK.index(cell("ddp_checkpoint_saves_total", "failure"))
 SAVE_SECONDS: Final = RANK.index("ddp_checkpoint_save_seconds_total")
@@ -46,6 +49,7 @@ LOAD_SECONDS: Final = RANK.index("ddp_checkpoint_load_seconds_total")
 LAST_SAVE_TIMESTAMP: Final = RANK.index("ddp_checkpoint_last_success_timestamp_seconds")
 LAST_SAVED_STEP: Final = RANK.index("ddp_checkpoint_last_step")
 CHECKPOINT_BYTES: Final = RANK.index("ddp_checkpoint_size_bytes")
+CHECKPOINT_INTERVAL: Final = RANK.index("ddp_checkpoint_interval_seconds")
 
 STATES: Final = {state: AGENT.index(cell(Metric.GROUP_STATE, state)) for state in GroupState}
 RESTARTS: Final = {cause: AGENT.index(cell(Metric.RESTARTS, cause)) for cause in RestartCause}
@@ -184,9 +188,23 @@ class BoardRankRecorder:
         self._cells[LOAD_SECONDS] += seconds
 
     @_harmless
-    def lost_steps(self, steps: int) -> None:
-        """Steps that were done, and after a restart must be done again."""
-        self._cells[LOST_STEPS] += steps
+    def checkpoint_interval(self, seconds: float) -> None:
+        """So much time is between checkpoints."""
+        self._cells[CHECKPOINT_INTERVAL] = seconds
+
+    @_harmless
+    def skipped_step(self) -> None:
+        """A step used up its samples and moved no weight."""
+        self._cells[SKIPPED_STEPS] += 1.0
+
+    @_harmless
+    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None:
+        """What the whole job's time went into, and what of it was lost."""
+        with self._board.changing():
+            for index, spent in zip(JOB_TIME, seconds, strict=True):
+                self._cells[index] = spent
+            self._cells[LOST_STEPS] = lost_steps
+            self._cells[LOST_PROGRESS] = lost_seconds
 
 
 class BoardAgentRecorder:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import CheckpointScope, Env
+from ddp_trainer.contract import CheckpointScope, Env, Moment
+from ddp_trainer.train.account import Moments
 from ddp_trainer.train.errors import BadConfig
 
 DEFAULT_GRACE_SECONDS: Final = 30.0
@@ -35,6 +36,8 @@ class Environment:
     """The most ranks that the job can ever have, where the launcher says so."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """Restarts of the run so far, by cause."""
+    moments: Moments = field(default_factory=Moments)
+    """How this worker group came about."""
     run_dir: Path | None = None
     checkpoint_dir: Path | None = None
     checkpoint_scope: CheckpointScope = CheckpointScope.JOB
@@ -69,7 +72,8 @@ class Environment:
             fence=_integer(environ, Env.FENCE, generation),
             run_id=environ.get(Env.RUN_ID, ""),
             most_ranks=_most_ranks(environ, local_world),
-            restarts=_restarts(environ),
+            restarts=_counts(environ),
+            moments=_moments(environ),
             run_dir=_path(environ, Env.RUN_DIR),
             checkpoint_dir=_path(environ, Env.CHECKPOINT_DIR),
             checkpoint_scope=_scope(environ),
@@ -118,12 +122,22 @@ def _most_ranks(environ: Mapping[str, str], local_world: int) -> int | None:
     return int(nodes) * (int(per_node) if per_node.isdecimal() else local_world)
 
 
-def _restarts(environ: Mapping[str, str]) -> dict[str, int]:
-    """Counts by cause; an unreadable value is no reason to stop training, so it reads as none."""
+def _counts(environ: Mapping[str, str]) -> dict[str, int]:
+    """Restarts by cause."""
+    return {cause: int(count) for cause, count in _numbers(environ, Env.RESTARTS).items() if isinstance(count, int)}
+
+
+def _moments(environ: Mapping[str, str]) -> Moments:
+    times = _numbers(environ, Env.MOMENTS)
+    return Moments(*(float(times.get(moment, 0.0)) for moment in Moment))
+
+
+def _numbers(environ: Mapping[str, str], name: Env) -> dict[str, float]:
+    """A JSON object of numbers; what cannot be read is no reason to stop training, so it reads as none."""
     try:
-        counts = json.loads(environ.get(Env.RESTARTS, "") or "{}")
+        numbers = json.loads(environ.get(name, "") or "{}")
     except ValueError:
         return {}
-    if not isinstance(counts, dict):
+    if not isinstance(numbers, dict):
         return {}
-    return {str(cause): count for cause, count in counts.items() if isinstance(count, int)}
+    return {str(key): number for key, number in numbers.items() if isinstance(number, int | float)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ddp_trainer.train.account import Account
 from ddp_trainer.train.checkpoint import Checkpoint
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.manifest import Manifest
@@ -49,8 +50,13 @@ def from_rank(
 
 
 def agreed(own: Reading, group: Group, now: float) -> Reading:
-    """The furthest that any rank's odometer got; every rank must call it. ``now`` is when a new run begins."""
+    """The furthest that any rank's odometer got; every rank must call it. ``now`` is when a new run begins.
+
+    The account is that of the rank that knows of the latest moment: parts of several would not add up.
+    """
     first = own.first_start or now
     numbers = torch.tensor([own.highest_step, own.lost_steps, -first], dtype=torch.float64, device=group.device)
     highest, lost, first = group.max(numbers).tolist()
-    return Reading(int(highest), int(lost), -first)
+    known = group.gather(int(own.account.until * 1e6))
+    account = group.broadcast(own.account.pack(), known.index(max(known)))
+    return Reading(int(highest), int(lost), -first, Account.unpack(account))

@@ -147,7 +147,6 @@ class Job:
     def summary(self) -> Summary:
         """What the run has come to so far."""
         finished = self.step >= self._plan.total_steps
-        seconds = self._history.seconds
         return Summary(
             result=Result.SUCCEEDED if finished else Result.STOPPED,
             task=self._config.task,
@@ -157,10 +156,8 @@ class Job:
             loss=self.loss,
             samples_lost=self._ledger.lost,
             samples_repeated=self._ledger.repeated,
-            lost_steps=self._history.lost_steps,
             restarts=dict(self._env.restarts),
-            goodput=round(min(self._history.productive / seconds, 1.0), 4),
-            seconds=round(seconds, 3),
+            **self._history.summary(),
             world_size=self.world_size,
             global_batch=self._config.global_batch,
             shards=self._plan.shards,
@@ -223,6 +220,7 @@ class Job:
         """Go on from what the ranks hold, else from the newest checkpoint of any, else with rank 0's weights."""
         config, group = self._config, self._group
         began = time.perf_counter()
+        self._history.restoring()
         where = f"in {config.checkpoint_dir}"
         checkpoint, is_durable = find_state(
             group,
@@ -231,7 +229,8 @@ class Job:
             newest=self._saver.newest,
             demand=lambda manifest: demand_same(manifest, self._identity, where=where, shards=config.shards),
         )
-        self._history.recall(make_odometer(config, self._env, self._identity), self._recorder, group, self._began)
+        odometer = make_odometer(config, self._env, self._identity)
+        self._history.recall(odometer, self._recorder, group, self._began, self._env)
         if not self._has_state:
             stored_shards = None if checkpoint is None else checkpoint.manifest.shards
             self._plan = plan_of(self._samples, config, self._env, stored_shards)
@@ -244,6 +243,7 @@ class Job:
             send_from_first(self._own.tensors, group)
         self._has_state = True
         self._history.go_on_from(self.step)
+        self._history.restored(loaded=checkpoint is not None)
         self._saver.reserve(state_bytes(self._own.model, self._plan.samples))
         self._parts = StepParts(
             self._plan,
@@ -259,6 +259,7 @@ class Job:
         if self._control is not None:
             self._control.training_begins()
         self._phases.restart()
+        self._history.begin()
 
     def _copy(self) -> Checkpoint:
         return copied(self._state(None), self._manifest())
@@ -336,6 +337,7 @@ class Job:
             if self._saver.saved_step != self.step:
                 self._save(None)
             self._saver.settle()
+            self._history.leave()
         except StaleGeneration:
             if self._control is None:
                 raise  # where there is one, the other ranks may have gone on already

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ddp_trainer.contract import Phase, Section
+from ddp_trainer.contract import JobTime, Phase, Section
 from ddp_trainer.recorder import SECTION_NUMBERS, Marks, RankRecorder
 
 NEXT: Final = {
@@ -33,8 +33,7 @@ class Phases:
         self._clock = clock
         self._last = clock()
         self._seconds = _NOTHING.copy()
-        self.productive = 0.0
-        """Seconds of all steps reported so far, without those for checkpoints."""
+        self._waited = self._saved = self._evaluated = 0.0
 
     def lap(self, phase: Phase) -> None:
         """The time since the last lap belongs to ``phase``."""
@@ -43,6 +42,22 @@ class Phases:
         self._last = now
         self._marks[0] = NEXT[phase]
         self._marks[1] = now
+
+    def evaluated(self) -> None:
+        """The time since the last lap went into an evaluation."""
+        before = self._last
+        self.lap(Phase.OTHER)
+        self._evaluated += self._last - before
+
+    @property
+    def unproductive(self) -> dict[JobTime, float]:
+        """Seconds of training, from the first step on, that were not spent on steps themselves."""
+        seconds = self._seconds
+        return {
+            JobTime.DATA_WAIT: self._waited + seconds[Phase.DATA_WAIT],
+            JobTime.CHECKPOINT_SAVE: self._saved + seconds[Phase.CHECKPOINT],
+            JobTime.EVAL: self._evaluated,
+        }
 
     def enter(self, section: Section | None) -> None:
         """From now on this rank is about ``section``, which is no part of a step; None: nobody is to wait for it."""
@@ -76,6 +91,7 @@ class Phases:
             spent[Phase.OTHER],
         )
         total = sum(spent.values())
-        self.productive += total - spent[Phase.CHECKPOINT]
+        self._waited += spent[Phase.DATA_WAIT]
+        self._saved += spent[Phase.CHECKPOINT]
         self._seconds = _NOTHING.copy()
         return total

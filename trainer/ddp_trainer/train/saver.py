@@ -60,6 +60,9 @@ class Saver:
         self._alarm = alarm
         self._clock = clock
         self._last = clock()
+        self._saved_at: float | None = None
+        if self._enabled and self._every_seconds is not None:
+            recorder.checkpoint_interval(self._every_seconds)
         self.saved_step: int | None = None
         """Step of the last save that was tried; all ranks agree on it."""
         self.durable_step: int | None = None
@@ -137,6 +140,7 @@ class Saver:
         self.saved_step = step
         if self._directory is None:
             return
+        self._measure_interval(began)
         self.settle()
         archive = pack(state())
         if self._snapshot is None:
@@ -192,6 +196,12 @@ class Saver:
     def holds(self, step: int) -> bool:
         """Whether this rank's directory has the state of this step."""
         return self.durable_step == step
+
+    def _measure_interval(self, began: float) -> None:
+        """Where none is asked for in seconds, it is what it comes to."""
+        if self._every_seconds is None and self._saved_at is not None:
+            self._recorder.checkpoint_interval(began - self._saved_at)
+        self._saved_at = began
 
     def _advise(self, cost_seconds: float) -> None:
         self._costs.append(cost_seconds)

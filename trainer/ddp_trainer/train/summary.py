@@ -57,7 +57,14 @@ class Summary:
     restarts: Mapping[str, int] = field(default_factory=dict)
     """By cause, as the launcher counted them."""
     goodput: float
-    """Time in steps that survived, over the time since the run first started."""
+    """Productive time of steps that survived, over the time since the run first started in which it was not suspended;
+    see :mod:`ddp_trainer.train.account`."""
+    lost_seconds: float = 0.0
+    """Productive time of the steps that were lost."""
+    largest_badput: str = ""
+    """What cost most of the rest: a state of the account, or ``lost_progress``."""
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """Seconds since the run first started by what they went into; states that took no time are left out."""
     seconds: float
     """Time since the run first started."""
     world_size: int

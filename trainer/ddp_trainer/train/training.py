@@ -108,6 +108,7 @@ class Run:
         self._announce()
         around.begin_training()
         self._phases.restart()
+        self._history.begin()
         with collecting_by_hand(self._config.gc_steps):
             self._pay_evaluation()
             if is_new and restored is None and self._config.on_nonfinite is OnNonFinite.ROLLBACK:
@@ -165,13 +166,14 @@ class Run:
     def _restore(self) -> Restored | None:
         """Have the state that all ranks go on from: kept, taken from a peer or a disk, or new; and what is lost."""
         began = time.perf_counter()
+        self._history.restoring()
         held = attained(self._step, is_evaluated=self._watch.has_seen(self._step)) if self._has_state else None
         saver = self._saver
         checkpoint, is_durable = find_state(
             self._group, held, copy=self._copy, newest=saver.newest, demand=self._demand
         )
         odometer = make_odometer(self._config, self._around.env, self._ground.identity)
-        self._history.recall(odometer, self._recorder, self._group, self._around.began)
+        self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
             self._kept = keep(self._ground, None if checkpoint is None else checkpoint.manifest.shards)
         self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history)
@@ -185,6 +187,7 @@ class Run:
             optimization, with_optimizer = self._kept.optimization, self._config.init_optimizer
             initialize(self._ground.model, optimization, self._config.init_from, with_optimizer=with_optimizer)
         self._has_state = True
+        self._history.restored(loaded=restored is not None)
         return restored
 
     def _assemble(self, restored: Restored | None) -> None:
@@ -271,6 +274,8 @@ class Run:
         own = self._parts.stepper.samples
         self._phases.report(self._recorder, step=self._step, epoch=epoch, samples=own)
         self._recorder.progress(self._loss, rate)
+        if not verdict.is_finite:
+            self._recorder.skipped_step()
         self._progress.step(
             step=self._step,
             steps=self._plan.total_steps,
@@ -299,9 +304,10 @@ class Run:
         return self._watch.evaluated(self._step, self._evaluate())
 
     def _evaluate(self) -> dict[str, float]:
+        self._phases.lap(Phase.OTHER)
         self._phases.enter(Section.EVALUATION)
         metrics = self._parts.evaluation.run(self._ground.model)
-        self._phases.lap(Phase.OTHER)
+        self._phases.evaluated()
         if metrics:
             self._recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
             epoch = self._plan.epoch_of(self._step - 1) + 1
@@ -322,6 +328,7 @@ class Run:
         self._phases.enter(Section.CHECKPOINT)
         self._saver.settle()
         self._phases.lap(Phase.CHECKPOINT)
+        self._history.settle()
 
     def _group_ends(self) -> Outcome:
         """All ranks agreed to end here; those that were not told to stop go on in another group, if they can."""
@@ -338,6 +345,7 @@ class Run:
             if self._saver.saved_step != self._step:
                 self._save(None)
             self._settle()
+            self._history.leave()
         except StaleGeneration:
             if self._around.control is None:
                 raise
@@ -366,7 +374,6 @@ class Run:
 
     def _summary(self, result: Result, metrics: dict[str, float]) -> Summary:
         ground, plan, ledger, env = self._ground, self._plan, self._kept.ledger, self._around.env
-        seconds = self._history.seconds
         return Summary(
             result=result,
             task=ground.task.name,
@@ -380,12 +387,10 @@ class Run:
             samples_lost=ledger.lost,
             samples_repeated=ledger.repeated,
             samples_skipped=ledger.skipped,
-            lost_steps=self._history.lost_steps,
             skipped_steps=ground.guard.skipped,
             rollbacks=ground.guard.rollbacks,
             restarts=dict(env.restarts),
-            goodput=round(min(self._history.productive / seconds, 1.0), 4),
-            seconds=round(seconds, 3),
+            **self._history.summary(),
             world_size=self._group.world_size,
             global_batch=self._config.global_batch,
             shards=plan.shards,

@@ -12,9 +12,10 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from ddp_trainer.contract import Env, GroupState, Metric, Phase
+from ddp_trainer.contract import Env, GroupState, JobTime, Metric, Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.catalogue import FAMILIES, Kind, Scope
+from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.recorder import RankRecorder
 
@@ -43,10 +44,13 @@ def pod(directory: Path, *ranks: int) -> None:
         recorder.progress(math.nan, 0.1)
         recorder.evaluated(0.5, 0.9)
         recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
+        recorder.checkpoint_interval(30.0)
+        recorder.account([1.0] * len(JobTime), 0, 0.0)
 
 
 def samples(directory: Path, job: str = "digits") -> Series:
-    text = generate_latest(Exposition(directory, job)).decode()
+    (directory / "memory.max").write_text("1073741824\n")
+    text = generate_latest(Exposition(directory, job, Container(cgroup=directory))).decode()
     found = [sample for family in parse_text(text) for sample in family.samples]
     series = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in found}
     assert len(series) == len(found), "a series was told twice"
@@ -82,7 +86,8 @@ def test_the_job_is_told_of_by_rank_0_alone(tmp_path: Path) -> None:
     pod(tmp_path / "second", 2, 3)
     first, second = samples(tmp_path / "first"), samples(tmp_path / "second")
     for name in sample_names(Scope.JOB):
-        assert labels_of(first, name) == [{"ddp_job": "digits"}], name
+        assert {labels["ddp_job"] for labels in labels_of(first, name)} == {"digits"}, name
+        assert all("rank" not in labels for labels in labels_of(first, name)), name
         assert labels_of(second, name) == [], name
 
 
@@ -139,8 +144,42 @@ def test_a_scrape_sees_every_series_before_anything_happened(tmp_path: Path) -> 
     rank(tmp_path, 0, local=0)
     series = samples(tmp_path)
     for family in FAMILIES:
-        if family.kind is Kind.COUNTER:
+        if family.kind is Kind.COUNTER and not family.remembered:
             assert len(labels_of(series, family.name)) == len(family.series()), family.name
+
+
+def test_what_the_job_has_come_to_is_absent_until_it_is_told(tmp_path: Path) -> None:
+    """A jump from 0 to the hours of the pods before would read as an increase."""
+    recorder = rank(tmp_path, 0, local=0)
+    assert not labels_of(samples(tmp_path), Metric.JOB_TIME)
+    recorder.account([3600.0] * len(JobTime), 2, 1.0)
+    assert len(labels_of(samples(tmp_path), Metric.JOB_TIME)) == len(JobTime)
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"memory.max": "536870912\n"}, 536870912.0),
+        ({"memory.max": "max\n"}, None),
+        ({"memory/memory.limit_in_bytes": "268435456\n"}, 268435456.0),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        ({}, None),
+    ],
+    ids=["v2", "v2-unlimited", "v1", "v1-unlimited", "unknown"],
+)
+def test_the_memory_limit_is_read_from_either_version_of_cgroups(
+    tmp_path: Path, files: dict[str, str], limit: float | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert Container(cgroup=tmp_path).memory_limit() == limit
+
+
+def test_shared_memory_is_measured_where_it_is_mounted(tmp_path: Path) -> None:
+    values = Container(cgroup=tmp_path).values()
+    assert 0 <= values["ddp_shm_used_bytes"] <= values["ddp_shm_size_bytes"]
+    assert Container(shared_memory=tmp_path / "nowhere", cgroup=tmp_path).values() == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ddp_trainer.contract import FailureReason, GroupState, Metric, Phase, RestartCause
+from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, Phase, RestartCause
 from ddp_trainer.metrics import recorders
 from ddp_trainer.metrics.board import AGENT, RANK, Board, read
 from ddp_trainer.metrics.catalogue import cell
@@ -94,7 +94,7 @@ def test_checkpoints_arrive(rank: Rank) -> None:
     rank.recorder.checkpoint_saved(80, 4.0, 0.5, 1 << 21)
     rank.recorder.checkpoint_failed()
     rank.recorder.checkpoint_loaded(3.0)
-    rank.recorder.lost_steps(7)
+    rank.recorder.checkpoint_interval(30.0)
     assert rank["ddp_checkpoint_saves_total{success}"] == 2
     assert rank["ddp_checkpoint_saves_total{failure}"] == 1
     assert rank["ddp_checkpoint_save_seconds_total"] == 6.0
@@ -103,7 +103,15 @@ def test_checkpoints_arrive(rank: Rank) -> None:
     assert rank["ddp_checkpoint_last_step"] == 80
     assert rank["ddp_checkpoint_size_bytes"] == 1 << 21
     assert rank["ddp_checkpoint_last_success_timestamp_seconds"] == 1000.5
-    assert rank["ddp_lost_steps_total"] == 7
+    assert rank["ddp_checkpoint_interval_seconds"] == 30.0
+
+
+def test_the_account_of_the_job_replaces_what_was_told_before(rank: Rank) -> None:
+    rank.recorder.account([9.0] * len(JobTime), 9, 9.0)
+    rank.recorder.account([float(number) for number in range(len(JobTime))], 7, 1.5)
+    rank.recorder.skipped_step()
+    assert [rank[cell(Metric.JOB_TIME, state)] for state in JobTime] == list(range(len(JobTime)))
+    assert (rank[Metric.LOST_STEPS], rank[Metric.LOST_PROGRESS], rank["ddp_skipped_steps_total"]) == (7, 1.5, 1)
 
 
 def test_an_identity_keeps_what_the_environment_told(rank: Rank) -> None:
@@ -154,7 +162,8 @@ REPORTS: list[tuple[str, tuple[Any, ...]]] = [
     ("evaluated", ("good", 1)),
     ("checkpoint_saved", (None, None, None, None)),
     ("checkpoint_loaded", ([],)),
-    ("lost_steps", (None,)),
+    ("account", ([1.0], 0, 0.0)),
+    ("checkpoint_interval", (None,)),
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer import train
+from ddp_trainer.contract import JobTime
 from ddp_trainer.recorder import SilentRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.errors import CheckpointMismatch, NotFinite
@@ -31,6 +32,8 @@ class Journal(SilentRankRecorder):
         self.phases: list[tuple[float, ...]] = []
         self.saved: list[int] = []
         self.failed = self.loaded = self.lost = 0
+        self.spent: tuple[float, ...] = ()
+        self.lost_seconds = 0.0
         self.progressed: list[tuple[float, float]] = []
         self.total = 0
 
@@ -53,8 +56,8 @@ class Journal(SilentRankRecorder):
     def checkpoint_loaded(self, seconds: float) -> None:
         self.loaded += 1
 
-    def lost_steps(self, steps: int) -> None:
-        self.lost += steps
+    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None:
+        self.lost, self.spent, self.lost_seconds = lost_steps, tuple(seconds), lost_seconds
 
 
 def test_the_recorder_hears_of_every_step_and_of_all_its_time() -> None:
@@ -109,6 +112,9 @@ def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Pat
     resumed = run(config, Lines(), journal, env=HERE)
     assert (journal.loaded, journal.lost, journal.steps[0][0]) == (1, 3, 5)
     assert resumed.summary.lost_steps == 3
+    assert 0 < journal.lost_seconds == pytest.approx(resumed.summary.lost_seconds, abs=1e-3)
+    assert sum(resumed.summary.spent.values()) == pytest.approx(resumed.summary.seconds, abs=0.01)
+    assert len(journal.spent) == len(JobTime)
     assert resumed.summary.loss == whole.summary.loss
     assert resumed.summary.samples_repeated == resumed.summary.samples_lost == 0
     assert resumed.summary.goodput < 1

@@ -1,0 +1,45 @@
+"""What the container has: shared memory, and the most memory it may use."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer import contract
+
+UNLIMITED: Final = 1 << 60
+"""Version 1 of cgroups has no word for "no limit": it tells the largest multiple of a page that it can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Where to look; another place in tests."""
+
+    shared_memory: Path = Path(contract.Path.SHARED_MEMORY)
+    cgroup: Path = Path("/sys/fs/cgroup")
+
+    def values(self) -> dict[str, float]:
+        """By name of the metric; what cannot be known is left out."""
+        values: dict[str, float] = {}
+        try:
+            room = os.statvfs(self.shared_memory)
+        except OSError:
+            pass
+        else:
+            values["ddp_shm_size_bytes"] = float(room.f_blocks * room.f_frsize)
+            values["ddp_shm_used_bytes"] = float((room.f_blocks - room.f_bfree) * room.f_frsize)
+        if (limit := self.memory_limit()) is not None:
+            values["ddp_container_memory_limit_bytes"] = limit
+        return values
+
+    def memory_limit(self) -> float | None:
+        """Bytes; None where there is no limit, or none that can be read."""
+        for name in ("memory.max", "memory/memory.limit_in_bytes"):
+            try:
+                text = (self.cgroup / name).read_text(encoding="ascii").strip()
+            except (OSError, ValueError):
+                continue
+            return float(text) if text.isdecimal() and int(text) < UNLIMITED else None
+        return None
