@@ -15,7 +15,8 @@ def children(pid: int) -> list[int]:
 
 def zygotes(agent: int) -> list[int]:
     """The zygote of an agent, if it has one: the oldest child of that command line, which its forks bear too."""
-    return [child for child in sorted(children(agent)) if b"zygote_process.py" in _read(child, "cmdline")][:1]
+    alike = [child for child in children(agent) if b"zygote_process.py" in _read(child, "cmdline")]
+    return sorted(alike, key=_started)[:1]
 
 
 def has_ready_zygote(agent: int) -> bool:
@@ -28,6 +29,12 @@ def workers(agent: int) -> list[int]:
     kinds = (b"bootstrap.py", b"zygote_process.py")  # a fork bears the command line of its zygote
     living = [child for child in children(agent) if any(kind in _read(child, "cmdline") for kind in kinds)]
     return [child for child in living if child not in zygotes(agent)]
+
+
+def _started(process: int) -> int:
+    """When a process began, in ticks since boot: numbers of processes begin anew at some time, and say nothing."""
+    fields = _read(process, "stat").rpartition(b")")[2].split()
+    return int(fields[19]) if fields else 0
 
 
 def _read(process: int, file: str) -> bytes:
