@@ -74,7 +74,7 @@ class Agent:
     @property
     def is_out(self) -> bool:
         """It may not be taken in yet, though it wants to."""
-        return self.fitness in {Fitness.DUE, Fitness.UNDER_WAY, Fitness.UNFIT}
+        return self.fitness is not Fitness.UNKNOWN and self.fitness is not Fitness.FIT  # asked for each, all the time
 
 
 @dataclass(slots=True)
@@ -83,6 +83,8 @@ class Roster:
 
     agents: dict[str, Agent] = field(default_factory=dict)
     generation: Generation | None = None
+    _tokens: tuple[Generation | None, frozenset[str]] = field(default=(None, frozenset()), init=False, repr=False)
+    """A generation, and those of its members: of a thousand each is looked for among all, all the time."""
 
     @property
     def number(self) -> int:
@@ -100,7 +102,10 @@ class Roster:
 
     def is_member(self, token: str) -> bool:
         """Whether it is in the last group, lost or not."""
-        return self.generation is not None and any(node.token == token for node in self.generation.nodes)
+        if self._tokens[0] is not self.generation:
+            nodes = self.generation.nodes if self.generation else ()
+            self._tokens = self.generation, frozenset(node.token for node in nodes)
+        return token in self._tokens[1]
 
     def members(self) -> list[Agent]:
         """Members of the last group that are not lost."""
