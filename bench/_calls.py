@@ -51,7 +51,15 @@ class Call:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, os.fdopen(reader, "rb") as meter:
             words = [sys.executable, "-I", "-S", "-c", METER, str(writer), *self.command]
             try:
-                subprocess.run(words, stdout=out, stderr=err, stdin=subprocess.DEVNULL, pass_fds=[writer], check=True)
+                subprocess.run(
+                    words,
+                    stdout=out,
+                    stderr=err,
+                    stdin=subprocess.DEVNULL,
+                    env=_environ(),
+                    pass_fds=[writer],
+                    check=True,
+                )
             finally:
                 os.close(writer)
             told = json.loads(meter.read())
