@@ -14,6 +14,8 @@ Labels = Mapping[str, str]
 RANK_STOPPED: Final = "ddp_rank_stopped"
 
 _WANTED: Final = frozenset([*(str(metric) for metric in Metric), RANK_STOPPED])
+_SAMPLE: Final = re.compile(r"^(ddp_\w+)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
+"""A line of a family of ours. The labels end at the last brace, since their values may hold some."""
 _LABEL: Final = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
@@ -69,18 +71,17 @@ def parse(text: str) -> Samples:
     7.0
     """
     families: dict[str, list[tuple[Labels, float]]] = {}
-    for line in text.split("\n"):  # not splitlines: a label may hold its other ends of a line
-        if not line.startswith("ddp_"):
-            continue
-        head, _, tail = line.rpartition("}")
-        name, _, labels = head.partition("{") if head else (line.split(" ", 1)[0], "", "")
+    known: dict[str, Labels] = {}  # the same rank comes in every family
+    for name, labels, value in _SAMPLE.findall(text):
         if name not in _WANTED:
             continue
         try:
-            number = float((tail if head else line.split(" ", 1)[1]).split()[0])
-        except (ValueError, IndexError):
+            number = float(value)
+        except ValueError:
             continue
-        families.setdefault(name, []).append((_labels(labels), number))
+        if (read := known.get(labels)) is None:
+            read = known[labels] = _labels(labels)
+        families.setdefault(name, []).append((read, number))
     return Samples(families)
 
 
