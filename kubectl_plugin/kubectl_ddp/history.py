@@ -13,7 +13,6 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import how_it_ended
 from kubectl_ddp.moments import epoch
-from kubectl_ddp.redaction import redact_text
 
 NORMAL = "Normal"
 WARNING = "Warning"
@@ -58,7 +57,7 @@ def _event(event: Object) -> Happening:
         type=str(event.get("type") or NORMAL),
         reason=str(event.get("reason") or ""),
         about=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-        message=_clean(event.get("message")),
+        message=" ".join(str(event.get("message") or "").split()),
         count=int(event.get("count") or series.get("count") or 1),
     )
 
@@ -74,7 +73,7 @@ def _states(job: Object) -> Iterator[Happening]:
                 type=WARNING if word == "Failed" else NORMAL,
                 reason=str(condition.get("reason") or word),
                 about=f"{kind.kind.lower()}/{job['metadata']['name']}",
-                message=_clean(condition.get("message")),
+                message=" ".join(str(condition.get("message") or "").split()),
             )
 
 
@@ -97,11 +96,6 @@ def _end(pod: str, status: Object, ended: dict[str, Any]) -> Happening:
         about=f"pod/{pod}",
         message=f"Container {status['name']} {how}{exit_code}.",
     )
-
-
-def _clean(text: object) -> str:
-    """In one line, and without secrets: operators repeat the last words of pods."""
-    return redact_text(" ".join(str(text or "").split()))
 
 
 def _second(time: str) -> str:

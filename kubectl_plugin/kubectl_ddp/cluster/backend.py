@@ -23,7 +23,6 @@ from kubectl_ddp.cluster.connection import Connection, connection_to
 from kubectl_ddp.cluster.jobs import Jobs, kind_of
 from kubectl_ddp.cluster.kubectl import Kubectl
 from kubectl_ddp.cluster.pod_metrics import metrics
-from kubectl_ddp.cluster.podlogs import PodLogs
 from kubectl_ddp.cluster.resources import Discovery, collection, pod_path
 from kubectl_ddp.cluster.slim import slim_pod, without_managers
 from kubectl_ddp.cluster.snapshots import of_all, of_one
@@ -146,6 +145,8 @@ class ClusterBackend:
         since: str | None = None,
     ) -> Iterator[str]:
         """Lines of the pod's container; with ``follow`` until the container is gone."""
+        from kubectl_ddp.cluster.podlogs import PodLogs  # noqa: PLC0415 - streams come through urllib3
+
         source = PodLogs(self._api, pod_path(pod), pod)
         entries = source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
         for entry in entries:

@@ -19,7 +19,9 @@ from kubectl_ddp.cluster.transport import POOL_SIZE
 from kubectl_ddp.errors import UsageError
 
 
-def connection_of(files: str, chosen: Context) -> tuple[urllib3.PoolManager, Callable[[], Mapping[str, str]]]:
+def connection_of(
+    files: str, chosen: Context
+) -> tuple[Callable[[], urllib3.PoolManager], Callable[[], Mapping[str, str]]]:
     """Connections for a context, and what makes the headers of each request. Raises UsageError."""
     settings = client.Configuration()
     settings.connection_pool_maxsize = POOL_SIZE
@@ -35,7 +37,8 @@ def connection_of(files: str, chosen: Context) -> tuple[urllib3.PoolManager, Cal
         ) from error
     if not settings.verify_ssl:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asked for it
-    return RESTClientObject(settings).pool_manager, lambda: _authorization(settings)
+    pool = RESTClientObject(settings).pool_manager
+    return lambda: pool, lambda: _authorization(settings)
 
 
 def _alone(chosen: Context) -> dict[str, Any]:

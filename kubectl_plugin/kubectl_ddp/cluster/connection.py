@@ -6,15 +6,17 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-import urllib3
+from typing import TYPE_CHECKING, Final
 
 from kubectl_ddp.access import Access, check_kubeconfig, kubeconfig_files
 from kubectl_ddp.cluster.credentials import headers_of, impersonation_of, is_made, joined
 from kubectl_ddp.cluster.kubeconfig import Context, read_context
-from kubectl_ddp.cluster.transport import pool_of
+from kubectl_ddp.cluster.transport import ways_of
+from kubectl_ddp.cluster.wire import Wire
 from kubectl_ddp.errors import Unreachable, UsageError
+
+if TYPE_CHECKING:
+    import urllib3
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_CLUSTER: Final = "in-cluster"
@@ -31,12 +33,19 @@ class Connection:
     """URL of the API server, without a slash at its end."""
     namespace: str
     """Namespace that is meant when an object names none."""
-    pool: urllib3.PoolManager
-    """Connections with the cluster's certificates and proxy."""
+    pools: Callable[[], urllib3.PoolManager]
+    """Connections with the cluster's certificates and proxy; the same at each call."""
+    wire: Wire | None = None
+    """Connections for plain reads; ``None`` where all goes over the others."""
     authorization: Callable[[], Mapping[str, str]]
     """Headers that say who asks; called for every request, since tokens expire."""
     request_seconds: float | None = None
     """How long one request may stay unanswered; 0 is as long as it takes, ``None`` is our own patience."""
+
+    @property
+    def pool(self) -> urllib3.PoolManager:
+        """Connections for all that is asked."""
+        return self.pools()
 
 
 def connect(
@@ -75,14 +84,15 @@ def connection_to(access: Access, environ: Mapping[str, str] = os.environ) -> Co
     if is_made(chosen.user):
         from kubectl_ddp.cluster.client_library import connection_of  # noqa: PLC0415 - takes 0.3 s
 
-        pool, authorization = connection_of(files, chosen)
+        wire, (pools, authorization) = None, connection_of(files, chosen)
     else:
-        pool, authorization = pool_of(chosen.cluster, chosen.user, environ), headers_of(chosen.user)
+        (wire, pools), authorization = ways_of(chosen.cluster, chosen.user, environ), headers_of(chosen.user)
     return Connection(
         where=chosen.name,
         server=str(chosen.cluster["server"]).rstrip("/"),
         namespace=access.namespace or chosen.namespace or "default",
-        pool=pool,
+        pools=pools,
+        wire=wire,
         authorization=lambda: joined(authorization(), impersonation),
         request_seconds=access.request_seconds,
     )

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from urllib3 import HTTPHeaderDict
-
 from kubectl_ddp.errors import Forbidden, UsageError
 
 Headers = Mapping[str, str]
@@ -50,6 +48,10 @@ def headers_of(user: Mapping[str, Any]) -> Callable[[], Headers]:
 def impersonation_of(user: Mapping[str, Any]) -> Headers:
     """Headers by which the user acts as another. Raises UsageError for groups and the like of nobody."""
     extra, prefix = EXTRA
+    if not any(user.get(key) for key in (*IMPERSONATION, extra)):
+        return {}
+    from urllib3 import HTTPHeaderDict  # noqa: PLC0415 - knows headers that come more than once; few need it
+
     headers = HTTPHeaderDict()
     for key, header in IMPERSONATION.items():
         given = user.get(key) or ()
@@ -67,6 +69,10 @@ def impersonation_of(user: Mapping[str, Any]) -> Headers:
 
 def joined(*headers: Headers) -> Headers:
     """All of these headers, those too that come more than once."""
+    if all(isinstance(each, dict) for each in headers):
+        return {name: value for each in headers for name, value in each.items()}
+    from urllib3 import HTTPHeaderDict  # noqa: PLC0415 - as above
+
     every = HTTPHeaderDict()
     for each in headers:
         every.extend(each)

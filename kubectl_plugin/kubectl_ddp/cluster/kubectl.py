@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from kubectl_ddp.access import Access
 from kubectl_ddp.backend import Entry, Handover, Object
-from kubectl_ddp.cluster.podlogs import main_container
+from kubectl_ddp.cluster.resources import main_container
 from kubectl_ddp.errors import PreflightFailed
 
 

@@ -7,8 +7,7 @@ from typing import Final
 from ddp_trainer.contract import Port, PortName
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.podlogs import main_container
-from kubectl_ddp.cluster.resources import pod_path
+from kubectl_ddp.cluster.resources import main_container, pod_path
 from kubectl_ddp.errors import DdpError, Forbidden, Unreachable
 
 PATIENCE_SECONDS: Final = 5.0

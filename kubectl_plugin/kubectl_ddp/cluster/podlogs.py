@@ -12,10 +12,10 @@ from typing import Final
 
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from ddp_trainer.contract import CONTAINER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.reflector import lines
+from kubectl_ddp.cluster.resources import main_container
 from kubectl_ddp.errors import NotFound, Unreachable
 
 SILENCE_SECONDS: Final = 240.0
@@ -120,12 +120,6 @@ class PodLogs:
         if isinstance(error, Unreachable):
             return error
         return Unreachable(f"The lines of pod '{self._name}' stopped coming: {error}.")
-
-
-def main_container(pod: Object) -> str:
-    """Name of the container that the job is about; injected sidecars may stand before it."""
-    names = [str(container["name"]) for container in pod["spec"]["containers"]]
-    return CONTAINER if CONTAINER in names else names[0]
 
 
 def _state(pod: Object, container: str) -> str:

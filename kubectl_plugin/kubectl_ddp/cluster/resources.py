@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ddp_trainer.contract import CONTAINER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
@@ -35,6 +36,12 @@ def collection(api_version: str, plural: str, namespace: str | None) -> str:
     """
     root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+
+
+def main_container(pod: Object) -> str:
+    """Name of the container that the job is about; injected sidecars may stand before it."""
+    names = [str(container["name"]) for container in pod["spec"]["containers"]]
+    return CONTAINER if CONTAINER in names else names[0]
 
 
 def pod_path(pod: Object) -> str:

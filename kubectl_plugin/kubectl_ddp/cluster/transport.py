@@ -1,4 +1,4 @@
-"""Connections to one API server: its certificates, the client's, and the proxy on the way."""
+"""The ways to one API server: its certificates, the client's, and the proxy on the way."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import base64
 import ipaddress
 import os
 import ssl
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import urllib3
-from urllib3.exceptions import HTTPError
-
+from kubectl_ddp.cluster.wire import Wire
 from kubectl_ddp.errors import UsageError
+
+if TYPE_CHECKING:
+    import urllib3
 
 POOL_SIZE: Final = 64
 """Connections kept to the API server: watches, log streams and pod metrics run side by side."""
@@ -26,18 +27,45 @@ def pool_of(
     cluster: Mapping[str, Any], user: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> urllib3.PoolManager:
     """Connections with the certificates that a kubeconfig's cluster and user name. Raises UsageError for bad ones."""
-    settings: dict[str, Any] = {"maxsize": POOL_SIZE}
+    return ways_of(cluster, user, environ)[1]()
+
+
+def ways_of(
+    cluster: Mapping[str, Any], user: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> tuple[Wire | None, Callable[[], urllib3.PoolManager]]:
+    """The way of plain reads, where no proxy is on it, and the way of all else, made when it is needed.
+
+    Both with the certificates that a kubeconfig's cluster and user name. Raises UsageError for bad ones.
+    """
     server = str(cluster["server"])
-    if server.startswith("https:"):
-        settings["ssl_context"] = _ssl_context(cluster, user)
-        if cluster.get("tls-server-name"):
-            settings["server_hostname"] = str(cluster["tls-server-name"])
-    proxy = str(cluster.get("proxy-url") or _proxy_for(server, environ))
+    context = _ssl_context(cluster, user) if server.startswith("https:") else None
+    name = str(cluster.get("tls-server-name") or "") or None
+    if proxy := str(cluster.get("proxy-url") or _proxy_for(server, environ)):
+        pool = _pool(context, name, proxy)
+        return None, lambda: pool
+    return _wire(server, context, name), cache(lambda: _pool(context, name))
+
+
+def _wire(server: str, context: ssl.SSLContext | None, name: str | None) -> Wire | None:
+    try:
+        return Wire(server, context, name)
+    except (KeyError, ValueError):  # no URL that we understand: urllib3 has the words for it
+        return None
+
+
+def _pool(context: ssl.SSLContext | None, name: str | None, proxy: str = "") -> urllib3.PoolManager:
+    import urllib3  # noqa: PLC0415 - takes 70 ms, and plain reads do without
+
+    settings: dict[str, Any] = {"maxsize": POOL_SIZE}
+    if context is not None:
+        settings |= {"ssl_context": context} | ({"server_hostname": name} if name else {})
+        if not context.check_hostname:
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asked for it
     if not proxy:
         return urllib3.PoolManager(**settings)
     try:
         return urllib3.ProxyManager(proxy, **settings)
-    except HTTPError as error:
+    except urllib3.exceptions.HTTPError as error:
         raise UsageError(
             f"The proxy '{proxy}' cannot be used: {error}.", hint="http:// and https:// proxies are understood."
         ) from error
@@ -67,8 +95,6 @@ def _ssl_context(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSL
         raise UsageError(
             f"A certificate of the kubeconfig cannot be used: {reason}.", hint="See it with 'kubectl config view'."
         ) from error
-    if not context.check_hostname:
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asked for it
     return context
 
 
@@ -82,6 +108,8 @@ def _content(entry: Mapping[str, Any], key: str) -> bytes | None:
 @contextmanager
 def _as_files(*contents: bytes) -> Iterator[list[str]]:
     """Files for OpenSSL, which reads keys from nowhere else; ours alone, and gone at once."""
+    import tempfile  # noqa: PLC0415 - for certificates of persons alone
+
     with tempfile.TemporaryDirectory(prefix="kubectl-ddp-") as folder:
         paths = [Path(folder) / str(number) for number, _ in enumerate(contents)]
         for path, content in zip(paths, contents, strict=True):
