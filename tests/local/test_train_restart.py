@@ -62,6 +62,8 @@ def test_two_kills_in_one_epoch_lose_and_repeat_no_sample(tmp_path: Path) -> Non
     assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
     assert summary["lost_steps"] > 0
     assert 0 < summary["goodput"] < 1
+    assert abs(sum(summary["spent"].values()) - summary["seconds"]) < 0.01 * summary["seconds"]
+    assert summary["spent"]["restart"] > 0
     assert summary["steps"] == 2 * STEPS_PER_EPOCH
 
 
