@@ -217,8 +217,8 @@ def test_commands_use_few_connections_and_few_calls(still: Namespace, proxy: Api
         through(still, proxy, *COMMANDS[command]).ok()
         calls[command] = len(proxy.asked)
     assert calls["list"] <= 8
-    assert calls["status"] <= 4
-    assert calls["resume"] <= 3
+    assert calls["status"] <= 5  # the kinds that a job may be are asked for side by side
+    assert calls["resume"] <= 5
 
 
 @pytest.mark.parametrize("fault", ["torn", "torn in order", "dropped", "410"])

@@ -16,6 +16,7 @@ OF_OTHERS = {"up": "Prometheus' own: whether a target answered"}
 """Metrics that are not in our catalogue, each with its source."""
 REFERENCE = {
     "ddp_build_info": "which version a pod runs; joined with",
+    "ddp_checkpoint_interval_seconds": "for dashboards: how old the last checkpoint may be",
     "ddp_checkpoint_last_step": "read by people after a restart",
     "ddp_checkpoint_last_success_timestamp_seconds": "for dashboards: the age of the last checkpoint",
     "ddp_checkpoint_load_seconds_total": "for dashboards: what restarts cost",
@@ -27,7 +28,9 @@ REFERENCE = {
     "ddp_exporter_scrape_seconds_total": "what the exporter itself costs",
     "ddp_exporter_scrapes_total": "what the exporter itself costs",
     "ddp_first_rank": "for `kubectl ddp`: which ranks a pod has",
+    "ddp_job_time_seconds_total": "for dashboards: where the time went",
     "ddp_learning_rate": "for dashboards: is it learning",
+    "ddp_lost_progress_seconds_total": "for dashboards: what had to be done again",
     "ddp_rank_cpu_seconds_total": "read by people in a runbook: does a silent rank spin or wait",
     "ddp_rank_info": "where a rank runs; joined with",
     "ddp_rank_pid": "read by people in a runbook: the process to look at",
@@ -36,6 +39,8 @@ REFERENCE = {
     "ddp_rendezvous_duration_seconds": "for dashboards: what restarts cost",
     "ddp_rendezvous_last_duration_seconds": "for `kubectl ddp`: what the last restart cost",
     "ddp_rendezvous_round": "for dashboards: a mark at each restart",
+    "ddp_shm_size_bytes": "for dashboards: how much shared memory there is",
+    "ddp_shm_used_bytes": "for dashboards: how full shared memory is",
     "ddp_step": "for `kubectl ddp top` and dashboards: progress",
     "ddp_steps_planned": "for `kubectl ddp top` and dashboards: progress",
     "ddp_world_size": "for dashboards",
