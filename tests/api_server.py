@@ -259,6 +259,7 @@ def _merged(old: Any, change: Any) -> Any:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: the second would wait 40 ms for the client's word
     api: ApiServer
 
     def _serve(self) -> None:

@@ -94,6 +94,12 @@ class Helm:
         """The objects that the chart renders to with these values; ``how`` as in :meth:`render`."""
         return objects_of(self.render(chart, values, **how).ok().out)
 
+    def notes(self, chart: Path, values: Mapping[str, Any], *, release: str, namespace: str = "default") -> str:
+        """What an installation with these values would say, as one line; Helm 3 needs a cluster for that."""
+        words = ("install", release, str(chart), "--namespace", namespace, "--dry-run=client", "--values", "-")
+        done = self.run(*words, stdin=_as_yaml(values), environ={"KUBECONFIG": "/nowhere"}).ok()
+        return " ".join(done.out.partition("NOTES:")[2].split())
+
     def refusal(self, chart: Path, values: Mapping[str, Any] | None = None, **how: Any) -> str:
         """What is said where the chart refuses these values; ``how`` as in :meth:`render`."""
         done = self.render(chart, values, **how)

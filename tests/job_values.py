@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from kubectl_ddp.spec.fields import FIELDS
+
 Values = dict[str, Any]
 
 ENGINES: Final = {
@@ -49,7 +51,7 @@ WORDS: Final = (
     "nel\u0085x",
     "line\u2028end",
     "\ufeffbom",
-    "\x7f\x1b[0m",
+    "\x1b[0m",
     "1e3",
     64,
     -1,
@@ -309,7 +311,10 @@ def _cluster(draw: Draw) -> tuple[tuple[str, ...], tuple[int, int]]:
     return (ANY_CLUSTER, *serves), kubernetes
 
 
-def dotted(values: Mapping[str, Any], maps: frozenset[str]) -> Values:
+MAPS: Final = frozenset(key for key, field in FIELDS.items() if field.is_map)
+
+
+def dotted(values: Mapping[str, Any], maps: frozenset[str] = MAPS) -> Values:
     """The values as a source of a job says them: entries of maps one by one."""
     flat: Values = {}
     for key, value in values.items():

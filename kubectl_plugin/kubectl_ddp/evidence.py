@@ -157,25 +157,32 @@ def explaining(job: Object, pods: Iterable[Object]) -> FirstError | None:
     return before if (before.generation or 0) > (told.generation or 0) else told
 
 
+def _clean(text: str) -> str:
+    """Without secrets: an error is shown, kept in an annotation and sent on, and may quote a URL or a key."""
+    from kubectl_ddp.redaction import redact_text  # noqa: PLC0415 - most jobs have no error, and lists must be quick
+
+    return redact_text(text) if text else text
+
+
 def _told(ending: _Ending) -> FirstError:
     document = ending.document
     rank, code, moment, generation = (document.get(key) for key in ("rank", "exit_code", "timestamp", "generation"))
     pod_code = document.get("pod_exit_code") if not ending.pod else ending.exit_code
     return FirstError(
         pod=str(document.get("pod") or ending.pod),
-        message=str(document["message"]).strip(),
+        message=_clean(str(document["message"]).strip()),
         rank=rank if isinstance(rank, int) else None,
         exit_code=code if isinstance(code, int) else None,
         pod_exit_code=pod_code if isinstance(pod_code, int) else None,
         reason=str(document.get("reason") or ""),
-        stack=str(document.get("stack") or ""),
+        stack=_clean(str(document.get("stack") or "")),
         timestamp=float(moment) if isinstance(moment, int | float) else None,
         generation=generation if isinstance(generation, int) else None,
     )
 
 
 def _untold(ending: _Ending) -> FirstError:
-    lines = [line for line in ending.message.splitlines() if line.strip()]
+    lines = [line for line in _clean(ending.message).splitlines() if line.strip()]
     # The last line of a program that a signal ended is not about its end.
     is_told = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE
     return FirstError(

@@ -13,6 +13,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import how_it_ended
 from kubectl_ddp.moments import epoch
+from kubectl_ddp.redaction import redact_text
 
 NORMAL = "Normal"
 WARNING = "Warning"
@@ -57,7 +58,7 @@ def _event(event: Object) -> Happening:
         type=str(event.get("type") or NORMAL),
         reason=str(event.get("reason") or ""),
         about=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-        message=" ".join(str(event.get("message") or "").split()),
+        message=_clean(event.get("message")),
         count=int(event.get("count") or series.get("count") or 1),
     )
 
@@ -73,7 +74,7 @@ def _states(job: Object) -> Iterator[Happening]:
                 type=WARNING if word == "Failed" else NORMAL,
                 reason=str(condition.get("reason") or word),
                 about=f"{kind.kind.lower()}/{job['metadata']['name']}",
-                message=" ".join(str(condition.get("message") or "").split()),
+                message=_clean(condition.get("message")),
             )
 
 
@@ -96,6 +97,11 @@ def _end(pod: str, status: Object, ended: dict[str, Any]) -> Happening:
         about=f"pod/{pod}",
         message=f"Container {status['name']} {how}{exit_code}.",
     )
+
+
+def _clean(text: object) -> str:
+    """In one line, and without secrets: operators repeat the last words of pods."""
+    return redact_text(" ".join(str(text or "").split()))
 
 
 def _second(time: str) -> str:

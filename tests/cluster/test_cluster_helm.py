@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tests.cluster.helm_release import PLATFORM, Release, everything, gone, release, submitter
-from tests.cluster.live_cluster import Namespace
+from tests.cluster.live_cluster import Namespace, until
 from tests.helm import Helm
 
 pytestmark = pytest.mark.alone
@@ -63,7 +63,9 @@ def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Releas
 def _submitter(platform: Release, folder: Path) -> Namespace:
     """The command line of somebody who holds ``ddp-submit`` alone, in the namespace that is kept."""
     environ = {"KUBECONFIG": str(submitter(platform.space, platform.kept))}
-    return dataclasses.replace(platform.space, name=platform.kept, home=folder, environ=environ, _collections=[])
+    user = dataclasses.replace(platform.space, name=platform.kept, home=folder, environ=environ, _collections=[])
+    until("what the role grants", lambda: user.ddp("list").code == 0)  # the API server reads bindings a moment later
+    return user
 
 
 def _pods(space: Namespace) -> list[tuple[str, Any]]:

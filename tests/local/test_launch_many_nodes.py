@@ -26,8 +26,9 @@ def running(agent: Running, generation: int, world: int) -> list[int]:
 
 
 def start(stage: Stage, *indices: int, nnodes: str = "2", **env: str) -> list[Running]:
-    script = stage.script(LOOP)
-    return [stage.agent(index, script, stage.done(), nnodes=nnodes, **env) for index in indices]
+    # Those that come together are one group from the start, however far apart a busy machine lets them arrive.
+    program = ["--rdzv-conf", f"settle_timeout={20 if len(indices) > 1 else 1}", stage.script(LOOP), stage.done()]
+    return [stage.agent(index, *program, nnodes=nnodes, **env) for index in indices]
 
 
 def test_ranks_follow_the_pods_and_not_who_came_first(stage: Stage) -> None:

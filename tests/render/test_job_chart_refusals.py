@@ -129,3 +129,28 @@ def test_what_is_no_value_is_refused_by_the_schema(each_helm: Helm, values: dict
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(helm: Helm, values: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(helm, **values)
+
+
+PLANTED = "correct-horse-battery"
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"env": {"HF_TOKEN": PLANTED}}, "The value of HF_TOKEN"),
+        ({"env": {"HARMLESS": f"https://me:{PLANTED}@example.com"}}, "The value of HARMLESS"),
+        ({"args": ["--password", PLANTED]}, "The value of --password"),
+        ({"args": [f"--hf-token={PLANTED}"]}, "The value of --hf-token"),
+        ({"args": ["a", f"https://me:{PLANTED}@example.com"]}, "Word 2 of the program"),
+    ],
+)
+def test_a_secret_in_clear_is_refused_and_not_repeated(helm: Helm, values: dict[str, Any], what: str) -> None:
+    said = helm.refusal(CHARTS / "ddp-job", {"module": "train", "image": "train:1", **values})
+    assert f"{what} looks like a secret" in said
+    assert PLANTED not in said
+
+
+def test_what_has_only_the_name_of_a_secret_is_let_through(helm: Helm) -> None:
+    words = ["--pad-token", "<pad>", "--max-tokens=4096", "--password-file", "/secrets/db/password"]
+    env = {"MAX_TOKENS": "2048", "HF_TOKEN": "/secrets/hub/token", "USE_TOKEN": "True"}
+    assert helm.template(CHARTS / "ddp-job", {"module": "train", "image": "train:1", "args": words, "env": env})

@@ -238,7 +238,7 @@ def test_closed_egress_leaves_the_job_and_dns() -> None:
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     mine, dns = policy["egress"]
     assert mine == {"to": [{"podSelector": {"matchLabels": {Label.JOB: "digits"}}}]}
-    assert dns == {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+    assert dns == {"ports": [{"port": port, "protocol": kind} for port in (53, 5353) for kind in ("UDP", "TCP")]}
 
 
 def test_prometheus_is_told_of_the_workers_and_of_their_machines() -> None:

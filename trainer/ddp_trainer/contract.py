@@ -168,6 +168,14 @@ CONTAINER: Final = "pytorch"
 TERMINATION_MESSAGE_BYTES: Final = 4096
 """What the kubelet keeps of a termination message."""
 
+CREDENTIALS: Final = (
+    r"\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bhf_\w{20,}"
+    r"|\bsk-[\w-]{20,}|\bxox[abps]-[\w-]{16,}|\beyJ[\w-]{10,}\.eyJ[\w-]{5,}\.[\w-]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)|://[^/\s:@]*:[^/\s:@]+@"
+)
+"""What tokens of common services, private keys and passwords in URLs look like; a regular expression of Python's and of
+Go's. Neither goes into an object of a job, nor into a pod's termination message, which events repeat."""
+
 NAME_LENGTH: Final = 63
 """Longest DNS label, and so longest name of a pod or Service."""
 

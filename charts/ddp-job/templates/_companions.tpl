@@ -110,10 +110,13 @@ spec:
   egress:
     - to:
         - podSelector: {matchLabels: {{ $mine }}}
-    # To anywhere: the address of DNS is another one on each cluster, and node-local on some.
+    # To anywhere: the address of DNS is another one on each cluster, and node-local on some. A policy sees the port of
+    # the pod behind the Service, which is 5353 where DNS runs without privileges.
     - ports:
         - {port: 53, protocol: UDP}
         - {port: 53, protocol: TCP}
+        - {port: 5353, protocol: UDP}
+        - {port: 5353, protocol: TCP}
   {{- end }}
 {{- end }}
 

@@ -95,14 +95,26 @@
 
 {{/* The entries that the fabric sets on these machines, for the NCCL of the image, as JSON. */}}
 {{- define "ddp-job.emitted" -}}
-{{- $nccl := regexFind "nccl[-_]?v?[0-9]+(\\.[0-9]+){1,2}" .spec.image | regexFind "[0-9].*$" -}}
-{{- $nccl = dict "version" (splitList "." $nccl | compact) | include "ddp-job.sortable" -}}
+{{- $found := list -}}
+{{- range include "ddp-job.ofMachine" . | fromJsonArray -}}{{- if not .isTooNew -}}{{- $found = append $found . -}}{{- end -}}{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* The version of NCCL that the image's name tells. */}}
+{{- define "ddp-job.nccl" -}}
+{{- regexFind "nccl[-_]?v?[0-9]+(\\.[0-9]+){1,2}" .spec.image | regexFind "[0-9].*$" -}}
+{{- end -}}
+
+{{/* The same, and the entries that a newer NCCL would have, as JSON. */}}
+{{- define "ddp-job.ofMachine" -}}
+{{- $nccl := dict "version" (include "ddp-job.nccl" . | splitList "." | compact) | include "ddp-job.sortable" -}}
 {{- $machine := get .spec.nodeSelector .fabrics.choose.machine | default "" -}}
 {{- $names := ternary list (splitList "+" .spec.fabric) (eq .spec.fabric "none") -}}
 {{- $found := list -}}
 {{- range $name := $names -}}
 {{- range $entry := (get $.fabrics.profiles $name).entries -}}
 {{- $fits := true -}}
+{{- $isTooNew := false -}}
 {{- if hasKey $entry "machines" -}}
 {{- $fits = false -}}
 {{- range $pattern := $entry.machines -}}{{- if regexMatch $pattern $machine -}}{{- $fits = true -}}{{- end -}}{{- end -}}
@@ -113,9 +125,9 @@
 {{- if hasKey $entry "before" -}}
 {{- $fits = and $fits (ne $nccl "") (lt $nccl (dict "version" $entry.before | include "ddp-job.sortable")) -}}
 {{- else if hasKey $entry "since" -}}
-{{- $fits = and $fits (or (eq $nccl "") (ge $nccl (dict "version" $entry.since | include "ddp-job.sortable"))) -}}
+{{- $isTooNew = and (ne $nccl "") (lt $nccl (dict "version" $entry.since | include "ddp-job.sortable")) -}}
 {{- end -}}
-{{- if $fits -}}{{- $found = append $found $entry -}}{{- end -}}
+{{- if $fits -}}{{- $found = merge (dict "isTooNew" $isTooNew) $entry | append $found -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $found -}}

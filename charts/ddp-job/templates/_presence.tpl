@@ -25,6 +25,9 @@
 {{- $_ := set . "suspended" .isKueues -}}
 {{- $_ := set . "nodes" .spec.most -}}
 {{- $_ := set . "rendered" (include "ddp-job.rendered" .) -}}
+{{- if and .root.Release.IsUpgrade (not .present) -}}
+{{- include "ddp-job.isNotOver" . -}}
+{{- end -}}
 {{- if .present -}}
 {{- $object := .present.object -}}
 {{- include "ddp-job.stays" . -}}
@@ -35,6 +38,13 @@
 {{- $_ := set . "suspended" ($object.spec.suspend | default false) -}}
 {{- if eq .engine.name "job" -}}{{- $_ := set . "nodes" (int64 $object.spec.parallelism) -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Stops an upgrade that would make a run anew beside the store of the one that is gone, which has ended and stays so. */}}
+{{- define "ddp-job.isNotOver" -}}
+{{- if lookup "batch/v1" "Job" .root.Release.Namespace (printf "%s-store" .spec.name) -}}
+{{- fail (printf "The run '%s' of this release is gone, by its ttl or by hand, and its store is not: a new one would find nobody there. Take the rest away with 'helm uninstall %s -n %s' and install it anew." .spec.name .root.Release.Name .root.Release.Namespace) -}}
 {{- end -}}
 {{- end -}}
 

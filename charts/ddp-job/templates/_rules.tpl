@@ -6,6 +6,7 @@
 {{- include "ddp-job.sharedMemoryFits" . -}}
 {{- include "ddp-job.gpusFit" . -}}
 {{- include "ddp-job.variablesAreFree" . -}}
+{{- include "ddp-job.secretsAreKept" . -}}
 {{- include "ddp-job.batchFeedsTheWorld" . -}}
 {{- include "ddp-job.timeIsEnough" . -}}
 {{- include "ddp-job.topologyIsSaidOnce" . -}}
@@ -67,6 +68,29 @@
 {{- if and (hasKey $.spec.env $name) (hasKey $.spec.secretEnv $name) -}}
 {{- fail (printf "The environment variable %s is given twice, in env and in secretEnv. Keep one." $name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Nobody repeats a value here: it may be a secret. */}}
+{{- define "ddp-job.secretsAreKept" -}}
+{{- $c := .c.secret -}}
+{{- $is := "looks like a secret, and everyone who may read the job can read it. Keep it in a Secret" -}}
+{{- $else := "What is none, and only looks like one, may come from a ConfigMap: envFrom: [configmap/NAME]." -}}
+{{- range $name, $value := .spec.env -}}
+{{- if or (regexMatch $c.form $value) (and (regexMatch $c.variable $name) (not (regexMatch $c.harmless (lower $value)))) -}}
+{{- fail (printf "The value of %s %s: secretEnv: {%s: SECRET:KEY}. %s" $name $is $name $else) -}}
+{{- end -}}
+{{- end -}}
+{{- $before := "" -}}
+{{- range $place, $word := concat (.spec.command | default list) .spec.args -}}
+{{- $flag := splitList "=" $word | first -}}
+{{- $value := trimPrefix (printf "%s=" $flag) $word -}}
+{{- $joined := and (contains "=" $word) (regexMatch $c.flag $flag) (not (regexMatch $c.harmless (lower $value))) -}}
+{{- $after := and (regexMatch $c.flag $before) (not (hasPrefix "-" $word)) (not (regexMatch $c.harmless (lower $word))) -}}
+{{- if or $joined $after (regexMatch $c.form $word) -}}
+{{- fail (printf "%s %s, give it to the pods with secretEnv: {NAME: SECRET:KEY}, and read the variable. %s" (ternary (printf "The value of %s" (ternary $flag $before $joined)) (printf "Word %d of the program" (add1 $place)) (or $joined $after)) $is $else) -}}
+{{- end -}}
+{{- $before = $word -}}
 {{- end -}}
 {{- end -}}
 

@@ -19,7 +19,7 @@ so these hold at install and upgrade alone.
 {{- $labels := .metadata.labels | default dict -}}
 {{- $annotations := .metadata.annotations | default dict -}}
 {{- $theirs := printf "%s/%s" (get $annotations "meta.helm.sh/release-namespace") (get $annotations "meta.helm.sh/release-name") -}}
-{{- if and (eq (get $labels "app.kubernetes.io/name") $.Chart.Name) (hasKey $annotations "meta.helm.sh/release-name") (ne $theirs $mine) (ne (get $annotations "helm.sh/resource-policy") "keep") -}}
+{{- if and (eq (get $labels "app.kubernetes.io/name") $.Chart.Name) (hasKey $annotations "meta.helm.sh/release-name") (ne $theirs $mine) (ne (get $annotations "helm.sh/resource-policy") "keep") (not (hasKey .metadata "deletionTimestamp")) -}}
 {{- fail (printf "The cluster has a platform already: the release '%s' in the namespace '%s' made the %s '%s'. Upgrade that one, or uninstall it first: helm uninstall %s --namespace %s" (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace") .kind .metadata.name (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace")) -}}
 {{- end -}}
 {{- end -}}

@@ -14,7 +14,7 @@ from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.script import LARGEST_BYTES
-from kubectl_ddp.spec import document, machines, mounts, queues, rules, shared_presets
+from kubectl_ddp.spec import document, in_clear, machines, mounts, queues, rules, shared_presets
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
@@ -100,7 +100,12 @@ def _rules() -> dict[str, Any]:
             "taken": sorted({*contract.Env, *rules.TORCHRUN_NAMES} - contract.SWITCHES),
             "prefixes": list(rules.RESERVED_PREFIXES),
         },
-        "secret": {"name": f"(?i){rules.SECRET_NAME.pattern}", "value": rules.SECRET_VALUE.pattern},
+        "secret": {
+            "variable": f"(?i){in_clear.VARIABLE.pattern}",
+            "flag": in_clear.FLAG.pattern,
+            "form": in_clear.FORM.pattern,
+            "harmless": f"^(?:{in_clear.HARMLESS.pattern.removeprefix('(?i)')})$",
+        },
         "paths": {"ours": [str(path) for path in mounts.OURS], "system": list(mounts.SYSTEM)},
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubectl_ddp.fabrics import choose
 from kubectl_ddp.fabrics.catalogue import FABRICS
-from kubectl_ddp.fabrics.model import SET, Entry, Need, Profile, Target
+from kubectl_ddp.fabrics.model import SET, Entry, Need, Profile, Refusal, Target
 from kubectl_ddp.fabrics.version import version
 from kubectl_ddp.render.fabric import reading
 from kubectl_ddp.spec import fabric
@@ -40,11 +40,13 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "askFor": fabric.ask_for(profile) if profile.devices else "",
         "entries": [_entry(entry) for entry in profile.entries if entry.emission in SET],
         "needs": [_need(need) for need in profile.needs],
+        "refusals": [_refusal(refusal) for refusal in profile.refusals],
     }
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
     made: dict[str, Any] = {"key": entry.key, "target": entry.target, "name": entry.name, "value": entry.value}
+    made["reason"] = entry.reason
     if entry.key in fabric.LISTS:
         made["value"] = entry.value.split(",")
     if entry.target == Target.LOAD:
@@ -57,6 +59,11 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 def _need(need: Need) -> dict[str, Any]:
     return {"sentence": need.sentence, "source": need.source, "isGrave": need.is_grave, "unless": need.unless}
+
+
+def _refusal(refusal: Refusal) -> dict[str, str]:
+    value = {"value": pattern(refusal.value)} if refusal.value != "*" else {}
+    return {"name": pattern(refusal.name), **value, "reason": refusal.reason}
 
 
 def _patterns(choices: Any) -> list[dict[str, str]]:

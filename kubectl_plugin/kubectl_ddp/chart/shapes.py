@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from kubectl_ddp.spec import quantity, values
 from kubectl_ddp.spec.fields import FIELDS, LABEL, NETWORK, VARIABLE
-from kubectl_ddp.spec.machines import MIG_PROFILE
 from kubectl_ddp.spec.values import Matching
 
 LONGEST: Final = re.compile(r"\(\?=\.\{1,(\d+)\}\$\)")
@@ -26,7 +25,6 @@ def shapes() -> dict[str, Any]:
             "qualified": values.QUALIFIED,
             "labelValue": values.LABEL_VALUE,
             "variable": VARIABLE,
-            "mig": MIG_PROFILE,
         },
         # As text: a chart's numbers are floating, and the larger ones would be rounded.
         "bytes": {suffix: str(unit) for suffix, unit in (quantity.BINARY | quantity.DECIMAL).items()},

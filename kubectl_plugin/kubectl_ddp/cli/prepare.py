@@ -13,7 +13,7 @@ from kubectl_ddp.backends import Where, is_local
 from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.code import pack, script_inside
-from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.catalogue import NONE
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import settle
@@ -23,6 +23,7 @@ from kubectl_ddp.spec import fabric, rules
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.in_clear import in_clear
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Kind, Layer, Origin
 from kubectl_ddp.spec.program import Script
@@ -104,8 +105,20 @@ def prepare(
     site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
     if site is Site.LOCAL:
         resolved = _without_fabric(_with_shared_disk(resolved))
+    else:
+        _check_secrets(resolved.spec)
     code, spec = _with_code(resolved.spec, site, kept)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
+
+
+def _check_secrets(spec: JobSpec) -> None:
+    """Raise UsageError for a secret that would stand in objects; what stays on this machine is only warned of."""
+    for found in in_clear(spec):
+        raise UsageError(
+            found.message,
+            hint=f"{found.hint} What is none, and only looks like one, may come from a ConfigMap: "
+            "--env-from configmap/NAME.",
+        )
 
 
 def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | None, JobSpec]:

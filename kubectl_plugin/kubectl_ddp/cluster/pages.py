@@ -30,7 +30,7 @@ def pages(fetch: Fetch) -> Iterator[Object]:
     while True:
         found = TOKEN.match(body[:HEAD_BYTES])
         coming = _asked(fetch, found[1].decode()) if found is not None else None
-        page = decoded(without_records(body))
+        page = _taken_apart(body)
         del body
         yield page
         token = str((page.get("metadata") or {}).get("continue") or "")
@@ -38,6 +38,17 @@ def pages(fetch: Fetch) -> Iterator[Object]:
         if not token:
             return
         body = coming.result() if coming is not None else fetch(token)
+
+
+def _taken_apart(body: bytes) -> Object:
+    """One page; where an object holds such a record elsewhere than an API server does, with all of its records."""
+    lean = without_records(body)
+    try:
+        return decoded(lean)
+    except ValueError:
+        if lean is body:
+            raise
+        return decoded(body)
 
 
 def _asked(fetch: Fetch, token: str) -> Aside[bytes]:

@@ -74,8 +74,8 @@ def merge(layers: Sequence[Layer]) -> dict[str, Given]:
 def _preset(said: Mapping[str, Given], shared: Shared) -> Layer:
     if PRESET in said:
         given = said[PRESET]
-        if given.raw in PRESETS:
-            return PRESETS[str(given.raw)].layer()
+        if isinstance(given.raw, str) and given.raw in PRESETS:
+            return PRESETS[given.raw].layer()
         place = said["namespace"].raw if "namespace" in said else None
         return _shared_preset(given, lambda: shared(None if place is None else str(place))).layer()
     gpus = _parse("gpus", said["gpus"]) if "gpus" in said else "mig" in said

@@ -11,6 +11,7 @@ from ddp_trainer.contract import NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import fabric, machines, mounts, queues
 from kubectl_ddp.spec.doubt import Doubt
+from kubectl_ddp.spec.in_clear import in_clear
 from kubectl_ddp.spec.program import TRAINER, Module
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ TORCHRUN_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
-SECRET_NAME: Final = re.compile(
-    r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE
-)
-SECRET_VALUE: Final = re.compile(r"^(AKIA[0-9A-Z]{16}|gh[pousr]_\w{20,}|hf_\w{20,}|sk-[\w-]{20,}|-----BEGIN )")
 
 
 def check(spec: JobSpec) -> None:
@@ -147,15 +144,6 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
 )
 
 
-def _secrets_in_clear(spec: JobSpec) -> Iterator[Doubt]:
-    for name, value in spec.env.items():
-        if value and (SECRET_NAME.search(name) or SECRET_VALUE.match(value)):
-            yield Doubt(
-                f"The value of {name} looks like a secret, and everyone who may read the job can read it.",
-                f"Keep it in a Secret: --secret-env {name}=SECRET:KEY.",
-            )
-
-
 def _idle_gpus(spec: JobSpec) -> Iterator[Doubt]:
     if spec.nproc < spec.gpus:
         idle = spec.gpus - spec.nproc
@@ -172,7 +160,7 @@ def _floating_image(spec: JobSpec) -> Iterator[Doubt]:
 
 
 DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Doubt]]]] = (
-    _secrets_in_clear,
+    in_clear,
     _idle_gpus,
     _floating_image,
     machines.slices_of_one_gpu,

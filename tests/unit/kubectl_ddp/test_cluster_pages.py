@@ -53,6 +53,15 @@ def test_the_next_page_is_asked_for_before_the_last_one_is_done_with() -> None:
         assert found["items"] == [["", "t=="][number]]
 
 
+def test_a_record_in_an_object_of_an_objects_own_spoils_no_page() -> None:
+    pasted = {"labels": {}, "managedFields": [{"manager": "kubectl"}]}
+    template = {"metadata": pasted, "spec": {"containers": [{"args": ["x"], "name": "y"}]}}
+    job = {"metadata": {**pasted, "name": "digits"}, "spec": {"template": template}}
+    listed = {"apiVersion": "kubeflow.org/v1", "items": [job], "kind": "PyTorchJobList", "metadata": {}}
+    body = json.dumps(listed, separators=(",", ":")).encode()
+    assert list(pages(lambda _: body)) == [listed]
+
+
 def test_a_page_whose_token_stands_last_is_followed_all_the_same() -> None:
     there = {"": b'{"items": ["a"], "metadata": {"continue": "t"}}', "t": b'{"items": ["b"], "metadata": {}}'}
     assert [found["items"] for found in pages(there.__getitem__)] == [["a"], ["b"]]

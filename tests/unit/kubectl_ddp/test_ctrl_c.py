@@ -33,7 +33,7 @@ def test_a_second_ctrl_c_ends_a_list_at_once_and_leaves_no_traceback(tmp_path: P
     with serving(ApiServer()) as server:
         asked = [f"GET /apis/{kind}" for kind in KINDS]
         for each in asked:
-            server.next(each, Answer(200, silence=60.0))
+            server.next(each, Answer(200, cut=True, silence=60.0))
         command = [sys.executable, "-c", SLOW_TO_END, "list", "--kubeconfig", str(kubeconfig(tmp_path, server.url))]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None

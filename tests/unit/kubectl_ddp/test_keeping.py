@@ -95,3 +95,16 @@ def test_a_job_that_runs_again_does_not_tell_what_it_recovered_from() -> None:
     kept_before = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
     root = job("Created", "Running", metadata={"annotations": {Annotation.FIRST_ERROR: kept_before}})
     assert job_state(Snapshot(root, (pod(0), pod(1))), {}).first_error is None
+
+
+def test_a_secret_that_an_error_quotes_is_neither_shown_nor_kept() -> None:
+    planted = "hf_" + "a1B2" * 8
+    for message in (TOLD | {"message": f"HTTPError: {planted} is expired", "stack": f"get({planted!r})"}, None):
+        shown = terminated(1, message) if message else terminated(1, {"no": "message"})
+        if message is None:  # a program's own last words
+            shown["terminated"]["message"] = f"login\nno entry with {planted}"
+        snapshot = failed(pod(0, shown))
+        state = job_state(snapshot, {})
+        assert state.first_error is not None
+        assert planted not in f"{state.first_error} {keep(snapshot)}"
+        assert "(redacted)" in state.first_error.message

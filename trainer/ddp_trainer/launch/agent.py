@@ -297,6 +297,7 @@ class Agent:
         self._do_one(Finish(CANNOT_EXECUTE, f"The workers could not be started: {error}"))
 
     def _start_workers(self, generation: Generation) -> None:
+        self._joining.end()
         self._record(generation)
         self._sockets = self._sockets_in(generation)
         is_looked_at = self._preflight.is_due and self._preflight.holds_up(generation)

@@ -5,15 +5,20 @@ See :mod:`ddp_trainer.launch.inspection` for who is to meet with whom.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from ddp_trainer.launch.children import kill
 from ddp_trainer.launch.core import Core
 from ddp_trainer.launch.inspection import AGAIN_SECONDS
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict
 from ddp_trainer.launch.protocol import FromAgent, Generation, Meet, Met
+
+LONGEST_SECONDS: Final = 120.0
+"""Of one preflight, whose own limits are shorter: a file system that does not answer must not keep a node out."""
 
 
 class Joining:
@@ -33,8 +38,8 @@ class Joining:
         self._sockets_in = sockets_in
         self._send = send
         self._say = say
-        self._number = 0
-        """Of our own that was asked for last."""
+        self._count = 0
+        """Of our own: a store that was restarted numbers from one again."""
         self._pid: int | None = None
 
     def told(self, meet: Meet) -> None:
@@ -47,24 +52,34 @@ class Joining:
         else:
             self._start(meet, partial(self._saw, newcomer.name, meet.group.nodes[0].token == token))
 
-    def _hold(self, meet: Meet) -> None:
-        """Our own. One that the store has forgotten, since the connection broke, has our port."""
+    def end(self) -> None:
+        """Hold ours no longer: the store has forgotten it, since the connection broke, and it has our port."""
+        self._count += 1
         if self._pid is not None:
             kill(self._pid, signal.SIGKILL)
-        self._number = meet.number
-        self._pid = self._start(meet, partial(self._ended, meet.number))
+            self._pid = None
+
+    def _hold(self, meet: Meet) -> None:
+        self.end()
+        self._pid = self._start(meet, partial(self._ended, self._count, meet.number))
 
     def _start(self, meet: Meet, ended: Callable[[Verdict], None]) -> int | None:
+        def over(verdict: Verdict) -> None:
+            timer.cancel()
+            ended(verdict)
+
         try:
-            return self._preflight.meet(meet.number, meet.group, ended, self._sockets_in(meet.group))
+            pid = self._preflight.meet(meet.number, meet.group, over, self._sockets_in(meet.group))
         except OSError as error:
             may_start = self._preflight.care is Care.WARN
             ended(Verdict(may_start=may_start, sentence=f"The preflight could not be started: {error}"))
             return None
+        timer = asyncio.get_running_loop().call_later(LONGEST_SECONDS, kill, pid, signal.SIGKILL)
+        return pid
 
-    def _ended(self, number: int, verdict: Verdict) -> None:
+    def _ended(self, count: int, number: int, verdict: Verdict) -> None:
         """Our own is over."""
-        if number != self._number:
+        if count != self._count:
             return
         self._pid = None
         self._core.unfit = "" if verdict.may_start else verdict.sentence

@@ -60,7 +60,7 @@ from ddp_trainer.launch.protocol import (
 )
 from ddp_trainer.launch.ranks import choose
 from ddp_trainer.launch.rollcall import RollCall
-from ddp_trainer.launch.roster import Agent, Roster
+from ddp_trainer.launch.roster import Agent, Fitness, Roster
 from ddp_trainer.launch.timing import PATIENCE, Patience
 
 
@@ -369,7 +369,7 @@ class Membership:
         self.phase = Phase.RUNNING
         for token, agent in ready.items():
             if self.roster.is_member(token):
-                agent.port = None
+                agent.port, agent.fitness = None, Fitness.FIT
                 self._tell(agent, Start(generation=generation))
             else:
                 self._tell(agent, Waiting(nodes=len(nodes), spare=True))

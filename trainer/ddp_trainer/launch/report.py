@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer import contract
-from ddp_trainer.contract import TERMINATION_MESSAGE_BYTES, Env, File
+from ddp_trainer.contract import CREDENTIALS, TERMINATION_MESSAGE_BYTES, Env, File
 from ddp_trainer.launch.evidence import shorten, type_of
 from ddp_trainer.launch.protocol import Failure
 
 Json = dict[str, object]
 
 _SUCCEEDED: Final = "succeeded"
+_HIDDEN: Final = "(redacted)"
 
 
 class Report:
@@ -87,10 +89,12 @@ class Report:
 def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
     """As JSON of at most ``limit`` bytes: the longest texts are cut in the middle, and lists left out, until it fits.
 
+    What looks like a secret is taken out: operators repeat a termination message in events.
+
     >>> fit({"rank": 1, "stack": "abcdefgh" * 9}, 40)
     '{"rank":1,"stack":"abcdefgh…abcdefgh"}'
     """
-    message = dict(message)
+    message = {name: _without_secrets(value) for name, value in message.items()}
     while len((text := _compact(message)).encode()) > limit:
         name = max(message, key=lambda each: len(_compact(message[each])))
         value = message[name]
@@ -101,6 +105,13 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
         else:
             del message[name]
     return text
+
+
+def _without_secrets(value: object) -> object:
+    """A text without tokens and passwords of URLs; the file in the run directory keeps them."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(CREDENTIALS, lambda found: f"://{_HIDDEN}@" if found[0].startswith("://") else _HIDDEN, value)
 
 
 def _compact(value: object) -> str:

@@ -56,6 +56,8 @@ class Agent:
             outlive=hello.outlive,
             identity=hello.identity,
             looks=hello.looks,
+            # Who has been in a group has been looked at, and comes back as fast as it can.
+            fitness=Fitness.FIT if hello.last else Fitness.UNKNOWN,
             leaving=known is not None and known.leaving,
         )
 

@@ -183,3 +183,21 @@ def test_a_node_that_came_to_a_forgetful_store_meets_the_members_when_they_are_b
     run.wait(30)
     assert len(meetings(newcomer)) == 1
     assert (member.runs, member.asked_to_stop) == (1, None)
+
+
+def test_a_node_that_was_in_a_group_comes_back_without_another_look() -> None:
+    run, (member, aside, lost) = group_of(3)
+    aside.fail().step_aside()
+    lost.disconnect()
+    run.wait(5)
+    member.join_prepared()
+    assert member.runs == 2
+    aside.join_prepared()
+    run.reconnect(lost)
+    lost.join()
+    run.wait(5)
+    assert not meetings(aside) + meetings(lost) + meetings(member)
+    assert member.asked_to_stop is not None
+    member.join()
+    run.wait(5)
+    assert member.runs == aside.runs == lost.runs

@@ -411,3 +411,19 @@ def test_an_address_of_the_pod_that_is_none_is_not_taken_for_the_stores() -> Non
         assert own_address({"DDP_POD_IP": address}) == address
     with pytest.raises(LaunchError, match=r"^DDP_POD_IP='worker-0' is no address; "):
         own_address({"DDP_POD_IP": "worker-0"})
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "hf_" + "a1B2" * 8,
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
+        "me:hunter22@",
+    ],
+)
+def test_a_termination_message_holds_no_secret_and_stays_json(secret: str) -> None:
+    quoted = f"no access to https://{secret}example.com" if secret.endswith("@") else f"no access with {secret}!"
+    told = json.loads(fit({"message": quoted, "stack": f"a\n{quoted}\nb", "rank": 1}))
+    assert secret not in f"{told['message']} {told['stack']}"
+    assert "(redacted)" in told["message"]
+    assert told["stack"].endswith("\nb")

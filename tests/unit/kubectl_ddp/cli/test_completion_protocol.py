@@ -56,7 +56,7 @@ def test_commands_come_with_what_they_do() -> None:
         (["su"], ["submit", "suspend"]),
         (["submit", "--nn"], ["--nnodes"]),
         (["port-forward", "digits", "m"], ["metrics"]),
-        (["config", "set", "que"], ["queue"]),
+        (["config", "set", "que"], ["queue", "queuePriority"]),
         (["config", "view", "que"], []),
         (["submit", "--na"], ["--name", "--namespace"]),
         (["submit", "--gang", "k"], ["kueue", "kai"]),

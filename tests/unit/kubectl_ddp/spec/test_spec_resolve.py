@@ -169,6 +169,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"command": ""}, "--command: the command is empty."),
         ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
         ({"preset": "gpu-ncl"}, "--preset: there is no preset 'gpu-ncl'. Did you mean 'gpu-nccl'?"),
+        ({"preset": ["gpu-nccl"]}, "--preset: there is no preset '['gpu-nccl']'."),
         ({"egress": "some"}, "--egress: 'some' is not one of open, closed."),
         ({"metricsFrom": ["10.0.0.1/24"]}, "'10.0.0.1/24' is nobody who could read metrics. Name a namespace"),
         ({"metricsFrom": []}, "the list is empty. Leave it out for the namespace 'monitoring'"),

@@ -1,0 +1,59 @@
+"""Secrets that stand in a job in clear: in its variables, by name or by form, and among its words.
+
+Whoever may read the job, its pods or its annotations could read them. No sentence here repeats a value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from ddp_trainer.contract import CREDENTIALS
+from kubectl_ddp.spec.doubt import Doubt
+from kubectl_ddp.spec.program import Command
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.model import JobSpec
+
+VARIABLE: Final = re.compile(
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE
+)
+"""Names of variables that hold one."""
+FLAG: Final = re.compile(
+    r"(?i)^--?([a-z0-9]+[-_])*(password|passwd|passphrase|secret|api[-_]?key|access[-_]?key|private[-_]?key|"
+    r"(hf|hub|auth|access|api|bearer|github|gitlab|wandb|refresh)[-_]?token)$"
+)
+"""Flags that are given one. A tokenizer's ``--pad-token`` is none."""
+FORM: Final = re.compile(CREDENTIALS)
+HARMLESS: Final = re.compile(r"(?i)\d{1,9}|true|false|none|null|/[\w./-]*|")
+"""Values of which none is a secret, whatever the name says: MAX_TOKENS is a number, and HF_TOKEN_PATH a file."""
+AS_VARIABLE: Final = "--secret-env NAME=SECRET:KEY"
+
+
+def in_clear(spec: JobSpec) -> Iterator[Doubt]:
+    """A sentence for each place."""
+    for name, value in spec.env.items():
+        if FORM.search(value) or (VARIABLE.search(name) and not HARMLESS.fullmatch(value)):
+            yield Doubt(
+                f"The value of {name} looks like a secret, and everyone who may read the job can read it.",
+                f"Keep it in a Secret: --secret-env {name}=SECRET:KEY.",
+            )
+    words = [*(spec.program.words if isinstance(spec.program, Command) else ()), *spec.args]
+    for where in dict.fromkeys(_among(words)):
+        yield Doubt(
+            f"{where} looks like a secret, and everyone who may read the job can read it.",
+            f"Keep it in a Secret, give it to the pods with {AS_VARIABLE}, and read the variable.",
+        )
+
+
+def _among(words: list[str]) -> Iterator[str]:
+    for number, (before, word) in enumerate(itertools.pairwise(["", *words]), start=1):
+        flag, equals, value = word.partition("=")
+        if equals and FLAG.match(flag) and not HARMLESS.fullmatch(value):
+            yield f"The value of {flag}"
+        elif FLAG.match(before) and not word.startswith("-") and not HARMLESS.fullmatch(word):
+            yield f"The value of {before}"
+        elif FORM.search(word):
+            yield f"Word {number} of the program"

@@ -1,0 +1,110 @@
+"""Secrets that are planted in a namespace, in a job's pods and in what it writes come to light nowhere.
+
+One job is given a Secret in every way there is, prints it, and fails with it in its error.
+"""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.live_cluster import Namespace
+from tests.helm import program
+
+TOKEN = "hf_" + "p1A2" * 8
+PASSWORD = "correct-horse-battery"
+SCRIPT = """\
+import os, pathlib
+token, password = os.environ["HF_TOKEN"], os.environ["DB_PASSWORD"]
+assert pathlib.Path("/secrets/hub/HF_TOKEN").read_text() == token
+print("login with", token, "at", f"https://me:{password}@example.com", flush=True)
+raise RuntimeError(f"token {token} of https://me:{password}@example.com is expired")
+"""
+READS = (
+    ("status", "quoting"),
+    ("status", "quoting", "-o", "json"),
+    ("describe", "quoting"),
+    ("list", "-o", "json"),
+    ("why", "quoting"),
+    ("why", "quoting", "-o", "json"),
+    ("events", "quoting"),
+    ("logs", "quoting", "--first-error"),
+)
+
+
+@pytest.mark.timeout(240)
+def test_no_command_and_no_object_tells_a_secret_that_a_job_is_given(space: Namespace, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    secret = {"metadata": {"name": "hub"}, "stringData": {"HF_TOKEN": TOKEN, "DB_PASSWORD": PASSWORD}}
+    space.api.create(space.path("v1", "secrets"), secret)
+    words = (
+        *(
+            str(script),
+            "--name",
+            "quoting",
+            "--image",
+            space.image,
+            "--nnodes",
+            "1",
+            "--nproc",
+            "1",
+            "--max-restarts",
+            "0",
+        ),
+        *("--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--secret-env", "HF_TOKEN=hub:HF_TOKEN"),
+        *("--env-from", "secret/hub", "--secret", "hub:/secrets/hub"),
+    )
+    told = [space.ddp("render", *words).ok(), space.ddp("submit", *words, "--dry-run=server", "-o", "json").ok()]
+    ran = space.ddp("submit", *words, "--wait")
+    assert ran.code == 10, ran.err
+    told += [ran, *(space.ddp(*each) for each in READS)]
+    for done in told:
+        _is_clean(done.out + done.err)
+    assert "is expired" in ran.err
+    _is_clean(_bundle(space, tmp_path))
+    _is_clean(_objects(space))
+
+
+def _is_clean(text: str) -> None:
+    assert TOKEN not in text
+    assert PASSWORD not in text
+
+
+def _bundle(space: Namespace, folder: Path) -> str:
+    path = folder / "quoting.tar.gz"
+    space.ddp("bundle", "quoting", "--file", str(path)).ok()
+    text = gzip.decompress(path.read_bytes()).decode(errors="replace")
+    assert "login with (redacted)" in text
+    return text
+
+
+def _objects(space: Namespace) -> str:
+    """What kubectl shows of the job, its annotations, and everything that came with it; of pods what was asked for."""
+    found = [item for path in space.collections() for item in space.api.items(path)[0]]
+    assert any("ddp.dev/first-error" in str(item) for item in found)
+    specs = [{key: value for key, value in item.items() if key != "status"} for item in found]
+    kubectl = program("kubectl")
+    shown = (
+        subprocess.run(
+            [kubectl, "-n", space.name, "describe", "pytorchjobs,jobs,configmaps", "--selector", "ddp.dev/job=quoting"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        if kubectl
+        else ""
+    )
+    return f"{specs} {shown}"
+
+
+def test_a_secret_in_clear_is_not_sent(space: Namespace) -> None:
+    words = ("--name", "clear", "--image", space.image, "--command", "true")
+    for more in (("--env", f"HF_TOKEN={PASSWORD}"), ("--env", f"A={TOKEN}"), ("--", "--password", PASSWORD)):
+        done = space.ddp("submit", *words, *more)
+        assert done.code == 2
+        _is_clean(done.out + done.err)
+    assert space.left() == []
