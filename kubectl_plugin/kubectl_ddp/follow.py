@@ -137,8 +137,19 @@ def follow(
 
 
 def _merged(backend: Backend, pods: Iterable[Object], since: str | None) -> Iterator[Line]:
-    logs = (_lines(backend, pod, since=since, live=False) for pod in pods)
-    return heapq.merge(*logs, key=lambda line: line.time)
+    """Lines by time. A pod that went away since it was listed is left out; where all have, NotFound is raised."""
+    gone: list[NotFound] = []
+
+    def told(pod: Object) -> Iterator[Line]:
+        try:
+            yield from _lines(backend, pod, since=since, live=False)
+        except NotFound as error:
+            gone.append(error)
+
+    logs = [told(pod) for pod in pods]
+    yield from heapq.merge(*logs, key=lambda line: line.time)
+    if gone and len(gone) == len(logs):
+        raise gone[0]
 
 
 def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool) -> Iterator[Line]:

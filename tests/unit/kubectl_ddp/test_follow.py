@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.follow import Line, follow, rank_filter, read
 from kubectl_ddp.state import job_state
@@ -85,6 +87,27 @@ def test_lines_of_many_pods_come_by_time() -> None:
     backend = ScriptedBackend([snapshot(job("Created"), pod(0), pod(1))], logs=logs)
     assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None))] == ["a", "b", "c"]
     assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None), tail=1)] == ["c"]
+
+
+class Leaving(ScriptedBackend):
+    """Its pods go away between the look at the job and the look at their lines."""
+
+    left: frozenset[str] = frozenset()
+
+    def logs(self, pod: Object, **wanted: Any) -> Iterator[str]:
+        if pod["metadata"]["name"] in self.left:
+            raise NotFound(f"{pod['metadata']['name']} is gone")
+        yield from super().logs(pod, **wanted)
+
+
+def test_a_pod_that_goes_away_meanwhile_leaves_the_lines_of_the_others_and_all_are_missed() -> None:
+    pods = [pod(0), pod(1)]
+    backend = Leaving([snapshot(job("Succeeded"), *pods)], logs={"pod-worker-1/0": stamped("[rank1] b", second=2)})
+    backend.left = frozenset({pods[0]["metadata"]["name"]})
+    assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None))] == ["b"]
+    backend.left = frozenset(each["metadata"]["name"] for each in pods)
+    with pytest.raises(NotFound, match="is gone"):
+        list(read(backend, "digits", rank_filter("all", None)))
 
 
 def test_following_reads_each_container_once_and_drops_what_comes_again() -> None:
