@@ -12,9 +12,9 @@ from tests.cluster.live_cluster import Namespace, Result, until
 
 TINY = ("--nproc", "1", "--cpu", "50m", "--memory", "128Mi", "--shm", "16Mi", "--command", "sleep 3600")
 STRICT = {"KUBECTL_DDP_PREFLIGHT": ""}
+"""The default, which the other tests do without."""
 
 pytestmark = pytest.mark.alone
-"""The default, which the other tests do without."""
 
 
 def submit(space: Namespace, *words: str, environ: dict[str, str] | None = None) -> Result:

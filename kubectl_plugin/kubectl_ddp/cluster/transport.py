@@ -23,13 +23,6 @@ POOL_SIZE: Final = 64
 """Connections kept to the API server: watches, log streams and pod metrics run side by side."""
 
 
-def pool_of(
-    cluster: Mapping[str, Any], user: Mapping[str, Any], environ: Mapping[str, str] = os.environ
-) -> urllib3.PoolManager:
-    """Connections with the certificates that a kubeconfig's cluster and user name. Raises UsageError for bad ones."""
-    return ways_of(cluster, user, environ)[1]()
-
-
 def ways_of(
     cluster: Mapping[str, Any], user: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> tuple[Wire | None, Callable[[], urllib3.PoolManager]]:
