@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import signal
 import socket
@@ -223,10 +223,11 @@ def test_garbage_on_the_port_of_the_store_harms_nobody(stage: Stage) -> None:
         with socket.create_connection(("127.0.0.1", stage.port)) as connection:
             try:
                 connection.sendall(line)
-                connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # the store may have hung up already
+                    connection.shutdown(socket.SHUT_WR)
                 assert connection.recv(1 << 16) == b""
-            except OSError as error:  # the store may have hung up in the middle of the line, or before its end was said
-                assert error.errno in {errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN}
+            except (ConnectionResetError, BrokenPipeError):
+                pass
     assert store.process.poll() is None
     stage.finish()
     assert [agent.code() for agent in agents] == [0, 0]
