@@ -58,11 +58,11 @@ def _history(where: Path, options: Options) -> int:
     with text.open("w", encoding="utf-8") as out:
         for family in FAMILIES:
             kind = "counter" if family.kind is Kind.COUNTER else "gauge"
-            if family.kind is not Kind.SUMMARY:
+            if family.kind not in {Kind.SUMMARY, Kind.HISTOGRAM}:
                 out.write(f"# TYPE {family.name.removesuffix('_total')} {kind}\n")
             for name in _series(family):
                 count += 1
-                grows = family.kind in {Kind.COUNTER, Kind.SUMMARY}
+                grows = family.kind in {Kind.COUNTER, Kind.SUMMARY, Kind.HISTOGRAM}
                 out.writelines(f"{name} {_value(family, moment, start, grows)} {moment}\n" for moment in moments)
         out.write("# EOF\n")
     options.progress(f"{count} series, {len(moments)} samples each")

@@ -59,6 +59,20 @@ class RankRecorder(Protocol):
     def progress(self, loss: float, learning_rate: float) -> None:
         """Mean loss of the last step over all ranks, and the learning rate it used."""
 
+    def job(self, *, precision: str, parallelism: str) -> None:
+        """Say how the job computes, as ``bf16`` and ``ddp``; called once per process."""
+
+    def gradients(self, norm: float | None, loss_scale: float | None) -> None:
+        """Norm of the last step's whole gradient before it was clipped, and what the loss was multiplied with; None
+        where that is not known.
+        """
+
+    def work(self, tokens: float, flops: float) -> None:
+        """This rank computed so many more tokens, and did so many more floating-point operations of the model."""
+
+    def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
+        """Of one step it was measured how long this rank waited for the others' gradients; the rest it was busy."""
+
     def evaluated(self, loss: float, accuracy: float) -> None:
         """An evaluation over all ranks ended."""
 
@@ -129,6 +143,10 @@ class SilentRankRecorder:
         other: float,
     ) -> None: ...
     def progress(self, loss: float, learning_rate: float) -> None: ...
+    def job(self, *, precision: str, parallelism: str) -> None: ...
+    def gradients(self, norm: float | None, loss_scale: float | None) -> None: ...
+    def work(self, tokens: float, flops: float) -> None: ...
+    def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None: ...
     def evaluated(self, loss: float, accuracy: float) -> None: ...
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None: ...
     def checkpoint_failed(self) -> None: ...

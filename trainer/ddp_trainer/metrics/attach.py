@@ -81,6 +81,7 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str]) -> RankRecor
             MetricLabel.RANK: int(environment.get("RANK", "0")),
             MetricLabel.LOCAL_RANK: local_rank,
             MetricLabel.NODE_RANK: int(environment.get("GROUP_RANK", "0")),
+            MetricLabel.RUN_ID: environment.get(Env.RUN_ID, ""),
             LOCAL_WORLD_SIZE: int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
         }
     )

@@ -9,99 +9,18 @@ see the first sample of a series.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, MetricLabel, Phase, RestartCause
+from ddp_trainer.metrics.family import Family, Kind, Scope, Series, Source, cell
 
+__all__ = ["FAMILIES", "STEP_SECONDS", "Family", "Kind", "Scope", "Series", "Source", "cell", "families_of"]
 
-class Kind(StrEnum):
-    """What a family's numbers mean."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    SUMMARY = "summary"
-    """A ``_sum`` and a ``_count``."""
-    INFO = "info"
-    """Always 1; the labels are what it says."""
-
-
-class Scope(StrEnum):
-    """Whose number it is, and so how many series a job has of it."""
-
-    RANK = "rank"
-    """Every rank's own; carries the label ``rank``."""
-    POD = "pod"
-    """One per pod: the launcher's, the aggregator's, and the checkpoints that local rank 0 writes and loads."""
-    JOB = "job"
-    """One per job: the same on all ranks, so rank 0 alone tells it."""
-
-
-class Source(StrEnum):
-    """Where the numbers come from."""
-
-    RANK_BOARD = "rank board"
-    AGENT_BOARD = "launcher board"
-    PROCESS = "/proc"
-    AGGREGATOR = "aggregator"
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One number of a family; its ``key`` also names the cell of the board that holds it."""
-
-    key: str
-    sample: str
-    """Name of the sample in the exposition."""
-    labels: dict[str, str]
-    """Beyond ``ddp_job`` and ``rank``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """One metric family."""
-
-    name: str
-    kind: Kind
-    scope: Scope
-    source: Source
-    unit: str = ""
-    labels: tuple[MetricLabel, ...] = ()
-    """Beyond ``ddp_job``, which every family has, and ``rank``, which scope rank has."""
-    values: tuple[str, ...] = ()
-    """All values of the one label, where that set is closed."""
-    remembered: bool = False
-    """The number is that of the whole job and outlives its pods: a board that has not been told it has none, since a
-    jump from 0 to what the job has come to would read as an increase."""
-    help: str
-
-    def series(self) -> tuple[Series, ...]:
-        """Every series of this family that can be named beforehand; none for an info family."""
-        if self.kind is Kind.INFO:
-            return ()
-        if self.kind is Kind.SUMMARY:
-            return tuple(Series(f"{self.name}{part}", f"{self.name}{part}", {}) for part in ("_sum", "_count"))
-        if not self.values:
-            return (Series(self.name, self.name, {}),)
-        (label,) = self.labels
-        return tuple(Series(cell(self.name, value), self.name, {label: value}) for value in self.values)
-
-    @property
-    def initial(self) -> float | None:
-        """What a new board holds: a counter and a state start at 0; another gauge, and what is remembered, is absent
-        until it is told.
-        """
-        return None if self.remembered or (self.kind is Kind.GAUGE and not self.values) else 0.0
-
-
-def cell(name: str, value: str = "") -> str:
-    """The key of a series.
-
-    >>> cell("ddp_steps_total"), cell("ddp_worker_restarts_total", "failure")
-    ('ddp_steps_total', 'ddp_worker_restarts_total{failure}')
-    """
-    return f"{name}{{{value}}}" if value else name
+STEP_SECONDS: Final = (
+    *(0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4, 0.63),
+    *(1.0, 1.6, 2.5, 4.0, 6.3, 10.0, 16.0, 25.0, 40.0, 63.0),
+)
+"""Bounds of step durations, five to a power of ten: from a small model on one GPU to a large one over hundreds."""
 
 
 def families_of(*sources: Source) -> Iterable[Family]:
@@ -152,6 +71,15 @@ EVERY_STEP: Final = (
     ),
     _on_rank(Metric.STEP, Kind.GAUGE, "Global step this rank committed last."),
     _on_rank(Metric.LAST_STEP_TIMESTAMP, Kind.GAUGE, "Unix time of this rank's last committed step.", unit="seconds"),
+    Family(
+        name=Metric.STEP_DURATION,
+        kind=Kind.HISTOGRAM,
+        scope=Scope.POD,
+        source=Source.RANK_BOARD,
+        unit="seconds",
+        buckets=STEP_SECONDS,
+        help="Wall time of a step; of local rank 0 alone, since the ranks of a job step together.",
+    ),
 )
 """Written together at every step, so they come first on the board."""
 
@@ -160,6 +88,15 @@ PROGRESS: Final = (
     _on_rank(Metric.STEPS_PLANNED, Kind.GAUGE, "Global steps the whole run will have.", scope=Scope.JOB),
     _on_rank(Metric.LOSS, Kind.GAUGE, "Mean training loss of the last step over all ranks.", scope=Scope.JOB),
     _on_rank(Metric.LEARNING_RATE, Kind.GAUGE, "Learning rate of the last step.", scope=Scope.JOB),
+    _on_rank(
+        Metric.GRADIENT_NORM, Kind.GAUGE, "Norm of the whole gradient of the last step, not clipped.", scope=Scope.JOB
+    ),
+    _on_rank(
+        Metric.LOSS_SCALE,
+        Kind.GAUGE,
+        "What the loss is multiplied with, so that half precision holds its gradients.",
+        scope=Scope.JOB,
+    ),
     _on_rank("ddp_eval_loss", Kind.GAUGE, "Mean loss of the last evaluation over all ranks.", scope=Scope.JOB),
     _on_rank(
         "ddp_eval_accuracy_ratio",
@@ -174,6 +111,87 @@ PROGRESS: Final = (
         "Steps that used up their samples without moving the weights, since loss or gradient was not finite.",
     ),
 )
+
+WORK: Final = (
+    _on_rank(Metric.TOKENS, Kind.COUNTER, "Tokens this rank computed, where somebody tells; the sum is the job's."),
+    _on_rank(
+        Metric.MODEL_FLOPS,
+        Kind.COUNTER,
+        "Floating-point operations of the model that this rank did, forward and backward, without what is recomputed.",
+    ),
+    _on_rank(
+        Metric.PEAK_FLOPS,
+        Kind.GAUGE,
+        "Most operations that the device can do in a second in half precision, dense; absent where that is not known.",
+    ),
+    _on_rank(Metric.SAMPLED_STEPS, Kind.COUNTER, "Steps of which it was measured how long the rank was busy itself."),
+    _on_rank(
+        Metric.SAMPLED_BUSY,
+        Kind.COUNTER,
+        "Time of the sampled steps without that in which the rank waited for others: a straggler has more.",
+        unit="seconds",
+    ),
+    _on_rank(
+        Metric.SAMPLED_COMM_EXPOSED,
+        Kind.COUNTER,
+        "Time of the sampled steps in which the rank waited for gradients and did nothing else.",
+        unit="seconds",
+    ),
+)
+"""What a rank computes, and how much of its time that takes."""
+
+HOST: Final = (
+    _on_rank("ddp_gc_pauses_total", Kind.COUNTER, "Times that Python's garbage collector stopped the process."),
+    _on_rank(
+        "ddp_gc_pause_seconds_total",
+        Kind.COUNTER,
+        "Time in Python's garbage collector, of all threads.",
+        unit="seconds",
+    ),
+)
+
+GPU: Final = (
+    _on_rank(
+        "ddp_gpu_memory_allocated_bytes", Kind.GAUGE, "Memory of the GPU that tensors of this rank have.", unit="bytes"
+    ),
+    _on_rank(
+        "ddp_gpu_memory_reserved_bytes", Kind.GAUGE, "What torch's allocator holds of the GPU's memory.", unit="bytes"
+    ),
+    _on_rank(
+        "ddp_gpu_memory_peak_allocated_bytes",
+        Kind.GAUGE,
+        "Most memory that tensors had since the process began, or since the script reset torch's peak.",
+        unit="bytes",
+    ),
+    _on_rank("ddp_gpu_memory_limit_bytes", Kind.GAUGE, "Memory that the GPU has.", unit="bytes"),
+    _on_rank(
+        "ddp_gpu_alloc_retries_total",
+        Kind.COUNTER,
+        "Times the allocator had to give back what it held to get what was asked: it is about to run out.",
+    ),
+    _on_rank("ddp_gpu_oom_total", Kind.COUNTER, "Times that the GPU had no memory left for what was asked."),
+)
+"""Absent without a GPU, but for the counters."""
+
+COLLECTIVES: Final = tuple(
+    Family(
+        name=name,
+        kind=Kind.GAUGE,
+        scope=Scope.RANK,
+        source=Source.FLIGHT_RECORDER,
+        labels=(MetricLabel.PROCESS_GROUP,),
+        values=("default", "1", "2", "3"),
+        help=help_text,
+    )
+    for name, help_text in (
+        (
+            Metric.ENQUEUED,
+            "Number of the last collective that this rank began in a process group; who is behind, waits.",
+        ),
+        (Metric.COMPLETED, "Number of the last collective that this rank saw completed in a process group."),
+    )
+)
+"""Of the default group and the first that were made after it, under torch's names for them."""
 
 ACCOUNT: Final = (
     Family(
@@ -285,8 +303,22 @@ PROCESS: Final = (
         kind=Kind.INFO,
         scope=Scope.RANK,
         source=Source.RANK_BOARD,
-        labels=(MetricLabel.LOCAL_RANK, MetricLabel.NODE_RANK, MetricLabel.BACKEND, MetricLabel.DEVICE),
+        labels=(
+            *(MetricLabel.LOCAL_RANK, MetricLabel.NODE_RANK, MetricLabel.BACKEND),
+            *(MetricLabel.DEVICE, MetricLabel.DEVICE_NAME, MetricLabel.GPU_UUID),
+        ),
         help="Where this rank runs; 1, to be joined with.",
+    ),
+    Family(
+        name=Metric.JOB_INFO,
+        kind=Kind.INFO,
+        scope=Scope.JOB,
+        source=Source.RANK_BOARD,
+        labels=(
+            *(MetricLabel.RUN_ID, MetricLabel.TORCH_VERSION, MetricLabel.NCCL_VERSION),
+            *(MetricLabel.BACKEND, MetricLabel.PRECISION, MetricLabel.PARALLELISM),
+        ),
+        help="What the job is made of; 1, to be joined with.",
     ),
 )
 
@@ -347,4 +379,6 @@ AGGREGATOR: Final = (
     ),
 )
 
-FAMILIES: Final = EVERY_STEP + PROGRESS + ACCOUNT + CHECKPOINTS + PROCESS + AGENT + AGGREGATOR
+FAMILIES: Final = (
+    EVERY_STEP + PROGRESS + WORK + HOST + GPU + COLLECTIVES + ACCOUNT + CHECKPOINTS + PROCESS + AGENT + AGGREGATOR
+)

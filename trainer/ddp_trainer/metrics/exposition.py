@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
 from ddp_trainer.contract import Metric, MetricLabel
-from ddp_trainer.metrics.catalogue import FAMILIES, Family, Scope
+from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope
 from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.directory import Slot, Survey, survey
 
@@ -94,14 +94,29 @@ def _rank(slot: Slot) -> Speaker:
         scopes.add(Scope.JOB)
     if slot.local_rank == 0:
         scopes.add(Scope.POD)
-    words = {label.value: str(slot.board.identity.get(label, "")) for label in _RANK_INFO.labels}
     return Speaker(
         scopes=frozenset(scopes),
-        values=slot.board.values | _process(slot),
-        # Until the rank has named its device it has no info: a series with empty labels would come and go.
-        words={Metric.RANK_INFO.value: words} if words[MetricLabel.DEVICE] else {},
+        values=_cumulative(slot.board.values) | _process(slot),
+        words={family.name: words for family, known_by in _INFOS if (words := _words(slot, family))[known_by]},
         rank=str(slot.rank),
     )
+
+
+def _words(slot: Slot, family: Family) -> dict[str, str]:
+    return {label.value: str(slot.board.identity.get(label, "")) for label in family.labels}
+
+
+def _cumulative(values: Mapping[str, float]) -> dict[str, float]:
+    """The values of a board, in which each bucket of a histogram counts those below it too."""
+    told = dict(values)
+    for family in _HISTOGRAMS:
+        count = 0.0
+        for series in family.series():
+            if "le" in series.labels:
+                count += values[series.key]
+                told[series.key] = count
+        told[f"{family.name}_count"] = count
+    return told
 
 
 def _process(slot: Slot) -> dict[str, float]:
@@ -122,4 +137,11 @@ def _agent(slot: Slot) -> Speaker:
     return Speaker(scopes=frozenset({Scope.POD}), values=slot.board.values | up)
 
 
-_RANK_INFO = next(family for family in FAMILIES if family.name == Metric.RANK_INFO)
+_HISTOGRAMS = [family for family in FAMILIES if family.kind is Kind.HISTOGRAM]
+_INFOS = [
+    (family, known_by)
+    for family in FAMILIES
+    for name, known_by in ((Metric.RANK_INFO, MetricLabel.DEVICE), (Metric.JOB_INFO, MetricLabel.PARALLELISM))
+    if family.name == name
+]
+"""Each with the word that comes last: until then there is none, since a series with empty labels would come and go."""

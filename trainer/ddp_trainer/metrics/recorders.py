@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, MetricLabel, Phase, RestartCause
 from ddp_trainer.metrics.board import AGENT, RANK, Board
-from ddp_trainer.metrics.catalogue import cell
+from ddp_trainer.metrics.catalogue import STEP_SECONDS, cell
+from ddp_trainer.metrics.gpu import Memory, identity_of, nccl_version, peak_flops
 from ddp_trainer.recorder import Marks
 
 _log: Final = logging.getLogger(__name__)
@@ -32,9 +35,33 @@ OTHER: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.OTHER))
 STEP: Final = RANK.index(Metric.STEP)
 EPOCH: Final = RANK.index(Metric.EPOCH)
 LAST_STEP_TIMESTAMP: Final = RANK.index(Metric.LAST_STEP_TIMESTAMP)
+FIRST_BUCKET: Final = RANK.index(cell(Metric.STEP_DURATION, str(STEP_SECONDS[0])))
+"""The others follow, in order of their bounds."""
+STEP_DURATION_SUM: Final = RANK.index(f"{Metric.STEP_DURATION}_sum")
 LOSS: Final = RANK.index(Metric.LOSS)
 LEARNING_RATE: Final = RANK.index(Metric.LEARNING_RATE)
 STEPS_PLANNED: Final = RANK.index(Metric.STEPS_PLANNED)
+GRADIENT_NORM: Final = RANK.index(Metric.GRADIENT_NORM)
+LOSS_SCALE: Final = RANK.index(Metric.LOSS_SCALE)
+TOKENS: Final = RANK.index(Metric.TOKENS)
+MODEL_FLOPS: Final = RANK.index(Metric.MODEL_FLOPS)
+PEAK_FLOPS: Final = RANK.index(Metric.PEAK_FLOPS)
+SAMPLED_STEPS: Final = RANK.index(Metric.SAMPLED_STEPS)
+SAMPLED_BUSY: Final = RANK.index(Metric.SAMPLED_BUSY)
+SAMPLED_COMM_EXPOSED: Final = RANK.index(Metric.SAMPLED_COMM_EXPOSED)
+GC_PAUSES: Final = RANK.index("ddp_gc_pauses_total")
+GC_PAUSE_SECONDS: Final = RANK.index("ddp_gc_pause_seconds_total")
+GPU_MEMORY: Final = {
+    field: RANK.index(f"ddp_gpu_{name}")
+    for field, name in (
+        ("allocated", "memory_allocated_bytes"),
+        ("reserved", "memory_reserved_bytes"),
+        ("peak", "memory_peak_allocated_bytes"),
+        ("limit", "memory_limit_bytes"),
+    )
+}
+GPU_ALLOC_RETRIES: Final = RANK.index("ddp_gpu_alloc_retries_total")
+GPU_OOM: Final = RANK.index("ddp_gpu_oom_total")
 EVAL_LOSS: Final = RANK.index("ddp_eval_loss")
 EVAL_ACCURACY: Final = RANK.index("ddp_eval_accuracy_ratio")
 SKIPPED_STEPS: Final = RANK.index("ddp_skipped_steps_total")
@@ -110,7 +137,23 @@ class BoardRankRecorder:
         """Name this process."""
         known = self._board.identity | {MetricLabel.RANK: rank, MetricLabel.LOCAL_RANK: local_rank}
         words = {MetricLabel.BACKEND: backend[:_WORD_BYTES], MetricLabel.DEVICE: device[:_WORD_BYTES]}
+        gpu = identity_of(device)
+        words |= {MetricLabel.DEVICE_NAME: gpu.name, MetricLabel.GPU_UUID: gpu.uuid}
         self._board.describe(known | words | {"world_size": world_size})
+        if (most := peak_flops(gpu.name)) is not None:
+            self._cells[PEAK_FLOPS] = most
+
+    @_harmless
+    def job(self, *, precision: str, parallelism: str) -> None:
+        """Say how the job computes."""
+        torch = sys.modules.get("torch")
+        words = {
+            MetricLabel.TORCH_VERSION: str(getattr(torch, "__version__", "")),
+            MetricLabel.NCCL_VERSION: nccl_version(torch),
+            MetricLabel.PRECISION: precision[:_WORD_BYTES],
+            MetricLabel.PARALLELISM: parallelism[:_WORD_BYTES],
+        }
+        self._board.describe(self._board.identity | words)
 
     @_harmless
     def planned(self, steps: int) -> None:
@@ -147,6 +190,9 @@ class BoardRankRecorder:
             cells[OPTIMIZER] += optimizer
             cells[CHECKPOINT] += checkpoint
             cells[OTHER] += other
+            seconds = data_wait + h2d + forward + backward + comm_exposed + optimizer + checkpoint + other
+            cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, seconds)] += 1.0
+            cells[STEP_DURATION_SUM] += seconds
             cells[STEP] = step
             cells[EPOCH] = epoch
             cells[LAST_STEP_TIMESTAMP] = self._clock()
@@ -159,6 +205,43 @@ class BoardRankRecorder:
         """Mean loss of the last step over all ranks, and the learning rate it used."""
         self._cells[LOSS] = loss
         self._cells[LEARNING_RATE] = learning_rate
+
+    @_harmless
+    def gradients(self, norm: float | None, loss_scale: float | None) -> None:
+        """Norm of the last step's whole gradient, and what the loss was multiplied with."""
+        if norm is not None:
+            self._cells[GRADIENT_NORM] = norm
+        if loss_scale is not None:
+            self._cells[LOSS_SCALE] = loss_scale
+
+    @_harmless
+    def work(self, tokens: float, flops: float) -> None:
+        """This rank did so much more."""
+        self._cells[TOKENS] += tokens
+        self._cells[MODEL_FLOPS] += flops
+
+    @_harmless
+    def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
+        """A step was looked at more closely."""
+        with self._board.changing():
+            self._cells[SAMPLED_STEPS] += 1.0
+            self._cells[SAMPLED_BUSY] += busy_seconds
+            self._cells[SAMPLED_COMM_EXPOSED] += comm_exposed_seconds
+
+    @_harmless
+    def collected(self, seconds: float) -> None:
+        """Python's garbage collector ran."""
+        self._cells[GC_PAUSES] += 1.0
+        self._cells[GC_PAUSE_SECONDS] += seconds
+
+    @_harmless
+    def gpu_memory(self, memory: Memory, before: Memory | None = None) -> None:
+        """What the GPU's memory looks like; retries and failures are counted since ``before``."""
+        cells = self._cells
+        for field, index in GPU_MEMORY.items():
+            cells[index] = getattr(memory, field)
+        cells[GPU_ALLOC_RETRIES] += memory.retries - (before.retries if before else 0)
+        cells[GPU_OOM] += memory.ooms - (before.ooms if before else 0)
 
     @_harmless
     def evaluated(self, loss: float, accuracy: float) -> None:

@@ -36,13 +36,13 @@ def test_a_rank_is_known_from_the_first_moment(tmp_path: Path) -> None:
     attach.rank_recorder(environment(tmp_path, GROUP_RANK="1"))
     board = read(rank_board(tmp_path, 1), RANK)
     assert board.owner == ProcessId.current()
-    assert board.identity == {"rank": 5, "local_rank": 1, "node_rank": 1, "local_world_size": 4}
+    assert board.identity == {"rank": 5, "local_rank": 1, "node_rank": 1, "run_id": "", "local_world_size": 4}
 
 
 def test_a_rank_started_by_hand_is_rank_0_of_one(tmp_path: Path) -> None:
     attach.rank_recorder({Env.METRICS_DIR: str(tmp_path)})
     identity = read(rank_board(tmp_path, 0), RANK).identity
-    assert identity == {"rank": 0, "local_rank": 0, "node_rank": 0, "local_world_size": 1}
+    assert identity == {"rank": 0, "local_rank": 0, "node_rank": 0, "run_id": "", "local_world_size": 1}
 
 
 def test_a_rank_that_is_started_again_goes_on_and_keeps_its_device(tmp_path: Path) -> None:

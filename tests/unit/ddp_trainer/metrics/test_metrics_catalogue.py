@@ -9,7 +9,8 @@ from types import ModuleType
 import pytest
 
 from ddp_trainer.contract import Metric, MetricLabel, Phase
-from ddp_trainer.metrics import catalogue, server
+from ddp_trainer.metrics import family as families
+from ddp_trainer.metrics import gpu, server
 from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope, Source
 from ddp_trainer.metrics.reference import lines
 
@@ -70,6 +71,7 @@ def test_counters_and_states_start_at_zero_and_other_gauges_absent() -> None:
     assert BY_NAME[Metric.GROUP_STATE].initial == 0.0
     assert BY_NAME[Metric.LOSS].initial is None
     assert BY_NAME[Metric.LAST_STEP_TIMESTAMP].initial is None
+    assert BY_NAME[Metric.STEP_DURATION].initial == 0.0
 
 
 def test_the_docs_are_in_step() -> None:
@@ -78,7 +80,7 @@ def test_the_docs_are_in_step() -> None:
     assert page == "\n".join(lines()) + "\n", told
 
 
-@pytest.mark.parametrize("module", [catalogue, server], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [families, gpu, server], ids=lambda module: module.__name__)
 def test_the_examples_in_the_docstrings_are_true(module: ModuleType) -> None:
     done = doctest.testmod(module)
     assert done.attempted > 0

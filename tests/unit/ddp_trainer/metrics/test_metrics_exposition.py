@@ -14,9 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from ddp_trainer.contract import Env, GroupState, JobTime, Metric, Phase
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.catalogue import FAMILIES, Kind, Scope
+from ddp_trainer.metrics.catalogue import FAMILIES, Kind, Scope, Source
 from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.exposition import Exposition
+from ddp_trainer.metrics.gpu import Memory
+from ddp_trainer.metrics.recorders import PEAK_FLOPS, BoardRankRecorder
 from ddp_trainer.recorder import RankRecorder
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -28,6 +30,13 @@ def rank(directory: Path, number: int, *, local: int, of: int = 2) -> RankRecord
     )
     recorder.identity(rank=number, local_rank=local, world_size=8, backend="gloo", device="cpu")
     return recorder
+
+
+def tell_of_gpu(recorder: RankRecorder) -> None:
+    """What only a machine with a GPU can tell."""
+    assert isinstance(recorder, BoardRankRecorder)
+    recorder.gpu_memory(Memory(allocated=1.0, reserved=2.0, peak=3.0, limit=4.0, retries=0, ooms=0))
+    recorder._cells[PEAK_FLOPS] = 1e15
 
 
 def pod(directory: Path, *ranks: int) -> None:
@@ -42,6 +51,9 @@ def pod(directory: Path, *ranks: int) -> None:
         recorder.planned(100)
         recorder.step(1, 0, 16, *[0.25] * len(Phase))
         recorder.progress(math.nan, 0.1)
+        recorder.gradients(1.5, 65536.0)
+        recorder.job(precision="bf16", parallelism="ddp")
+        tell_of_gpu(recorder)
         recorder.evaluated(0.5, 0.9)
         recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
         recorder.checkpoint_interval(30.0)
@@ -70,13 +82,14 @@ def sample_names(scope: Scope) -> set[str]:
 def test_everything_in_the_catalogue_is_told_and_nothing_else(tmp_path: Path) -> None:
     pod(tmp_path, 0, 1)
     told = {name for name, _ in samples(tmp_path)}
-    assert told == sample_names(Scope.RANK) | sample_names(Scope.POD) | sample_names(Scope.JOB)
+    of_torch = {family.name for family in FAMILIES if family.source is Source.FLIGHT_RECORDER}
+    assert told | of_torch == sample_names(Scope.RANK) | sample_names(Scope.POD) | sample_names(Scope.JOB)
 
 
 def test_every_family_of_a_rank_carries_the_job_and_the_rank(tmp_path: Path) -> None:
     pod(tmp_path, 4, 5)
     series = samples(tmp_path)
-    for name in sample_names(Scope.RANK):
+    for name in sample_names(Scope.RANK) & {name for name, _ in series}:
         assert {labels["rank"] for labels in labels_of(series, name)} == {"4", "5"}, name
     assert {dict(labels)["ddp_job"] for _, labels in series} == {"digits"}
 
@@ -146,6 +159,25 @@ def test_a_scrape_sees_every_series_before_anything_happened(tmp_path: Path) -> 
     for family in FAMILIES:
         if family.kind is Kind.COUNTER and not family.remembered:
             assert len(labels_of(series, family.name)) == len(family.series()), family.name
+
+
+def test_a_bucket_counts_what_is_in_those_below_it(tmp_path: Path) -> None:
+    recorder = rank(tmp_path, 0, local=0)
+    for seconds in (0.01, 0.011, 0.3, 1e6):
+        recorder.step(1, 0, 16, seconds, *[0.0] * (len(Phase) - 1))
+    series = samples(tmp_path)
+    buckets = {dict(labels)["le"]: count for (name, labels), count in series.items() if name.endswith("_bucket")}
+    assert [buckets[bound] for bound in ("0.01", "0.016", "0.25", "0.4", "63.0", "+Inf")] == [1, 2, 2, 3, 3, 4]
+    assert series["ddp_step_duration_seconds_count", frozenset({("ddp_job", "digits")})] == 4
+    assert series["ddp_step_duration_seconds_sum", frozenset({("ddp_job", "digits")})] == pytest.approx(1e6 + 0.321)
+
+
+def test_a_job_has_no_info_before_it_has_told_how_it_computes(tmp_path: Path) -> None:
+    recorder = rank(tmp_path, 0, local=0)
+    assert not labels_of(samples(tmp_path), Metric.JOB_INFO)
+    recorder.job(precision="bf16", parallelism="ddp")
+    (labels,) = labels_of(samples(tmp_path), Metric.JOB_INFO)
+    assert (labels["precision"], labels["parallelism"]) == ("bf16", "ddp")
 
 
 def test_what_the_job_has_come_to_is_absent_until_it_is_told(tmp_path: Path) -> None:

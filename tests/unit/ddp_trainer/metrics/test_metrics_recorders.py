@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, Pha
 from ddp_trainer.metrics import recorders
 from ddp_trainer.metrics.board import AGENT, RANK, Board, read
 from ddp_trainer.metrics.catalogue import cell
+from ddp_trainer.metrics.gpu import Memory
 from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
 from ddp_trainer.recorder import AgentRecorder, RankRecorder
 
@@ -27,7 +29,8 @@ class Rank:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "rank-0.board"
         self.board = Board.open(self.path, RANK)
-        self.recorder: RankRecorder = BoardRankRecorder(self.board, clock=lambda: 1000.5)
+        self.board_recorder = BoardRankRecorder(self.board, clock=lambda: 1000.5)
+        self.recorder: RankRecorder = self.board_recorder
 
     def __getitem__(self, key: str) -> float:
         return read(self.path, RANK).values[key]
@@ -89,6 +92,38 @@ def test_progress_and_evaluation_arrive(rank: Rank) -> None:
     assert (rank["ddp_eval_loss"], rank["ddp_eval_accuracy_ratio"]) == (0.25, 0.97)
 
 
+def test_work_and_what_was_measured_of_it_add_up(rank: Rank) -> None:
+    for _ in range(2):
+        rank.recorder.work(2048, 1e12)
+        rank.recorder.sampled(0.75, 0.25)
+    assert (rank[Metric.TOKENS], rank[Metric.MODEL_FLOPS]) == (4096, 2e12)
+    assert (rank[Metric.SAMPLED_STEPS], rank[Metric.SAMPLED_BUSY], rank[Metric.SAMPLED_COMM_EXPOSED]) == (2, 1.5, 0.5)
+
+
+def test_what_is_not_known_of_gradients_is_not_told(rank: Rank) -> None:
+    rank.recorder.gradients(2.5, None)
+    assert rank[Metric.GRADIENT_NORM] == 2.5
+    with pytest.raises(KeyError):
+        rank[Metric.LOSS_SCALE]
+    rank.recorder.gradients(None, 1024.0)
+    assert (rank[Metric.GRADIENT_NORM], rank[Metric.LOSS_SCALE]) == (2.5, 1024.0)
+
+
+def test_what_the_allocator_counts_goes_on_over_a_restart(rank: Rank) -> None:
+    before = Memory(allocated=1.0, reserved=2.0, peak=3.0, limit=4.0, retries=5, ooms=1)
+    for _ in "first", "second process":
+        rank.board_recorder.gpu_memory(before)
+        rank.board_recorder.gpu_memory(replace(before, peak=9.0, retries=7), before)
+    assert (rank["ddp_gpu_alloc_retries_total"], rank["ddp_gpu_oom_total"]) == (14, 2)
+    assert rank["ddp_gpu_memory_peak_allocated_bytes"] == 9.0
+
+
+def test_pauses_of_the_garbage_collector_are_counted(rank: Rank) -> None:
+    rank.board_recorder.collected(0.5)
+    rank.board_recorder.collected(0.25)
+    assert (rank["ddp_gc_pauses_total"], rank["ddp_gc_pause_seconds_total"]) == (2, 0.75)
+
+
 def test_checkpoints_arrive(rank: Rank) -> None:
     rank.recorder.checkpoint_saved(40, 2.0, 0.5, 1 << 20)
     rank.recorder.checkpoint_saved(80, 4.0, 0.5, 1 << 21)
@@ -124,6 +159,8 @@ def test_an_identity_keeps_what_the_environment_told(rank: Rank) -> None:
         "world_size": 8,
         "backend": "nccl",
         "device": "x" * 128,
+        "device_name": "",
+        "gpu_uuid": "",
     }
 
 
