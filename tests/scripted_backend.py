@@ -68,6 +68,9 @@ class ScriptedBackend:
             raise Unreachable("It does not answer.")
         return text
 
+    def past(self, pod: Object) -> None:
+        """Nothing is kept."""
+
     def logs(
         self,
         pod: Object,

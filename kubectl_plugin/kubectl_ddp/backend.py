@@ -110,6 +110,12 @@ class Backend(Protocol):
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics`` in Prometheus' text format. Raises Unreachable."""
 
+    def past(self, pod: Object) -> str | None:
+        """What the pod's metrics have been, as JSON (``contract.HISTORY_PATH``); None where nothing tells it.
+
+        Of a running pod that is what its aggregator serves, of another what that has left in the log.
+        """
+
     def logs(
         self,
         pod: Object,
@@ -120,6 +126,8 @@ class Backend(Protocol):
         since: str | None = None,
     ) -> Iterator[str]:
         """Lines the pod's container wrote, without line ends; with ``follow`` until the container is gone.
+
+        What :meth:`past` reads of a log is left out.
 
         With ``timestamps`` each line begins with its RFC 3339 time and one space, as ``kubectl logs --timestamps``.
         ``since`` is such a time: lines before it are left out, lines of that very second may come again.

@@ -93,6 +93,12 @@ def stores(pods: Iterable[Object]) -> list[Object]:
     return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(Label.ROLE) == Role.STORE]
 
 
+def is_running(pod: Object) -> bool:
+    """Whether a container of it runs."""
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return any("running" in (status.get("state") or {}) for status in statuses)
+
+
 def how_it_crashed(pod: Object) -> str:
     """Why a container that waits to be started again ended before, in its own last words; empty when it does not."""
     for status in pod.get("status", {}).get("containerStatuses") or ():

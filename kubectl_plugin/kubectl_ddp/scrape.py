@@ -12,7 +12,7 @@ from typing import Final
 
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.evidence import workers
+from kubectl_ddp.evidence import is_running, workers
 from kubectl_ddp.exposition import Samples, parse
 from kubectl_ddp.state import JobState, job_state
 
@@ -48,7 +48,7 @@ def scrape_all(
         patience: seconds after which pods that have not answered yet are left out; a pod's own time when None.
         most: how many pods are asked; every one when None.
     """
-    running = [[pod for pod in workers(snapshot.pods) if _is_running(pod)] for snapshot in snapshots]
+    running = [[pod for pod in workers(snapshot.pods) if is_running(pod)] for snapshot in snapshots]
     of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)
     turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
     asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
@@ -78,11 +78,6 @@ def _ask_all(
         while True:
             index, pod = waiting.get_nowait()
             answers.put((index, str(pod["metadata"]["name"]), _ask(backend, pod)))
-
-
-def _is_running(pod: Object) -> bool:
-    statuses = pod.get("status", {}).get("containerStatuses") or ()
-    return any("running" in (status.get("state") or {}) for status in statuses)
 
 
 def _ask(backend: Backend, pod: Object) -> Samples | None:

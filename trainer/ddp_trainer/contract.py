@@ -162,6 +162,17 @@ class File(StrEnum):
 LOG_PREFIX: Final = "[rank${rank}] "
 """torchrun's ``--log-line-prefix-template`` in every pod, so that a line tells which rank wrote it."""
 
+HISTORY_PATH: Final = "/history"
+"""Where the aggregator serves, beside ``/metrics``, what the numbers of its pod have been: a JSON document, see
+``ddp_trainer.metrics.history_form``."""
+
+HISTORY_VERSION: Final = 1
+"""Of that document."""
+
+HISTORY_MARK: Final = "ddp-history "
+"""What the lines begin with in which an aggregator leaves that document, packed, at the end of its pod's log: of a
+container that has ended nothing else can be read but 4 KiB. ``kubectl ddp`` shows these lines to nobody."""
+
 CONTAINER: Final = "pytorch"
 """Name of the trainer's container; the Kubeflow operator demands this one."""
 

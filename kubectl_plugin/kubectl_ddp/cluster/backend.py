@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddp_trainer.contract import Label
+from ddp_trainer.contract import HISTORY_PATH, Label
 from kubectl_ddp import roots
 from kubectl_ddp.access import Access
 from kubectl_ddp.aside import Aside
@@ -22,12 +22,13 @@ from kubectl_ddp.cluster.belongings import code_of, events_of, recent_events
 from kubectl_ddp.cluster.connection import Connection, connection_to
 from kubectl_ddp.cluster.jobs import Jobs, kind_of
 from kubectl_ddp.cluster.kubectl import Kubectl
-from kubectl_ddp.cluster.pod_metrics import metrics
+from kubectl_ddp.cluster.pod_metrics import served
 from kubectl_ddp.cluster.resources import Discovery, collection, pod_path
 from kubectl_ddp.cluster.slim import slim_pod, without_managers
 from kubectl_ddp.cluster.snapshots import of_all, of_one
 from kubectl_ddp.cluster.standing import set_active, standing
-from kubectl_ddp.errors import DdpError, Forbidden, NotFound
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
+from kubectl_ddp.evidence import is_running
 from kubectl_ddp.parallel import together
 from kubectl_ddp.queued import KUEUE_QUEUE
 
@@ -133,7 +134,18 @@ class ClusterBackend:
 
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""
-        return metrics(self._api, pod)
+        return served(self._api, pod)
+
+    def past(self, pod: Object) -> str | None:
+        """What the pod's metrics have been: from its aggregator, or from the end of its log."""
+        from kubectl_ddp.past import LAST_LINES, unpacked  # noqa: PLC0415 - a report alone needs it
+
+        if is_running(pod):
+            with contextlib.suppress(Unreachable):  # of an earlier version, perhaps
+                return served(self._api, pod, HISTORY_PATH)
+        with contextlib.suppress(NotFound, Unreachable):
+            return unpacked(line.partition(" ")[2] for line in self._entries(pod, tail=LAST_LINES))
+        return None
 
     def logs(
         self,
@@ -145,12 +157,19 @@ class ClusterBackend:
         since: str | None = None,
     ) -> Iterator[str]:
         """Lines of the pod's container; with ``follow`` until the container is gone."""
+        from kubectl_ddp.past import without  # noqa: PLC0415 - who looks at no lines does without
+
+        for entry in without(self._entries(pod, follow=follow, tail=tail, since=since)):
+            yield entry if timestamps else entry.partition(" ")[2]
+
+    def _entries(
+        self, pod: Object, *, follow: bool = False, tail: int | None = None, since: str | None = None
+    ) -> Iterator[str]:
+        """All lines, each with its time in front."""
         from kubectl_ddp.cluster.podlogs import PodLogs  # noqa: PLC0415 - streams come through urllib3
 
         source = PodLogs(self._api, pod_path(pod), pod)
-        entries = source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
-        for entry in entries:
-            yield entry if timestamps else entry.partition(" ")[2]
+        return source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
 
     def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
         """What stands around a job, of these kinds, all asked for at once."""

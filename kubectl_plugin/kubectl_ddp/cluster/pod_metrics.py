@@ -14,10 +14,10 @@ PATIENCE_SECONDS: Final = 5.0
 """How long a pod may take to answer."""
 
 
-def metrics(api: Api, pod: Object) -> str:
-    """The pod's ``/metrics``. Raises Unreachable, and Forbidden."""
+def served(api: Api, pod: Object, path: str = "/metrics") -> str:
+    """What the pod serves at a path of that port. Raises Unreachable, and Forbidden."""
     try:
-        return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy/metrics", seconds=PATIENCE_SECONDS)
+        return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy{path}", seconds=PATIENCE_SECONDS)
     except Forbidden:
         raise
     except DdpError as error:

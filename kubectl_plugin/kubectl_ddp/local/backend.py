@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.contract import Label, Port, PortName
+from ddp_trainer.contract import HISTORY_PATH, Label, Port, PortName
 from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.backends import local_jobs_directory
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
+from kubectl_ddp.evidence import is_running
 from kubectl_ddp.local.conditions import is_finished
 from kubectl_ddp.local.directory import JobDirectory, no_such_job, root_of, unreadable
 from kubectl_ddp.local.environment import elastic_bounds
@@ -150,9 +151,23 @@ class LocalBackend:
 
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``. Raises Unreachable."""
+        return self._served(pod, "/metrics")
+
+    def past(self, pod: Object) -> str | None:
+        """What the pod's metrics have been: from its aggregator, or from the end of its log."""
+        from kubectl_ddp.local.tail import raw_lines  # noqa: PLC0415 - loads libc, which a list does not need
+        from kubectl_ddp.past import unpacked  # noqa: PLC0415 - a report alone needs it
+
+        if is_running(pod):
+            with contextlib.suppress(Unreachable):  # of an earlier version, perhaps
+                return self._served(pod, HISTORY_PATH)
+        return unpacked(raw_lines(self._directory(str(pod["metadata"]["labels"][Label.JOB])), pod))
+
+    def _served(self, pod: Object, path: str) -> str:
+        """What the pod serves at a path of its metrics port. Raises Unreachable."""
         name, address, port = pod["metadata"]["name"], pod["status"].get("podIP", ""), _metrics_port(pod)
         # HTTP/1.0 by hand: one answer, then the end of the connection. http.client takes 20 ms to import.
-        request = f"GET /metrics HTTP/1.0\r\nHost: {address}:{port}\r\nAccept: text/plain\r\n\r\n"
+        request = f"GET {path} HTTP/1.0\r\nHost: {address}:{port}\r\nAccept: */*\r\n\r\n"
         try:
             with socket.create_connection((address, port), timeout=METRICS_SECONDS) as connection:
                 connection.sendall(request.encode())

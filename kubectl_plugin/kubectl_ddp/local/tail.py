@@ -11,13 +11,14 @@ from kubectl_ddp.local.directory import JobDirectory
 from kubectl_ddp.local.inotify import Watch
 from kubectl_ddp.local.liveness import engine_of, snapshot
 from kubectl_ddp.local.logfile import LogReader
+from kubectl_ddp.past import is_part
 
 
 def entries(
     directory: JobDirectory, pod: Object, *, follow: bool, tail: int | None, since: str | None
 ) -> Iterator[tuple[str, str]]:
     """Time and text of a pod's lines; with ``follow`` until the container that ``pod`` shows is gone."""
-    reader = LogReader(directory.log(pod["metadata"]["name"]), since=since)
+    reader = _Shown(directory.log(pod["metadata"]["name"]), since=since)
     if not follow:
         lines = list(reader.lines())
         yield from lines[-tail:] if tail else lines[: 0 if tail == 0 else None]
@@ -33,6 +34,19 @@ def entries(
     finally:
         if pidfd is not None:
             os.close(pidfd)
+
+
+def raw_lines(directory: JobDirectory, pod: Object) -> Iterator[str]:
+    """Texts of all the pod's lines, those too that nobody is shown."""
+    return (text for _, text in LogReader(directory.log(pod["metadata"]["name"])).lines())
+
+
+class _Shown(LogReader):
+    """The lines that people are shown."""
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Without those that hold the history of the pod's metrics."""
+        return ((moment, text) for moment, text in super().lines() if not is_part(text))
 
 
 def _follow(

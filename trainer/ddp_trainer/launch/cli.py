@@ -219,13 +219,14 @@ async def _run(
     loop = asyncio.get_running_loop()
     children = Children(loop)
     companions: list[Companion] = []
+    aggregator: Companion | None = None
     recorder: AgentRecorder = SilentAgentRecorder()
     port = plan.arguments.metrics_port
     wanted = any(environ.get(name) for name in (Env.METRICS_PORT, Env.RUN_DIR, Env.METRICS_DIR))
     if make_recorder and (port is not None or wanted):
         environ[Env.METRICS_DIR] = str(metrics_dir)
         flags = ["aggregate", "--directory", str(metrics_dir), *([] if port is None else ["--port", str(port)])]
-        companions.append(Companion(loop, children, flags, environ))
+        aggregator = Companion(loop, children, flags, environ)
         recorder = make_recorder(metrics_dir)
     if plan.endpoint and not plan.is_static and _hosts_store(plan):
         companions.append(Companion(loop, children, _store_flags(plan), environ))
@@ -239,6 +240,8 @@ async def _run(
     finally:
         for companion in companions:
             companion.stop()
+        if aggregator is not None:
+            await aggregator.stopped()
 
 
 def _setup(

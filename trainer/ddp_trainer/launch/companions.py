@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ from ddp_trainer.launch.workers import BOOTSTRAP
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
+_LAST_WORDS_SECONDS: Final = 1.0
+"""How long the agent's end may wait for that of a companion."""
 
 
 class Companion:
@@ -40,6 +43,7 @@ class Companion:
         self._pid: int | None = None
         self._pause = _FIRST_PAUSE
         self._is_wanted = True
+        self._is_gone = asyncio.Event()
         self._start()
 
     def stop(self) -> None:
@@ -48,12 +52,21 @@ class Companion:
         if self._pid is not None:
             kill(self._pid, signal.SIGTERM)
 
+    async def stopped(self) -> None:
+        """End it, and give it the time to say its last words: in a container nothing outlives the agent."""
+        self.stop()
+        if self._pid is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_gone.wait(), _LAST_WORDS_SECONDS)
+
     def _start(self) -> None:
         if self._is_wanted:
+            self._is_gone.clear()
             self._pid = self._children.start(self._command, self._environ, self._ended)
 
     def _ended(self, returncode: int) -> None:
         self._pid = None
+        self._is_gone.set()
         if self._is_wanted and returncode < 0:
             self._loop.call_later(self._pause, self._start)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)

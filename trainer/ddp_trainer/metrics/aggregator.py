@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import errno
+import json
 import os
 import signal
 import socket
@@ -26,8 +28,10 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from ddp_trainer import event_loop
-from ddp_trainer.contract import Env, Exit, Port
+from ddp_trainer.contract import HISTORY_PATH, Env, Exit, Port
+from ddp_trainer.metrics import history_form
 from ddp_trainer.metrics.exposition import Exposition
+from ddp_trainer.metrics.history import History
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
 
 LOCAL_JOB: Final = "local"
@@ -49,8 +53,9 @@ FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
 class Pages:
     """What there is at which path."""
 
-    def __init__(self, collector: Collector, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, collector: Collector, history: History, clock: Callable[[], float] = time.monotonic) -> None:
         self._collector = collector
+        self._history = history
         self._clock = clock
         self._made: dict[bool, tuple[float, Answer]] = {}
 
@@ -58,9 +63,12 @@ class Pages:
         """The page at the request's path."""
         if request.path == "/metrics":
             return self._metrics(wants_openmetrics=OPENMETRICS in request.accept)
+        if request.path == HISTORY_PATH:
+            text = json.dumps(self._history.document(), separators=(",", ":"))
+            return Answer(text.encode(), content_type="application/json")
         if request.path == "/healthz":
             return Answer(b"ok\n")
-        return refusal(HTTPStatus.NOT_FOUND, "There is nothing here but /metrics and /healthz.")
+        return refusal(HTTPStatus.NOT_FOUND, f"There is nothing here but /metrics, {HISTORY_PATH} and /healthz.")
 
     def _metrics(self, *, wants_openmetrics: bool) -> Answer:
         made_at, answer = self._made.get(wants_openmetrics, (float("-inf"), Answer(b"")))
@@ -82,12 +90,23 @@ def main(argv: list[str] | None = None) -> int:
         return Exit.FAILURE
     job = os.environ.get(Env.JOB) or LOCAL_JOB
     announcement = f"aggregate: metrics of job {job} at http://{_readable(listener)}/metrics"
-    pages = Pages(Exposition(arguments.directory, job))
-    event_loop.run(_serve(Server(pages.respond), listener, arguments.parent, announcement))
+    history = History.resumed(arguments.directory)
+    pages = Pages(Exposition(arguments.directory, job), history)
+    event_loop.run(_serve(Server(pages.respond), listener, arguments.parent, announcement, history))
+    if Env.JOB in os.environ:
+        _leave(history)
     return Exit.SUCCESS
 
 
-async def _serve(server: Server, listener: socket.socket, parent: int, announcement: str) -> None:
+def _leave(history: History) -> None:
+    """Put the history where it outlives the pod's memory: into a file for the next container, and into the log."""
+    history.keep()
+    for line in history_form.lines(history_form.thinned(history.document())):
+        with contextlib.suppress(OSError):  # nobody reads any more
+            os.write(sys.stderr.fileno(), f"{line}\n".encode())
+
+
+async def _serve(server: Server, listener: socket.socket, parent: int, announcement: str, history: History) -> None:
     """Serve until SIGTERM, SIGINT, or the parent is gone."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -97,6 +116,7 @@ async def _serve(server: Server, listener: socket.socket, parent: int, announcem
     print(announcement, file=sys.stderr, flush=True)
     # Not PR_SET_PDEATHSIG: that one fires when the thread which started us ends, not the process.
     while os.getppid() == parent and not stop.is_set():
+        history.look()
         try:
             await asyncio.wait_for(stop.wait(), PARENT_POLL_SECONDS)
         except TimeoutError:

@@ -51,6 +51,11 @@ Keep that directory in memory (`/dev/shm`, or an `emptyDir` of medium `Memory`):
 writing back has to wait for it. Without `DDP_METRICS_DIR` the calls do nothing, and where the directory cannot be
 written, one line of warning says so. Nothing about metrics raises into the training.
 
+Beside `/metrics` that process serves `/history`: what a few of these numbers have been, at most 240 readings over the
+whole life of the pod, as JSON. `kubectl ddp report` draws it where there is no Prometheus. In a job of `kubectl ddp`'s
+it stands packed at the end of the pod's log when the pod has ended, in lines that begin with `ddp-history`, which
+`kubectl ddp logs` leaves out.
+
 `aggregate` exits with 0 when it is told to stop or the process that started it has ended, with 1 when it cannot listen
 (port in use, address of another host), with 2 for a wrong flag. Training goes on in each case.
 """

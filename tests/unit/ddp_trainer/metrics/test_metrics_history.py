@@ -1,0 +1,154 @@
+"""The history of a pod's numbers: bounded, thinned without a lie, and the same after every form it takes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.contract import HISTORY_MARK, Env, GroupState, JobTime, Metric, RestartCause
+from ddp_trainer.metrics import attach, history_form
+from ddp_trainer.metrics.history import FILE, FIRST_SECONDS, MOST_READINGS, History
+from ddp_trainer.recorder import RankRecorder
+from kubectl_ddp import past
+
+STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))
+LOSS = (Metric.LOSS.value, ())
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def recorder(directory: Path) -> RankRecorder:
+    return attach.rank_recorder(
+        {Env.METRICS_DIR: str(directory), "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    )
+
+
+def trained(directory: Path, seconds: int, clock: Clock, *, history: History | None = None) -> History:
+    """One step a second, looked at five times a second."""
+    rank = recorder(directory)
+    history = history or History(directory, clock)
+    for number in range(seconds * 5):
+        history.look()
+        if number % 5 == 0:
+            rank.step(number // 5 + 1, 0, 8, 0.125, 0, 0.25, 0.25, 0.25, 0.125, 0, 0)
+            rank.progress(1.0 / (number + 1), 0.1)
+        clock.now += 0.2
+    return history
+
+
+def test_a_history_of_any_length_keeps_between_half_of_the_most_readings_and_all(tmp_path: Path) -> None:
+    clock = Clock()
+    history = trained(tmp_path, 1000, clock)
+    assert MOST_READINGS / 2 <= len(history.times) < MOST_READINGS
+    assert history.times[-1] > clock.now - history.interval - 1
+    assert history.interval == 16 * FIRST_SECONDS
+
+
+def test_what_is_dropped_costs_resolution_and_no_truth(tmp_path: Path) -> None:
+    clock = Clock()
+    times, series = history_form.read(trained(tmp_path, 500, clock).document())
+    steps = series[STEPS]
+    assert steps[-1] == 500
+    assert all(
+        value == pytest.approx(moment - 1_700_000_000, abs=1.01)
+        for moment, value in zip(times, steps, strict=True)
+        if value is not None
+    )
+    seconds = series[Metric.PHASE_SECONDS.value, (("rank", "0"), ("local_rank", "0"))]
+    assert seconds[-1] == pytest.approx(500.0)
+    assert series[Metric.PHASE_SECONDS.value, (("phase", "forward"),)][-1] == pytest.approx(125.0)
+    assert series[Metric.SAMPLES.value, ()][-1] == 4000
+
+
+def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zero(tmp_path: Path) -> None:
+    agent = attach.agent_recorder(tmp_path, {})
+    agent.state(GroupState.RUNNING)
+    agent.world(size=4, nodes=2, nodes_desired=2)
+    agent.restarted(RestartCause.FAILURE)
+    recorder(tmp_path).account([float(number) for number, _ in enumerate(JobTime)], 3, 1.5)
+    _, series = history_form.read(History(tmp_path, Clock()).document())
+    assert series[Metric.WORLD_SIZE.value, ()] == [4]
+    assert series[Metric.RESTARTS.value, (("cause", "failure"),)] == [1]
+    assert (Metric.RESTARTS.value, (("cause", "hang"),)) not in series
+    assert series[Metric.LOST_PROGRESS.value, ()] == [1.5]
+    assert sum(name == Metric.JOB_TIME for name, _ in series) == len(JobTime) - 1
+
+
+def test_an_aggregator_that_is_started_anew_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
+    clock = Clock()
+    before = trained(tmp_path, 300, clock)
+    before.keep()
+    clock.now += 60
+    after = trained(tmp_path, 10, clock, history=History.resumed(tmp_path, clock))
+    assert after.times[: len(before.times)] == pytest.approx(before.times, abs=0.01)
+    assert after.interval == before.interval
+    assert history_form.read(after.document())[1][STEPS][-1] == 310
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"version": 2, "times": [], "series": []}', '{"version": 1}'])
+def test_a_file_that_is_no_history_is_begun_anew(text: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert History.resumed(tmp_path).times == []
+
+
+def test_a_directory_that_is_gone_is_no_reason_to_end(tmp_path: Path) -> None:
+    history = History(tmp_path / "gone", Clock())
+    history.look()
+    history.keep()
+    assert history.document()["series"] == []
+
+
+def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
+    rank, clock = recorder(tmp_path), Clock()
+    history = History(tmp_path, clock)
+    for loss in (2.5, math.nan, math.inf):
+        rank.progress(loss, 0.1)
+        history.look()
+        clock.now += 1
+    text = json.dumps(history.document(), allow_nan=False)
+    losses = history_form.read(json.loads(text))[1][LOSS]
+    assert losses[0] == 2.5
+    assert losses[1] is not None
+    assert math.isnan(losses[1])
+    assert losses[2] == math.inf
+
+
+def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) -> None:
+    told = trained(tmp_path, 400, Clock()).document()
+    left = history_form.thinned(told)
+    assert len(left["times"]) == history_form.LEFT_READINGS
+    assert (left["times"][0], left["times"][-1]) == (told["times"][0], told["times"][-1])
+    lines = list(history_form.lines(left))
+    assert all(line.startswith(HISTORY_MARK) and len(line) < 4096 for line in lines)
+    log = ["step 1", *history_form.lines({"version": 1, "times": [], "series": []}), "again", *lines, "Restarts: none."]
+    found = past.unpacked(log)
+    assert found is not None
+    assert json.loads(found) == left
+    assert history_form.read(left)[1][STEPS][-1] == history_form.read(told)[1][STEPS][-1]
+
+
+def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) -> None:
+    clock = Clock()
+    ranks = [
+        attach.rank_recorder(
+            {Env.METRICS_DIR: str(tmp_path), "RANK": f"{number}", "LOCAL_RANK": f"{number}", "LOCAL_WORLD_SIZE": "8"}
+        )
+        for number in range(8)
+    ]
+    history = History(tmp_path, clock)
+    for step in range(200):
+        for number, rank in enumerate(ranks):
+            noise = ((step * 7919 + number * 104729) % 1000) / 10_000
+            rank.step(step, 0, 8, noise, 0, 0.2 + noise, 0.3 - noise, noise, 0.01, 0, 0)
+        history.look()
+        clock.now += 0.51
+    assert sum(map(len, history_form.lines(history_form.thinned(history.document())))) < 16_384

@@ -1,0 +1,144 @@
+"""What the numbers of a pod have been: a bounded history, kept by the aggregator for those who have no Prometheus.
+
+Every so often the boards are read once more. When there are :data:`MOST_READINGS`, every other one is dropped and the
+time between two doubles, so a history of any length has between half as many and all of them. Counters are kept as they
+are and not as rates, so what is dropped costs resolution and no truth. The training thread has no part in it.
+
+Names and labels are the exposition's, summed over what a pod may have many of: phases over its ranks, seconds of a rank
+over its phases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ddp_trainer.contract import Metric, MetricLabel, Phase
+from ddp_trainer.metrics import history_form
+from ddp_trainer.metrics.catalogue import FAMILIES, Family, cell
+from ddp_trainer.metrics.directory import Slot, Survey, survey
+from ddp_trainer.metrics.history_form import Key
+
+MOST_READINGS: Final = 240
+FIRST_SECONDS: Final = 0.5
+"""Between two readings, at first."""
+KEPT_SECONDS: Final = 5.0
+"""How often it is written to its file, from which an aggregator goes on that is started anew in the same pod."""
+
+FILE: Final = "history.json"
+
+_OF_JOB: Final = frozenset({Metric.LOSS, Metric.LEARNING_RATE, "ddp_eval_loss", Metric.JOB_TIME, Metric.LOST_PROGRESS})
+_OF_AGENT: Final = frozenset(
+    {Metric.WORLD_SIZE, Metric.NODES, Metric.RENDEZVOUS_ROUND, Metric.RESTARTS, Metric.FAILURES}
+)
+_JOB_FAMILIES: Final = tuple(family for family in FAMILIES if family.name in _OF_JOB)
+_AGENT_FAMILIES: Final = tuple(family for family in FAMILIES if family.name in _OF_AGENT)
+
+
+@dataclass(slots=True)
+class History:
+    """Readings of one pod's boards."""
+
+    directory: Path
+    clock: Callable[[], float] = time.time
+    """Unix time."""
+    interval: float = FIRST_SECONDS
+    times: list[float] = field(default_factory=list)
+    series: dict[Key, list[float | None]] = field(default_factory=dict)
+    _written: float = 0.0
+
+    @classmethod
+    def resumed(cls, directory: Path, clock: Callable[[], float] = time.time) -> History:
+        """The one that an aggregator before this one has left in the directory; else an empty one."""
+        history = cls(directory, clock)
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            history._load(json.loads((directory / FILE).read_text(encoding="utf-8")))
+        return history
+
+    def look(self) -> None:
+        """Read the boards, if it is time to."""
+        now = self.clock()
+        if self.times and 0 <= now - self.times[-1] < self.interval:
+            return
+        self._add(now, _values(survey(self.directory)))
+        if not 0 <= now - self._written < KEPT_SECONDS:
+            self.keep()
+
+    def document(self) -> dict[str, Any]:
+        """All of it, and how things stand now."""
+        now = self.clock()
+        times = [*self.times, now]
+        current = _values(survey(self.directory))
+        told = {key: [*values, current.get(key)] for key, values in self.series.items()}
+        told |= {key: [*[None] * len(self.times), value] for key, value in current.items() if key not in told}
+        return history_form.document(times, told)
+
+    def keep(self) -> None:
+        """Write it beside the boards; where that cannot be done, it ends with this process."""
+        self._written = self.clock()
+        file = self.directory / FILE
+        draft = file.with_name(f".{FILE}.{os.getpid()}")
+        with suppress(OSError):
+            draft.write_text(json.dumps(history_form.document(self.times, self.series)), encoding="utf-8")
+            draft.replace(file)
+
+    def _add(self, now: float, values: Mapping[Key, float]) -> None:
+        for key in values:
+            self.series.setdefault(key, [None] * len(self.times))
+        self.times.append(now)
+        for key, known in self.series.items():
+            known.append(values.get(key))
+        if len(self.times) >= MOST_READINGS:
+            self.interval *= 2
+            self.times = self.times[1::2]  # the last one stays
+            self.series = {key: known[1::2] for key, known in self.series.items()}
+
+    def _load(self, told: Mapping[str, Any]) -> None:
+        times, self.series = history_form.read(told)
+        self.times = times
+        while len(times) > 1 and (times[-1] - times[0]) / (len(times) - 1) >= 1.5 * self.interval:
+            self.interval *= 2
+
+
+def _values(seen: Survey) -> dict[Key, float]:
+    """What is kept of the boards at one moment."""
+    found: dict[Key, float] = {}
+    for slot in seen.ranks:
+        for key, value in _of_rank(slot):
+            found[key] = found.get(key, 0.0) + value
+        if slot.rank == 0:
+            found |= _of_families(_JOB_FAMILIES, slot)
+    if seen.agent is not None:
+        found |= _of_families(_AGENT_FAMILIES, seen.agent)
+    return found
+
+
+def _of_rank(slot: Slot) -> Iterator[tuple[Key, float]]:
+    values = slot.board.values
+    whose = ((MetricLabel.RANK.value, str(slot.rank)), (MetricLabel.LOCAL_RANK.value, str(slot.local_rank)))
+    phases = {phase: values.get(cell(Metric.PHASE_SECONDS, phase), 0.0) for phase in Phase}
+    waited = (MetricLabel.PHASE.value, Phase.COMM_EXPOSED.value)
+    yield (Metric.STEPS.value, whose), values.get(Metric.STEPS, 0.0)
+    yield (Metric.PHASE_SECONDS.value, whose), sum(phases.values())
+    yield (Metric.PHASE_SECONDS.value, (*whose, waited)), phases[Phase.COMM_EXPOSED]
+    yield (Metric.SAMPLES.value, ()), values.get(Metric.SAMPLES, 0.0)
+    for phase, seconds in phases.items():
+        yield (Metric.PHASE_SECONDS.value, ((MetricLabel.PHASE.value, phase.value),)), seconds
+
+
+def _of_families(families: Iterable[Family], slot: Slot) -> dict[Key, float]:
+    values = slot.board.values
+    return {
+        (str(series.sample), tuple((str(name), str(value)) for name, value in series.labels.items())): values[
+            series.key
+        ]
+        for family in families
+        for series in family.series()
+        if series.key in values
+    }
