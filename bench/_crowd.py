@@ -34,6 +34,7 @@ NOBODYS: Final = "kueue.x-k8s.io/multikueue"
 """The manager that no operator here is, so that the jobs' status stays what we say."""
 LEAST_NODES: Final = 10
 NODES_READY_SECONDS: Final = 60
+KNOWN_SECONDS: Final = 10
 READY_SECONDS: Final = 300
 GONE_SECONDS: Final = 600
 """Ten thousand pods leave one by one, and each of their nodes is asked."""
@@ -149,7 +150,21 @@ def _job(api: Api, space: str, number: int, pods: int, nodes: Sequence[str], por
     template = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     for index in range(pods):
         node = nodes[(number * pods + index) % len(nodes)]
-        api.create(collection("v1", "pods", space), _pod(template, made, index, node, port))
+        _create_pod(api, space, _pod(template, made, index, node, port))
+
+
+def _create_pod(api: Api, space: str, pod: Json) -> None:
+    """Create it as soon as every webhook that looks at pods, such as Kueue's, knows the namespace."""
+    end = time.monotonic() + KNOWN_SECONDS
+    while True:
+        try:
+            api.create(collection("v1", "pods", space), pod)
+        except NotFound:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _spec(number: int, pods: int) -> JobSpec:
