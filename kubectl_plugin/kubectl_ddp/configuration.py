@@ -13,7 +13,6 @@ here: kubectl's own configuration has the context and its namespace.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -98,6 +97,8 @@ def _checked(key: str, place: str) -> str:
     """A key that may have a default. Raises UsageError."""
     head, dot, _ = key.partition(".")
     if head not in KEYS:
+        import difflib  # noqa: PLC0415 - for a word that nobody knows
+
         close = difflib.get_close_matches(head, KEYS, n=1)
         why = "says which job it is, so it has no default" if head in FIELDS else "is no key of a job"
         hint = f"Did you mean '{close[0]}'?" if close and head not in FIELDS else f"There are {', '.join(KEYS)}."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import calendar
-import time
+from datetime import datetime
 
 
 def epoch(moment: str | None) -> float | None:
@@ -15,6 +14,6 @@ def epoch(moment: str | None) -> float | None:
     if not moment:
         return None
     try:
-        return float(calendar.timegm(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S")))
+        return datetime.fromisoformat(f"{moment[:19]}+00:00").timestamp()
     except ValueError:
         return None

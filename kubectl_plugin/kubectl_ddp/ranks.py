@@ -101,6 +101,8 @@ def _activity(said: Samples) -> RankActivity:
 def _grown(said: Samples, before: Samples, family: str) -> dict[str, float]:
     """What a counter grew by, by phase where it has phases; one that fell was begun anew."""
     now, then = _by_phase(said, family), _by_phase(before, family)
+    if not then:
+        return now
     if any(now.get(phase, 0.0) < value for phase, value in then.items()):
         then = {}
     return {phase: value - then.get(phase, 0.0) for phase, value in now.items()}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +18,14 @@ from kubectl_ddp.evidence import is_running, workers
 from kubectl_ddp.exposition import Samples, parse
 from kubectl_ddp.state import JobState, job_state
 
-_AT_ONCE: Final = 16
+_AT_FIRST: Final = 4
+"""Who asks. More are no faster where pods answer at once, and each needs a connection of its own."""
+
+_AT_MOST: Final = 16
 """Requests in flight: an API server's proxy is not ours alone."""
+
+_SLOW_SECONDS: Final = 0.01
+"""Without any answer, after which one more asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +60,49 @@ def scrape_all(
     of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)
     turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
     asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
-    waiting: queue.SimpleQueue[tuple[int, Object]] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
-    for each in asked:
-        waiting.put(each)
-    for _ in range(min(_AT_ONCE, len(asked))):
-        # Daemons: a pod that does not answer must not hold up the end of the command.
-        threading.Thread(target=_ask_all, args=(backend, waiting, answers), daemon=True).start()
     told: list[dict[str, Samples]] = [{} for _ in snapshots]
-    limit = time.monotonic() + patience if patience is not None else None
-    with contextlib.suppress(queue.Empty):
-        for _ in asked:
-            index, name, samples = answers.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
-            if samples is not None:
-                told[index][name] = samples
+    for index, name, samples in _Questions(backend, asked).answers(patience):
+        if samples is not None:
+            told[index][name] = samples
     return told
 
 
-def _ask_all(
-    backend: Backend,
-    waiting: queue.SimpleQueue[tuple[int, Object]],
-    answers: queue.SimpleQueue[tuple[int, str, Samples | None]],
-) -> None:
-    with contextlib.suppress(queue.Empty):
-        while True:
-            index, pod = waiting.get_nowait()
-            answers.put((index, str(pod["metadata"]["name"]), _ask(backend, pod)))
+class _Questions:
+    """Pods that are to be asked, each with the index of its job, and those who ask them."""
+
+    def __init__(self, backend: Backend, asked: Iterable[tuple[int, Object]]) -> None:
+        self._backend = backend
+        self._waiting = deque(asked)
+        self._told: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
+        self._asking = 0
+
+    def answers(self, patience: float | None) -> Iterator[tuple[int, str, Samples | None]]:
+        """Index of the job, name of the pod, and what it said, as it comes; the rest is left out after the patience."""
+        end = math.inf if patience is None else time.monotonic() + patience
+        left = len(self._waiting)
+        for _ in range(_AT_FIRST):
+            self._ask_one_more()
+        while left and (remaining := end - time.monotonic()) > 0:
+            may_ask = bool(self._waiting) and self._asking < _AT_MOST
+            try:
+                yield self._told.get(timeout=min(remaining, _SLOW_SECONDS if may_ask else threading.TIMEOUT_MAX))
+            except queue.Empty:
+                if may_ask:
+                    self._ask_one_more()
+            else:
+                left -= 1
+
+    def _ask_one_more(self) -> None:
+        if self._waiting:
+            self._asking += 1
+            # A daemon: a pod that does not answer must not hold up the end of the command.
+            threading.Thread(target=self._ask_all, daemon=True).start()
+
+    def _ask_all(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                index, pod = self._waiting.popleft()
+                self._told.put((index, str(pod["metadata"]["name"]), _ask(self._backend, pod)))
 
 
 def _ask(backend: Backend, pod: Object) -> Samples | None:

@@ -273,23 +273,24 @@ def _progress(
         return _progress_of_summary(done)
     alive = [rank for rank in ranks if rank.state is not RankActivity.DOWN]
     step = max((rank.step for rank in ranks if rank.step is not None), default=None)
-    planned = _latest(told, Metric.STEPS_PLANNED)
+    latest = _Latest(told)
+    planned = latest.value(Metric.STEPS_PLANNED)
     pace = [rank.seconds_per_step for rank in alive if rank.seconds_per_step is not None]
     rates = [rank.samples_per_second for rank in alive if rank.samples_per_second is not None]
-    world = _whole(_latest(told, Metric.WORLD_SIZE))
+    world = _whole(latest.value(Metric.WORLD_SIZE))
     eta = None
     if step is not None and planned is not None and pace:
         eta = max(0.0, planned - step) * sum(pace) / len(pace)
     return {
         "step": step,
         "steps_planned": _whole(planned),
-        "epoch": _whole(_latest(told, Metric.EPOCH)),
-        "loss": _latest(told, Metric.LOSS),
-        "learning_rate": _latest(told, Metric.LEARNING_RATE),
+        "epoch": _whole(latest.value(Metric.EPOCH)),
+        "loss": latest.value(Metric.LOSS),
+        "learning_rate": latest.value(Metric.LEARNING_RATE),
         "throughput": sum(rates) * max(1.0, (world or 0) / len(ranks)) if rates else None,
         "eta_seconds": eta,
         "world_size": world,
-        "generation": _whole(_latest(told, Metric.RENDEZVOUS_ROUND)),
+        "generation": _whole(latest.value(Metric.RENDEZVOUS_ROUND)),
     }
 
 
@@ -304,14 +305,21 @@ def _progress_of_summary(done: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _latest(told: Mapping[str, Samples], family: str) -> float | None:
-    """The value of the pod that was in the last rendezvous; rank 0 may have left its old ones on another pod."""
-    values = [
-        (samples.value(Metric.RENDEZVOUS_ROUND) or 0.0, samples.total(Metric.RANK_UP), value)
-        for samples in told.values()
-        if (value := samples.value(family)) is not None
-    ]
-    return max(values)[-1] if values else None
+class _Latest:
+    """Families that one pod tells for all: the one that was in the last rendezvous, and has most ranks up.
+
+    Rank 0 may have left its old values on another pod. Of pods that are alike, the larger value is the later one.
+    """
+
+    def __init__(self, told: Mapping[str, Samples]) -> None:
+        self._told = [
+            ((said.value(Metric.RENDEZVOUS_ROUND) or 0.0, said.total(Metric.RANK_UP)), said) for said in told.values()
+        ]
+
+    def value(self, family: str) -> float | None:
+        """Its value; None when no pod tells it."""
+        values = [(order, value) for order, said in self._told if (value := said.value(family)) is not None]
+        return max(values)[-1] if values else None
 
 
 def _whole(number: float | None) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -98,8 +97,13 @@ def resource(job: Object) -> str:
 
 def style(options: Options) -> Style:
     """What stdout can show."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return Style(color=options.is_colored(), width=width)
+    return Style(color=options.is_colored(), width=_width() if sys.stdout.isatty() else None)
+
+
+def _width() -> int:
+    import shutil  # noqa: PLC0415 - 2 ms, and not in a pipe
+
+    return shutil.get_terminal_size().columns
 
 
 def print_document(document: dict[str, Any], output: str) -> None:
