@@ -15,6 +15,7 @@ from kubectl_ddp.cli.suspend import keeps_checkpoints_in_pods, wait_after
 from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Cancelled, Interrupted, UsageError
 from kubectl_ddp.program import program, there
+from kubectl_ddp.released import refuse_anew
 from kubectl_ddp.state import JobState, State, job_state
 from kubectl_ddp.waiting import parse_goal, wait_for
 
@@ -64,6 +65,8 @@ def _restart(options: Options, backend: Backend, name: str, seconds: float | Non
     snapshot = backend.job(name)
     state = job_state(snapshot, {}, where=backend.where)
     _check(state)
+    if state.state is State.FAILED:
+        refuse_anew(snapshot.job)
     effect = _effect(state, backend, snapshot)
     if options.output is None:
         options.note(effect)

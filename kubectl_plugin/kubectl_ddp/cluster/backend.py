@@ -289,6 +289,7 @@ class ClusterBackend:
         """Delete the job, or what a command left of it that died; what it owns goes too. Raises NotFound."""
         from kubectl_ddp.cluster.remains import delete_remains  # noqa: PLC0415 - for this verb alone
         from kubectl_ddp.cluster.renewal import forget  # noqa: PLC0415
+        from kubectl_ddp.released import stays  # noqa: PLC0415
 
         try:
             job = self._jobs.named(name)
@@ -298,3 +299,5 @@ class ClusterBackend:
             raise
         self._jobs.delete(job)
         forget(self._api, name, self.namespace)
+        if told := stays(job):
+            self._notice(told)
