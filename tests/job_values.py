@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Final
 
 from kubectl_ddp.spec.fields import FIELDS
+from tests.namespace_presets import SOUND, UNREADABLE
 
 Values = dict[str, Any]
 
@@ -167,7 +168,10 @@ def scenario(seed: int, number: int) -> Scenario:
     namespace = draw.one(["default", "team-a"])
     draw.some(0.3, "name", lambda: draw.one(["named", "n", "x" * 40]))
     draw.some(0.2, "namespace", lambda: namespace)
-    return Scenario(number, draw.values, release, namespace, *_cluster(draw))
+    serves, kubernetes = _cluster(draw)
+    if serves:  # of a cluster alone it is known what a namespace shares
+        draw.some(0.3, "preset", lambda: draw.one([*SOUND, *SOUND, *SOUND, *SOUND, *UNREADABLE]))
+    return Scenario(number, draw.values, release, namespace, serves, kubernetes)
 
 
 def _program(draw: Draw) -> None:

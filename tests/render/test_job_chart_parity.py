@@ -26,9 +26,22 @@ from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.origin import Given, Kind, Origin
+from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
 from tests.helm import CHARTS, ROOT, Done, Helm, objects_of
-from tests.job_values import DEVICES_OF_DRIVERS, ENGINES, GANGS, KUEUE, MONITORS, Scenario, dotted, scenario
+from tests.job_values import (
+    ANY_CLUSTER,
+    DEVICES_OF_DRIVERS,
+    ENGINES,
+    GANGS,
+    KUEUE,
+    MONITORS,
+    Scenario,
+    dotted,
+    scenario,
+)
+from tests.namespace_presets import SHARED, SOUND, UNREADABLE, chart_that_knows_them
 from tests.rendered import templates
 
 CHART: Final = CHARTS / "ddp-job"
@@ -51,7 +64,8 @@ def expected(case: Scenario) -> list[Object] | str:
     except PreflightFailed as error:  # names the context, which a chart does not know
         return "Nobody in the cluster starts nodes" if "starts nodes" in error.message else "The cluster can run no job"
     except DdpError as error:
-        return error.message.removeprefix("values, ")
+        said, no_yaml, _ = error.message.removeprefix("values, ").partition("it is no YAML")
+        return said + no_yaml  # what is wrong with it, Go and Python tell in words of their own
 
 
 def missing(objects: list[Object], case: Scenario) -> str:
@@ -73,7 +87,9 @@ def by_the_plugin(case: Scenario) -> list[Object]:
         key: value for key, value in values.items() if key not in {*CHARTS_OWN} - {"preset"}
     }
     layer = {key: Given(value, Origin(Kind.FILE, "values")) for key, value in dotted(said).items()}
-    spec = resolve([layer], Surroundings(image=f"ddp-trainer:{APP_VERSION}")).spec
+    place = f"the ConfigMap '{CONFIG_MAP}' in namespace '{case.namespace}'"
+    shared = SharedPresets(place, SHARED if case.is_of_cluster else {})
+    spec = resolve([layer], Surroundings(image=f"ddp-trainer:{APP_VERSION}", shared=lambda _: shared)).spec
     if case.is_of_cluster:
         kinds = {tuple(kind.rsplit("/", 1)) for kind in (*ENGINES.values(), *GANGS.values()) if kind in case.serves}
         spec = settle(spec, Facts("here", case.kubernetes, frozenset({*kinds, ("batch/v1", "Job")})))  # type: ignore[arg-type]
@@ -116,9 +132,15 @@ def keyed(objects: list[Object]) -> dict[tuple[str, str], Object]:
     return found
 
 
-def rendered(helm: Helm, case: Scenario) -> Done:
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart, in a namespace that shares presets."""
+    return chart_that_knows_them(tmp_path_factory.mktemp("chart"))
+
+
+def rendered(helm: Helm, chart: Path, case: Scenario) -> Done:
     return helm.render(
-        CHART,
+        chart,
         case.values,
         release=case.release,
         namespace=case.namespace,
@@ -128,10 +150,18 @@ def rendered(helm: Helm, case: Scenario) -> Done:
 
 
 @pytest.mark.parametrize("first", range(0, TESTS * PER_TEST, PER_TEST))
-def test_the_chart_makes_of_values_what_the_plugin_does(each_helm: Helm, first: int) -> None:
+def test_the_chart_makes_of_values_what_the_plugin_does(each_helm: Helm, chart: Path, first: int) -> None:
     for number in range(first, first + PER_TEST):
         if number % 2 == each_helm.major % 2:  # each Helm renders its half
-            check(each_helm, scenario(SEED, number))
+            check(each_helm, chart, scenario(SEED, number))
+
+
+@pytest.mark.parametrize("preset", SHARED)
+def test_a_shared_preset_is_taken_or_refused_as_the_plugin_does(helm: Helm, chart: Path, preset: str) -> None:
+    values = {"module": "vision.train", "preset": preset, "engine": "job", "podMonitor": "never"}
+    case = Scenario(0, values, "run", "team-a", (ANY_CLUSTER,))
+    assert isinstance(expected(case), str) is (preset in UNREADABLE)
+    check(helm, chart, case)
 
 
 def test_the_scenarios_reach_every_value_engine_gang_and_fabric() -> None:
@@ -143,14 +173,16 @@ def test_the_scenarios_reach_every_value_engine_gang_and_fabric() -> None:
     assert {document["engine"] for document in documents} == set(Engine)
     assert {document["gang"] for document in documents} == set(Gang)
     assert {name for document in documents for name in document["fabric"].split("+")} >= {"none", *FABRICS}
+    assert {case.values.get("preset") for case, _ in sound} >= {*PRESETS, *SOUND}
+    assert {case.values.get("preset") for case in cases} & {*UNREADABLE}
 
 
-def check(helm: Helm, case: Scenario) -> None:
+def check(helm: Helm, chart: Path, case: Scenario) -> None:
     if helm.version < YAML_IN_SCHEMAS:
         case = replace(case, values=json.loads(CONTROL.sub("", json.dumps(case.values))))
     said = f"seed {SEED}, scenario {case.number}: {case}"
     wanted = expected(case)
-    done = rendered(helm, case)
+    done = rendered(helm, chart, case)
     if isinstance(wanted, str):
         assert done.code != 0, f"{said}\nthe plugin refuses it: {wanted}"
         assert wanted in " ".join(done.err.split("\n")), f"{said}\n{done.err}"

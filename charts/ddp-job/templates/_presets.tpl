@@ -6,20 +6,17 @@
 {{- $name := .said.preset -}}
 {{- $shared := dict -}}
 {{- if include "ddp-job.knowsCluster" . -}}
-{{- $shared = (lookup "v1" "ConfigMap" .root.Release.Namespace .c.presets.configMap).data | default dict -}}
+{{- $shared = include "ddp-job.namespacePresets" . | fromJson -}}
 {{- end -}}
-{{- $place := printf "ConfigMap '%s' in namespace '%s'" .c.presets.configMap .root.Release.Namespace -}}
 {{- if not (hasKey $shared $name) -}}
 {{- $why := ternary "" "; those of a cluster are known where one is asked, by helm install and not by helm template" (ne "" (include "ddp-job.knowsCluster" .)) -}}
 {{- fail (printf "preset: there is no preset '%s'%s. There are %s." $name $why (concat (keys .presets) (keys $shared) | sortAlpha | join ", ")) -}}
 {{- end -}}
-{{- range $key, $setting := (get $shared $name | fromYaml).settings -}}
+{{- $document := get $shared $name | fromYaml -}}
+{{- include "ddp-job.presetIsRead" (dict "job" . "name" $name "document" $document) -}}
+{{- range $key, $setting := $document.settings -}}
 {{- $words := splitn "." 2 $key -}}
-{{- $isMap := has $words._0 $.c.presets.maps -}}
-{{- if or (has $words._0 $.c.presets.own) (not (or $isMap (has $words._0 $.c.presets.keys))) (ne $isMap (contains "." $key)) -}}
-{{- fail (printf "preset: the preset '%s' of the %s cannot be read: no preset sets '%s'. Tell who runs the cluster; the chart ddp-platform writes such presets from its value 'presets'." $name $place $key) -}}
-{{- end -}}
-{{- if $isMap -}}
+{{- if has $words._0 $.c.presets.maps -}}
 {{- $_ := set $.said $words._0 (merge (get $.said $words._0 | default dict) (dict $words._1 $setting.value)) -}}
 {{- else -}}
 {{- $default := get $.c.defaults $words._0 | default (ternary "auto" "" (eq $words._0 "fabric")) -}}
@@ -29,5 +26,30 @@
 {{- end -}}
 {{- if not $isSaid -}}{{- $_ := set $.said $words._0 $setting.value -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Stops at a preset that is not what one should be; an administrator may have written it by hand. */}}
+{{- define "ddp-job.presetIsRead" -}}
+{{- $presets := .job.c.presets -}}
+{{- $wrong := "" -}}
+{{- if not (kindIs "map" .document.settings) -}}
+{{- $said := get .document "Error" | toString -}}
+{{- $wrong = ternary (printf "it is no YAML (%s)" $said) "it has no 'settings'" (contains "converting YAML" $said) -}}
+{{- else -}}
+{{- range $key, $setting := .document.settings -}}
+{{- $words := splitn "." 2 $key -}}
+{{- $isMap := has $words._0 $presets.maps -}}
+{{- if not $wrong -}}
+{{- if or (has $words._0 $presets.own) (not (or $isMap (has $words._0 $presets.keys))) (ne $isMap (ne "" (toString (default "" $words._1)))) -}}
+{{- $wrong = printf "no preset sets '%s'" $key -}}
+{{- else if not (and (kindIs "map" $setting) (hasKey ($setting | default dict) "value")) -}}
+{{- $wrong = printf "'%s' has no 'value'" $key -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $wrong -}}
+{{- fail (printf "The preset '%s' of the ConfigMap '%s' in namespace '%s' cannot be read: %s. Tell who runs the cluster; the chart ddp-platform writes such presets from its value 'presets'." .name $presets.configMap .job.root.Release.Namespace $wrong) -}}
 {{- end -}}
 {{- end -}}
