@@ -1,8 +1,9 @@
 {{/*
 What is wrong with these values in this cluster. Each check fails with a sentence that names the value and the way out;
-what a single value may be is said by values.schema.json.
+what a single value may be is said by values.schema.json, and what a text looks like by files/shapes.yaml.
 */}}
 {{- define "ddp-platform.validate" -}}
+{{- include "ddp-platform.validate.texts" . -}}
 {{- include "ddp-platform.validate.namespaces" . -}}
 {{- include "ddp-platform.validate.presets" . -}}
 {{- include "ddp-platform.validate.amounts" . -}}

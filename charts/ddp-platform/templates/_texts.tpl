@@ -1,0 +1,39 @@
+{{/* Texts that do not look as they should: files/shapes.yaml says how, and where there are any. */}}
+
+{{- define "ddp-platform.validate.texts" -}}
+{{- $table := .Files.Get "files/shapes.yaml" | fromYaml -}}
+{{- range $path, $shape := $table.values -}}
+{{- include "ddp-platform.validate.below" (dict "node" $.Values "path" (splitList "/" $path) "said" "" "shape" (get $table.shapes $shape)) -}}
+{{- end -}}
+{{- end }}
+
+{{/* What stands below a node, along the rest of a path; "said" is how the way so far is written. */}}
+{{- define "ddp-platform.validate.below" -}}
+{{- if not .path -}}
+{{- include "ddp-platform.validate.text" . -}}
+{{- else if and .node (or (kindIs "map" .node) (kindIs "slice" .node)) -}}
+{{- $next := dict "path" (rest .path) "shape" .shape -}}
+{{- $step := first .path -}}
+{{- if eq $step "[]" -}}
+{{- range $index, $item := .node -}}
+{{- include "ddp-platform.validate.below" (merge (dict "node" $item "said" (printf "%s[%d]" $.said $index)) $next) -}}
+{{- end -}}
+{{- else if has $step (list "*" "~") -}}
+{{- range $name, $item := .node -}}
+{{- include "ddp-platform.validate.below" (merge (dict "node" (ternary $name $item (eq $step "~")) "said" (ternary $.said (printf "%s.%s" $.said $name) (eq $step "~"))) $next) -}}
+{{- end -}}
+{{- else if hasKey .node $step -}}
+{{- include "ddp-platform.validate.below" (merge (dict "node" (get .node $step) "said" (printf "%s.%s" .said $step | trimPrefix ".")) $next) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "ddp-platform.validate.text" -}}
+{{- if kindIs "string" .node -}}
+{{- if not (regexMatch .shape.pattern .node) -}}
+{{- fail (printf "%s: '%s' %s. %s" .said .node .shape.what .shape.hint) -}}
+{{- else if and .shape.unlike (regexMatch (toString .shape.unlike) .node) -}}
+{{- fail (printf "%s: '%s' %s" .said .node .shape.moves) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

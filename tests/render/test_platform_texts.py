@@ -1,0 +1,109 @@
+"""Texts among the values of ddp-platform that do not look as they should: a sentence, from Helm 3 and from Helm 4.
+
+The schema holds no pattern, since Helm would tell no more of one than that it is not met: ``files/shapes.yaml`` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from charts.readme import resolved
+from tests.chart_values import put
+from tests.helm import CHARTS, Helm
+from tests.render.platform_values import KUEUE, WITH_QUEUES
+
+PLATFORM: Final = CHARTS / "ddp-platform"
+SCHEMA: Final = json.loads((PLATFORM / "values.schema.json").read_text())
+SHAPES: Final = yaml.safe_load((PLATFORM / "files/shapes.yaml").read_text())
+NAME: Final = "is no name in Kubernetes. Use lower case letters, digits and dashes,"
+FREE: Final = {
+    *("commonAnnotations/*", "namespaces/[]/annotations/*", "monitoring/dashboards/annotations/*"),
+    *(f"presets/*/{key}" for key in ("summary", "settings/*/reason", "settings/*/source")),
+    *("presets/*/settings/*/value", "presets/*/settings/*/value/[]"),
+    *("priorityClasses/[]/description", "prePull/priorityClassName", "monitoring/rules/runbooks"),
+    *(
+        f"{place}/[]/{key}"
+        for place in ("prePull/tolerations", "queues/flavors/[]/tolerations", "test/tolerations")
+        for key in ("key", "value")
+    ),
+    *("queues/flavors/[]/nodeTaints/[]/key", "queues/flavors/[]/nodeTaints/[]/value"),
+}
+"""Texts for people, and those that the plugin or the API server alone can judge."""
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"namespaces": [{"name": "a"}, {"name": "Team_A"}]}, f"namespaces[1].name: 'Team_A' {NAME}"),
+        ({"namespaces": [{"name": ""}]}, f"namespaces[0].name: '' {NAME}"),
+        ({"namespaces": [{"name": "a", "labels": {"a b": "c"}}]}, "namespaces[0].labels: 'a b' is no key of a label."),
+        ({"commonLabels": {"team": "a b"}}, "commonLabels.team: 'a b' is no value of a label. Use letters,"),
+        ({"imagePullSecrets": ["My_Secret"]}, f"imagePullSecrets[0]: 'My_Secret' {NAME}"),
+        ({"image": {"registry": "https://example.com"}}, "image.registry: 'https://example.com' is no registry. Write"),
+        ({"image": {"repository": "a@b"}}, "image.repository: 'a@b' is no repository of images. Write its path,"),
+        ({"image": {"tag": "a b"}}, "image.tag: 'a b' is no tag. Use letters,"),
+        (
+            {"image": {"tag": "latest"}},
+            "image.tag: 'latest' is another image tomorrow, and nobody can say later which one it was. Name a version,",
+        ),
+        (
+            {"prePull": {"images": ["example.com/a:latest"]}},
+            "prePull.images[0]: 'example.com/a:latest' is another image tomorrow",
+        ),
+        (
+            {"image": {"digest": "sha256:abc"}},
+            "image.digest: 'sha256:abc' is no digest. Write 'sha256:' and 64 hexadec",
+        ),
+        ({"quota": {"hard": {"pods": "many"}}}, "quota.hard.pods: 'many' is no amount. Write it as '2', '500m' or"),
+        (
+            {"priorityClasses": [{"name": "system-a", "value": 1}]},
+            "priorityClasses[0].name: 'system-a' is a name that Kubernetes keeps for its own. Choose one",
+        ),
+        (
+            {"presets": {"Big one": {"summary": "Big.", "settings": {"gpus": {"value": 8, "reason": "so"}}}}},
+            f"presets: 'Big one' {NAME}",
+        ),
+        (
+            {"monitoring": {"podMonitor": {"interval": "1h"}}},
+            "monitoring.podMonitor.interval: '1h' is no time. Write it in seconds or minutes,",
+        ),
+    ],
+)
+def test_a_text_that_cannot_be_meant_is_refused_in_a_sentence(
+    each_helm: Helm, values: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in each_helm.refusal(PLATFORM, values)
+
+
+def test_an_amount_of_a_queue_is_looked_at_wherever_it_stands(helm: Helm) -> None:
+    values = put(WITH_QUEUES, "queues.clusterQueues.0.flavors.0.resources.cpu.nominal", "8 cores")
+    said = helm.refusal(PLATFORM, values, serves=KUEUE)
+    assert "queues.clusterQueues[0].flavors[0].resources.cpu.nominal: '8 cores' is no amount." in said
+
+
+def test_every_text_of_the_schema_has_a_shape_or_is_free_and_none_a_pattern() -> None:
+    assert set(SHAPES["values"].values()) == set(SHAPES["shapes"])
+    assert set(_texts(SCHEMA, "")) == {*SHAPES["values"], *FREE}
+    assert not [word for word in ('"pattern"', '"not"') if word in json.dumps(SCHEMA)]
+
+
+def _texts(node: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Where the schema lets a text stand that is none of a few words, as paths of shapes.yaml."""
+    node = resolved(SCHEMA, node)
+    kinds = node.get("type", ())
+    if "enum" not in node and "string" in ([kinds] if isinstance(kinds, str) else kinds):
+        yield path
+    for name, each in node.get("properties", {}).items():
+        if name != "global":
+            yield from _texts(each, f"{path}/{name}".removeprefix("/"))
+    if isinstance(node.get("items"), dict):
+        yield from _texts(node["items"], f"{path}/[]")
+    if isinstance(node.get("additionalProperties"), dict):
+        yield from _texts(node["additionalProperties"], f"{path}/*")
+    if "maxLength" in node.get("propertyNames", {}):
+        yield f"{path}/~"
