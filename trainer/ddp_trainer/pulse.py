@@ -42,6 +42,8 @@ ANSWERED: Final = 8
 SIGNAL: Final = 9
 """The signal at which the worker writes its stacks without needing the GIL; 0 where it has none."""
 
+BEAT_SECONDS: Final = 0.25
+"""A worker that gets a turn looks at itself so often."""
 
 IMPORTS: Final = ".imports"
 """Behind the path of a page, the file in which its worker leaves the names of what it has imported."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
 
 PULSE_VARIABLE = "DDP_PULSE"
 C10D = "torch.distributed.distributed_c10d"
-BEAT_SECONDS = 0.25
 LEARN_SECONDS = 2.0
 """So long after its group began a script has built its model, wrapped it and taken a step: what that needs it has."""
 LEARNT = frozenset(
@@ -94,7 +93,7 @@ class Beat:
         self._folder = ""
         self._stacks: Any = None
         self._learn_at = 0.0
-        self._pulse = load_pulse()
+        self._pulse = load(os.path.join("..", "pulse.py"))  # noqa: PTH118
 
     def pause(self) -> None:
         """The default group goes: there is nothing to wait for any more."""
@@ -167,7 +166,8 @@ class Beat:
 
     def _run(self) -> None:
         pulse, cells = self._pulse, self._cells
-        while not self._end.wait(BEAT_SECONDS):
+        self._serve()
+        while not self._end.wait(pulse.BEAT_SECONDS):
             if cells[pulse.HAS_GROUP]:
                 self._look()
                 if self._learn_at and cells[pulse.BEAT] > self._learn_at:
@@ -177,6 +177,13 @@ class Beat:
             if asked != cells[pulse.ANSWERED]:
                 self._answer()
                 cells[pulse.ANSWERED] = asked
+
+    def _serve(self) -> None:
+        """Let torch tell of its collectives also when this thread gets no turn."""
+        try:
+            load("worker_server.py").start(os.path.splitext(self._path)[0] + ".sock")  # noqa: PTH122
+        except Exception:  # noqa: BLE001 - the launcher then knows less
+            return
 
     def _look(self) -> None:
         """Write what can be seen without anybody's help."""
@@ -230,11 +237,12 @@ def is_loaded(module: Any) -> bool:
     return not is_lazy and getattr(module, "__spec__", None) is not None
 
 
-def load_pulse() -> Any:
-    """``pulse.py`` of the package we are a file of, which need not be installed for this interpreter."""
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    loader = importlib.machinery.SourceFileLoader("_ddp_pulse", os.path.join(folder, "pulse.py"))  # noqa: PTH118
-    module = type(sys)("_ddp_pulse")
+def load(path: str) -> Any:
+    """A module of ours by its path from here: the package need not be installed for this interpreter."""
+    folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    name = f"_ddp_{os.path.basename(path).removesuffix('.py')}"  # noqa: PTH119
+    loader = importlib.machinery.SourceFileLoader(name, os.path.normpath(os.path.join(folder, path)))  # noqa: PTH118
+    module = type(sys)(name)
     loader.exec_module(module)
     return module
 

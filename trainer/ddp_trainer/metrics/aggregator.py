@@ -30,6 +30,7 @@ from prometheus_client.registry import Collector
 from ddp_trainer import event_loop
 from ddp_trainer.contract import HISTORY_PATH, Env, Exit, Port
 from ddp_trainer.metrics import history_form
+from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.history import History
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
@@ -91,7 +92,9 @@ def main(argv: list[str] | None = None) -> int:
     job = os.environ.get(Env.JOB) or LOCAL_JOB
     announcement = f"aggregate: metrics of job {job} at http://{_readable(listener)}/metrics"
     history = History.resumed(arguments.directory)
-    pages = Pages(Exposition(arguments.directory, job), history)
+    collectives = Collectives(arguments.directory)
+    collectives.start()
+    pages = Pages(Exposition(arguments.directory, job, collectives=collectives), history)
     event_loop.run(_serve(Server(pages.respond), listener, arguments.parent, announcement, history))
     if Env.JOB in os.environ:
         _leave(history)

@@ -173,6 +173,9 @@ GPU: Final = (
 )
 """Absent without a GPU, but for the counters."""
 
+PROCESS_GROUPS: Final = ("default", "1", "2", "3")
+"""In the order in which a rank has made them; of further ones nothing is told, for every series is one of each rank."""
+
 COLLECTIVES: Final = tuple(
     Family(
         name=name,
@@ -180,19 +183,17 @@ COLLECTIVES: Final = tuple(
         scope=Scope.RANK,
         source=Source.FLIGHT_RECORDER,
         labels=(MetricLabel.PROCESS_GROUP,),
-        values=("default", "1", "2", "3"),
+        values=PROCESS_GROUPS,
         help=help_text,
     )
     for name, help_text in (
         (
             Metric.ENQUEUED,
-            "Number of the last collective that this rank began in a process group; who is behind, waits.",
+            "Number of the last collective that this rank began in a process group; who is behind is waited for.",
         ),
         (Metric.COMPLETED, "Number of the last collective that this rank saw completed in a process group."),
     )
 )
-"""Of the default group and the first that were made after it, under torch's names for them."""
-
 ACCOUNT: Final = (
     Family(
         name=Metric.JOB_TIME,

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from ddp_trainer.contract import Metric, MetricLabel
 from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope
+from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.directory import Slot, Survey, survey
 
@@ -46,9 +47,12 @@ class Speaker:
 class Exposition(Collector):
     """Reads the boards of a directory anew at every collection."""
 
-    def __init__(self, directory: Path, job: str, container: Container | None = None) -> None:
-        """``container`` is this one by default."""
+    def __init__(
+        self, directory: Path, job: str, container: Container | None = None, collectives: Collectives | None = None
+    ) -> None:
+        """``container`` is this one by default; ``collectives`` are what the pulses in the directory tell."""
         self._directory = directory
+        self._collectives = collectives or Collectives(directory)
         self._container = container or Container()
         self._job = job
         self._version = importlib.metadata.version("kubectl-ddp")
@@ -59,7 +63,7 @@ class Exposition(Collector):
         """Every family that someone has a number of, in the order of the catalogue."""
         begun = time.perf_counter()
         seen = survey(self._directory)
-        speakers = [*map(_rank, seen.ranks), *map(_agent, filter(None, [seen.agent])), self._self(seen)]
+        speakers = [*map(self._rank, seen.ranks), *map(_agent, filter(None, [seen.agent])), self._self(seen)]
         for family in FAMILIES:
             exposed = _empty(family)
             for speaker in speakers:
@@ -68,6 +72,19 @@ class Exposition(Collector):
                 yield exposed
         self._scrapes += 1
         self._seconds += time.perf_counter() - begun
+
+    def _rank(self, slot: Slot) -> Speaker:
+        scopes = {Scope.RANK}
+        if slot.rank == 0:
+            scopes.add(Scope.JOB)
+        if slot.local_rank == 0:
+            scopes.add(Scope.POD)
+        return Speaker(
+            scopes=frozenset(scopes),
+            values=_cumulative(slot.board.values) | _process(slot) | self._collectives.values(slot.local_rank),
+            words={family.name: words for family, known_by in _INFOS if (words := _words(slot, family))[known_by]},
+            rank=str(slot.rank),
+        )
 
     def _self(self, seen: Survey) -> Speaker:
         return Speaker(
@@ -86,20 +103,6 @@ def _empty(family: Family) -> Exposed:
     """A family without samples; prometheus_client wants the name without the suffix that its type adds."""
     stem = family.name.removesuffix("_total").removesuffix("_info")
     return Exposed(stem, family.help, family.kind.value, family.unit)
-
-
-def _rank(slot: Slot) -> Speaker:
-    scopes = {Scope.RANK}
-    if slot.rank == 0:
-        scopes.add(Scope.JOB)
-    if slot.local_rank == 0:
-        scopes.add(Scope.POD)
-    return Speaker(
-        scopes=frozenset(scopes),
-        values=_cumulative(slot.board.values) | _process(slot),
-        words={family.name: words for family, known_by in _INFOS if (words := _words(slot, family))[known_by]},
-        rank=str(slot.rank),
-    )
 
 
 def _words(slot: Slot, family: Family) -> dict[str, str]:

@@ -1,0 +1,69 @@
+"""How far ranks are in their collectives, by pulse and flight recorder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer import pulse
+from ddp_trainer.metrics.collectives import Collectives
+from tests.recorder_server import entry, record, recorder_at
+
+BEGUN = "ddp_collective_last_enqueued_sequence{default}"
+OVER = "ddp_collective_last_completed_sequence{default}"
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> memoryview[float]:
+    pulse.create(str(tmp_path / "rank-0.pulse"))
+    cells = pulse.open_cells(str(tmp_path / "rank-0.pulse"))
+    cells[pulse.HAS_GROUP], cells[pulse.SEQUENCE], cells[pulse.BEAT] = 1.0, 7.0, 100.0
+    return cells
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Collectives:
+    return Collectives(tmp_path, clock=lambda: 110.0)
+
+
+@pytest.mark.usefixtures("cells")
+def test_without_a_recorder_the_pulse_tells_what_was_begun(told: Collectives) -> None:
+    told.ask()
+    assert told.values(0) == {BEGUN: 7.0}
+    assert told.values(1) == {}
+
+
+def test_a_rank_that_gets_no_turn_is_where_its_recorder_says(
+    tmp_path: Path, told: Collectives, cells: memoryview[float]
+) -> None:
+    with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (8, 7)}, entry(8))}):
+        told.ask()
+    assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
+    told.ask()  # now nobody answers any more
+    assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
+    cells[pulse.BEAT], cells[pulse.SEQUENCE] = 120.0, 12.0
+    assert told.values(0) == {BEGUN: 12.0, OVER: 7.0}
+
+
+def test_at_most_four_groups_are_told_of(tmp_path: Path, told: Collectives, cells: memoryview[float]) -> None:
+    groups = {number: (number, number) for number in range(9)}
+    with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record(groups, entry(1))}):
+        told.ask()
+    assert len(told.values(0)) == 8
+    cells[pulse.HAS_GROUP] = 0.0
+    assert told.values(0) == {}
+
+
+def test_a_record_of_the_group_before_is_not_told_as_of_this_one(
+    tmp_path: Path, told: Collectives, cells: memoryview[float]
+) -> None:
+    with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (900, 900)}, entry(900))}):
+        told.ask()
+    cells[pulse.BEAT], cells[pulse.SEQUENCE] = 120.0, 2.0
+    assert told.values(0) == {BEGUN: 2.0}
+
+
+def test_a_torch_that_does_not_count_tells_nothing(told: Collectives, cells: memoryview[float]) -> None:
+    cells[pulse.SEQUENCE] = -1.0
+    assert told.values(0) == {}

@@ -1,0 +1,63 @@
+"""What torch's flight recorder says, read from outside."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer import flight_recorder
+from ddp_trainer.flight_recorder import Position, Record, Silent
+from tests.recorder_server import entry, record, recorder_at
+
+
+def test_the_numbers_of_each_group_and_what_is_waited_in(tmp_path: Path) -> None:
+    body = record({0: (3, 2), 4: (1, 1)}, entry(1), entry(2), entry(1, group=4), entry(3, "gloo:barrier", over=False))
+    with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": body}):
+        told = flight_recorder.ask(tmp_path / "rank-0.sock", 5)
+    assert told == Record(
+        groups={"default": Position(3, 2), "1": Position(1, 1)},
+        collectives=("all_reduce[[4]]", "all_reduce[[4]]", "barrier[[4]]"),
+        waits_in="barrier[[4]]",
+    )
+
+
+def test_a_default_group_that_is_no_more_is_not_told(tmp_path: Path) -> None:
+    first, second = entry(1), entry(1) | {"pg_id": 2}
+    told = flight_recorder.read(record({0: (40, 40), 1: (9, 9), 2: (1, 1), 3: (5, 4)}, first, second))
+    assert told.groups == {"default": Position(1, 1), "1": Position(5, 4)}
+
+
+def test_the_name_that_an_older_torch_has_for_it(tmp_path: Path) -> None:
+    with recorder_at(tmp_path / "s.sock", {"dump_nccl_trace_json": record({0: (1, 1)}, entry(1))}):
+        assert flight_recorder.ask(tmp_path / "s.sock", 5).groups == {"default": Position(1, 1)}
+
+
+def test_a_path_that_is_longer_than_an_address_may_be(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 30)
+    folder.mkdir()
+    short = tmp_path / "link"
+    short.symlink_to(folder)
+    with recorder_at(short / "rank-0.sock", {"fr_trace_json": record({0: (1, 1)}, entry(1))}):
+        assert flight_recorder.ask(folder / "rank-0.sock", 5).groups
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"entries": [{}]}', b'{"pg_status": {"0": {}}}', b'{"entries": 4}']
+)
+def test_what_is_no_record_is_no_answer(body: bytes) -> None:
+    with pytest.raises(Silent):
+        flight_recorder.read(body)
+
+
+def test_nobody_there_no_recorder_there_and_one_that_says_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Silent, match="No such file"):
+        flight_recorder.ask(tmp_path / "absent.sock", 1)
+    with recorder_at(tmp_path / "ping.sock", {"ping": b"pong"}), pytest.raises(Silent, match="404"):
+        flight_recorder.ask(tmp_path / "ping.sock", 1)
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "mute.sock"))
+        mute.listen()
+        with pytest.raises(Silent, match="timed out"):
+            flight_recorder.ask(tmp_path / "mute.sock", 0.05)

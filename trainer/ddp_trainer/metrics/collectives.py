@@ -1,0 +1,80 @@
+"""How far each rank is in its collectives: by its pulse, and where that stands still by torch's flight recorder."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer import flight_recorder, pulse
+from ddp_trainer.contract import Metric
+from ddp_trainer.flight_recorder import DEFAULT, Record, Silent
+from ddp_trainer.metrics.catalogue import PROCESS_GROUPS, cell
+
+ASK_EVERY_SECONDS: Final = 15.0
+"""An answer with two thousand collectives costs a rank some 30 ms of a thread of C++'s."""
+ANSWER_SECONDS: Final = 1.0
+"""A recorder answers in milliseconds; that of a stopped rank does not."""
+
+
+@dataclass(slots=True)
+class Collectives:
+    """What the ranks of one directory have told."""
+
+    directory: Path
+    clock: Callable[[], float] = time.monotonic
+    """That of the pulses."""
+    _records: dict[int, tuple[float, Record]] = field(default_factory=dict)
+    """Local rank → when it was asked, and what it said."""
+
+    def start(self) -> None:
+        """Ask all of them again and again, on a thread of its own: a rank that is silent holds up no scrape."""
+        threading.Thread(target=self._ask_forever, name="collectives", daemon=True).start()
+
+    def ask(self) -> None:
+        """Ask those that have a server. What one has said stays when it falls silent."""
+        for local_rank, path in self._servers():
+            asked_at = self.clock()
+            try:
+                self._records[local_rank] = (asked_at, flight_recorder.ask(path, ANSWER_SECONDS))
+            except Silent:
+                continue
+
+    def values(self, local_rank: int) -> dict[str, float]:
+        """Series of one rank; none of a rank in no group, and of one whose torch does not count."""
+        cells = self._pulse(local_rank)
+        if cells is None or not cells[pulse.HAS_GROUP]:
+            return {}
+        asked_at, record = self._records.get(local_rank, (float("-inf"), Record()))
+        begun = {name: float(place.enqueued) for name, place in record.groups.items()}
+        # The later word counts: a rank that can speak tells of every quarter of a second.
+        if cells[pulse.SEQUENCE] >= 0 and asked_at < cells[pulse.BEAT] + pulse.BEAT_SECONDS:
+            begun[DEFAULT] = cells[pulse.SEQUENCE]
+        over = {name: float(place.completed) for name, place in record.groups.items() if place.completed >= 0}
+        told = {cell(Metric.ENQUEUED, name): number for name, number in begun.items() if name in PROCESS_GROUPS}
+        # A record of the group before may know of more than has begun in this one.
+        return told | {
+            cell(Metric.COMPLETED, name): number
+            for name, number in over.items()
+            if name in PROCESS_GROUPS and number <= begun.get(name, -1.0)
+        }
+
+    def _ask_forever(self) -> None:
+        while True:
+            self.ask()
+            time.sleep(ASK_EVERY_SECONDS)
+
+    def _servers(self) -> Iterable[tuple[int, Path]]:
+        for path in sorted(self.directory.glob("rank-*.sock")):
+            number = path.stem.removeprefix("rank-")
+            if number.isdecimal():
+                yield int(number), path
+
+    def _pulse(self, local_rank: int) -> memoryview[float] | None:
+        try:
+            return pulse.open_cells(str(self.directory / f"rank-{local_rank}.pulse"))
+        except (OSError, ValueError):
+            return None
