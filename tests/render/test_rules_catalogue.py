@@ -16,9 +16,7 @@ OF_OTHERS = {"up": "Prometheus' own: whether a target answered"}
 """Metrics that are not in our catalogue, each with its source."""
 REFERENCE = {
     "ddp_build_info": "which version a pod runs; joined with",
-    "ddp_checkpoint_interval_seconds": "for dashboards: how old the last checkpoint may be",
     "ddp_checkpoint_last_step": "read by people after a restart",
-    "ddp_checkpoint_last_success_timestamp_seconds": "for dashboards: the age of the last checkpoint",
     "ddp_checkpoint_load_seconds_total": "for dashboards: what restarts cost",
     "ddp_checkpoint_save_seconds_total": "for dashboards: beside the blocking part",
     "ddp_checkpoint_size_bytes": "for planning of volumes",
@@ -28,9 +26,8 @@ REFERENCE = {
     "ddp_exporter_scrape_seconds_total": "what the exporter itself costs",
     "ddp_exporter_scrapes_total": "what the exporter itself costs",
     "ddp_first_rank": "for `kubectl ddp`: which ranks a pod has",
-    "ddp_job_time_seconds_total": "for dashboards: where the time went",
     "ddp_learning_rate": "for dashboards: is it learning",
-    "ddp_lost_progress_seconds_total": "for dashboards: what had to be done again",
+    "ddp_lost_steps_total": "read by people in a runbook: how many steps were done again",
     "ddp_rank_cpu_seconds_total": "read by people in a runbook: does a silent rank spin or wait",
     "ddp_rank_info": "where a rank runs; joined with",
     "ddp_rank_pid": "read by people in a runbook: the process to look at",
@@ -39,12 +36,9 @@ REFERENCE = {
     "ddp_rendezvous_duration_seconds": "for dashboards: what restarts cost",
     "ddp_rendezvous_last_duration_seconds": "for `kubectl ddp`: what the last restart cost",
     "ddp_rendezvous_round": "for dashboards: a mark at each restart",
-    "ddp_shm_size_bytes": "for dashboards: how much shared memory there is",
-    "ddp_shm_used_bytes": "for dashboards: how full shared memory is",
     "ddp_step": "for `kubectl ddp top` and dashboards: progress",
     "ddp_steps_planned": "for `kubectl ddp top` and dashboards: progress",
     "ddp_world_size": "for dashboards",
-    # Beside what the rules of the job's account will read.
     "ddp_collective_last_completed_sequence": "for `kubectl ddp hang`: which collective hangs",
     "ddp_collective_last_enqueued_sequence": "for `kubectl ddp hang`: who has not begun it",
     "ddp_gc_pause_seconds_total": "for dashboards: a cause in the host",
@@ -111,7 +105,7 @@ def test_a_rule_asks_for_labels_and_values_that_the_catalogue_has(helm: Helm) ->
 
 
 def test_a_counter_is_read_by_its_growth(helm: Helm) -> None:
-    growth = ("rate(", "increase(", "max_over_time(", "min_over_time(")
+    growth = ("rate(", "increase(", "last_over_time(", "min_over_time(")
     for expression in expressions(helm):
         for name in metrics_of(expression):
             if name in FAMILY_OF and FAMILY_OF[name].kind is Kind.COUNTER and f"{name}{{" not in expression:

@@ -34,9 +34,9 @@ def test_names_of_records_say_level_metric_and_operation(helm: Helm) -> None:
     for rule in rules(groups(helm)):
         if "record" in rule:
             level, metric, operation = rule["record"].split(":")
-            assert level in {"ddp_job", "ddp_job_phase", "ddp_job_rank"}
+            assert level in {"ddp_job", "ddp_job_phase", "ddp_job_rank", "ddp_job_state"}
             assert metric.startswith("ddp_")
-            assert re.fullmatch(r"(rate|ratio|mean)(5m|1h)", operation)
+            assert re.fullmatch(r"(rate|ratio|mean|increase)(5m|1h)", operation)
 
 
 def test_what_is_recorded_is_recorded_once_and_before_it_is_read(helm: Helm) -> None:

@@ -1,0 +1,100 @@
+"""Checkpoints, machines, and the exporter itself: cases of alerts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.render.rule_case import BEFORE, RUNNING, WHOLE_JOB, Case, of, state
+
+
+def _saves(result: str) -> str:
+    return of("ddp_checkpoint_saves_total", result=result)
+
+
+_SAVED: Final = of("ddp_checkpoint_last_success_timestamp_seconds")
+_EVERY: Final = of("ddp_checkpoint_interval_seconds")
+_BLOCKED: Final = of("ddp_checkpoint_blocking_seconds_total")
+CHECKPOINTS: Final = (
+    Case(
+        "DdpCheckpointFailing",
+        "none succeeds",
+        "8m",
+        {_saves("failure"): "0 0 1+1x30", _saves("success"): "4x30"},
+        WHOLE_JOB,
+    ),
+    Case(
+        "DdpCheckpointFailing",
+        "the next succeeds",
+        "20m",
+        {_saves("failure"): "0 0 1x30", _saves("success"): "0 0 0 1x30"},
+    ),
+    Case("DdpCheckpointFailing", "none is due", "20m", {_saves("failure"): "0x30", _saves("success"): "0x30"}),
+    Case(
+        "DdpCheckpointFailing",
+        "of the job of this name before",
+        "20m",
+        {_saves("failure"): BEFORE, _saves("success"): "0x70"},
+    ),
+    Case("DdpCheckpointBlocking", "a fifth of the time", "45m", {_BLOCKED: "0+12x60"}, WHOLE_JOB),
+    Case("DdpCheckpointBlocking", "a twentieth", "50m", {_BLOCKED: "0+3x60"}),
+    Case(
+        "DdpCheckpointStale",
+        "four intervals ago",
+        "46m",
+        {_SAVED: "0x60", _EVERY: "600x60", RUNNING: "1x60"},
+        WHOLE_JOB,
+    ),
+    Case(
+        "DdpCheckpointStale",
+        "two intervals, and the pod of rank 1 has an old one",
+        "60m",
+        {
+            _SAVED: "0x20 1200x20 2400x60",
+            of("ddp_checkpoint_last_success_timestamp_seconds", pod="digits-worker-1"): "0x60",
+            _EVERY: "1200x60",
+            RUNNING: "1x60",
+        },
+    ),
+    Case(
+        "DdpCheckpointStale",
+        "it waits for nodes, and there is nothing to save",
+        "60m",
+        {_SAVED: "0x60", _EVERY: "600x60", RUNNING: "0x60", state("rendezvous"): "1x60"},
+    ),
+)
+_USED: Final = of("ddp_shm_used_bytes")
+_SIZE: Final = of("ddp_shm_size_bytes")
+DEVICES: Final = (
+    Case("DdpShmNearlyFull", "95 %", "7m", {_USED: "95x10", _SIZE: "100x10"}, ({"pod": "digits-worker-0"},)),
+    Case("DdpShmNearlyFull", "80 %", "9m", {_USED: "80x10", _SIZE: "100x10"}),
+    Case("DdpShmNearlyFull", "for a moment", "9m", {_USED: "10x3 95 95 10x10", _SIZE: "100x20"}),
+)
+_POD: Final = 'namespace="training",pod="digits-worker-0"'
+EXPORTER: Final = (
+    Case(
+        "DdpExporterDown",
+        "of the platform's PodMonitor, and it never answered",
+        "6m",
+        {f'up{{job="training/ddp-workers",{_POD}}}': "0x20"},
+        ({"namespace": "training", "pod": "digits-worker-0"},),
+        belongs_to_job=False,
+    ),
+    Case(
+        "DdpExporterDown",
+        "of a job's own PodMonitor, and it has answered before",
+        "9m",
+        {f'up{{job="training/digits",{_POD}}}': "1 1 0x20", of("ddp_build_info", version="0.1.0"): "1 1 _x20"},
+        ({"namespace": "training", "pod": "digits-worker-0"},),
+        belongs_to_job=False,
+    ),
+    Case("DdpExporterDown", "a pod of others", "9m", {f'up{{job="training/shop",{_POD}}}': "0x20"}),
+    Case("DdpExporterDown", "one scrape is missing", "9m", {f'up{{job="training/ddp-workers",{_POD}}}': "1x5 0 1x5"}),
+    Case(
+        "DdpExporterStaleBoards",
+        "one board",
+        "6m",
+        {of("ddp_exporter_stale_boards"): "1x10"},
+        ({"pod": "digits-worker-0"},),
+    ),
+    Case("DdpExporterStaleBoards", "none", "9m", {of("ddp_exporter_stale_boards"): "0x10"}),
+)
