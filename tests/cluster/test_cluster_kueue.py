@@ -35,6 +35,7 @@ def queue(space: Namespace) -> Iterator[str]:
             }
         },
         ("PriorityClass", "priorityclasses"): {"value": 1000, "preemptionPolicy": "Never"},
+        ("WorkloadPriorityClass", "workloadpriorityclasses"): {"value": 2000},
     }
     with contextlib.ExitStack() as undo:
         for (kind, plural), item in specs.items():
@@ -137,3 +138,7 @@ def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait_until_one_goes_b
     until("that the urgent job is admitted", lambda: jobs(space)["urgent"]["queue"]["is_admitted"])
     until("that the first is in line again", lambda: jobs(space)["first"]["queue"]["position"])
     assert jobs(space)["first"]["state"] == "Queued"
+
+    submit(space, queue, "foremost", "job", "--queue-priority", space.name)
+    until("that the foremost job is admitted", lambda: jobs(space)["foremost"]["queue"]["is_admitted"])
+    until("that the urgent job is in line again", lambda: jobs(space)["urgent"]["queue"]["position"])
