@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import re
+import select
+import struct
 import subprocess
-from collections.abc import Mapping, Sequence
+import termios
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+PATIENCE_SECONDS = 30.0
+"""So long a program that works may be silent."""
 
 
 def typed_into(command: Sequence[str], words: bytes, environ: Mapping[str, str]) -> tuple[int, bytes]:
@@ -22,3 +31,63 @@ def typed_into(command: Sequence[str], words: bytes, environ: Mapping[str, str])
         pass
     os.close(ours)
     return program.wait(timeout=30), said
+
+
+class Terminal:
+    """A program that has a terminal for itself, as the one that runs in the foreground, and what stands there now."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], *, columns: int, rows: int) -> None:
+        self._ours, self._theirs = pty.openpty()
+        self.resize(columns, rows)
+        self.modes = termios.tcgetattr(self._theirs)
+        ends = dict.fromkeys(("stdin", "stdout", "stderr"), self._theirs)
+        # The program's session has the terminal, so that Ctrl-C and changes of size are signals to it.
+        self.program = subprocess.Popen(["setsid", "--ctty", *command], env=environ, **ends)  # type: ignore[call-overload]
+        self.said = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.program.poll() is None:
+            self.program.kill()
+            self.program.wait()
+        os.close(self._theirs)
+        os.close(self._ours)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Another size, as when a person pulls at the window."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, keys: bytes) -> None:
+        """Press keys."""
+        os.write(self._ours, keys)
+
+    def until(self, reached: Callable[[str], object]) -> str:
+        """What was said so far, as soon as it is so."""
+        while not reached(self.said):
+            if not select.select([self._ours], [], [], PATIENCE_SECONDS)[0]:
+                raise AssertionError(f"nothing more was said; there was {self.said!r}")
+            self.said += os.read(self._ours, 65536).decode(errors="replace")
+        return self.said
+
+    @property
+    def frame(self) -> list[str]:
+        """The lines of the last whole picture, without colours."""
+        pictures = re.findall(r"\x1b\[H(.*?)\x1b\[J", self.said, re.DOTALL)
+        plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", pictures[-1]) if pictures else ""
+        return plain.split("\r\n")
+
+    def ended(self) -> int:
+        """Wait for its end; its exit code."""
+        while self.program.poll() is None:
+            if select.select([self._ours], [], [], 0.05)[0]:
+                self.said += os.read(self._ours, 65536).decode(errors="replace")
+        while select.select([self._ours], [], [], 0)[0]:
+            self.said += os.read(self._ours, 65536).decode(errors="replace")
+        return self.program.returncode
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether keys and echo are the shell's again."""
+        return termios.tcgetattr(self._theirs) == self.modes

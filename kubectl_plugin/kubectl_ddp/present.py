@@ -17,7 +17,15 @@ _GAP: Final = 3
 _NARROWEST: Final = 12
 """A column is not cut below this width."""
 
-_COLORS: Final[Mapping[str, str]] = {"green": "32", "yellow": "33", "red": "31", "dim": "2", "bold": "1"}
+_COLORS: Final[Mapping[str, str]] = {"green": "32", "yellow": "33", "red": "31", "dim": "2", "bold": "1"} | {
+    "on red": "30;41",
+    "on green": "30;42",
+    "on yellow": "30;43",
+    "on blue": "37;44",
+    "on magenta": "30;45",
+    "on cyan": "30;46",
+    "on white": "30;47",
+}
 _STATE_COLORS: Final[Mapping[State, str]] = {
     State.RUNNING: "green",
     State.SUCCEEDED: "green",
@@ -30,7 +38,7 @@ _STATE_COLORS: Final[Mapping[State, str]] = {
     State.FAILED: "red",
     State.LOST: "red",
 }
-_RANK_COLORS: Final[Mapping[RankActivity, str]] = {
+RANK_COLORS: Final[Mapping[RankActivity, str]] = {
     RankActivity.UP: "green",
     RankActivity.STOPPED: "yellow",
     RankActivity.DOWN: "red",
@@ -44,6 +52,8 @@ class Style:
     color: bool = False
     width: int | None = None
     """Columns of the terminal; None for a pipe, in which nothing is cut."""
+    unicode: bool = True
+    """Whether it has letters beyond ASCII, such as blocks and the ellipsis."""
 
     def paint(self, text: str, color: str) -> str:
         """Text in a color, if colors are wanted; the words alone must say the same."""
@@ -56,6 +66,14 @@ class Cell:
 
     text: str
     color: str = ""
+    spans: tuple[Cell, ...] = ()
+    """The text in pieces, each in a color of its own."""
+
+    def painted(self, style: Style, width: int) -> str:
+        """The text in its colors, in so many columns at most."""
+        if len(self.text) > width:
+            return style.paint(self.text[: width - 1] + ("…" if style.unicode else "~"), self.color)
+        return "".join(style.paint(span.text, span.color) for span in self.spans or (self,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +108,7 @@ def _fitted(widths: list[int], header: Sequence[str], limit: int) -> list[int]:
 def _line(cells: Sequence[Cell], widths: Sequence[int], style: Style) -> str:
     parts = []
     for cell, width in zip(cells, widths, strict=True):
-        text = cell.text if len(cell.text) <= width else cell.text[: width - 1] + "…"
-        parts.append(style.paint(text, cell.color) + " " * (width - len(text)))
+        parts.append(cell.painted(style, width) + " " * max(0, width - len(cell.text)))
     return (" " * _GAP).join(parts).rstrip()
 
 
@@ -218,7 +235,7 @@ def _rank_row(rank: RankState, now: float) -> list[Cell]:
         Cell(str(rank.rank)),
         Cell(rank.pod),
         Cell(rank.node or NOTHING),
-        Cell(rank.state, _RANK_COLORS[rank.state]),
+        Cell(rank.state, RANK_COLORS[rank.state]),
         Cell(count(rank.step)),
         Cell(number(rank.samples_per_second)),
         Cell(phases(rank) or NOTHING),
@@ -230,54 +247,3 @@ def phases(rank: RankState, *, most: int = 3) -> str:
     """The parts of a step that take longest, with their shares."""
     by_share = sorted(rank.phases.items(), key=lambda item: -item[1])[:most]
     return " ".join(f"{phase} {percent(share)}" for phase, share in by_share if share >= 0.01)
-
-
-_BAR: Final[Mapping[str, str]] = {
-    "data_wait": "d",
-    "h2d": "h",
-    "forward": "f",
-    "backward": "b",
-    "comm_exposed": "c",
-    "optimizer": "o",
-    "checkpoint": "s",
-    "other": ".",
-}
-BAR_LEGEND: Final = "phases: d data, h to device, f forward, b backward, c communication, o optimizer, s checkpoint"
-
-
-def phase_bar(rank: RankState, width: int = 24) -> str:
-    """The phases of a step as a bar of letters, which needs no colour to be read.
-
-    >>> from kubectl_ddp.ranks import RankActivity, RankState
-    >>> shares = {"forward": 0.25, "backward": 0.5, "comm_exposed": 0.25}
-    >>> rank = RankState(rank=0, local_rank=0, pod="p", node="n", state=RankActivity.UP, step=1,
-    ...                  samples_per_second=1.0, seconds_per_step=1.0, phases=shares)
-    >>> phase_bar(rank, 8)
-    'ffbbbbcc'
-    """
-    bar, reached = "", 0.0
-    for phase, letter in _BAR.items():
-        reached += rank.phases.get(phase, 0.0)
-        bar += letter * (round(reached * width) - len(bar))
-    return bar
-
-
-def top_table(state: JobState, now: float) -> Table:
-    """One row per rank, with its step as a bar."""
-    header = ("RANK", "POD", "STATE", "STEP", "SAMPLES/S", "SEC/STEP", "STEP TIME", "LAST STEP")
-    rows: list[Sequence[Cell]] = []
-    for rank in state.ranks:
-        ago = None if rank.last_step is None else max(0.0, now - rank.last_step)
-        rows.append(
-            [
-                Cell(str(rank.rank)),
-                Cell(rank.pod),
-                Cell(rank.state, _RANK_COLORS[rank.state]),
-                Cell(count(rank.step)),
-                Cell(number(rank.samples_per_second)),
-                Cell(number(rank.seconds_per_step, digits=3)),
-                Cell(phase_bar(rank) or NOTHING),
-                Cell(NOTHING if ago is None else f"{duration(ago)} ago"),
-            ]
-        )
-    return Table(header, rows)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ddp_trainer.contract import Metric, MetricLabel
+from ddp_trainer.contract import Metric, MetricLabel, Phase
 from kubectl_ddp.exposition import RANK_STOPPED, Samples
 
 
@@ -38,6 +38,8 @@ class RankState:
     samples_per_second: float | None
     """Over the time in steps: since it started, or since the earlier scrape."""
     seconds_per_step: float | None
+    busy_seconds: float | None = None
+    """Of a step, in which it did not wait for other ranks; None where nobody tells the two apart."""
     phases: dict[str, float] = field(default_factory=dict)
     """Part of a step → share of its time, 0 to 1."""
     last_step: float | None = None
@@ -77,6 +79,7 @@ def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> Ran
     phases = _grown(said, before, Metric.PHASE_SECONDS)
     seconds = sum(phases.values())
     steps = _grown(said, before, Metric.STEPS).get("", 0.0)
+    sampled, busy = (_grown(said, before, each).get("", 0.0) for each in (Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY))
     computed = _grown(said, before, Metric.SAMPLES).get("", 0.0)
     return RankState(
         rank=rank,
@@ -87,9 +90,16 @@ def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> Ran
         step=int(step) if step is not None else None,
         samples_per_second=computed / seconds if seconds > 0 and steps > 0 else None,
         seconds_per_step=seconds / steps if steps > 0 else None,
+        busy_seconds=busy / sampled if sampled > 0 else _apart(phases, steps),
         phases={phase: value / seconds for phase, value in phases.items() if value > 0} if seconds > 0 else {},
         last_step=said.value(Metric.LAST_STEP_TIMESTAMP),
     )
+
+
+def _apart(phases: Mapping[str, float], steps: float) -> float | None:
+    """Seconds of a step without waiting for others, of a loop that times its own communication."""
+    waited = phases.get(Phase.COMM_EXPOSED, 0.0)
+    return (sum(phases.values()) - waited) / steps if steps > 0 and waited > 0 else None
 
 
 def _activity(said: Samples) -> RankActivity:

@@ -13,6 +13,7 @@ from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.exposition import Samples
+from kubectl_ddp.goodput import goodput
 from kubectl_ddp.moments import epoch
 from kubectl_ddp.program import program, there
 from kubectl_ddp.ranks import RankActivity, RankState, rank_states
@@ -77,6 +78,8 @@ class JobState:
     throughput: float | None = None
     """Samples per second, all ranks together; those that were not asked are taken to be as fast as the others."""
     eta_seconds: float | None = None
+    goodput: float | None = None
+    """Share of the job's time in which it trained, less what was lost of it, 0 to 1; over its whole life."""
     world_size: int | None = None
     """Processes of the worker group."""
     generation: int | None = None
@@ -289,6 +292,7 @@ def _progress(
         "learning_rate": latest.value(Metric.LEARNING_RATE),
         "throughput": sum(rates) * max(1.0, (world or 0) / len(ranks)) if rates else None,
         "eta_seconds": eta,
+        "goodput": goodput(told.values()),
         "world_size": world,
         "generation": _whole(latest.value(Metric.RENDEZVOUS_ROUND)),
     }
@@ -300,6 +304,7 @@ def _progress_of_summary(done: Mapping[str, Any]) -> dict[str, Any]:
         "step": steps,
         "steps_planned": steps,
         "loss": done.get("loss"),
+        "goodput": done.get("goodput"),
         "world_size": done.get("world_size"),
         "generation": done.get("generation"),
     }

@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from kubectl_ddp.cli.group import root
+from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.program import program
 
@@ -33,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _reader_is_gone()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: a person reads one sentence
-        return _fail(_as_ours(error), arguments)
+        return _fail(_as_ours(error, arguments), arguments)
 
 
 def _call(arguments: Sequence[str]) -> int:
@@ -44,14 +45,14 @@ def _call(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _as_ours(error: BaseException) -> DdpError:
+def _as_ours(error: BaseException, arguments: Sequence[str]) -> DdpError:
     match error:
         case DdpError():
             return error
         case KeyboardInterrupt() | click.Abort():
             return Interrupted("Interrupted.")
         case click.ClickException():
-            return _in_our_words(error)
+            return _in_our_words(error, arguments)
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return DdpError(
                 f"There is no room left for what {program()} has to write: {error}.", hint="Free some space."
@@ -62,14 +63,20 @@ def _as_ours(error: BaseException) -> DdpError:
     )
 
 
-def _in_our_words(error: click.ClickException) -> DdpError:
+def _in_our_words(error: click.ClickException, arguments: Sequence[str]) -> DdpError:
     """A click error as ours: what is wrong, with the value, and where to look."""
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else program()
+    path = context.command_path if context is not None else _command_path(arguments)
     if isinstance(error, click.NoSuchOption):
         return UsageError(f"{path} has no flag '{error.option_name}'.", hint=_flag_hint(error, path))
     message = " ".join(error.format_message().split()).rstrip(".")
     return UsageError(f"{message[:1].upper()}{message[1:]}.", hint=f"Run '{path} --help' for its flags.")
+
+
+def _command_path(arguments: Sequence[str]) -> str:
+    """Program and command, of an error that does not tell, as that of a flag without its value."""
+    words = [word for word in arguments[:1] if word in COMMANDS or word in ALIASES]
+    return " ".join([program(), *words])
 
 
 def _flag_hint(error: click.NoSuchOption, path: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -97,13 +98,24 @@ def resource(job: Object) -> str:
 
 def style(options: Options) -> Style:
     """What stdout can show."""
-    return Style(color=options.is_colored(), width=_width() if sys.stdout.isatty() else None)
+    width = _width() if sys.stdout.isatty() else None
+    return Style(color=options.is_colored(), width=width, unicode=_has_unicode(os.environ))
 
 
 def _width() -> int:
     import shutil  # noqa: PLC0415 - 2 ms, and not in a pipe
 
     return shutil.get_terminal_size().columns
+
+
+def _has_unicode(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal has letters beyond ASCII, by the locale, of which the first variable that is set counts.
+
+    >>> _has_unicode({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}), _has_unicode({"LANG": "C.utf8"}), _has_unicode({})
+    (False, True, True)
+    """
+    said = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environ.get(name))), "UTF-8")
+    return "utf8" in said.lower().replace("-", "")
 
 
 def print_document(document: dict[str, Any], output: str) -> None:

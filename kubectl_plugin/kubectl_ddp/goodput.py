@@ -1,0 +1,21 @@
+"""How much of a job's time went into training that counts, from what its pods say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddp_trainer.contract import JobTime, Metric
+from kubectl_ddp.exposition import Samples
+
+
+def goodput(told: Iterable[Samples]) -> float | None:
+    """Productive time without what was lost of it, as a share of the job's time so far; None where nobody accounts.
+
+    Rank 0 accounts for the whole job; what it left on a pod that it was on before is the shorter account.
+    """
+    accounts = [(elapsed, said) for said in told if (elapsed := said.total(Metric.JOB_TIME)) > 0]
+    if not accounts:
+        return None
+    elapsed, said = max(accounts, key=lambda account: account[0])
+    productive = said.total(Metric.JOB_TIME, state=JobTime.PRODUCTIVE) - said.total(Metric.LOST_PROGRESS)
+    return max(0.0, productive) / elapsed

@@ -1,0 +1,46 @@
+"""Which rank the others wait for, by the judgement of the alert DdpStraggler.
+
+In data-parallel training every rank takes as long for a step as the slowest one, since all of them wait for it in the
+collectives. So the time of a step names nobody; the time in which a rank is busy, and does not wait, does. No
+collective is needed to compare it, only what every rank says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Final
+
+from kubectl_ddp.ranks import RankActivity, RankState
+
+RATIO: Final = 1.15
+"""So many times the median is too slow: the alert's threshold."""
+FEWEST: Final = 3
+"""Of two ranks nobody can say which one is the odd one."""
+
+
+def slowness(ranks: Iterable[RankState]) -> Mapping[int, float]:
+    """Rank → how many times as long as the median it is busy in a step; empty where that cannot be judged.
+
+    >>> def busy(rank: int, seconds: float) -> RankState:
+    ...     return RankState(rank=rank, local_rank=0, pod="p", node="n", state=RankActivity.UP, step=1,
+    ...                      samples_per_second=1.0, seconds_per_step=1.0, busy_seconds=seconds)
+    >>> slowness([busy(0, 0.2), busy(1, 0.2), busy(2, 0.7)])
+    {0: 1.0, 1: 1.0, 2: 3.5}
+    >>> slowness([busy(0, 0.2), busy(1, 0.7)])
+    {}
+    """
+    told = {one.rank: one.busy_seconds for one in ranks if one.busy_seconds and one.state is not RankActivity.DOWN}
+    if len(told) < FEWEST:
+        return {}
+    middle = median(told.values())
+    return {rank: round(seconds / middle, 9) for rank, seconds in told.items()}
+
+
+def stragglers(slow: Mapping[int, float]) -> tuple[int, ...]:
+    """Those that are too slow, the slowest first.
+
+    >>> stragglers({0: 1.0, 1: 1.16, 2: 3.5, 3: 1.15})
+    (2, 1)
+    """
+    return tuple(sorted((rank for rank, ratio in slow.items() if ratio > RATIO), key=lambda rank: -slow[rank]))

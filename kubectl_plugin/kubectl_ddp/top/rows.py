@@ -1,0 +1,114 @@
+"""The ranks of a job as rows: one each where they fit, one per pod where they do not, and the worst ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Final
+
+from kubectl_ddp.present import NOTHING, RANK_COLORS, Cell, Style, Table, count, duration, number
+from kubectl_ddp.ranks import RankActivity, RankState
+from kubectl_ddp.stragglers import RATIO
+from kubectl_ddp.top.bars import mean, phase_bar
+
+HEADER: Final = ("RANK", "POD", "STATE", "STEP", "SAMPLES/S", "SEC/STEP", "BUSY", "STEP TIME", "LAST STEP")
+BAR_WIDTH: Final = 24
+NARROW: Final = 96
+"""Below so many columns the bars are half as long."""
+
+_WORST: Final = (RankActivity.DOWN, RankActivity.STOPPED, RankActivity.UP)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rank, or all ranks of a pod that are told of together."""
+
+    ranks: tuple[RankState, ...]
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """How many times as long as the median each rank is busy."""
+
+    @property
+    def state(self) -> RankActivity:
+        """The worst of them."""
+        return min((one.state for one in self.ranks), key=_WORST.index)
+
+    @property
+    def slowness(self) -> float:
+        """Of the slowest one; 1 where nobody can tell."""
+        return max((self.slow.get(one.rank, 1.0) for one in self.ranks), default=1.0)
+
+    @property
+    def last_step(self) -> float | None:
+        """Of the one that has not stepped for longest."""
+        return min((one.last_step for one in self.ranks if one.last_step is not None), default=None)
+
+    @property
+    def badness(self) -> tuple[int, float, float]:
+        """The smaller, the more it deserves a look: what does not run, what is slow, what is silent."""
+        slowness = self.slowness if self.slowness > RATIO else 1.0
+        return _WORST.index(self.state), -slowness, self.last_step or 0.0
+
+    def cells(self, now: float, bar_width: int) -> list[Cell]:
+        """The fields under :data:`HEADER`."""
+        ranks, last = self.ranks, self.last_step
+        seconds = _most(ranks, lambda one: one.seconds_per_step)
+        rates = [one.samples_per_second for one in ranks if one.samples_per_second is not None]
+        steps = [one.step for one in ranks if one.step is not None]
+        bar = phase_bar(mean([one.phases for one in ranks]), bar_width)
+        return [
+            Cell(spans_of([one.rank for one in ranks])),
+            Cell(ranks[0].pod),
+            Cell(self.state, RANK_COLORS[self.state]),
+            Cell(count(min(steps, default=None))),
+            Cell(number(sum(rates) if rates else None)),
+            Cell(number(seconds, digits=3)),
+            self._busy(),
+            bar if bar.text else Cell(NOTHING),
+            Cell(NOTHING if last is None else f"{duration(max(0.0, now - last))} ago"),
+        ]
+
+    def _busy(self) -> Cell:
+        seconds = _most(self.ranks, lambda one: one.busy_seconds)
+        text = number(seconds, digits=3)
+        return Cell(f"{text} !{self.slowness:.1f}x", "red") if self.slowness > RATIO else Cell(text)
+
+
+def spans_of(ranks: Sequence[int]) -> str:
+    """Ranks in few letters.
+
+    >>> spans_of([0, 1, 2, 5, 7, 8]), spans_of([3])
+    ('0-2,5,7-8', '3')
+    """
+    ordered = sorted(ranks)
+    breaks = [at for at, (left, right) in enumerate(pairwise(ordered), start=1) if right != left + 1]
+    parts = [ordered[left:right] for left, right in pairwise([0, *breaks, len(ordered)])]
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def rows_of(ranks: Sequence[RankState], slow: Mapping[int, float], room: int | None) -> tuple[list[Row], int]:
+    """Rows for at most ``room`` lines, and how many that would have come after them are left out.
+
+    Each rank has one as long as all fit. Else each pod has one; and where pods do not fit either, or there is but one,
+    the worst come first.
+    """
+    single = [Row((one,), slow) for one in ranks]
+    if room is None or len(single) <= room:
+        return single, 0
+    pods = groupby(sorted(ranks, key=lambda one: one.pod), key=lambda one: one.pod)
+    grouped = sorted((Row(tuple(of_pod), slow) for _, of_pod in pods), key=lambda row: row.ranks[0].rank)
+    rows = sorted(grouped if len(grouped) > 1 else single, key=lambda row: row.badness)
+    if len(rows) <= room:
+        return rows, 0
+    kept = max(0, room - 1)
+    return rows[:kept], len(rows) - kept
+
+
+def table(rows: Sequence[Row], now: float, style: Style) -> list[str]:
+    """Header and rows as lines."""
+    bar_width = BAR_WIDTH if style.width is None or style.width >= NARROW else BAR_WIDTH // 2
+    return Table(HEADER, [row.cells(now, bar_width) for row in rows]).render(style).splitlines()
+
+
+def _most(ranks: Sequence[RankState], value: Callable[[RankState], float | None]) -> float | None:
+    return max((told for one in ranks if (told := value(one)) is not None), default=None)
