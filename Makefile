@@ -59,7 +59,7 @@ lint: $(READY) ## Style, types and the arrows between the packages
 bench: $(READY) ## Run a measurement: make bench BENCH=recovery
 	@$(BIN)/python -m bench $(BENCH)
 
-docs: $(READY) ## Write again what is generated: tables of docs/, manifests/examples, and what charts/ddp-job takes from the plugin
+docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, manifests/examples, and what charts/ddp-job takes from the plugin
 	@$(BIN)/python -m ddp_trainer.metrics.reference > docs/metrics.md
 	@$(BIN)/python -m ddp_trainer.lint.reference > docs/lint.md
 	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
@@ -69,6 +69,7 @@ docs: $(READY) ## Write again what is generated: tables of docs/, manifests/exam
 	@$(BIN)/python -m kubectl_ddp.rights.role_reference > docs/rbac.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
 	@$(BIN)/python -m kubectl_ddp.chart charts/ddp-job
+	@$(BIN)/python -m charts.dashboards charts/ddp-platform/files/dashboards
 	@$(BIN)/python -m charts.readme $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
 
 manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed

@@ -15,30 +15,7 @@ from tests.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules
 OF_OTHERS = {"up": "Prometheus' own: whether a target answered"}
 """Metrics that are not in our catalogue, each with its source."""
 REFERENCE = {
-    "ddp_build_info": "which version a pod runs; joined with",
-    "ddp_checkpoint_last_step": "read by people after a restart",
-    "ddp_checkpoint_load_seconds_total": "for dashboards: what restarts cost",
-    "ddp_checkpoint_save_seconds_total": "for dashboards: beside the blocking part",
-    "ddp_checkpoint_size_bytes": "for planning of volumes",
-    "ddp_epoch": "for `kubectl ddp top` and dashboards",
-    "ddp_eval_accuracy_ratio": "for dashboards: is it learning",
-    "ddp_eval_loss": "for dashboards: is it learning",
-    "ddp_exporter_scrape_seconds_total": "what the exporter itself costs",
-    "ddp_exporter_scrapes_total": "what the exporter itself costs",
     "ddp_first_rank": "for `kubectl ddp`: which ranks a pod has",
-    "ddp_learning_rate": "for dashboards: is it learning",
-    "ddp_lost_steps_total": "read by people in a runbook: how many steps were done again",
-    "ddp_rank_cpu_seconds_total": "read by people in a runbook: does a silent rank spin or wait",
-    "ddp_rank_info": "where a rank runs; joined with",
-    "ddp_rank_pid": "read by people in a runbook: the process to look at",
-    "ddp_rank_resident_memory_bytes": "for dashboards: memory by rank",
-    "ddp_rank_start_time_seconds": "read by people: since when a rank is there",
-    "ddp_rendezvous_duration_seconds": "for dashboards: what restarts cost",
-    "ddp_rendezvous_last_duration_seconds": "for `kubectl ddp`: what the last restart cost",
-    "ddp_rendezvous_round": "for dashboards: a mark at each restart",
-    "ddp_step": "for `kubectl ddp top` and dashboards: progress",
-    "ddp_steps_planned": "for `kubectl ddp top` and dashboards: progress",
-    "ddp_world_size": "for dashboards",
     "ddp_collective_last_completed_sequence": "for `kubectl ddp hang`: which collective hangs",
     "ddp_collective_last_enqueued_sequence": "for `kubectl ddp hang`: who has not begun it",
     "ddp_gc_pause_seconds_total": "for dashboards: a cause in the host",
@@ -59,10 +36,8 @@ REFERENCE = {
     "ddp_sampled_steps_total": "for dashboards: who is slow",
     "ddp_step_duration_seconds": "for dashboards: how even the steps are",
     "ddp_tokens_total": "for dashboards: throughput",
-    "ddp_container_memory_limit_bytes": "for dashboards: memory by pod",
-    "ddp_skipped_steps_total": "for dashboards: steps without an effect",
 }
-"""Metrics that no rule needs, each with who does."""
+"""Metrics that neither a rule nor a panel reads, each with who does."""
 FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
     family.name: family for family in FAMILIES
 }

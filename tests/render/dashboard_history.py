@@ -1,0 +1,201 @@
+"""Seventy-five minutes of two jobs, as Prometheus would have scraped them from every pod.
+
+``gpt`` has four ranks in two pods. Its rank 2 takes three times as long for the forward pass as the others, who wait
+for it. At minute 50 rank 1 is killed; a minute later the group is formed anew, and does the steps since its last
+checkpoint again. ``bert``, in another namespace, has nothing happen to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope
+from tests.prometheus import STEP_SECONDS
+
+SECONDS: Final = 4500
+KILLED: Final = 3000
+OUTAGE_SECONDS: Final = 60
+CHECKPOINT_SECONDS: Final = 600
+SAMPLES_OF_A_STEP: Final = 8
+STEPS_A_SECOND: Final = 2
+PLANNED: Final = 20_000
+LOST_STEPS: Final = 30
+LOST_SECONDS: Final = 15
+PODS: Final = 2
+RANKS_OF_EACH: Final = 2
+SLOW_RANK: Final = 2
+
+
+@dataclass(frozen=True)
+class Course:
+    """One job."""
+
+    namespace: str
+    name: str
+    troubled: bool
+    """Whether it has a slow rank, and loses one."""
+
+
+GPT: Final = Course("training", "gpt", troubled=True)
+BERT: Final = Course("vision", "bert", troubled=False)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A series at a moment: whose it is, and how long ago its job began."""
+
+    course: Course
+    start: int
+    """Unix time at which the history begins."""
+    seconds: int
+    """Since then."""
+    pod: int
+    rank: int
+    """Rank 0 for what is of a pod or a job."""
+    label: str
+    """The value of the family's own label, where it has one."""
+
+    @property
+    def outage(self) -> int:
+        """Seconds without training until now."""
+        return min(max(self.seconds - KILLED, 0), OUTAGE_SECONDS) if self.course.troubled else 0
+
+    @property
+    def trained(self) -> int:
+        """Seconds of training until now."""
+        return self.seconds - self.outage
+
+    @property
+    def is_down(self) -> bool:
+        return 0 < self.outage < OUTAGE_SECONDS
+
+    @property
+    def was_killed(self) -> bool:
+        return self.outage > 0
+
+    @property
+    def is_slow(self) -> bool:
+        return self.course.troubled and self.rank == SLOW_RANK
+
+    @property
+    def state(self) -> str:
+        return "rendezvous" if self.is_down else "running"
+
+    @property
+    def saved(self) -> int:
+        """Second of the last checkpoint."""
+        return self.seconds // CHECKPOINT_SECONDS * CHECKPOINT_SECONDS
+
+
+def _phase(moment: Moment) -> float:
+    shares = {"data_wait": 0.05, "forward": 0.2, "backward": 0.3, "comm_exposed": 0.4, "optimizer": 0.05}
+    if moment.is_slow:
+        shares |= {"forward": 0.6, "comm_exposed": 0.0}
+    return moment.trained * shares.get(moment.label, 0)
+
+
+def _job_time(moment: Moment) -> float:
+    shares = {"productive": 0.9, "data_wait": 0.04, "checkpoint_save": 0.04, "init": 0.02}
+    spent = {"restart": 0.5 * moment.outage, "rendezvous": 0.5 * moment.outage}
+    return moment.trained * shares.get(moment.label, 0) + spent.get(moment.label, 0)
+
+
+def _once_killed(label: str) -> Callable[[Moment], float]:
+    return lambda moment: float(moment.was_killed and moment.label == label)
+
+
+def _constant(value: float) -> Callable[[Moment], float]:
+    return lambda _: value
+
+
+MOVES: Final[dict[str, Callable[[Moment], float]]] = {
+    "ddp_steps_total": lambda moment: moment.trained * STEPS_A_SECOND,
+    "ddp_samples_total": lambda moment: moment.trained * STEPS_A_SECOND * SAMPLES_OF_A_STEP,
+    "ddp_step_phase_seconds_total": _phase,
+    "ddp_step": lambda moment: moment.trained * STEPS_A_SECOND - LOST_STEPS * moment.was_killed,
+    "ddp_last_step_timestamp_seconds": lambda moment: moment.start + moment.seconds - moment.outage % OUTAGE_SECONDS,
+    "ddp_steps_planned": _constant(PLANNED),
+    "ddp_loss": lambda moment: 8 / (1 + moment.trained / 600),
+    "ddp_learning_rate": _constant(3e-4),
+    "ddp_eval_accuracy_ratio": _constant(0.8),
+    "ddp_job_time_seconds_total": _job_time,
+    "ddp_lost_progress_seconds_total": lambda moment: LOST_SECONDS * moment.was_killed,
+    "ddp_lost_steps_total": lambda moment: LOST_STEPS * moment.was_killed,
+    "ddp_checkpoint_saves_total": lambda moment: moment.saved // CHECKPOINT_SECONDS * (moment.label == "success"),
+    "ddp_checkpoint_last_success_timestamp_seconds": lambda moment: moment.start + moment.saved,
+    "ddp_checkpoint_interval_seconds": _constant(CHECKPOINT_SECONDS),
+    "ddp_checkpoint_size_bytes": _constant(3e9),
+    "ddp_rank_stopped": _constant(0),
+    "ddp_rank_start_time_seconds": lambda moment: moment.start + moment.outage,
+    "ddp_rank_cpu_seconds_total": lambda moment: moment.trained * (2 if moment.is_slow else 1),
+    "ddp_rank_resident_memory_bytes": lambda moment: 2e9 + 1e8 * moment.rank,
+    "ddp_container_memory_limit_bytes": _constant(8e9),
+    "ddp_shm_used_bytes": _constant(1e8),
+    "ddp_shm_size_bytes": _constant(1e9),
+    "ddp_worker_group_state": lambda moment: float(moment.label == moment.state),
+    "ddp_worker_restarts_total": _once_killed("failure"),
+    "ddp_worker_failures_total": _once_killed("sigkill"),
+    "ddp_rendezvous_duration_seconds_sum": lambda moment: 3 + 40 * (moment.outage == OUTAGE_SECONDS),
+    "ddp_rendezvous_duration_seconds_count": lambda moment: 1 + (moment.outage == OUTAGE_SECONDS),
+    "ddp_rendezvous_round": lambda moment: 1 + (moment.outage == OUTAGE_SECONDS),
+    "ddp_world_size": _constant(PODS * RANKS_OF_EACH),
+    "ddp_nodes": _constant(PODS),
+    "ddp_nodes_desired": _constant(PODS + 1),
+    "ddp_restarts_remaining": lambda moment: 3 - moment.was_killed,
+    "ddp_exporter_stale_boards": _constant(0),
+    "ddp_skipped_steps_total": lambda moment: moment.trained // 900,
+}
+"""How each sample moves; of what is not here a counter grows by 1 in 100 s, and a gauge is 1."""
+ALERTS: Final = (
+    {"alertname": "DdpStraggler", "severity": "warning", "rank": str(SLOW_RANK)},
+    {"alertname": "DdpExporterStaleBoards", "severity": "warning", "pod": f"{GPT.name}-worker-1"},
+)
+"""What fires for ``gpt`` over its last half an hour."""
+
+
+def lines(end: int) -> Iterator[str]:
+    """The history as OpenMetrics, up to ``end``."""
+    for course in (GPT, BERT):
+        for family in FAMILIES:
+            yield from _of_family(course, family, end)
+    where = {"namespace": GPT.namespace, "ddp_job": GPT.name, "alertstate": "firing"}
+    for alert in ALERTS:
+        yield from (f"{_series('ALERTS', alert | where)} 1 {end - ago}" for ago in range(1800, -1, -STEP_SECONDS))
+
+
+def _of_family(course: Course, family: Family, end: int) -> Iterator[str]:
+    own = [(each.sample, each.labels) for each in family.series()] or [(family.name, dict[str, str]())]
+    for pod, rank in _owners(family.scope):
+        for sample, labels in own:
+            told = _identity(course, family, pod, rank) | labels
+            move = MOVES.get(sample, _by_kind(family.kind))
+            for seconds in range(0, SECONDS + 1, STEP_SECONDS):
+                moment = Moment(course, end - SECONDS, seconds, pod, rank, "".join(labels.values()))
+                yield f"{_series(sample, told)} {move(moment)} {moment.start + seconds}"
+
+
+def _owners(scope: Scope) -> Iterator[tuple[int, int]]:
+    """Pod and rank of each that has the family."""
+    for pod in range(PODS if scope is not Scope.JOB else 1):
+        for local_rank in range(RANKS_OF_EACH if scope is Scope.RANK else 1):
+            yield pod, pod * RANKS_OF_EACH + local_rank
+
+
+def _identity(course: Course, family: Family, pod: int, rank: int) -> dict[str, str]:
+    """What Prometheus adds, what every series has, and what an info family says."""
+    told = {"namespace": course.namespace, "pod": f"{course.name}-worker-{pod}", "node": f"node-{pod}"}
+    told |= {"ddp_job": course.name} | ({"rank": str(rank)} if family.scope is Scope.RANK else {})
+    words = {"local_rank": str(rank % RANKS_OF_EACH), "node_rank": str(pod), "backend": "nccl"}
+    if family.kind is Kind.INFO:
+        told |= {label: words.get(label, f"{label}-{rank}") for label in family.labels}
+    return told
+
+
+def _by_kind(kind: Kind) -> Callable[[Moment], float]:
+    return _constant(1) if kind in {Kind.GAUGE, Kind.INFO} else lambda moment: moment.trained / 100
+
+
+def _series(sample: str, labels: dict[str, str]) -> str:
+    return sample + "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"

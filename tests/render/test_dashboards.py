@@ -1,0 +1,183 @@
+"""The dashboards as files: fresh, complete, importable anywhere, and delivered by the chart."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from charts.dashboards import promql
+from charts.dashboards.__main__ import files
+from ddp_trainer.metrics.catalogue import FAMILIES, Kind
+from tests.dashboards import BUILT_IN, DASHBOARDS, FILES, Question, panels, questions, written_files
+from tests.helm import ROOT, Helm
+from tests.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules
+
+OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"}
+"""Metrics that are not in our catalogue, each with its source."""
+GROWTH = ("rate(", "increase(", "max_over_time(", "min_over_time(", "changes(")
+UNITS = {"none", "short", "percentunit", "s", "h", "bytes", "sci"}
+COLOURS = re.compile(r"transparent|text|((super-light|light|semi-dark|dark)-)?(red|orange|yellow|green|blue|purple)")
+LARGEST_BYTES = 256 * 1024
+"""Of the annotation in which `kubectl apply` keeps what was applied."""
+EVERY_TARGET = {"namespace", "ddp_job", "rank", "pod", "node"}
+"""Labels that series have beside those of the catalogue."""
+FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
+    family.name: family for family in FAMILIES
+}
+ASKED = list(questions())
+NAMED = pytest.mark.parametrize("name", DASHBOARDS)
+
+
+def nodes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key of a JSON text with what stands there."""
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        yield str(key), each
+        if isinstance(each, dict | list):
+            yield from nodes(each)
+
+
+def test_examples_in_docstrings_hold() -> None:
+    assert doctest.testmod(promql).failed == 0
+
+
+def test_the_files_are_what_the_source_says() -> None:
+    assert written_files(FILES) == files(), "run 'make docs'"
+
+
+def test_a_query_reads_what_is_exported_or_recorded(helm: Helm) -> None:
+    recorded = {rule["record"] for rule in rules(groups(helm)) if "record" in rule}
+    read = set().union(*(metrics_of(each.expr) for each in ASKED))
+    assert read - FAMILY_OF.keys() - recorded == set(OF_OTHERS)
+
+
+@pytest.mark.parametrize("question", ASKED, ids=str)
+def test_a_query_asks_for_labels_and_values_that_the_catalogue_has(question: Question) -> None:
+    for matcher in matchers_of(question.expr):
+        if (family := FAMILY_OF.get(matcher.metric)) is not None and matcher.label not in EVERY_TARGET:
+            assert matcher.label in family.labels
+            assert matcher.values <= set(family.values)
+
+
+@pytest.mark.parametrize("question", ASKED, ids=str)
+def test_a_query_reads_a_counter_by_its_growth(question: Question) -> None:
+    for name in metrics_of(question.expr):
+        if name in FAMILY_OF and FAMILY_OF[name].kind in {Kind.COUNTER, Kind.SUMMARY, Kind.HISTOGRAM}:
+            assert len(re.findall(rf"\b{name}\b", question.expr)) == sum(
+                question.expr.count(f"{function}{name}{{") for function in GROWTH
+            )
+
+
+@NAMED
+def test_a_dashboard_can_be_imported_anywhere(name: str) -> None:
+    dashboard = DASHBOARDS[name]
+    assert dashboard["schemaVersion"] >= 39
+    assert not dashboard["editable"]
+    assert not {"id", "__inputs", "__requires"} & dashboard.keys()
+    for key, value in nodes(dashboard):
+        if key == "datasource":
+            assert value == {"type": "prometheus", "uid": "${datasource}"}
+        if key in {"color", "fixedColor", "iconColor"} and isinstance(value, str):
+            assert COLOURS.fullmatch(value), f"{value} is no colour of both themes"
+
+
+def test_the_document_says_what_each_row_answers() -> None:
+    text = (ROOT / "docs" / "dashboards.md").read_text()
+    for dashboard in DASHBOARDS.values():
+        assert f"| {dashboard['title']} | `{dashboard['uid']}` |" in text
+        section = text.split(f"**{dashboard['title'].split()[-1].capitalize()}**")[1].split("\n**")[0].split("\n## ")[0]
+        rows = [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
+        assert re.findall(r"^- \*(.*?)\*", section, re.MULTILINE) == rows
+
+
+def test_each_dashboard_has_a_uid_of_its_own() -> None:
+    assert {name: dashboard["uid"] for name, dashboard in DASHBOARDS.items()} == {
+        "fleet": "ddp-fleet",
+        "job": "ddp-job",
+        "ranks": "ddp-ranks",
+    }
+
+
+@NAMED
+def test_a_panel_says_what_it_answers_and_in_which_unit(name: str) -> None:
+    for panel in panels(DASHBOARDS[name]):
+        assert panel["targets"], panel["title"]
+        assert panel["description"].endswith((".", "?")), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][0]["value"] is None, panel["title"]
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+    titles = [panel["title"] for panel in panels(DASHBOARDS[name])]
+    assert len(titles) == len(set(titles))
+
+
+@NAMED
+def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
+    tops = [each for each in DASHBOARDS[name]["panels"] if not each.get("collapsed")]
+    ids = [each["id"] for each in (*DASHBOARDS[name]["panels"], *panels(DASHBOARDS[name])) if each["type"] == "row"]
+    ids += [each["id"] for each in panels(DASHBOARDS[name])]
+    assert len(ids) == len(set(ids))
+    for first, second in combinations((each["gridPos"] for each in tops), 2):
+        beside = first["x"] + first["w"] <= second["x"] or second["x"] + second["w"] <= first["x"]
+        above = first["y"] + first["h"] <= second["y"] or second["y"] + second["h"] <= first["y"]
+        assert beside or above, (first, second)
+        assert first["x"] + first["w"] <= 24
+
+
+@NAMED
+def test_every_variable_is_used_and_every_used_one_is_there(name: str) -> None:
+    dashboard = DASHBOARDS[name]
+    offered = {each["name"] for each in dashboard["templating"]["list"]}
+    text = json.dumps({key: value for key, value in dashboard.items() if key != "links"})
+    used = {first or second for first, second in re.findall(r"\$(?:\{(\w+)\}|(\w+))", text)} - BUILT_IN.keys()
+    assert used <= offered | {"__all", "__url_time_range"}
+    kept_for_links = {each["name"] for each in dashboard["templating"]["list"] if each["hide"]}
+    assert offered - kept_for_links <= used
+
+
+@NAMED
+def test_a_link_leads_to_a_dashboard_that_takes_what_it_is_given(name: str) -> None:
+    takes = {
+        dashboard["uid"]: {f"var-{each['name']}" for each in dashboard["templating"]["list"]}
+        for dashboard in DASHBOARDS.values()
+    }
+    for key, url in nodes(DASHBOARDS[name]):
+        if key == "url" and url:
+            path, given = urlsplit(url).path, dict(parse_qsl(urlsplit(url).query))
+            assert set(given) <= takes[path.removeprefix("/d/")], url
+            assert "${datasource:queryparam}" in url
+            assert "${__url_time_range}" in url
+
+
+def test_the_buttons_of_a_dashboard_keep_the_job() -> None:
+    for dashboard in DASHBOARDS.values():
+        [button] = dashboard["links"]
+        assert (button["type"], button["includeVars"], button["keepTime"]) == ("dashboards", True, True)
+        assert set(button["tags"]) <= set(dashboard["tags"])
+        assert {"namespace", "ddp_job"} <= {each["name"] for each in dashboard["templating"]["list"]}
+
+
+def test_the_chart_delivers_each_as_grafanas_sidecar_finds_it(helm: Helm) -> None:
+    maps = {
+        item["metadata"]["name"]: item
+        for item in helm.template(PLATFORM)
+        if item["kind"] == "ConfigMap" and "grafana_dashboard" in item["metadata"]["labels"]
+    }
+    assert maps.keys() == {f"ddp-dashboard-{name}" for name in DASHBOARDS}
+    for name, dashboard in DASHBOARDS.items():
+        item = maps[f"ddp-dashboard-{name}"]
+        assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert item["metadata"]["annotations"]["grafana_folder"] == "Training"
+        assert {key: json.loads(text) for key, text in item["data"].items()} == {f"{name}.json": dashboard}
+        assert len(json.dumps(item)) < LARGEST_BYTES, name
+
+
+def test_without_monitoring_there_are_no_dashboards(helm: Helm) -> None:
+    for values in ({"enabled": False}, {"dashboards": {"enabled": False}}):
+        names = [item["metadata"]["name"] for item in helm.template(PLATFORM, {"monitoring": values})]
+        assert not [name for name in names if name.startswith("ddp-dashboard")]

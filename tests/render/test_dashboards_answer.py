@@ -1,0 +1,141 @@
+"""Every query of the dashboards, answered by a real Prometheus that has seen what the dashboards are there to show."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import dashboards, prometheus
+from tests.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
+from tests.prometheus import Found, Prometheus, remembering
+from tests.render import dashboard_history as history
+from tests.rule_files import PLATFORM, rules
+
+CHOSEN = {
+    "namespace": history.GPT.namespace,
+    "ddp_job": history.GPT.name,
+    "rank": ".*",
+    "namespaces": ".*",
+    "datasource": "prometheus",
+}
+ASKED = list(questions())
+
+
+@pytest.fixture(scope="module")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One that has seen both jobs."""
+    end = int(time.time()) // prometheus.STEP_SECONDS * prometheus.STEP_SECONDS
+    groups = [g for path in PLATFORM.glob("files/rules/*.yaml") for g in yaml.safe_load(path.read_text())["groups"]]
+    records = {rule["record"]: rule["expr"] for rule in rules(groups) if "record" in rule}
+    with remembering(tmp_path_factory.mktemp("history"), history.lines(end), records, end) as found:
+        yield found
+
+
+def answer(remembered: Prometheus, question: Question, **choices: str) -> list[Found]:
+    expression = filled(question.expr, CHOSEN | choices)
+    return remembered.now(expression) if question.now else remembered.over(expression, RANGE_SECONDS)
+
+
+def number(remembered: Prometheus, asker: str) -> float:
+    """What a panel of one number shows."""
+    [found] = shown(remembered, asker)
+    return found.values[-1]
+
+
+def shown(remembered: Prometheus, asker: str) -> Sequence[Found]:
+    [question] = [each for each in ASKED if str(each) == asker]
+    return answer(remembered, question)
+
+
+def test_examples_in_docstrings_hold() -> None:
+    assert doctest.testmod(dashboards).failed == 0
+    assert doctest.testmod(prometheus).failed == 0
+
+
+@pytest.mark.parametrize("question", ASKED, ids=str)
+def test_a_query_is_answered(remembered: Prometheus, question: Question) -> None:
+    found = answer(remembered, question)
+    assert found, filled(question.expr, CHOSEN)
+    named = set(re.findall(r"\{\{(\w+)\}\}", question.legend))
+    assert all(named <= each.labels.keys() for each in found), found[0].labels
+
+
+@pytest.mark.parametrize("question", ASKED, ids=str)
+def test_a_query_is_about_nothing_but_what_is_chosen(remembered: Prometheus, question: Question) -> None:
+    assert answer(remembered, question, namespace="elsewhere", namespaces="elsewhere") == []
+    if question.dashboard != "fleet":
+        assert answer(remembered, question, ddp_job="another") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("namespace", ["training", "vision"]),
+        ("ddp_job", ["gpt"]),
+        ("namespaces", ["training", "vision"]),
+    ],
+)
+def test_what_can_be_chosen_is_what_is_there(remembered: Prometheus, name: str, found: list[str]) -> None:
+    for dashboard in DASHBOARDS.values():
+        for variable in dashboard["templating"]["list"]:
+            if variable["name"] == name and variable["type"] == "query":
+                asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+                assert asked, variable
+                assert remembered.values_of(asked[2], filled(asked[1], CHOSEN)) == found
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_column_of_a_table_has_something_in_it(remembered: Prometheus, name: str) -> None:
+    for panel in panels(DASHBOARDS[name]):
+        if panel["type"] == "table":
+            assert set(columns(panel)) <= set(cells(remembered, panel)), panel["title"]
+
+
+def columns(panel: dict[str, Any]) -> list[str]:
+    [chosen] = [each for each in panel["transformations"] if each["id"] == "filterFieldsByName"]
+    names: list[str] = chosen["options"]["include"]["names"]
+    return names
+
+
+def cells(remembered: Prometheus, panel: dict[str, Any]) -> Iterator[str]:
+    """The columns that Grafana has before it chooses among them."""
+    for target in panel["targets"]:
+        for found in remembered.now(filled(target["expr"], CHOSEN)):
+            yield from (name for name, value in found.labels.items() if value)
+            yield f"Value #{target['refId']}" if len(panel["targets"]) > 1 else "Value"
+
+
+def test_the_job_is_seen_to_train_and_to_what_end(remembered: Prometheus) -> None:
+    [state] = shown(remembered, "job/State/A")
+    assert state.labels == {"state": "running"}
+    assert number(remembered, "job/Since the last step/A") == 0
+    step = (history.SECONDS - history.OUTAGE_SECONDS) * history.STEPS_A_SECOND - history.LOST_STEPS
+    assert number(remembered, "job/Progress/A") == pytest.approx(step / history.PLANNED)
+    left = (history.PLANNED - step) / history.STEPS_A_SECOND
+    assert number(remembered, "job/Time left/A") == pytest.approx(left, rel=0.02)
+    speed = history.STEPS_A_SECOND * history.SAMPLES_OF_A_STEP * history.PODS * history.RANKS_OF_EACH
+    assert number(remembered, "job/Samples a second/A") == pytest.approx(speed, rel=0.02)
+
+
+def test_what_a_restart_cost_is_seen(remembered: Prometheus) -> None:
+    training = RANGE_SECONDS - history.OUTAGE_SECONDS
+    productive = (0.9 * training - history.LOST_SECONDS) / RANGE_SECONDS
+    assert number(remembered, "job/Goodput/A") == pytest.approx(productive, rel=0.01)
+    assert number(remembered, "job/Lost steps/A") == history.LOST_STEPS
+    wasted = {found.labels["state"]: found.values[-1] for found in shown(remembered, "job/Time that trained nothing/A")}
+    assert wasted["restart"] == pytest.approx(history.OUTAGE_SECONDS / 2)
+    assert "productive" not in wasted
+    assert {found.labels["cause"] for found in shown(remembered, "job/Restarts by cause/A")} == {"failure"}
+    assert {found.labels["reason"] for found in shown(remembered, "job/Failures by reason/A")} == {"sigkill"}
+
+
+def test_the_slow_rank_comes_first(remembered: Prometheus) -> None:
+    worst = shown(remembered, "ranks/Parts of a step, against the median of all ranks/A")[0]
+    assert (worst.labels["rank"], worst.labels["phase"]) == (str(history.SLOW_RANK), "forward")
+    assert worst.values[-1] == pytest.approx(3)
