@@ -68,6 +68,10 @@ class ScriptedBackend:
             raise Unreachable("It does not answer.")
         return text
 
+    def hang(self, pod: Object) -> str:
+        """No launcher shows anything."""
+        raise Unreachable("It does not answer.")
+
     def past(self, pod: Object) -> None:
         """Nothing is kept."""
 

@@ -110,6 +110,9 @@ class Backend(Protocol):
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics`` in Prometheus' text format. Raises Unreachable."""
 
+    def hang(self, pod: Object) -> str:
+        """How the pod's launcher sees its ranks now, as JSON (``contract.HANG_PATH``). Raises Unreachable."""
+
     def past(self, pod: Object) -> str | None:
         """What the pod's metrics have been, as JSON (``contract.HISTORY_PATH``); None where nothing tells it.
 

@@ -162,6 +162,10 @@ class File(StrEnum):
 LOG_PREFIX: Final = "[rank${rank}] "
 """torchrun's ``--log-line-prefix-template`` in every pod, so that a line tells which rank wrote it."""
 
+HANG_PATH: Final = "/hang"
+"""Where the aggregator serves how the ranks of its pod look to their launcher now: a JSON document, see
+``ddp_trainer.launch.hang_page``."""
+
 HISTORY_PATH: Final = "/history"
 """Where the aggregator serves, beside ``/metrics``, what the numbers of its pod have been: a JSON document, see
 ``ddp_trainer.metrics.history_form``."""

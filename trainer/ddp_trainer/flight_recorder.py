@@ -18,6 +18,8 @@ HANDLERS: Final = ("fr_trace_json", "dump_nccl_trace_json")
 """What the recorder is called there, in torch 2.13 and before."""
 MOST_BYTES: Final = 1 << 26
 """Of an answer; two thousand collectives, as many as torch keeps, take one."""
+MOST_TOLD: Final = 64
+"""Of its collectives, the last ones that are worth telling: they show an order that is unlike the others'."""
 DEFAULT: Final = "default"
 _DEFAULT_GROUP: Final = "default_pg"
 _MOST_SHAPE_CHARACTERS: Final = 160

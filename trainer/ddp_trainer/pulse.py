@@ -42,6 +42,9 @@ ANSWERED: Final = 8
 SIGNAL: Final = 9
 """The signal at which the worker writes its stacks without needing the GIL; 0 where it has none."""
 
+LAUNCHER: Final = "launcher.sock"
+"""In the folder of the pages: where the launcher shows how its ranks look, to who may read that folder."""
+
 BEAT_SECONDS: Final = 0.25
 """A worker that gets a turn looks at itself so often."""
 

@@ -39,6 +39,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "list": Entry("kubectl_ddp.cli.list", "list_jobs", "List jobs."),
         "status": Entry("kubectl_ddp.cli.status", "status", "Show one job, its ranks and what failed first."),
         "why": Entry("kubectl_ddp.cli.why", "why", "Say what is the matter with a job, and what helps."),
+        "hang": Entry("kubectl_ddp.cli.hang", "hang", "Say which rank the others wait for, with its stack."),
         "bundle": Entry("kubectl_ddp.cli.bundle", "bundle", "Pack all about a job into one file, without secrets."),
         "logs": Entry("kubectl_ddp.cli.logs", "logs", "Print what ranks wrote."),
         "events": Entry("kubectl_ddp.cli.events", "events", "Show what happened to a job and its pods."),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddp_trainer.contract import HISTORY_PATH, Label
+from ddp_trainer.contract import HANG_PATH, HISTORY_PATH, Label
 from kubectl_ddp import roots
 from kubectl_ddp.access import Access
 from kubectl_ddp.aside import Aside
@@ -135,6 +135,10 @@ class ClusterBackend:
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""
         return served(self._api, pod)
+
+    def hang(self, pod: Object) -> str:
+        """How the pod's launcher sees its ranks now, through the API server's proxy. Raises Unreachable, Forbidden."""
+        return served(self._api, pod, HANG_PATH)
 
     def past(self, pod: Object) -> str | None:
         """What the pod's metrics have been: from its aggregator, or from the end of its log."""

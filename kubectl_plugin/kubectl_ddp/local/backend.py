@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.contract import HISTORY_PATH, Label, Port, PortName
+from ddp_trainer.contract import HANG_PATH, HISTORY_PATH, Label, Port, PortName
 from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.backends import local_jobs_directory
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
@@ -152,6 +152,10 @@ class LocalBackend:
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``. Raises Unreachable."""
         return self._served(pod, "/metrics")
+
+    def hang(self, pod: Object) -> str:
+        """How the pod's launcher sees its ranks now. Raises Unreachable."""
+        return self._served(pod, HANG_PATH)
 
     def past(self, pod: Object) -> str | None:
         """What the pod's metrics have been: from its aggregator, or from the end of its log."""

@@ -39,7 +39,7 @@ MAKING: Final = ("submit", "clone", "restart")
 """``restart`` of a job that is over submits it again."""
 CHANGING: Final = ("scale", "suspend", "resume", "restart")
 REACHING: Final = ("exec", "port-forward")
-LOOKING: Final = ("status", "why", "bundle", "logs", "events", "top", "wait")
+LOOKING: Final = ("status", "why", "hang", "bundle", "logs", "events", "top", "wait")
 """They look at one job."""
 COUNTING: Final = ("list", "prune")
 """They look at all jobs."""
@@ -89,6 +89,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         resources=("pods", "pods/log"),
         without="the lines of the pods are not told",
     ),
+    Need(commands=("hang",), verbs=("get",), resources=("pods/proxy",), without="no rank is seen"),
     Need(commands=("top",), verbs=("get",), resources=("pods/proxy",), without="no rank has a row"),
     Need(
         commands=("list", "status", *EXPLAINING, "logs", "wait", *REACHING, "submit", "clone", *CHANGING),

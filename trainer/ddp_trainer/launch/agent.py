@@ -112,6 +112,7 @@ class Agent:
             kill=self._kill,
             say=say,
         )
+        self._hang_page = self._guard.page(setup.environment)
         self._environment = environment = common_environment(setup.environment, setup.launch)
         self._sockets: Mapping[str, str] = {}
         self._workers = Workers(
@@ -143,7 +144,9 @@ class Agent:
             self._loop.add_signal_handler(which, self._signalled, which)
         self._do(self._core.prepare() if self._setup.prepares else [Rejoin()])
         self._link.start(self)
+        await self._hang_page.start()
         finish = await self._finished
+        self._hang_page.close()
         if finish.code != Exit.SUCCESS:
             self._children.kill_strays()
         await self._link.close()

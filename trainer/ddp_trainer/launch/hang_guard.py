@@ -13,14 +13,13 @@ from typing import Final
 
 from ddp_trainer import pulse
 from ddp_trainer.contract import Exit, FailureReason
-from ddp_trainer.launch.hang_limits import PATIENT, WARNING, HangPolicy, OnHang, Pace
-from ddp_trainer.launch.hang_look import Look, RankState
+from ddp_trainer.hanging.look import Look, RankState, is_long
+from ddp_trainer.launch.hang_limits import PATIENT, HangPolicy, OnHang, Pace
+from ddp_trainer.launch.hang_page import Findings, HangPage
+from ddp_trainer.launch.hang_sight import answers, sights
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.protocol import Alarm, Failure, FromAgent, Generation, Hung, Looks, Show
 
-ANSWER_SECONDS: Final = 1.5
-"""A worker that can answers within a quarter of a second, and a loaded machine is slow."""
-POLL_SECONDS: Final = 0.02
 DUMP_SECONDS: Final = 0.3
 """Between the signal for stacks and their reading."""
 LONGEST_ALARM_PAUSE: Final = 15.0
@@ -53,6 +52,7 @@ class HangGuard:
         self._say = say
         self._loop = asyncio.get_running_loop()
         self._generation = 0
+        self._findings = Findings()
         self._watches: dict[int, RankWatch] = {}
         self._longest: dict[int, float] = {}
         """Seconds of the longest step of a process, of those that have outlived a group."""
@@ -91,12 +91,14 @@ class HangGuard:
         now = time.monotonic()
         for local_rank, pid in pids.items():
             with contextlib.suppress(OSError, ValueError):
+                page = self._folder / f"rank-{local_rank}.pulse"
                 self._watches[local_rank] = RankWatch(
                     rank=first_rank + local_rank,
                     local_rank=local_rank,
                     node=self._node,
                     pid=pid,
-                    cells=pulse.open_cells(str(self._folder / f"rank-{local_rank}.pulse")),
+                    page=page,
+                    cells=pulse.open_cells(str(page)),
                     folder=folder / str(local_rank),
                     pace=Pace(self._policy),
                     moved_at=now,
@@ -132,6 +134,15 @@ class HangGuard:
         """A worker has ended."""
         self._watches.pop(local_rank, None)
 
+    def page(self, environment: Mapping[str, str]) -> HangPage:
+        """Shows all of this on demand."""
+        return HangPage(
+            self._folder, environment, lambda: sights(tuple(self._watches.values())), self._about, self._findings
+        )
+
+    def _about(self) -> dict[str, object]:
+        return {"node": self._node, "generation": self._generation, "on_hang": str(self._policy.on_hang)}
+
     def told(self, message: Show | Hung) -> None:
         """The store asks, or has decided."""
         if message.generation == self._generation and self._watches:
@@ -153,7 +164,7 @@ class HangGuard:
 
     def _look(self) -> None:
         now = time.monotonic()
-        overdue = [look for look in self._observe(now) if look.is_overdue(WARNING)]
+        overdue = [look for look in self._observe(now) if is_long(look)]
         if overdue and now >= self._alarm_at:
             shortest = min(look.limit or 0.0 for look in overdue)
             self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.look_seconds, shortest / 8))
@@ -165,21 +176,15 @@ class HangGuard:
 
     async def _show(self) -> None:
         """Ask each worker where it is, and tell the store."""
-        for watch in self._watches.values():
-            watch.ask()
-        now = time.monotonic()
-        deadline = now + ANSWER_SECONDS
-        # Workers answer in shared memory, which wakes nobody.
-        while now < deadline and any(watch.may_answer(now) for watch in self._watches.values()):
-            await asyncio.sleep(POLL_SECONDS)
-            now = time.monotonic()
-        looks = tuple(watch.examine(now) for watch in self._watches.values())
-        self._send(Looks(generation=self._generation, ranks=looks))
+        generation = self._generation
+        looks = await answers(tuple(self._watches.values()))
+        self._send(Looks(generation=generation, ranks=tuple(looks)))
 
     # ------------------------------------------------------------------ acting
 
     async def _obey(self, hung: Hung) -> None:
         acts = self._policy.on_hang is OnHang.ACT
+        self._findings.add(hung.generation, hung.ranks, hung.to_kill if acts else (), hung.sentences)
         if not hung.ranks:
             self._say(f"hang: {'; '.join(hung.sentences)}; the stacks of all are in {self._stacks()}")
             return

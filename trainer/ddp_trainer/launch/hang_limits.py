@@ -19,8 +19,6 @@ RECENT: Final = 200
 WARM_UP_MOVES: Final = 5
 """Before so many looks have seen a rank move, it may still be compiling, connecting, or reading its data set; nothing
 is learned from these."""
-WARNING: Final = 0.5
-"""Part of the limit after which it is told; at the limit it is acted on."""
 
 SCRIPT: Final = ""
 """Where a rank is that has told no section."""
@@ -105,6 +103,10 @@ class Pace:
         self.moves += 1
         if self.moves > WARM_UP_MOVES:
             self.stays.setdefault(section, deque(maxlen=RECENT)).append(seconds)
+
+    def longest(self, section: str) -> float | None:
+        """Seconds of its longest recent stay in ``section``; None where nothing has been learned."""
+        return max(self.stays.get(section, ()), default=None)
 
     def longest_step(self, section: str = SCRIPT) -> float | None:
         """Seconds of the longest step, as far as recent stays tell; None where nothing has been learned.

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ddp_trainer import pulse
 from ddp_trainer.contract import Section
+from ddp_trainer.hanging.look import Look, RankState
 from ddp_trainer.launch.hang_limits import Pace
-from ddp_trainer.launch.hang_look import Look, RankState
 
 SECTIONS: Final = ("", *Section)
 """By the number that a rank marks."""
@@ -31,6 +31,8 @@ class RankWatch:
     local_rank: int
     node: str
     pid: int
+    page: Path
+    """Its pulse."""
     cells: memoryview[float]
     folder: Path
     """Where the worker leaves its answers."""

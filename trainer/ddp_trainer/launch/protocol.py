@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, get_args
 
 from ddp_trainer import exact_json
-from ddp_trainer.launch.hang_look import Look
+from ddp_trainer.hanging.look import Look
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NoReturn
@@ -28,8 +28,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from ddp_trainer import event_loop
-from ddp_trainer.contract import HISTORY_PATH, Env, Exit, Port
-from ddp_trainer.metrics import history_form
+from ddp_trainer.contract import HANG_PATH, HISTORY_PATH, Env, Exit, Port
+from ddp_trainer.metrics import history_form, relay
 from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.history import History
@@ -54,22 +54,29 @@ FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
 class Pages:
     """What there is at which path."""
 
-    def __init__(self, collector: Collector, history: History, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, collector: Collector, history: History, directory: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._directory = directory
         self._collector = collector
         self._history = history
         self._clock = clock
         self._made: dict[bool, tuple[float, Answer]] = {}
 
-    def respond(self, request: Request) -> Answer:
+    def respond(self, request: Request) -> Answer | Awaitable[Answer]:
         """The page at the request's path."""
         if request.path == "/metrics":
             return self._metrics(wants_openmetrics=OPENMETRICS in request.accept)
         if request.path == HISTORY_PATH:
             text = json.dumps(self._history.document(), separators=(",", ":"))
             return Answer(text.encode(), content_type="application/json")
+        if request.path == HANG_PATH:
+            return relay.hang(self._directory)
         if request.path == "/healthz":
             return Answer(b"ok\n")
-        return refusal(HTTPStatus.NOT_FOUND, f"There is nothing here but /metrics, {HISTORY_PATH} and /healthz.")
+        return refusal(
+            HTTPStatus.NOT_FOUND, f"There is nothing here but /metrics, {HANG_PATH}, {HISTORY_PATH} and /healthz."
+        )
 
     def _metrics(self, *, wants_openmetrics: bool) -> Answer:
         made_at, answer = self._made.get(wants_openmetrics, (float("-inf"), Answer(b"")))
@@ -94,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     history = History.resumed(arguments.directory)
     collectives = Collectives(arguments.directory)
     collectives.start()
-    pages = Pages(Exposition(arguments.directory, job, collectives=collectives), history)
+    pages = Pages(Exposition(arguments.directory, job, collectives=collectives), history, arguments.directory)
     event_loop.run(_serve(Server(pages.respond), listener, arguments.parent, announcement, history))
     if Env.JOB in os.environ:
         _leave(history)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -72,10 +72,14 @@ def parse(head: bytes) -> Request | None:
     return Request(words[0], words[1].partition("?")[0], accept)
 
 
+Respond = Callable[[Request], Answer | Awaitable[Answer]]
+"""What a server says to a request: at once, or when somebody else has answered."""
+
+
 class Server:
     """Answers one request per connection with what ``respond`` makes of it."""
 
-    def __init__(self, respond: Callable[[Request], Answer], *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(self, respond: Respond, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self._respond = respond
         self._deadline_seconds = deadline_seconds
         self._connections: dict[asyncio.Task[None], None] = {}
@@ -113,7 +117,10 @@ class Server:
             return refusal(HTTPStatus.BAD_REQUEST, "This is not an HTTP/1 request.").encoded()
         if request.method not in {"GET", "HEAD"}:
             return refusal(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.").encoded()
-        return self._respond(request).encoded(with_body=request.method == "GET")
+        answer = self._respond(request)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        return answer.encoded(with_body=request.method == "GET")
 
 
 def listen(address: str, port: int) -> socket.socket:

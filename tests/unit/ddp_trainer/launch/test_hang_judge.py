@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddp_trainer.hanging.look import Look, RankState
 from ddp_trainer.launch.hang_judge import ASK_SECONDS, FRESH_SECONDS, HangJudge
-from ddp_trainer.launch.hang_look import Look, RankState
 from ddp_trainer.launch.protocol import Alarm, Hung, Looks, Show
 
 NODES = ("a", "b")

@@ -10,8 +10,8 @@ import pytest
 
 from ddp_trainer import pulse
 from ddp_trainer.contract import Section
-from ddp_trainer.launch.hang_limits import FIRST_SECONDS, WARM_UP_MOVES, WARNING, HangPolicy, Pace
-from ddp_trainer.launch.hang_look import Look, RankState
+from ddp_trainer.hanging.look import WARNING, Look, RankState
+from ddp_trainer.launch.hang_limits import FIRST_SECONDS, WARM_UP_MOVES, HangPolicy, Pace
 from ddp_trainer.launch.hang_watch import RankWatch
 from ddp_trainer.recorder import SECTION_NUMBERS
 
@@ -32,6 +32,7 @@ class Rank:
             local_rank=0,
             node="w-1",
             pid=os.getpid(),
+            page=Path(path),
             cells=pulse.open_cells(path),
             folder=folder,
             pace=Pace(HangPolicy(floor=FLOOR)),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from launch_simulation import a_failure, a_policy
 
-from ddp_trainer.launch.hang_look import Look, RankState
+from ddp_trainer.hanging.look import Look, RankState
 from ddp_trainer.launch.protocol import (
     VERSION,
     Alarm,

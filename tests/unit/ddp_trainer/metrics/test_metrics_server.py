@@ -17,7 +17,9 @@ from ddp_trainer.metrics.aggregator import FRESH_SECONDS, Pages, _parser
 from ddp_trainer.metrics.history import History
 from ddp_trainer.metrics.server import MOST_CONNECTIONS, Answer, Request, Server, listen, parse
 
-NO_HISTORY = History(Path("/nonexistent"))
+NOWHERE = Path("/nonexistent")
+NOWHERE = Path("/nonexistent")
+NO_HISTORY = History(NOWHERE)
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -149,7 +151,7 @@ class Counting(Collector):
 def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
     now = [0.0]
     collector = Counting()
-    pages = Pages(collector, NO_HISTORY, clock=lambda: now[0])
+    pages = Pages(collector, NO_HISTORY, NOWHERE, clock=lambda: now[0])
     for _ in range(100):
         pages.respond(Request("GET", "/metrics", ""))
     assert collector.collected == 1
@@ -158,7 +160,7 @@ def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
 
 
 def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
-    pages = Pages(Counting(), NO_HISTORY)
+    pages = Pages(Counting(), NO_HISTORY, NOWHERE)
     asked = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
     answer = pages.respond(Request("GET", "/metrics", asked))
     assert answer.body.endswith(b"# EOF\n")
@@ -167,7 +169,7 @@ def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
 
 
 def test_there_are_three_pages() -> None:
-    pages = Pages(CollectorRegistry(), NO_HISTORY)
+    pages = Pages(CollectorRegistry(), NO_HISTORY, NOWHERE)
     assert json.loads(pages.respond(Request("GET", "/history", "")).body)["series"] == []
     assert pages.respond(Request("GET", "/healthz", "")).body == b"ok\n"
     assert pages.respond(Request("GET", "/", "")).status is HTTPStatus.NOT_FOUND

@@ -66,6 +66,7 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "list": (("list",), ("list", "-A")),
     "status": (("status",), ("status", "digits", "--ranks")),
     "why": (("why", "digits"),),
+    "hang": (("hang", "digits", "--timeout", "0"),),
     "bundle": (("bundle", "digits", "--file", "{folder}/digits.tar.gz"),),
     "logs": (("logs", "digits"), ("logs", "digits", "--rank", "0"), ("logs", "digits", "--first-error")),
     "events": (("events", "digits"), ("events", "digits", "--follow")),

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.contract import Section
-from ddp_trainer.launch.hang_look import Look, RankState
-from ddp_trainer.launch.hang_naming import culprits, nobody_missing
+from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.hanging.naming import culprits, nobody_missing
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
 """The collectives of a step of plain DDP: gradients, then the loss."""

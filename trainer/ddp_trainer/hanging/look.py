@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Any, Final
+
+WARNING: Final = 0.5
+"""Part of a limit after which it is told; at the limit it is acted on."""
 
 
 class RankState(StrEnum):
@@ -46,3 +51,27 @@ class Look:
     def is_overdue(self, part: float) -> bool:
         """Whether it has stayed for longer than this part of its limit."""
         return self.limit is not None and self.seconds > part * self.limit
+
+
+def is_long(look: Look) -> bool:
+    """Whether it has stayed for longer than the launcher leaves untold."""
+    return look.is_overdue(WARNING)
+
+
+def look_of(told: Mapping[str, Any]) -> Look:
+    """A look out of what an agent of perhaps another version has written: what is not known here is left out.
+
+    Raises ValueError where something is missing or of another kind.
+    """
+    try:
+        known = {field.name: told[field.name] for field in fields(Look) if field.name in told}
+        limit = known.get("limit")
+        return Look(
+            **known
+            | {"state": RankState(known["state"]), "collectives": tuple(map(str, known.get("collectives", ())))}
+            | {name: int(known[name]) for name in ("rank", "local_rank", "sequence") if name in known}
+            | {"seconds": float(known["seconds"]), "limit": None if limit is None else float(limit)}
+            | {name: str(known[name]) for name in ("node", "section", "waits_in", "place", "stack") if name in known}
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no look at a rank: {error!r}") from error

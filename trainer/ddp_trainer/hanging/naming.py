@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddp_trainer.contract import Section
-from ddp_trainer.launch.hang_limits import WARNING
-from ddp_trainer.launch.hang_look import Look, RankState
+from ddp_trainer.hanging.look import Look, RankState, is_long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +45,16 @@ class Culprit:
         return f"rank {self.look.rank} on {self.look.node} {self.why}"
 
 
-def culprits(looks: Sequence[Look]) -> list[Culprit]:
-    """Those that are overdue and that everybody waits for; empty where that cannot be said."""
+Judgement = Callable[[Look], bool]
+"""Whether a rank has stood still for so long that it may hang."""
+
+
+def culprits(looks: Sequence[Look], stands_still: Judgement = is_long) -> list[Culprit]:
+    """Those that stand still and that everybody waits for; empty where that cannot be said."""
     if any(look.state is RankState.TRACED for look in looks):
         return []
     named = next((found for rule in RULES if (found := rule(looks))), [])
-    overdue = [culprit for culprit in named if culprit.look.is_overdue(WARNING)]
+    overdue = [culprit for culprit in named if stands_still(culprit.look)]
     if not overdue:
         return []
     # Who waits came later than who is waited for, but not by much: else it was busy with something of its own.
@@ -59,10 +62,10 @@ def culprits(looks: Sequence[Look]) -> list[Culprit]:
     return overdue if all(look.seconds > since / 2 for look in looks) else []
 
 
-def nobody_missing(looks: Sequence[Look]) -> str:
+def nobody_missing(looks: Sequence[Look], stands_still: Judgement = is_long) -> str:
     """A sentence where all ranks have long been waiting in one and the same collective; else nothing."""
     waited_in = {(look.sequence, look.waits_in) for look in looks}
-    if len(looks) < 2 or len(waited_in) > 1 or not all(look.waits_in and look.is_overdue(WARNING) for look in looks):
+    if len(looks) < 2 or len(waited_in) > 1 or not all(look.waits_in and stands_still(look) for look in looks):
         return ""
     number, collective = waited_in.pop()
     since = min(look.seconds for look in looks)
@@ -79,7 +82,18 @@ def _stopped(looks: Sequence[Look]) -> list[Culprit]:
 
 def _deaf(looks: Sequence[Look]) -> list[Culprit]:
     found = [look for look in looks if look.state is RankState.DEAF]
-    return [Culprit(look=look, why=f"holds the GIL: no thread of Python gets a turn{_where(look)}") for look in found]
+    return [
+        Culprit(look=look, why=f"holds the GIL: no thread of Python gets a turn{_after(look)}{_where(look)}")
+        for look in found
+    ]
+
+
+def _after(look: Look) -> str:
+    """How far it is, as torch's own threads tell."""
+    if look.sequence < 0:
+        return ""
+    begun = name_of(look.collectives[-1]) if look.collectives else "collective"
+    return f" since it began {begun} #{look.sequence}" if look.sequence else " before its first collective"
 
 
 def _behind(looks: Sequence[Look]) -> list[Culprit]:

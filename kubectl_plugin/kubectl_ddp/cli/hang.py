@@ -1,0 +1,75 @@
+"""``kubectl ddp hang``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import print_document, style, target
+from kubectl_ddp.errors import Interrupted
+
+if TYPE_CHECKING:
+    from kubectl_ddp.backend import Backend
+    from kubectl_ddp.hang.report import HangReport
+
+_AGAIN_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 30.0
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0, max=3600),
+    default=_PATIENCE_SECONDS,
+    metavar="SECONDS",
+    help="How long to look at most, until every rank has moved or all stand still; 30 by default, 0 for one look.",
+)
+@shared_options("json", "yaml")
+def hang(options: Options, job: str | None, *, seconds: float) -> None:
+    """Say whether a job hangs, and which rank the others wait for, with its stack; of the newest job by default.
+
+    It looks at the ranks until all have moved or none does, and asks nobody to stop: ranks that cannot answer are told
+    of by torch's flight recorder, by py-spy where it is installed and may, and by the kernel. The exit code is 14 where
+    the job hangs or has ended by it, else 0.
+    """
+    from kubectl_ddp.hang.tell import document, text  # noqa: PLC0415 - help and completion do without
+
+    backend, name = target(options, job)
+    try:
+        report = _look(backend, name, seconds)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Stopped looking; the job {name} was left as it is.") from None
+    if options.output is not None:
+        print_document(document(report), options.output)
+    else:
+        click.echo(text(report, style(options)))
+    click.get_current_context().exit(report.code)
+
+
+def _look(backend: Backend, name: str, seconds: float) -> HangReport:
+    from kubectl_ddp.hang.judge import Answer, Verdict, have_moved, judge, last_word  # noqa: PLC0415
+    from kubectl_ddp.hang.report import HangReport  # noqa: PLC0415
+    from kubectl_ddp.hang.sight import look_at  # noqa: PLC0415
+    from kubectl_ddp.state import job_state  # noqa: PLC0415
+
+    snapshot = backend.job(name, events=False)
+    state = job_state(snapshot, {}, where=backend.where)
+    begun = time.monotonic()
+    first = sight = look_at(backend, snapshot)
+    while (verdict := judge(sight)) is None:
+        elapsed = time.monotonic() - begun
+        if have_moved(first, sight, elapsed):
+            verdict = Verdict(answer=Answer.MOVES)
+        elif elapsed >= seconds:
+            verdict = last_word(sight)
+        else:
+            time.sleep(_AGAIN_SECONDS)
+            sight = look_at(backend, snapshot)
+            continue
+        break
+    return HangReport(state=state, sight=sight, verdict=verdict, now=time.time())

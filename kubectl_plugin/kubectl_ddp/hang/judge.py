@@ -1,0 +1,112 @@
+"""Does it hang, and who is it? From two or more looks; pure.
+
+The launcher waits for the limit that it has learned, minutes as a rule, before it names anybody, since it may kill. Who
+asks has a doubt already and kills nobody: here a rank stands still when it has not moved for thrice its longest recent
+stay, and five seconds at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ddp_trainer.hanging.look import Look
+from ddp_trainer.hanging.naming import Culprit, culprits, nobody_missing
+from kubectl_ddp.hang.sight import RankSight, Sight
+
+LEAST_SECONDS: Final = 5.0
+TIMES: Final = 3.0
+UNLEARNED_SECONDS: Final = 10.0
+"""Of a rank whose steps are not known yet: it may compile, connect, or read its data set."""
+MOST_SECONDS: Final = 25.0
+"""Longer nobody is waited for who has a doubt."""
+
+
+class Answer(StrEnum):
+    """What can be said."""
+
+    HANGS = "hangs"
+    """And the ranks that are waited for are known."""
+    STUCK = "stuck"
+    """All wait in one and the same collective: no rank is the cause."""
+    SILENT = "silent"
+    """The ranks that can be seen wait, and others cannot be seen."""
+    MOVES = "moves"
+    STANDS = "stands"
+    """Ranks stand still, and nothing tells that others wait for them."""
+    UNSEEN = "unseen"
+    """No launcher shows any rank."""
+
+
+HANGING: Final = frozenset({Answer.HANGS, Answer.STUCK, Answer.SILENT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer, and who."""
+
+    answer: Answer
+    culprits: tuple[Culprit, ...] = ()
+    sentence: str = ""
+    """Where there is no culprit to speak for it."""
+    still: tuple[int, ...] = ()
+    """Ranks that stand still."""
+
+
+def patience(rank: RankSight) -> float:
+    """Seconds after which a rank that has not moved counts as standing still."""
+    usual = UNLEARNED_SECONDS if rank.usual is None else TIMES * rank.usual
+    return min(MOST_SECONDS, max(LEAST_SECONDS, usual))
+
+
+def judge(sight: Sight) -> Verdict | None:
+    """What one look tells; None where it takes another, later one."""
+    ranks = sight.ranks
+    if not ranks:
+        return Verdict(answer=Answer.UNSEEN)
+    limits = {rank.look.rank: patience(rank) for rank in ranks}
+
+    def stands_still(look: Look) -> bool:
+        return look.seconds >= limits[look.rank]
+
+    looks = [rank.look for rank in ranks]
+    still = tuple(look.rank for look in looks if stands_still(look))
+    if len(still) < len(looks):
+        return None
+    if named := culprits(looks, stands_still):
+        return Verdict(answer=Answer.HANGS, culprits=tuple(named), still=still)
+    if sight.silent:
+        return Verdict(answer=Answer.SILENT, sentence=_unseen(sight, looks), still=still)
+    if sentence := nobody_missing(looks, stands_still):
+        return Verdict(answer=Answer.STUCK, sentence=sentence, still=still)
+    return Verdict(answer=Answer.STANDS, sentence=_stand(looks), still=still)
+
+
+def have_moved(before: Sight, now: Sight, elapsed: float) -> bool:
+    """Whether every rank that was seen is seen to have moved since."""
+    seen = {rank.look.rank: rank.look for rank in now.ranks}
+    return bool(before.ranks) and all(
+        (look := seen.get(rank.look.rank)) is not None and look.seconds < elapsed for rank in before.ranks
+    )
+
+
+def last_word(sight: Sight) -> Verdict:
+    """When there is no more time to look: some ranks move, so what stands still is slow, or nobody's to wait for."""
+    still = tuple(rank.look.rank for rank in sight.ranks if rank.look.seconds >= patience(rank))
+    if not still:
+        return Verdict(answer=Answer.MOVES)
+    looks = [rank.look for rank in sight.ranks if rank.look.rank in still]
+    return Verdict(answer=Answer.STANDS, sentence=f"{_stand(looks)}, and others move", still=still)
+
+
+def _stand(looks: Sequence[Look]) -> str:
+    numbers = ", ".join(str(look.rank) for look in looks[:8]) + ", ..." * (len(looks) > 8)
+    subject = f"rank {numbers} stands" if len(looks) == 1 else f"ranks {numbers} stand"
+    return f"{subject} still for {min(look.seconds for look in looks):.1f} s"
+
+
+def _unseen(sight: Sight, looks: Sequence[Look]) -> str:
+    pods = ", ".join(sorted(sight.silent))
+    return f"{_stand(looks)}, and pod {pods} does not show its ranks: they may be waited for"

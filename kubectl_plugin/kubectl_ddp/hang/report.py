@@ -1,0 +1,75 @@
+"""All that ``kubectl ddp hang`` has to tell: the job, the verdict, what was seen, and how a run that is over ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.contract import FailureReason
+from kubectl_ddp.evidence import FirstError
+from kubectl_ddp.hang.judge import HANGING, Answer, Verdict
+from kubectl_ddp.hang.sight import RankSight, Sight
+from kubectl_ddp.state import JobState
+
+HANG_CODE: Final = 14
+"""As ``why`` has it for a job that hangs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangReport:
+    """One answer of the command."""
+
+    state: JobState
+    sight: Sight
+    verdict: Verdict
+    now: float
+    """Unix time."""
+
+    @property
+    def ended(self) -> FirstError | None:
+        """The hang that ended the run, or a worker group of it: as its launcher left it, with the stack."""
+        error = self.state.first_error
+        return error if error is not None and error.reason == FailureReason.HANG else None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it hangs now, or was ended for it."""
+        return self.verdict.answer in HANGING or (self.state.is_terminal and self.ended is not None)
+
+    @property
+    def code(self) -> int:
+        """Exit code: 14 where it hangs or has ended by it, else 0."""
+        return HANG_CODE if self.hangs else 0
+
+    @property
+    def culprits(self) -> tuple[tuple[RankSight, str], ...]:
+        """Each rank that is waited for, with the sentence about it."""
+        seen = {rank.look.rank: rank for rank in self.sight.ranks}
+        return tuple((seen[each.look.rank], each.sentence) for each in self.verdict.culprits)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        answer = self.verdict.answer
+        if answer is Answer.HANGS:
+            return f"It hangs: {'; '.join(sentence for _, sentence in self.culprits)}."
+        if answer in {Answer.STUCK, Answer.SILENT}:
+            return f"It hangs: {self.verdict.sentence}."
+        if answer is Answer.MOVES:
+            return f"It does not hang: all {len(self.sight.ranks)} ranks move."
+        if answer is Answer.STANDS:
+            return f"No rank is waited for by all others, as far as can be seen: {self.verdict.sentence}."
+        return self._unseen()
+
+    def _unseen(self) -> str:
+        if self.ended is not None and self.state.is_terminal:
+            return f"It hung, and has ended by that: {self.ended.message.rstrip('.')}."
+        if self.state.is_terminal:
+            return "It is over, and did not hang."
+        if any(pod.on_hang == "off" for pod in self.sight.pods):
+            return "Nobody watches its ranks: it runs with --on-hang off."
+        if self.sight.silent:
+            return f"None of its pods shows its ranks: {next(iter(self.sight.silent.values()))}"
+        if self.sight.pods:
+            return "No rank runs just now: its workers start, stop, or have ended."
+        return f"No pod of it runs just now; it is {self.state.state}."

@@ -1,0 +1,138 @@
+"""What the launchers of a job see of its ranks, read out of what their pods serve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ddp_trainer.hanging.look import Look, look_of
+from kubectl_ddp.backend import Backend, Object, Snapshot
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.evidence import is_running, workers
+from kubectl_ddp.parallel import each
+
+VERSION: Final = "ddp.dev/hang/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSight:
+    """One rank as its launcher sees it."""
+
+    look: Look
+    pod: str
+    pid: int
+    usual: float | None
+    """Seconds of its longest recent stay where it is; None where its launcher has not learned it yet."""
+    stack_from: str
+    """``python``, ``py-spy``, or ``/proc`` where there is no stack but what the kernel says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What a launcher has said of a hang by itself."""
+
+    time: float
+    generation: int
+    ranks: tuple[int, ...]
+    killed: tuple[int, ...]
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSight:
+    """What one launcher shows."""
+
+    pod: str
+    generation: int
+    on_hang: str
+    """``off``: it watches nobody; ``warn``, ``act``."""
+    ranks: tuple[RankSight, ...]
+    named: tuple[Named, ...]
+    ras: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """All of a job at one moment."""
+
+    pods: tuple[PodSight, ...] = ()
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """Pod → why it shows nothing."""
+
+    @property
+    def ranks(self) -> tuple[RankSight, ...]:
+        """Those of the newest generation, in order; a pod that was left behind shows those of the one before."""
+        newest = max((pod.generation for pod in self.pods), default=0)
+        told = (rank for pod in self.pods if pod.generation == newest for rank in pod.ranks)
+        return tuple(sorted(told, key=lambda rank: rank.look.rank))
+
+    @property
+    def named(self) -> tuple[Named, ...]:
+        """What launchers have named, each hang once, oldest first: they all say the same of one."""
+        told = {(each.generation, each.ranks): each for pod in self.pods for each in reversed(pod.named)}
+        return tuple(sorted(told.values(), key=lambda named: named.time))
+
+    @property
+    def ras(self) -> str:
+        """NCCL's own report; it knows of all ranks, so the first is enough."""
+        return next((pod.ras for pod in self.pods if pod.ras), "")
+
+
+def look_at(backend: Backend, snapshot: Snapshot) -> Sight:
+    """Ask all pods at once; those that do not answer are told with why."""
+    running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
+    answers = each(lambda pod: _ask(backend, pod), running)
+    silent = {name: answer for name, answer in answers if isinstance(answer, str)}
+    return Sight(pods=tuple(answer for _, answer in answers if isinstance(answer, PodSight)), silent=silent)
+
+
+def _ask(backend: Backend, pod: Object) -> tuple[str, PodSight | str]:
+    name = str(pod["metadata"]["name"])
+    try:
+        return name, read(name, backend.hang(pod))
+    except DdpError as error:  # its launcher is stopped, or a network policy is in the way
+        return name, error.message
+
+
+def read(pod: str, text: str) -> PodSight | str:
+    """What a pod shows; a sentence where that is nothing that this version understands."""
+    try:
+        told = json.loads(text)
+        if told["version"] != VERSION:
+            return f"It shows its ranks in the form {told['version']!r}, and this version reads {VERSION!r}."
+        return PodSight(
+            pod=pod,
+            generation=int(told["generation"]),
+            on_hang=str(told["on_hang"]),
+            ranks=tuple(_rank(pod, rank) for rank in told["ranks"]),
+            named=_named(told["findings"]),
+            ras=str(told["ras"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        return f"What it shows of its ranks cannot be read ({error!r})."
+
+
+def _rank(pod: str, told: Mapping[str, Any]) -> RankSight:
+    usual = told["usual"]
+    return RankSight(
+        look=look_of(told),
+        pod=pod,
+        pid=int(told["pid"]),
+        usual=None if usual is None else float(usual),
+        stack_from=str(told["stack_from"]),
+    )
+
+
+def _named(told: Sequence[Mapping[str, Any]]) -> tuple[Named, ...]:
+    return tuple(
+        Named(
+            time=float(one["time"]),
+            generation=int(one["generation"]),
+            ranks=tuple(map(int, one["ranks"])),
+            killed=tuple(map(int, one["killed"])),
+            sentences=tuple(map(str, one["sentences"])),
+        )
+        for one in told
+    )

@@ -1,0 +1,139 @@
+"""Whether a job hangs and who it is, from what its pods show of their ranks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.launch.hang_page import VERSION as LAUNCHERS
+from ddp_trainer.launch.hang_sight import Sight as Shown
+from ddp_trainer.launch.hang_sight import Teller
+from kubectl_ddp.hang.judge import Answer, have_moved, judge, last_word
+from kubectl_ddp.hang.sight import VERSION, PodSight, RankSight, Sight, read
+
+
+def shown(rank: int, *, usual: float | None = 0.5, **facts: Any) -> Shown:
+    """A rank that waits in the seventh collective for a minute, as a launcher shows it."""
+    standard = {"node": "w-0", "state": RankState.ALIVE, "seconds": 60.0, "limit": 600.0, "sequence": 7}
+    waits = {"waits_in": "all_reduce[[4]]", "collectives": ("barrier[]", "all_reduce[[4]]")}
+    look = Look(**{"rank": rank, "local_rank": rank, **standard, **waits, **facts})
+    return Shown(look=look, pid=100 + rank, usual=usual, told_by=Teller.PYTHON)
+
+
+def page(*ranks: Shown, generation: int = 1, findings: list[dict[str, Any]] | None = None, ras: str = "") -> str:
+    about = {"version": VERSION, "node": "w-0", "generation": generation, "on_hang": "warn", "time": 1.0}
+    return json.dumps({**about, "ranks": [rank.plain() for rank in ranks], "findings": findings or [], "ras": ras})
+
+
+def pod(*ranks: Shown, name: str = "w-0", generation: int = 1, **more: Any) -> PodSight:
+    told = read(name, page(*ranks, generation=generation, **more))
+    assert isinstance(told, PodSight), told
+    return told
+
+
+def test_what_a_launcher_writes_is_what_the_command_reads() -> None:
+    assert LAUNCHERS == VERSION
+    rank = shown(1, state=RankState.DEAF, section="data", place="a.py:1 in f", stack="Thread MainThread")
+    assert pod(rank).ranks == (RankSight(look=rank.look, pod="w-0", pid=101, usual=0.5, stack_from="python"),)
+
+
+def test_a_launcher_of_a_later_version_may_tell_more() -> None:
+    told = json.loads(page(shown(0)))
+    told["weather"] = "fair"
+    told["ranks"][0]["mood"] = "good"
+    assert isinstance(read("w-0", json.dumps(told)), PodSight)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("<html>", "cannot be read"),
+        ("[]", "cannot be read"),
+        ("{}", "cannot be read"),
+        (page(shown(0)).replace(VERSION, "ddp.dev/hang/v9"), "in the form 'ddp.dev/hang/v9'"),
+        (page(shown(0)).replace('"alive"', '"asleep"'), "cannot be read"),
+        (page(shown(0)).replace("60.0", '"long"'), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(text: str, sentence: str) -> None:
+    assert sentence in str(read("w-0", text))
+
+
+def test_the_rank_that_did_not_enter_the_collective_is_named_before_the_launchers_limit() -> None:
+    behind = shown(1, sequence=6, waits_in="", collectives=("barrier[]",))
+    verdict = judge(Sight(pods=(pod(shown(0), behind), pod(shown(2), name="w-1"))))
+    assert verdict is not None
+    assert verdict.answer is Answer.HANGS
+    (culprit,) = verdict.culprits
+    assert culprit.sentence.startswith("rank 1 on w-0 did not enter all_reduce #7")
+
+
+def test_who_holds_the_gil_is_named_with_its_collective() -> None:
+    verdict = judge(Sight(pods=(pod(shown(0), shown(1, state=RankState.DEAF, waits_in="")),)))
+    assert verdict is not None
+    assert "holds the GIL: no thread of Python gets a turn since it began all_reduce #7" in verdict.culprits[0].sentence
+
+
+@pytest.mark.parametrize(("seconds", "usual"), [(4.9, 0.1), (9.0, None), (14.0, 5.0), (24.0, 3600.0)])
+def test_nobody_is_named_who_may_only_be_slow(seconds: float, usual: float | None) -> None:
+    looks = [shown(rank, seconds=seconds, usual=usual, sequence=7 - (rank == 1)) for rank in range(2)]
+    assert judge(Sight(pods=(pod(*looks),))) is None
+
+
+@pytest.mark.parametrize(("seconds", "usual"), [(5.0, 0.1), (10.0, None), (15.0, 5.0), (25.0, 3600.0)])
+def test_after_thrice_its_longest_stay_a_rank_stands_still(seconds: float, usual: float | None) -> None:
+    looks = [shown(rank, seconds=seconds, usual=usual, sequence=7 - (rank == 1)) for rank in range(2)]
+    verdict = judge(Sight(pods=(pod(*looks),)))
+    assert verdict is not None
+    assert verdict.answer is Answer.HANGS
+
+
+def test_while_one_rank_moves_nobody_hangs() -> None:
+    sight = Sight(pods=(pod(shown(0), shown(1, seconds=0.2)),))
+    assert judge(sight) is None
+    verdict = last_word(sight)
+    assert verdict.answer is Answer.STANDS
+    assert verdict.still == (0,)
+
+
+def test_all_in_one_collective_wait_for_none_of_these() -> None:
+    verdict = judge(Sight(pods=(pod(shown(0), shown(1)),)))
+    assert verdict is not None
+    assert verdict.answer is Answer.STUCK
+    assert "all 2 ranks that run wait in all_reduce #7" in verdict.sentence
+
+
+def test_a_pod_that_shows_nothing_may_be_the_one() -> None:
+    verdict = judge(Sight(pods=(pod(shown(0)),), silent={"w-1": "It does not answer."}))
+    assert verdict is not None
+    assert verdict.answer is Answer.SILENT
+    assert "pod w-1 does not show its ranks" in verdict.sentence
+
+
+def test_ranks_move_when_each_was_seen_elsewhere_since() -> None:
+    before = Sight(pods=(pod(shown(0), shown(1, seconds=3.0)),))
+    assert have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=0.9)),)), 1.0)
+    assert not have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=4.0)),)), 1.0)
+    assert not have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1)),)), 1.0)
+    assert not have_moved(Sight(), Sight(), 1.0)
+
+
+def test_a_pod_of_the_generation_before_does_not_speak_for_its_ranks() -> None:
+    sight = Sight(pods=(pod(shown(0), generation=2), pod(shown(1), name="w-1", generation=1)))
+    assert [rank.look.rank for rank in sight.ranks] == [0]
+    verdict = judge(Sight())
+    assert verdict is not None
+    assert verdict.answer is Answer.UNSEEN
+
+
+def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
+    def named(moment: float, generation: int) -> dict[str, Any]:
+        return {"time": moment, "generation": generation, "ranks": [1], "killed": [1], "sentences": ["rank 1 is still"]}
+
+    first, second = [named(5.0, 1), named(9.0, 2)], [named(9.1, 2)]
+    sight = Sight(pods=(pod(findings=first, ras="RAS"), pod(name="w-1", findings=second)))
+    assert [(each.generation, each.killed) for each in sight.named] == [(1, (1,)), (2, (1,))]
+    assert sight.ras == "RAS"

@@ -1,0 +1,114 @@
+"""How the ranks of one agent look when somebody asks, with all that can be had of those that cannot speak.
+
+Nothing is done to a rank here: no signal, since one ends a sleep in C and with it perhaps the hang, and no stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from ddp_trainer import flight_recorder
+from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
+
+ANSWER_SECONDS: Final = 1.5
+"""A worker that can answers within a quarter of a second, and a loaded machine is slow."""
+POLL_SECONDS: Final = 0.02
+RECORDER_SECONDS: Final = 0.5
+PY_SPY_SECONDS: Final = 2.0
+
+
+class Teller(StrEnum):
+    """Where a stack comes from."""
+
+    PYTHON = "python"
+    """The rank's own thread."""
+    PY_SPY = "py-spy"
+    KERNEL = "/proc"
+    """What the kernel says of the process, for want of a stack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """One rank, as somebody is shown it."""
+
+    look: Look
+    pid: int
+    usual: float | None
+    """Seconds of its longest recent stay in such a place; None where nothing has been learned."""
+    told_by: Teller
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self.look), "pid": self.pid, "usual": self.usual, "stack_from": str(self.told_by)}
+
+
+async def answers(watches: Sequence[RankWatch]) -> list[Look]:
+    """Ask each worker where it is, and wait for those that can say."""
+    for watch in watches:
+        watch.ask()
+    now = time.monotonic()
+    deadline = now + ANSWER_SECONDS
+    # Workers answer in shared memory, which wakes nobody.
+    while now < deadline and any(watch.may_answer(now) for watch in watches):
+        await asyncio.sleep(POLL_SECONDS)
+        now = time.monotonic()
+    looks = [watch.examine(now) for watch in watches]
+    return list(await asyncio.gather(*(_with_record(watch, look) for watch, look in zip(watches, looks, strict=True))))
+
+
+async def _with_record(watch: RankWatch, look: Look) -> Look:
+    """The look, and of a rank whose Python gets no turn what threads of torch's tell meanwhile."""
+    return look if look.stack else await asyncio.to_thread(recorded_by_torch, watch, look)
+
+
+async def sights(watches: Sequence[RankWatch]) -> list[Sight]:
+    """All of them, and of those that do not answer what others say: torch's threads, py-spy, the kernel."""
+    looks = await answers(watches)
+    return list(await asyncio.gather(*(_sight(watch, look) for watch, look in zip(watches, looks, strict=True))))
+
+
+async def _sight(watch: RankWatch, look: Look) -> Sight:
+    usual = watch.pace.longest(look.section)
+    if look.state is RankState.ALIVE and look.stack:
+        return Sight(look=look, pid=watch.pid, usual=usual, told_by=Teller.PYTHON)
+    spied = await asyncio.to_thread(stack_by_py_spy, watch.pid)
+    teller, stack = (Teller.PY_SPY, spied) if spied else (Teller.KERNEL, kernel_stack(watch.pid))
+    look = replace(look, stack=stack[-MOST_STACK_CHARACTERS:])
+    return Sight(look=look, pid=watch.pid, usual=usual, told_by=teller)
+
+
+def recorded_by_torch(watch: RankWatch, look: Look) -> Look:
+    """The look, with what threads of torch's tell while Python cannot: which collective it is in."""
+    try:
+        record = flight_recorder.ask(flight_recorder.socket_beside(watch.page), RECORDER_SECONDS)
+    except flight_recorder.Silent:
+        return look
+    here = record.groups.get(flight_recorder.DEFAULT)
+    return replace(
+        look,
+        sequence=look.sequence if here is None or look.sequence < 0 else max(look.sequence, here.enqueued),
+        collectives=record.collectives[-flight_recorder.MOST_TOLD :],
+        waits_in=record.waits_in,
+    )
+
+
+def stack_by_py_spy(pid: int) -> str:
+    """Python's stack as py-spy reads it from outside; empty where it is not installed, or may not."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return ""
+    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        # Its code is not looked at: the agent reaps all of its children, this one too.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PY_SPY_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if "Thread" in done.stdout else ""

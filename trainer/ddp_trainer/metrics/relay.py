@@ -1,0 +1,44 @@
+"""Passes on what the launcher shows of its ranks: the aggregator has the port, and the launcher the eyes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer import pulse
+from ddp_trainer.metrics.server import Answer, refusal
+
+ANSWER_SECONDS: Final = 4.5
+"""A little less than a connection has in all."""
+MOST_BYTES: Final = 1 << 22
+
+
+async def hang(directory: Path) -> Answer:
+    """What the launcher says at its socket in ``directory``, or why nobody does."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            body = await _all_of(directory)
+    except TimeoutError:
+        return refusal(HTTPStatus.GATEWAY_TIMEOUT, "The launcher does not answer: is it stopped?")
+    except OSError as error:
+        return refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"No launcher shows its ranks here: {error.strerror}.")
+    return Answer(body, content_type="application/json")
+
+
+async def _all_of(directory: Path) -> bytes:
+    folder = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+    try:
+        # The address of a socket has 107 bytes, and a path may have more.
+        reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{pulse.LAUNCHER}")
+    finally:
+        os.close(folder)
+    try:
+        said = b""
+        while len(said) < MOST_BYTES and (part := await reader.read(1 << 16)):
+            said += part
+        return said
+    finally:
+        writer.close()
