@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from ddp_trainer.contract import Exit
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import how_it_ended
@@ -17,6 +18,9 @@ from kubectl_ddp.redaction import redact_text
 
 NORMAL = "Normal"
 WARNING = "Warning"
+
+_AS_TOLD: Final = frozenset({Exit.SUCCESS, Exit.TERMINATED})
+"""A container that was told to stop, and did, is no reason to worry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ def _end(pod: str, status: Object, ended: dict[str, Any]) -> Happening:
     exit_code = "" if how.endswith(f" {code}") else f" (exit code {code})"
     return Happening(
         time=_second(ended.get("finishedAt") or ""),
-        type=WARNING if code else NORMAL,
+        type=NORMAL if code in _AS_TOLD else WARNING,
         reason=str(ended.get("reason") or "Terminated"),
         about=f"pod/{pod}",
         message=f"Container {status['name']} {how}{exit_code}.",

@@ -59,6 +59,7 @@ READS: Final[dict[str, tuple[str, ...]]] = {
     "logs": ("logs", "count"),
     "events": ("events", "count"),
     "top": ("top", "count", "-o", "json"),
+    "report": ("report", "count", "-o", "{home}/{number}.html"),
     "capacity": ("capacity",),
     "doctor": ("doctor",),
 }
@@ -191,7 +192,7 @@ def _play(stage: Stage) -> None:
     stage.do("submit", submit(space, stage.script, "count"))
     stage.do("wait", READS["wait"])
     until("a rank that tells of itself", lambda: space.ddp("status", "count", "-o", "json").ok().json["ranks"])
-    for command in ("list", "status", "why", "bundle", "logs", "events", "top", "capacity", "doctor"):
+    for command in ("list", "status", "why", "bundle", "logs", "events", "top", "report", "capacity", "doctor"):
         stage.do(command, READS[command])
     with stage.reach("exec", "count", "--rank", "0", "--", "true") as done:
         stage.done["exec"] = Result(done.wait(60), "", "")

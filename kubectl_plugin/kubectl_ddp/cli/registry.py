@@ -44,6 +44,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "logs": Entry("kubectl_ddp.cli.logs", "logs", "Print what ranks wrote."),
         "events": Entry("kubectl_ddp.cli.events", "events", "Show what happened to a job and its pods."),
         "top": Entry("kubectl_ddp.cli.top", "top", "Show throughput, step and loss of every rank, live."),
+        "report": Entry("kubectl_ddp.cli.report", "report", "Write a page: curves, ranks, goodput, what happened."),
         "wait": Entry(
             "kubectl_ddp.cli.wait", "wait", "Wait until a job did something; the exit code says how it ended."
         ),

@@ -39,7 +39,7 @@ MAKING: Final = ("submit", "clone", "restart")
 """``restart`` of a job that is over submits it again."""
 CHANGING: Final = ("scale", "suspend", "resume", "restart")
 REACHING: Final = ("exec", "port-forward")
-LOOKING: Final = ("status", "why", "hang", "bundle", "logs", "events", "top", "wait")
+LOOKING: Final = ("status", "why", "hang", "bundle", "logs", "events", "top", "report", "wait")
 """They look at one job."""
 COUNTING: Final = ("list", "prune")
 """They look at all jobs."""
@@ -90,7 +90,19 @@ NEEDS: Final[tuple[Need, ...]] = (
         without="the lines of the pods are not told",
     ),
     Need(commands=("hang",), verbs=("get",), resources=("pods/proxy",), without="no rank is seen"),
+    Need(
+        commands=("report",),
+        verbs=("get",),
+        resources=("pods", "pods/log"),
+        without="what pods have kept that have ended is not drawn",
+    ),
     Need(commands=("top",), verbs=("get",), resources=("pods/proxy",), without="no rank has a row"),
+    Need(
+        commands=("report",),
+        verbs=("get",),
+        resources=("pods/proxy",),
+        without="what running pods have kept is not drawn",
+    ),
     Need(
         commands=("list", "status", *EXPLAINING, "logs", "wait", *REACHING, "submit", "clone", *CHANGING),
         verbs=("get",),
@@ -98,6 +110,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         without="ranks, steps and loss are not told",
     ),
     Need(commands=("events",), verbs=("list",), resources=("events",)),
+    Need(commands=("report",), verbs=("list",), resources=("events", *JOBS), without="what happened is told in part"),
     Need(
         commands=(*LOOKING, *REACHING, *CHANGING, "submit", "clone"),
         verbs=("list", "watch"),
@@ -105,7 +118,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         without="a pod that cannot start does not say why",
     ),
     Need(
-        commands=("status", "logs", "wait", *EXPLAINING, "submit", "clone"),
+        commands=("status", "logs", "wait", "report", *EXPLAINING, "submit", "clone"),
         verbs=("patch",),
         resources=JOBS,
         without="the first error goes with its pods",

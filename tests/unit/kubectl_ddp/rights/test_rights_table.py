@@ -57,6 +57,7 @@ STATES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("list", "status", "why", "bundle"), (WAITS, RUNS, FAILED)),
     "logs": (FAILED,),
     **dict.fromkeys(("wait", "events", "prune"), (FAILED,)),
+    "report": (RUNS, FAILED),
     **dict.fromkeys(("suspend", "resume"), (WAITS, RUNS)),
     "restart": (WAITS, FAILED),
 }
@@ -71,6 +72,7 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "logs": (("logs", "digits"), ("logs", "digits", "--rank", "0"), ("logs", "digits", "--first-error")),
     "events": (("events", "digits"), ("events", "digits", "--follow")),
     "top": (("top", "digits", "-o", "json"),),
+    "report": (("report", "digits", "-o", "{folder}/digits.html"),),
     "wait": (("wait", "digits", "--for=running", "--timeout", "10s"),),
     "exec": (("exec", "digits", "--rank", "0", "--", "true"),),
     "port-forward": (("port-forward", "digits", "9000"),),

@@ -1,0 +1,168 @@
+"""All that a page tells of a job, gathered: what its numbers came to, its facts, and what happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ddp_trainer.contract import Annotation, JobTime, Label
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.evidence import kept, workers
+from kubectl_ddp.history import WARNING, Happening
+from kubectl_ddp.history import history as happenings_of
+from kubectl_ddp.redaction import redact_text
+from kubectl_ddp.report.measured import LOST, Change, Kind, Measured, measured
+from kubectl_ddp.report.series import Series
+from kubectl_ddp.state import FirstError, JobState
+
+MOST_HAPPENINGS: Final = 200
+"""The latest; a job that fails all night has thousands."""
+MOST_CHANGES: Final = 80
+"""On the time axis."""
+
+Fact = tuple[str, str]
+"""A name and what it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One job."""
+
+    state: JobState
+    made: float
+    """Unix time at which this was gathered."""
+    source: str
+    """Where the numbers come from, in words."""
+    measured: Measured | None
+    facts: tuple[Fact, ...]
+    happenings: tuple[Happening, ...]
+    happenings_left_out: int
+    changes: tuple[Change, ...]
+    nodes: Mapping[str, str]
+    """Pod → the node it is on."""
+    error: FirstError | None
+    """What failed first; of a run that went on, what it last recovered from."""
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Seconds of the job by state, and lost progress: as it ended, else as its pods told last."""
+        told = self.state.summary or {}
+        spent = _numbers(told.get("spent"))
+        if not spent:
+            return self.measured.spent if self.measured is not None else {}
+        lost = _numbers({LOST: told.get("lost_seconds")})
+        return spent | {name: seconds for name, seconds in lost.items() if seconds > 0}
+
+    @property
+    def goodput(self) -> float | None:
+        """Share of the time with pods that went into steps that count; None where nobody told."""
+        told = _numbers({"goodput": (self.state.summary or {}).get("goodput")})
+        if told:
+            return told["goodput"]
+        spent = self.spent
+        whole = sum(seconds for state, seconds in spent.items() if state not in {LOST, JobTime.SUSPENDED})
+        useful = spent.get(JobTime.PRODUCTIVE, 0.0) - spent.get(LOST, 0.0)
+        return max(0.0, useful) / whole if whole > 0 else None
+
+    @property
+    def throughput(self) -> float | None:
+        """Samples per second now, while it runs, else over all parts in which something was computed."""
+        if self.state.throughput is not None:
+            return self.state.throughput
+        known = [value for value in self.measured.throughput if value] if self.measured is not None else []
+        return sum(known) / len(known) if known else None
+
+    @property
+    def loss(self) -> float | None:
+        """The last training loss that was told; of a job that has ended what its summary says."""
+        if self.state.loss is not None:
+            return self.state.loss
+        known = [value for value in self.measured.loss if value is not None] if self.measured is not None else []
+        return known[-1] if known else None
+
+
+def report(
+    snapshot: Snapshot, state: JobState, events: Iterable[Object], series: Sequence[Series], *, now: float, source: str
+) -> Report:
+    """A job as a page tells it; pure."""
+    numbers = measured(series)
+    happened = happenings_of(snapshot, events)
+    error = state.first_error or kept(snapshot.job)
+    return Report(
+        state=state,
+        made=now,
+        source=source,
+        measured=numbers,
+        facts=tuple(_facts(snapshot, state, numbers)),
+        happenings=tuple(happened[-MOST_HAPPENINGS:]),
+        happenings_left_out=max(0, len(happened) - MOST_HAPPENINGS),
+        changes=tuple(_changes(numbers, happened, error))[-MOST_CHANGES:],
+        nodes={str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers(snapshot.pods)},
+        error=error,
+    )
+
+
+def _facts(snapshot: Snapshot, state: JobState, numbers: Measured | None) -> Iterator[Fact]:
+    job, said = snapshot.job, roots.said(snapshot.job)
+    kind = roots.kind_of(job)
+    about = job["metadata"]
+    low, high = state.nodes.minimum, state.nodes.maximum
+    yield "Program", redact_text(_program(said))
+    yield "Image", ", ".join(sorted(_images(snapshot)))
+    yield "Engine", f"{kind.engine} ({kind.kind})" if kind is not None else ""
+    yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
+    yield "Nodes", f"{low} to {high}" if low < high else str(high)
+    yield "Processes of a node", str(state.processes_per_node)
+    yield "World sizes", _sizes(state, numbers)
+    yield "Generations", str(state.generation) if state.generation is not None else ""
+    yield "Fabric", str(said.get("fabric") or "")
+    yield "Digest", str((about.get("annotations") or {}).get(Annotation.DIGEST, ""))
+    yield "Run", str((about.get("labels") or {}).get(Label.RUN_ID, ""))
+    yield "UID", state.uid
+
+
+def _program(said: Mapping[str, Any]) -> str:
+    program = said.get("script") or (f"-m {said['module']}" if said.get("module") else "") or said.get("command") or ""
+    words = [program] if isinstance(program, str) else [str(word) for word in program]
+    return " ".join([*words, *map(str, said.get("args") or ())]).strip()
+
+
+def _images(snapshot: Snapshot) -> set[str]:
+    pods = workers(snapshot.pods)
+    found = {str(each["image"]) for pod in pods for each in pod["spec"].get("containers") or () if each.get("image")}
+    told = roots.said(snapshot.job).get("image")
+    return found or ({str(told)} if told else set())
+
+
+def _sizes(state: JobState, numbers: Measured | None) -> str:
+    sizes = numbers.worlds if numbers is not None else ()
+    if not sizes and state.world_size is not None:
+        sizes = (state.world_size,)
+    return ", then ".join(f"{size}" for size in sizes[-12:]) + (" ranks" if sizes else "")
+
+
+def _changes(numbers: Measured | None, happened: Iterable[Happening], error: FirstError | None) -> list[Change]:
+    """What belongs on the time axis: changes of the group, ends of containers, and the first error."""
+    found = [*(numbers.changes if numbers is not None else ())]
+    found += [
+        Change(one.moment, Kind.FAILURE, f"{one.about}: {one.message or one.reason}")
+        for one in happened
+        if one.type == WARNING and one.moment
+    ]
+    if error is not None and error.timestamp:
+        who = f"rank {error.rank}" if error.rank is not None else error.pod
+        found.append(Change(error.timestamp, Kind.FAILURE, f"first error, {who}: {error.message}"))
+    return sorted(found, key=lambda one: one.time)
+
+
+def _numbers(told: object) -> dict[str, float]:
+    """The numbers of a mapping that any program may have written."""
+    if not isinstance(told, Mapping):
+        return {}
+    return {
+        str(name): float(value)
+        for name, value in told.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+    }

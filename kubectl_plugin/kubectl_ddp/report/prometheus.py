@@ -1,0 +1,197 @@
+"""What a Prometheus has kept of a job, by its HTTP API (``/api/v1/query_range``)."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from ddp_trainer.contract import Metric, MetricLabel, Phase
+from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
+from kubectl_ddp.parallel import each
+from kubectl_ddp.redaction import redact_text
+from kubectl_ddp.report.series import POD, Series
+
+PATIENCE_SECONDS: Final = 30.0
+MOST_BYTES: Final = 256 << 20
+"""Of one answer; a thousand ranks make a tenth of it."""
+POINTS: Final = 240
+"""Readings over the whole time; two for each part of the page's axis."""
+LEAST_STEP_SECONDS: Final = 1.0
+
+_WHERE: Final = ("pod", "instance")
+"""Labels of the target that a Prometheus adds; one of them is the pod's name or its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One question, and the name of what it answers with."""
+
+    name: str
+    by: tuple[str, ...]
+    """Labels that stay, beside the target's."""
+    fold: str = "max"
+    only: str = ""
+    """A further matcher."""
+    of_job: bool = False
+    """The same whoever tells it."""
+
+    def expression(self, selector: str) -> str:
+        """PromQL."""
+        labels = ", ".join(self.by if self.of_job else (*_WHERE, *self.by))
+        return f"{self.fold} by ({labels}) ({self.name}{{{selector}{self.only}}})"
+
+
+_WAITING: Final = f', {MetricLabel.PHASE}="{Phase.COMM_EXPOSED}"'
+
+QUERIES: Final = (
+    Query(Metric.STEPS, (MetricLabel.RANK,)),
+    Query(Metric.PHASE_SECONDS, (MetricLabel.RANK,), fold="sum"),
+    Query(Metric.PHASE_SECONDS, (MetricLabel.RANK, MetricLabel.PHASE), only=_WAITING),
+    Query(Metric.PHASE_SECONDS, (MetricLabel.PHASE,), fold="sum"),
+    Query(Metric.SAMPLES, (), fold="sum"),
+    Query(Metric.LOSS, ()),
+    Query(Metric.WORLD_SIZE, ()),
+    Query(Metric.RENDEZVOUS_ROUND, ()),
+    Query(Metric.RESTARTS, (MetricLabel.CAUSE,)),
+    Query(Metric.JOB_TIME, (MetricLabel.STATE,), of_job=True),
+    Query(Metric.LOST_PROGRESS, (), of_job=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """From when to when; Unix times."""
+
+    start: float
+    end: float
+
+    @property
+    def step(self) -> float:
+        """Seconds between two readings."""
+        return max(LEAST_STEP_SECONDS, (self.end - self.start) / POINTS)
+
+
+def asked(url: str, job: str, namespace: str | None, span: Span) -> list[Series]:
+    """What a Prometheus knows of a job.
+
+    Args:
+        url: of the Prometheus, with whatever path it is served below.
+        job: name of the job, the label ``ddp_job``.
+        namespace: of its pods; any when None, as for a job that runs on no cluster.
+        span: from when to when.
+
+    Raises:
+        UsageError: the URL is none.
+        Unreachable: nobody answers there, or what answers is no Prometheus.
+        NotFound: it has no series of the job in that time.
+        DdpError: it refuses to answer.
+    """
+    place = _place(url)
+    selector = f'{MetricLabel.JOB}="{_escaped(job)}"' + (
+        f', namespace="{_escaped(namespace)}"' if namespace is not None else ""
+    )
+    found = [series for told in each(partial(_answer, place, selector, span), QUERIES) for series in told]
+    if not any(series.name == Metric.STEPS for series in found):
+        hint = "Its pods may not be scraped; 'kubectl ddp doctor' looks. '--from job' draws what the job itself keeps."
+        raise NotFound(f"Prometheus at {shown(url)} knows no rank of job '{job}' in that time.", hint=hint)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    base: str
+    headers: Mapping[str, str]
+    shown: str
+
+
+def _place(url: str) -> _Place:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_sound = False
+    if not is_sound:
+        raise UsageError(
+            f"'{shown(url)}' is no URL of a Prometheus.", hint="Write it as in http://prometheus.example.com:9090."
+        )
+    credentials, _, host = parts.netloc.rpartition("@")
+    known = urllib.parse.unquote(credentials).encode()
+    headers = {"Authorization": f"Basic {base64.b64encode(known).decode()}"} if credentials else {}
+    return _Place(f"{parts.scheme}://{host}{parts.path.rstrip('/')}", headers, shown(url))
+
+
+def shown(url: str) -> str:
+    """A URL without the password in it."""
+    return redact_text(url)
+
+
+def _answer(place: _Place, selector: str, span: Span, query: Query) -> list[Series]:
+    expression = query.expression(selector)
+    document = _ask(place, {"query": expression, "start": span.start, "end": span.end, "step": span.step})
+    count = int((span.end - span.start) / span.step) + 1
+    times = [span.start + span.step * index for index in range(count)]
+    try:
+        return [_series(query, told, times, span) for told in document["data"]["result"]]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise _no_prometheus(place, "it answers with something else") from error
+
+
+def _ask(place: _Place, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    url = f"{place.base}/api/v1/query_range?{urllib.parse.urlencode(parameters)}"
+    request = urllib.request.Request(url, headers={"Accept": "application/json", **place.headers})  # noqa: S310 - checked
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:  # noqa: S310 - http and https alone
+            document = json.loads(response.read(MOST_BYTES))
+    except urllib.error.HTTPError as error:
+        raise _refused(place, error) from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise Unreachable(
+            f"Prometheus at {place.shown} does not answer: {str(reason) or type(reason).__name__}.",
+            hint="'--from job' draws what the job itself keeps.",
+        ) from error
+    except ValueError as error:
+        raise _no_prometheus(place, "its answer is no JSON") from error
+    if not isinstance(document, dict):
+        raise _no_prometheus(place, "it answers with something else")
+    return document
+
+
+def _refused(place: _Place, error: urllib.error.HTTPError) -> DdpError:
+    try:
+        told = json.loads(error.read(1 << 16))["error"]
+    except (ValueError, KeyError, TypeError, OSError):
+        return _no_prometheus(place, f"it answers with {error.code}")
+    return DdpError(f"Prometheus at {place.shown} refuses with {error.code}: {redact_text(str(told))}.")
+
+
+def _no_prometheus(place: _Place, why: str) -> Unreachable:
+    return Unreachable(f"What answers at {place.shown} is no Prometheus: {why}.", hint="Look at the URL.")
+
+
+def _series(query: Query, told: Mapping[str, Any], times: Sequence[float], span: Span) -> Series:
+    labels = {str(name): str(value) for name, value in told["metric"].items()}
+    where = next((labels[name] for name in _WHERE if labels.get(name)), "")
+    values: list[float | None] = [None] * len(times)
+    for index, value in _readings(told["values"], span):
+        if 0 <= index < len(values):
+            values[index] = value
+    kept = {name: value for name, value in labels.items() if name in query.by}
+    return Series(str(query.name), times, values, kept | {POD: where})
+
+
+def _readings(values: Sequence[Sequence[Any]], span: Span) -> Iterator[tuple[int, float]]:
+    for moment, value in values:
+        yield round((float(moment) - span.start) / span.step), float(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,80 @@
+"""Numbers over time, whoever kept them: a name, labels, and a value or none at each of some times."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ddp_trainer.contract import HISTORY_VERSION
+
+POD: Final = "pod"
+"""Label that says which pod told a series."""
+
+MOST_SERIES: Final = 5_000
+MOST_READINGS: Final = 1_000
+"""Of one pod. A page is drawn from what a pod says, and a pod may say anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One number over time."""
+
+    name: str
+    times: Sequence[float]
+    """Unix times, rising."""
+    values: Sequence[float | None]
+    """As many as times; None where it was not told."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def known(self) -> Iterator[tuple[float, float]]:
+        """Time and value, where there is one."""
+        return ((moment, value) for moment, value in zip(self.times, self.values, strict=True) if value is not None)
+
+    @property
+    def last(self) -> float | None:
+        """The latest finite value."""
+        return next((value for value in reversed(self.values) if value is not None and math.isfinite(value)), None)
+
+
+def chosen(series: Iterable[Series], name: str, *labels: str) -> list[Series]:
+    """Series of a name that have just these labels beside the pod's."""
+    wanted = {*labels}
+    return [each for each in series if each.name == name and each.labels.keys() - {POD} == wanted]
+
+
+def read(text: str, pod: str) -> list[Series]:
+    """What a pod's aggregator has kept (``ddp_trainer.metrics.history_form``); nothing where that cannot be read."""
+    try:
+        document = json.loads(text)
+        if document["version"] != HISTORY_VERSION:
+            return []
+        times = [float(moment) for moment in document["times"]]
+        if len(times) > MOST_READINGS:
+            return []
+        rising = [index for index, moment in enumerate(times) if index == 0 or moment > max(times[:index])]
+        found = [_series(each, times, pod) for each in document["series"][:MOST_SERIES]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+    return [
+        Series(each.name, [times[index] for index in rising], [each.values[index] for index in rising], each.labels)
+        for each in found
+    ]
+
+
+def _series(told: Mapping[str, Any], times: Sequence[float], pod: str) -> Series:
+    name = str(told["name"])
+    values = [None if value is None else float(value) for value in told["values"]]
+    if len(values) != len(times):
+        raise ValueError(name)
+    labels = {str(label): str(value) for label, value in told["labels"].items()} | {POD: pod}
+    return Series(name, times, list(_totals(values)) if name.endswith("_total") else values, labels)
+
+
+def _totals(increases: Iterable[float | None]) -> Iterator[float | None]:
+    total = 0.0
+    for grown in increases:
+        total += grown or 0.0
+        yield None if grown is None else total

@@ -1,0 +1,130 @@
+"""What a job's series come to."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from ddp_trainer.contract import JobTime, Metric, Phase
+from kubectl_ddp.report.measured import Change, Kind, Measured, measured
+from kubectl_ddp.report.series import MOST_READINGS, POD, Series, read
+from tests.report_cases import START, a_job, counter, times
+
+
+def of(series: list[Series]) -> Measured:
+    found = measured(series)
+    assert found is not None
+    return found
+
+
+def test_throughput_is_that_of_all_pods_and_a_slow_rank_shows_in_its_own_time() -> None:
+    found = of(a_job(16, slow=3))
+    assert found.throughput == pytest.approx([128.0] * found.timeline.count)
+    own = {one.rank: one.own[5] for one in found.ranks}
+    assert own[3] == pytest.approx(0.099)
+    assert own[4] == pytest.approx(0.09)
+    assert {one.pod for one in found.ranks} == {"digits-worker-0", "digits-worker-1"}
+    assert found.phases[Phase.BACKWARD][0] == pytest.approx(2 * 0.6 * found.timeline.width)
+
+
+def test_a_loss_that_is_no_number_is_told_and_not_drawn() -> None:
+    losses = [1.0, math.nan, 0.5, math.inf, 0.25]
+    found = of([Series(Metric.LOSS, times(5), [*losses])])
+    assert [value for value in found.loss if value is not None] == [1.0, 0.5, 0.25] or len(found.broken) == 2
+    assert len(found.broken) == 2
+    assert all(value is None or math.isfinite(value) for value in found.loss)
+
+
+def test_time_that_is_told_after_a_restart_is_drawn_where_it_was_spent() -> None:
+    """The ledger stands still for twenty seconds, and then says that these were a restart."""
+    productive = [float(min(at, 20)) for at in range(40)] + [20.0 + at for at in range(20)]
+    restart = [0.0] * 40 + [20.0] * 20
+    series = [
+        Series(Metric.JOB_TIME, times(60), productive, {"state": JobTime.PRODUCTIVE, POD: "a"}),
+        Series(Metric.JOB_TIME, times(60), restart, {"state": JobTime.RESTART, POD: "a"}),
+    ]
+    found = of(series)
+    parts = found.timeline.part(START + 30)
+    assert found.states[JobTime.RESTART][parts] == pytest.approx(found.timeline.width * 20 / 20, rel=0.1)
+    assert found.states[JobTime.PRODUCTIVE][parts] == pytest.approx(0.0, abs=0.1)
+    assert found.spent == {JobTime.PRODUCTIVE: 39.0, JobTime.RESTART: 20.0}
+
+
+def test_the_ledger_goes_on_over_pods_and_is_not_counted_twice() -> None:
+    first = Series(Metric.JOB_TIME, times(30), [*map(float, range(30))], {"state": JobTime.PRODUCTIVE, POD: "a"})
+    second = Series(
+        Metric.JOB_TIME, [START + 40 + at for at in range(30)], [40.0 + at for at in range(30)],
+        {"state": JobTime.PRODUCTIVE, POD: "b"},
+    )  # fmt: skip
+    states = of([first, second]).states[JobTime.PRODUCTIVE]
+    assert sum(value or 0.0 for value in states) == pytest.approx(69.0)
+
+
+def test_changes_are_told_once_however_many_pods_count_them() -> None:
+    restarts = [0.0] * 10 + [1.0] * 10 + [2.0] * 10
+    world = [4.0] * 20 + [6.0] * 10
+    series = [
+        Series(Metric.RESTARTS, times(30), values, {"cause": cause, POD: name})
+        for name in ("a", "b")
+        for cause, values in (("failure", restarts), ("membership", [0.0] * 20 + [1.0] * 10))
+    ]
+    series += [Series(Metric.WORLD_SIZE, times(30), world, {POD: name}) for name in ("a", "b")]
+    found = of(series)
+    assert found.changes == (
+        Change(START + 10, Kind.RESTART, "formed anew: failure"),
+        Change(START + 20, Kind.RESTART, "formed anew: failure"),
+        Change(START + 20, Kind.SCALE, "formed anew: membership"),
+        Change(START + 20, Kind.SCALE, "4 to 6 ranks"),
+    )
+    assert found.worlds == (4, 6)
+
+
+def test_a_pod_that_was_left_behind_does_not_tell_the_world_size() -> None:
+    series = [
+        Series(Metric.WORLD_SIZE, times(10), [2.0] * 10, {POD: "old"}),
+        Series(Metric.RENDEZVOUS_ROUND, times(10), [1.0] * 10, {POD: "old"}),
+        Series(Metric.WORLD_SIZE, times(10), [None] * 5 + [4.0] * 5, {POD: "new"}),
+        Series(Metric.RENDEZVOUS_ROUND, times(10), [None] * 5 + [2.0] * 5, {POD: "new"}),
+    ]
+    assert of(series).worlds == (2, 4)
+
+
+def test_one_rank_with_two_readings_is_enough_and_less_is_nothing() -> None:
+    assert of(a_job(1, readings=2)).ranks[0].rank == 0
+    assert measured(a_job(1, readings=1)) is None
+    assert measured([]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"version": 2, "times": [], "series": []}',
+        '{"version": 1, "times": ["a"], "series": []}',
+        '{"version": 1, "times": [1], "series": [{"name": "x", "labels": {}, "values": [1, 2]}]}',
+        '{"version": 1, "times": [1], "series": [{"name": "x", "labels": [], "values": [1]}]}',
+        "[" * 100_000,
+        json.dumps({"version": 1, "times": list(range(MOST_READINGS + 1)), "series": []}),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_what_is_no_history_is_no_series(text: str) -> None:
+    assert read(text, "pod") == []
+
+
+def test_readings_of_a_clock_that_went_back_are_left_out() -> None:
+    document = {"version": 1, "times": [10, 11, 5, 12], "series": [{"name": "x", "labels": {}, "values": [1, 2, 3, 4]}]}
+    [found] = read(json.dumps(document), "pod")
+    assert (found.times, found.values) == ([10, 11, 12], [1, 2, 4])
+
+
+def test_ranks_that_moved_to_another_pod_stay_what_they_did_on_each() -> None:
+    series = [
+        counter(Metric.STEPS, 1, 20, rank="0", local_rank="0", pod="a"),
+        counter(Metric.STEPS, 2, 20, rank="0", local_rank="0", pod="b"),
+    ]
+    assert [(one.rank, one.pod, one.steps) for one in of(series).ranks] == [(0, "a", 19), (0, "b", 38)]
