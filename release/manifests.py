@@ -78,7 +78,7 @@ def rendered(helm: str, values: Iterable[Path] = (), served: Iterable[str] = ())
     words = [word for path in values for word in ("--values", str(path))]
     words += [f"--api-versions={api}" for api in served]
     text = call(helm, "template", "ddp", CHART, "--namespace", HOME, *words)
-    objects = [plain(each) for each in yaml.safe_load_all(text) if each and not _is_hook(each)]
+    objects = [plain(each) for each in yaml.safe_load_all(text) if each and not _is_of_test(each)]
     if any(each["metadata"].get("namespace") == HOME for each in objects):
         objects.insert(0, home())
     return {key(each): each for each in objects}
@@ -135,8 +135,9 @@ def write(helm: str) -> Iterator[str]:
         (MANIFESTS / path).write_text(text, encoding="utf-8")
 
 
-def _is_hook(item: Object) -> bool:
-    return "helm.sh/hook" in item["metadata"].get("annotations", {})
+def _is_of_test(item: Object) -> bool:
+    """Whether it is there for ``helm test``, which kustomize has not."""
+    return bool(item["metadata"]["labels"].get("app.kubernetes.io/component") == "test")
 
 
 def _resources(directory: Path, objects: Iterable[Object]) -> dict[Path, str]:

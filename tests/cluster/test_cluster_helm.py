@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from kubectl_ddp.cluster.resources import collection
 from tests.cluster.helm_release import PLATFORM, Release, everything, gone, release, submitter
 from tests.cluster.live_cluster import Namespace, until
 from tests.helm import Helm
@@ -20,6 +21,9 @@ JOB: Final = (
     *("--engine", "job", "--grace", "5s", "--command", "sleep 3600"),
 )
 PRESETS: Final = {"small": {"summary": "Small.", "settings": {"cpu": {"value": "100m", "reason": "it is a test"}}}}
+OPEN: Final = {"metadata": {"name": "open"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]}}
+SHOWS_LINES: Final = (3, 18, 0)
+"""The first Helm that shows the lines of a test's pods where it has failed."""
 AMOUNTS: Final = {"enabled": True, "hard": {"pods": 20}}
 
 
@@ -33,6 +37,7 @@ def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Releas
     space, api = platform.space, platform.space.api
     before = everything(api, space.name)
     platform.run("install", str(PLATFORM), values=platform.values()).ok()
+    _test_that_fails(platform)
     tested = platform.run("test").ok()
     assert "Succeeded" in tested.out
 
@@ -58,6 +63,29 @@ def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Releas
     gone(platform, platform.gone)
     gone(platform, platform.kept)
     assert everything(api, space.name) - before == {f"serviceaccounts/{space.name}/nobody"}
+
+
+def _test_that_fails(platform: Release) -> None:
+    """`helm test` where a policy lets everybody in: it says so, and takes away what it has made."""
+    policies = collection("networking.k8s.io/v1", "networkpolicies", platform.kept)
+    made = platform.space.api.create(policies, OPEN)
+    done = platform.run("test")
+    assert done.code != 0
+    if platform.helm.version >= SHOWS_LINES:
+        assert "A pod of another job reached the rendezvous" in done.out + done.err
+    until("the end of a failed test", lambda: not _jobs_of_tests(platform), seconds=30)
+    platform.space.api.delete(f"{policies}/open", uid=made["metadata"]["uid"])
+
+
+def _jobs_of_tests(platform: Release) -> list[str]:
+    """What `helm test` has made and not taken away; all else of it is the release's."""
+    found = [
+        platform.space.api.items(
+            collection(version, plural, platform.kept), labelSelector="app.kubernetes.io/component=test"
+        )[0]
+        for version, plural in (("batch/v1", "jobs"), ("v1", "pods"))
+    ]
+    return [item["metadata"]["name"] for items in found for item in items]
 
 
 def _submitter(platform: Release, folder: Path) -> Namespace:

@@ -15,9 +15,36 @@ from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.errors import NotFound
 from tests.cluster.live_cluster import RESTRICTED, Namespace, namespace, until
+from tests.helm import CHARTS, Helm
 
 SLEEP = ("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 3600")
 PROMETHEUS = "/api/v1/namespaces/monitoring/services/prometheus-operated:9090/proxy/api/v1/query"
+DOOR = 8000
+CLOSED = """\
+import socket
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).square().mean().backward()
+    optimizer.step()
+reached = []
+for name, (host, port) in DOORS.items():
+    [*_, (*_, address)] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)  # names are still told
+    try:
+        socket.create_connection(address[:2], 2).close()
+    except OSError:
+        continue
+    reached.append(name)
+print(f"world size {dist.get_world_size()} after 5 steps, reached {reached}", flush=True)
+dist.destroy_process_group()
+"""
+"""Trains with its peers, and tries whether it gets out."""
 TRIES = 3
 """How often a port is knocked at before it counts as closed: policies are enforced a moment after a pod is there."""
 
@@ -29,19 +56,28 @@ def watchers(api: Api, image: str, tmp_path: Path) -> Iterator[Namespace]:
         yield made
 
 
-def knock(space: Namespace, name: str, doors: dict[str, tuple[str, int]]) -> dict[str, bool]:
-    """Which doors open to a pod of ``space``."""
+def knock(
+    space: Namespace, name: str, doors: dict[str, tuple[str, int]], *, closing_seconds: float = 0
+) -> dict[str, bool]:
+    """Which doors open to a pod of ``space``, once its own policies have had so many seconds to be enforced."""
     program = (
         "import json, socket, sys, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        f"end = time.monotonic() + {closing_seconds}\n"
         "def opens(door):\n"
-        f"    for _ in range({TRIES}):\n"
+        "    closed = 0\n"
+        f"    while closed < {TRIES}:\n"
         "        try:\n"
         "            socket.create_connection(door, 2).close()\n"
-        "            return True\n"
+        "            if time.monotonic() >= end:\n"
+        "                return True\n"
         "        except OSError:\n"
-        "            time.sleep(0.5)\n"
+        "            closed += 1\n"
+        "        time.sleep(0.5)\n"
         "    return False\n"
-        "print(json.dumps({name: opens(tuple(door)) for name, door in json.loads(sys.argv[1]).items()}))\n"
+        "doors = json.loads(sys.argv[1])\n"
+        "with ThreadPoolExecutor() as pool:\n"
+        "    print(json.dumps(dict(zip(doors, pool.map(opens, map(tuple, doors.values()))))))\n"
     )
     container = {
         "name": "stranger",
@@ -90,6 +126,47 @@ def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
         f"{space.path('v1', 'pods', space.pods()[0]['metadata']['name'])}:9464/proxy/metrics", seconds=10
     )
     assert Metric.WORLD_SIZE in exposed
+
+
+def listener(space: Namespace) -> str:
+    """Address of a pod that listens at :data:`DOOR` on behalf of all the world."""
+    container = {
+        "name": "world",
+        "image": space.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-m", "http.server", str(DOOR)],
+        "securityContext": RESTRICTED,
+    }
+    space.api.create(space.path("v1", "pods"), {"metadata": {"name": "world"}, "spec": {"containers": [container]}})
+    path = space.path("v1", "pods", "world")
+    until("a pod that listens", lambda: space.api.get(path)["status"]["phase"] == "Running")
+    address: str = space.api.get(path)["status"]["podIP"]
+    return address
+
+
+def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
+    space: Namespace, watchers: Namespace, helm: Helm, tmp_path: Path
+) -> None:
+    """Closed by the platform for the namespace, and by the job for itself."""
+    values = {"networkPolicy": {"egress": "closed"}, "namespaces": [{"name": space.name, "create": False}]}
+    [closed] = [item for item in helm.template(CHARTS / "ddp-platform", values) if is_default_policy(item)]
+    space.api.create(space.path("networking.k8s.io/v1", "networkpolicies"), closed)
+    doors = {"world": (listener(watchers), DOOR), "api": ("kubernetes.default.svc", 443)}
+    assert knock(watchers, "free", doors) == {"world": True, "api": True}
+
+    script = tmp_path / "train.py"
+    script.write_text(CLOSED.replace("DOORS", repr(doors)))
+    size = ("--nnodes", "2", "--nproc", "1", "--cpu", "250m", "--memory", "768Mi", "--shm", "64Mi", "--engine", "job")
+    words = ("--name", "shut", "--image", space.image, *size, "--egress", "closed", "--wait", "--timeout", "150s")
+    space.ddp("submit", str(script), *words).ok()
+    said = space.ddp("logs", "shut", "--rank", "all").ok().out
+    assert said.count("world size 2 after 5 steps, reached []") == 2, said
+
+    assert knock(space, "shut-in", doors, closing_seconds=20) == {"world": False, "api": False}
+
+
+def is_default_policy(item: dict[str, Any]) -> bool:
+    return bool(item["kind"] == "NetworkPolicy" and item["metadata"]["name"] == "ddp-default")
 
 
 def test_the_clusters_prometheus_scrapes_a_job(space: Namespace) -> None:

@@ -310,6 +310,7 @@ MONITORING: Final = (
 _RESOURCES: Final = f"{TEST_POD}.containers.0.resources"
 HELM_TEST: Final = (
     Row("test.enabled", False, TEST, ABSENT),
+    Row("test.isolation", False, f"{TEST} spec.completions", 2),
     Row("test.namespace", "speech", f"{TEST} metadata.namespace", "speech", given={"namespaces": TWO}),
     Row("test.timeoutSeconds", 60, f"{TEST} spec.activeDeadlineSeconds", 60),
     Row("test.resources.cpu", 1, f"{_RESOURCES}.limits.cpu", 1),
