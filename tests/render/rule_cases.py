@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.render.rule_cases_platform import CHECKPOINTS, DEVICES, EXPORTER
 from tests.render.rule_cases_progress import PROGRESS
+from tests.render.rule_cases_ranks import HANGS, STRAGGLERS
 from tests.render.rule_cases_recovery import RECOVERY
 
-CASES: Final = (*PROGRESS, *RECOVERY, *CHECKPOINTS, *DEVICES, *EXPORTER)
+CASES: Final = (*PROGRESS, *STRAGGLERS, *HANGS, *RECOVERY, *CHECKPOINTS, *DEVICES, *EXPORTER)

@@ -16,6 +16,12 @@ def _phase(phase: str) -> str:
 PROGRESS: Final = (
     Case("DdpTrainingStalled", "no step for 13 minutes", "13m", {STEPPED: "0x30", RUNNING: "1x30"}, WHOLE_JOB),
     Case("DdpTrainingStalled", "12 minutes may yet be a long step", "12m", {STEPPED: "0x30", RUNNING: "1x30"}),
+    Case(
+        "DdpTrainingStalled",
+        "its ranks were started anew, and load",
+        "30m",
+        {STEPPED: "0x40", RUNNING: "1x40", of("ddp_rank_start_time_seconds", rank="0"): "0x15 1500x25"},
+    ),
     Case("DdpTrainingStalled", "it steps", "30m", {STEPPED: "0+60x30", RUNNING: "1x30"}),
     Case(
         "DdpTrainingStalled",
@@ -66,7 +72,24 @@ PROGRESS: Final = (
         {_SAMPLES: "0+6000x240 1442400+2400x30"},
         WHOLE_JOB,
     ),
+    Case(
+        "DdpThroughputDrop",
+        "slower than its own run was",
+        "270m",
+        {_SAMPLES: "0+6000x240 1442400+2400x30", of("ddp_job_info", run_id="a"): "1x270"},
+        ({"run_id": "a"},),
+    ),
     Case("DdpThroughputDrop", "80 of 100", "270m", {_SAMPLES: "0+6000x240 1444800+4800x30"}),
+    Case(
+        "DdpThroughputDrop",
+        "slower than the job of this name before",
+        "270m",
+        {
+            _SAMPLES: "0+6000x240 0+2400x30",
+            of("ddp_job_info", run_id="a"): "1x240 _x30",
+            of("ddp_job_info", run_id="b"): "_x241 1x30",
+        },
+    ),
     Case("DdpThroughputDrop", "too young for a median", "50m", {_SAMPLES: "0+6000x20 122400+2400x30"}),
     Case("DdpThroughputDrop", "a stalled job is told of by another alert", "270m", {_SAMPLES: "0+6000x240 1440000x30"}),
     Case(

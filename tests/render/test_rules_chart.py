@@ -34,7 +34,7 @@ def test_names_of_records_say_level_metric_and_operation(helm: Helm) -> None:
     for rule in rules(groups(helm)):
         if "record" in rule:
             level, metric, operation = rule["record"].split(":")
-            assert level in {"ddp_job", "ddp_job_phase", "ddp_job_rank", "ddp_job_state"}
+            assert level in {"ddp_job", "ddp_job_phase", "ddp_job_rank", "ddp_job_state", "ddp_run"}
             assert metric.startswith("ddp_")
             assert re.fullmatch(r"(rate|ratio|mean|increase)(5m|1h)", operation)
 
@@ -54,6 +54,10 @@ def test_what_is_recorded_is_recorded_once_and_before_it_is_read(helm: Helm) -> 
             "monitoring.rules.alerts.DdpLossNonFinite: has no threshold; leave it out",
         ),
         ({"DdpStepsLost": {"threshold": None}}, "monitoring.rules.alerts.DdpStepsLost: needs a threshold"),
+        (
+            {"DdpRankBehindCollective": {"threshold": 90.5}},
+            "alerts.DdpRankBehindCollective: its threshold is in whole seconds, 1 to 999999, and 90.5 is not",
+        ),
         ({"DdpStepLost": {"for": "1m"}}, "DdpStepLost"),
         ({"DdpStepsLost": {"for": "soon"}}, "soon"),
         ({"DdpStepsLost": {"severity": "fatal"}}, "severity"),

@@ -26,6 +26,10 @@ a file are Prometheus' templates; the chart fills in nothing but ${threshold}.
 {{- fail (printf "monitoring.rules.alerts.%s: %s." $name (ternary "has no threshold; leave it out" "needs a threshold, as values.yaml has one" (hasKey .settings "threshold"))) -}}
 {{- end -}}
 {{- $threshold := toString .settings.threshold -}}
+{{- $isWindow := contains "${threshold}s]" .rule.expr -}}
+{{- if and $isWindow (not (regexMatch "^[1-9][0-9]*$" $threshold)) -}}
+{{- fail (printf "monitoring.rules.alerts.%s: its threshold is in whole seconds, 1 to 999999, and %s is not" $name $threshold) -}}
+{{- end -}}
 alert: {{ $name }}
 expr: {{ .rule.expr | replace "${threshold}" $threshold | toJson }}
 for: {{ .settings.for }}

@@ -1,0 +1,115 @@
+"""Which rank the others wait for: what each of these alerts fires for, and what it stays silent for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ddp_trainer.contract import Metric
+from tests.render.rule_case import RUNNING, STEPPED, WHOLE_JOB, Case, of
+
+_STEP: Final = 0.103
+"""Seconds of a step of four ranks, of which one is late by 50 ms; ``research``'s own measurement, on gloo."""
+
+
+def _steps(busy: Sequence[float], step: float = _STEP) -> dict[str, str]:
+    """An hour of steps that take all ranks ``step`` seconds, in which each is busy for so many milliseconds itself."""
+    a_minute = 60 / step
+    series = {}
+    for number, milliseconds in enumerate(busy):
+        rank = {"rank": str(number), "pod": f"digits-worker-{number}"}
+        own = milliseconds / 1000
+        series |= {
+            of(Metric.STEPS, **rank): f"0+{a_minute:.0f}x60",
+            of(Metric.SAMPLED_STEPS, **rank): f"0+{a_minute / 10:.1f}x60",
+            of(Metric.SAMPLED_BUSY, **rank): f"0+{a_minute / 10 * own:.3f}x60",
+            of(Metric.SAMPLED_COMM_EXPOSED, **rank): f"0+{a_minute / 10 * (step - own):.3f}x60",
+        }
+    return series
+
+
+STRAGGLERS: Final = (
+    *(
+        Case("DdpStraggler", f"50 ms in {where}", "25m", _steps(busy), ({"rank": "2"},))
+        for where, busy in (
+            ("forward", (20.5, 18.9, 69.2, 14.2)),
+            ("backward", (18.2, 19.8, 71.9, 19.2)),
+            ("data", (16.2, 15.8, 70.6, 15.7)),
+        )
+    ),
+    Case(
+        "DdpStraggler", "two of eight", "25m", _steps((80, 80, 80, 95, 80, 94, 80, 80)), ({"rank": "3"}, {"rank": "5"})
+    ),
+    Case("DdpStraggler", "nobody is late", "60m", _steps((18.0, 18.5, 17.6, 18.0), step=0.0656)),
+    Case("DdpStraggler", "half as much again, of a step that is nearly all network", "60m", _steps((2, 2, 3, 2))),
+    Case("DdpStraggler", "of two ranks none is the middle one", "60m", _steps((20, 70))),
+    Case(
+        "DdpStraggler",
+        "a rank opens its files for five minutes",
+        "30m",
+        _steps((20, 20, 20))
+        | {
+            of(Metric.SAMPLED_STEPS, rank="3"): "0+58x60",
+            of(Metric.SAMPLED_BUSY, rank="3"): "0+1.2x10 12+4.6x5 35+1.2x40",
+        },
+    ),
+    Case("DdpCommBound", "four fifths of a step", "40m", _steps((20, 20, 20, 20)), WHOLE_JOB),
+    Case("DdpCommBound", "a tenth", "60m", _steps((92, 93, 92, 92))),
+    Case("DdpCommBound", "they wait for one of them, not for the network", "60m", _steps((30, 30, 90, 30))),
+)
+
+
+def _positions(courses: Mapping[str, str], group: str = "default") -> dict[str, str]:
+    """Of each rank the number of its last collective, and that its process is there."""
+    series = {RUNNING: "1x30"}
+    for rank, course in courses.items():
+        told = {"rank": rank, "pod": f"digits-worker-{rank}"}
+        series |= {of(Metric.ENQUEUED, process_group=group, **told): course, of(Metric.RANK_UP, **told): "1x30"}
+    return series
+
+
+_STANDS: Final = "0+60x4 240x26"
+_BEHIND: Final = {"0": "0+10x4 41x26", "1": "0+10x4 40x26", "2": "0+10x4 41x26"}
+_CULPRIT: Final = ({"rank": "1", "pod": "digits-worker-1"},)
+
+HANGS: Final = (
+    Case("DdpRankBehindCollective", "it stands", "11m", {STEPPED: _STANDS} | _positions(_BEHIND), _CULPRIT),
+    Case(
+        "DdpRankBehindCollective",
+        "it has not come to a first step",
+        "9m",
+        {of("ddp_rank_start_time_seconds", rank="0"): "0x30"} | _positions({"0": "1x30", "1": "0x30", "2": "1x30"}),
+        _CULPRIT,
+    ),
+    Case("DdpRankBehindCollective", "for three minutes", "8m", {STEPPED: _STANDS} | _positions(_BEHIND)),
+    Case(
+        "DdpRankBehindCollective",
+        "it steps, and ranks are asked one after the other",
+        "30m",
+        {STEPPED: "0+60x30"} | _positions({"0": "5+10x30", "1": "4+10x30"}),
+    ),
+    Case(
+        "DdpRankBehindCollective",
+        "an evaluation reduces on, without steps",
+        "30m",
+        {STEPPED: _STANDS} | _positions({"0": "5+10x30", "1": "4+10x30"}),
+    ),
+    Case(
+        "DdpRankBehindCollective",
+        "all wait in the same one",
+        "30m",
+        {STEPPED: _STANDS} | _positions({"0": "9x30", "1": "9x30"}),
+    ),
+    Case(
+        "DdpRankBehindCollective",
+        "in a group of which it is no member",
+        "30m",
+        {STEPPED: _STANDS} | _positions({"0": "9x30", "1": "0x30"}, group="1"),
+    ),
+    Case(
+        "DdpRankBehindCollective",
+        "its process is gone, which another alert tells",
+        "30m",
+        {STEPPED: _STANDS} | _positions(_BEHIND) | {of(Metric.RANK_UP, rank="1", pod="digits-worker-1"): "0x30"},
+    ),
+)
