@@ -64,7 +64,7 @@ def filled(text: str, choices: Mapping[str, str]) -> str:
     'rate(a_total{rank=~"[01]"}[15s])'
     """
     known = BUILT_IN | dict(choices)
-    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: known[found[1] or found[2]], text)
+    return re.sub(r"\$(?:\{(\w+)\}|([a-zA-Z_]\w*))", lambda found: known[found[1] or found[2]], text)
 
 
 def written_files(directory: Path) -> dict[str, str]:

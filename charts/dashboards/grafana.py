@@ -95,6 +95,7 @@ def marked(name: str, query: Query, *, colour: str, title: str, told: str, shown
         "hide": False,
         "iconColor": colour,
         "expr": query.promql,
+        "target": {"refId": "Anno", "expr": query.promql, "interval": "", "legendFormat": ""},
         "titleFormat": title,
         "textFormat": told,
         "useValueForTime": False,

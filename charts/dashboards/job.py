@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from charts.dashboards import palette
-from charts.dashboards.choices import A_JOB, JOB, MARKS
-from charts.dashboards.kinds import bars, dashed, lines, on_the_right, shares, stat, timeline
+from charts.dashboards.choices import A_JOB, JOB, MARKS, to_rank
+from charts.dashboards.kinds import dashed, lines, on_the_right, shares, stat
+from charts.dashboards.learning import LEARNING, MADE
+from charts.dashboards.losses import CRASH, WASTE
 from charts.dashboards.panel import Dashboard, Query, Row
-from charts.dashboards.promql import LOST, NOT_PRODUCTIVE, PRODUCTIVE, TIME, grown
+from charts.dashboards.promql import gpus
 
 _RUNNING: Final = 'on () max(ddp_worker_group_state{<job>, state="running"}) == 1'
 
@@ -81,7 +83,37 @@ SPEED: Final = Row(
             Query("ddp_job:ddp_samples:rate5m{<job>}", "samples/s"),
             Query("quantile_over_time(0.5, ddp_job:ddp_samples:rate5m{<job>}[6h])", "median of 6 h"),
             unit="short",
+            width=8,
             overrides=(dashed("median of 6 h"),),
+        ),
+        lines(
+            "Tokens a second",
+            "The same in tokens, where the script tells how many it has computed.",
+            Query("ddp_job:ddp_tokens:rate5m{<job>}", "tokens/s"),
+            unit="short",
+            width=8,
+        ),
+        lines(
+            "Use of the hardware",
+            "Model FLOPs done of those that the devices could do (MFU), beside what DCGM says of the tensor cores."
+            " Empty where the script tells no FLOPs, or the peak of the device is not known.",
+            Query("ddp_job:ddp_mfu:ratio5m{<job>}", "MFU"),
+            Query(f"avg({gpus('DCGM_FI_PROF_PIPE_TENSOR_ACTIVE')})".replace("<rank>", "<job>"), "tensor cores"),
+            unit="percentunit",
+            width=8,
+        ),
+        lines(
+            "Time of a step",
+            "How even are the steps? A max far above p50 is an evaluation, a checkpoint or a rank that stumbles.",
+            *(
+                Query(
+                    f"histogram_quantile({share},"
+                    " sum by (le) (rate(ddp_step_duration_seconds_bucket{<job>}[$__rate_interval])))",
+                    name,
+                )
+                for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1))
+            ),
+            unit="s",
         ),
         lines(
             "Steps",
@@ -119,202 +151,24 @@ WHY: Final = Row(
             stacked="normal",
             colours=palette.PHASES,
         ),
-    ),
-)
-
-WASTE: Final = Row(
-    "What was lost?",
-    (
-        stat(
-            "Goodput",
-            "Share of the time shown that went into steps which were kept.",
-            Query(
-                f"({grown(TIME, '<job>', PRODUCTIVE)} - {grown(LOST, '<job>')})"
-                f" / (sum{grown(TIME, '<job>', by='state')} > 0)",
-                now=True,
-            ),
+        lines(
+            "Waiting for others",
+            "Is it the network, or one slow rank? Share of the time in which ranks wait for gradients. The straggler"
+            " tax is what would be gone if the slowest rank were like the middle one; the rest is the network.",
+            Query("ddp_job:ddp_comm_exposed:ratio5m{<job>}", "waiting for gradients"),
+            Query("ddp_job:ddp_straggler_tax:ratio5m{<job>}", "straggler tax"),
             unit="percentunit",
-            steps={None: "red", 0.85: "orange", 0.95: "green"},
-            min=0,
-            max=1,
-            decimals=1,
-        ),
-        stat(
-            "Lost progress",
-            "Time of steps that no checkpoint held when a restart came, within the time shown.",
-            Query(grown(LOST, "<job>"), "time", now=True),
-            unit="s",
-        ),
-        stat(
-            "Lost steps",
-            "Steps that were done twice, within the time shown.",
-            Query(grown("ddp_lost_steps_total", "<job>"), now=True),
-            unit="short",
-        ),
-        stat(
-            "Restarts left",
-            "What is left of the restart budget; after it the next failure ends the job.",
-            Query("min(ddp_restarts_remaining{<job>})", now=True),
-            unit="none",
-            steps={None: "red", 1: "orange", 2: "green"},
-            noValue="no limit",
-        ),
-        stat(
-            "Nodes",
-            "Nodes in the group, beside those that an elastic job may have.",
-            Query("max(ddp_nodes{<job>})", "in the group", now=True),
-            Query("max(ddp_nodes_desired{<job>})", "at most", now=True),
-            unit="none",
-        ),
-        stat(
-            "Last rendezvous",
-            "How long the pods took to find one another the last time.",
-            Query("max(ddp_rendezvous_last_duration_seconds{<job>})", now=True),
-            unit="s",
-            steps={None: "green", 60: "orange", 600: "red"},
+            colours={"waiting for gradients": "purple", "straggler tax": "red"},
         ),
         shares(
-            "Time that trained nothing",
-            "Where did the rest of the time shown go? Lost progress is time that was productive, and in vain.",
-            Query(grown(TIME, "<job>", NOT_PRODUCTIVE, by="state") + " > 0", "{{state}}", now=True),
-            Query(grown(LOST, "<job>") + " > 0", "lost progress", now=True),
-            unit="s",
-            colours=palette.TIME,
-        ),
-        timeline(
-            "State of the launchers",
-            "When did it run, when did it wait? A row for each state; several at once are several pods.",
-            Query("max by (state) (ddp_worker_group_state{<job>})", "{{state}}"),
-            colours=palette.STATES,
-        ),
-        bars(
-            "Restarts by cause",
-            "Why was the group formed anew?",
-            Query("max by (cause) (increase(ddp_worker_restarts_total{<job>}[$__rate_interval])) > 0", "{{cause}}"),
+            "Slowest ranks",
+            "Who is waited for? How long a rank is busy itself in a step, over that of the middle rank. DdpStraggler"
+            " fires from 1.15 on, unless told otherwise. A bar leads to its rank.",
+            Query("topk(5, ddp_job_rank:ddp_straggler:ratio5m{<job>})", "rank {{rank}}", now=True),
             unit="none",
-            width=8,
-        ),
-        bars(
-            "Failures by reason",
-            "What did ranks die of? `kubectl ddp logs --first-error` names the rank and its error.",
-            Query("sum by (reason) (increase(ddp_worker_failures_total{<job>}[$__rate_interval])) > 0", "{{reason}}"),
-            unit="none",
-            width=8,
-        ),
-        lines(
-            "World and rendezvous",
-            "Did the world shrink, and what did it cost to form it again?",
-            Query("max(ddp_world_size{<job>})", "ranks"),
-            Query(
-                "sum(rate(ddp_rendezvous_duration_seconds_sum{<job>}[$__rate_interval]))"
-                " / (sum(rate(ddp_rendezvous_duration_seconds_count{<job>}[$__rate_interval])) > 0)",
-                "rendezvous",
-            ),
-            unit="none",
-            width=8,
-            overrides=(on_the_right("rendezvous", "s"),),
-        ),
-    ),
-)
-
-CRASH: Final = Row(
-    "What would a crash cost now?",
-    (
-        stat(
-            "Age of the last checkpoint",
-            "All work since then is lost with a crash.",
-            Query("time() - max(ddp_checkpoint_last_success_timestamp_seconds{<job>})", now=True),
-            unit="s",
-            decimals=0,
-            noValue="none yet",
-        ),
-        stat(
-            "Age, in intervals",
-            "How many checkpoints should there have been since the last good one? From 3 on something is wrong.",
-            Query(
-                "(time() - max(ddp_checkpoint_last_success_timestamp_seconds{<job>}))"
-                " / (max(ddp_checkpoint_interval_seconds{<job>}) > 0)",
-                now=True,
-            ),
-            unit="none",
-            decimals=1,
-            steps={None: "green", 2: "orange", 3: "red"},
-        ),
-        stat(
-            "Step in it",
-            "Where a restart goes on.",
-            Query("max(ddp_checkpoint_last_step{<job>})", now=True),
-            unit="none",
-        ),
-        stat(
-            "Size",
-            "What the volume must hold, for each checkpoint that is kept.",
-            Query("max(ddp_checkpoint_size_bytes{<job>})", now=True),
-            unit="bytes",
-        ),
-        stat(
-            "Failed, in the time shown",
-            "Checkpoints that could not be written: full disk, slow store, lost volume.",
-            Query('sum(increase(ddp_checkpoint_saves_total{<job>, result="failure"}[$__range]))', now=True),
-            unit="none",
-            decimals=0,
-            steps={None: "green", 1: "red"},
-        ),
-        stat(
-            "Loading, in the time shown",
-            "What restarts have cost by reading checkpoints.",
-            Query("max(increase(ddp_checkpoint_load_seconds_total{<job>}[$__range]))", now=True),
-            unit="s",
-        ),
-        lines(
-            "Share of time spent saving",
-            "How much of the time goes into checkpoints, and for how much of it does training stand still?",
-            Query("max(rate(ddp_checkpoint_save_seconds_total{<job>}[$__rate_interval]))", "saving"),
-            Query("max(rate(ddp_checkpoint_blocking_seconds_total{<job>}[$__rate_interval]))", "standing still"),
-            unit="percentunit",
-            colours={"standing still": "red"},
-        ),
-        bars(
-            "Checkpoints",
-            "When was one written, and did it succeed?",
-            Query("sum by (result) (increase(ddp_checkpoint_saves_total{<job>}[$__rate_interval])) > 0", "{{result}}"),
-            unit="none",
-            colours={"success": "green", "failure": "red"},
-        ),
-    ),
-)
-
-LEARNING: Final = Row(
-    "Is it learning?",
-    (
-        lines(
-            "Loss",
-            "Does it fall? A gap is a loss that is not a number.",
-            Query("max(ddp_loss{<job>})", "training"),
-            Query("max(ddp_eval_loss{<job>})", "evaluation"),
-            unit="short",
-            from_data=True,
-        ),
-        lines(
-            "Accuracy",
-            "Share of the samples that the last evaluation found classified rightly.",
-            Query("max(ddp_eval_accuracy_ratio{<job>})", "accuracy"),
-            unit="percentunit",
-            width=6,
-            max=1,
-        ),
-        lines(
-            "Learning rate",
-            "Is the schedule the one that was meant, after a restart, too?",
-            Query("max(ddp_learning_rate{<job>})", "learning rate"),
-            unit="sci",
-            width=6,
-        ),
-        bars(
-            "Steps without an effect",
-            "Were samples used up without moving the weights, since loss or gradient was not finite?",
-            Query("max(increase(ddp_skipped_steps_total{<job>}[$__rate_interval])) > 0", "skipped"),
-            unit="none",
+            decimals=2,
+            steps={None: "green", 1.15: "orange", 1.5: "red"},
+            links=[to_rank("${__field.labels.rank}")],
         ),
     ),
 )
@@ -323,7 +177,7 @@ DASHBOARD: Final = Dashboard(
     uid=JOB,
     title="Training: job",
     description="One training job, from the top down: is it training, how fast, why not faster, what was lost?",
-    rows=(TRAINING, SPEED, WHY, WASTE, CRASH, LEARNING),
+    rows=(TRAINING, SPEED, WHY, WASTE, CRASH, LEARNING, MADE),
     variables=A_JOB,
     annotations=MARKS,
 )

@@ -35,6 +35,8 @@ def stat(
             "graphMode": "none",
             "textMode": how.get("text", "auto"),
             "justifyMode": "auto",
+            "percentChangeColorMode": "standard",
+            "showPercentChange": False,
             "orientation": "auto",
             "wideLayout": True,
         },
@@ -90,6 +92,7 @@ def shares(title: str, question: str, *queries: Query, unit: str, width: int = 1
             "namePlacement": "left",
             "showUnfilled": True,
             "sizing": "auto",
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
             "minVizHeight": 16,
             "minVizWidth": 8,
             "maxVizHeight": 24,
@@ -124,7 +127,7 @@ def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, s
             "rowHeight": 0.8,
             "mergeValues": True,
             "alignValue": "left",
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False},
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
             "tooltip": {"mode": "single", "sort": "none"},
         },
     )
@@ -144,7 +147,7 @@ def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, w
             "showValue": "never",
             "rowHeight": 0.9,
             "colWidth": 0.95,
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
             "tooltip": {"mode": "single", "sort": "none"},
         },
     )
@@ -167,6 +170,7 @@ def table(title: str, question: str, *queries: Query, columns: Mapping[str, str]
         overrides=_overrides(how),
         options={
             "showHeader": True,
+            "frameIndex": 0,
             "cellHeight": "sm",
             "sortBy": [{"displayName": heading, "desc": desc} for heading, desc in how.get("sort", {}).items()],
         },

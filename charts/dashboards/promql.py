@@ -7,7 +7,9 @@ from typing import Final
 TIME: Final = "ddp_job_time_seconds_total"
 LOST: Final = "ddp_lost_progress_seconds_total"
 BY_JOB: Final = "namespace, ddp_job"
-NOT_PRODUCTIVE: Final = 'state!="productive"'
+NOT_PRODUCTIVE: Final = 'state!~"productive|suspended"'
+"""A suspended job holds no machine."""
+NOT_SUSPENDED: Final = 'state!="suspended"'
 PRODUCTIVE: Final = 'state="productive"'
 
 
@@ -31,3 +33,12 @@ def among_most(expression: str, count: int = 12, *, by: str = "rank") -> str:
     'max by (rank) (a{<rank>}) and on (rank) topk(12, max by (rank) (a{<rank>} @ end()))'
     """
     return f"{expression.replace('<at>', '')} and on ({by}) topk({count}, {expression.replace('<at>', ' @ end()')})"
+
+
+def gpus(metric: str) -> str:
+    """What DCGM's exporter says of the GPUs of the ranks. It knows them by UUID; its labels of pods are its own pod's,
+    or missing. Where an old and a new pod overlap, one of them is taken.
+    """
+    owners = 'topk by (gpu_uuid) (1, ddp_rank_info{<rank>, gpu_uuid!=""})'
+    owned = f'label_replace({owners}, "UUID", "$1", "gpu_uuid", "(.+)")'
+    return f"max by (rank) ({owned} * on (UUID) group_left () max by (UUID) ({metric}))"

@@ -5,16 +5,70 @@ from __future__ import annotations
 from typing import Final
 
 from charts.dashboards.choices import A_JOB, MARKS, RANKS, SOME_RANKS, to_rank
-from charts.dashboards.kinds import bars, column, dashed, lines, shares, table
+from charts.dashboards.devices import GPU, HOST, SILICON
+from charts.dashboards.kinds import cells, column, lines, shares, table
 from charts.dashboards.panel import Dashboard, Query, Row
 from charts.dashboards.promql import among_most
 
+_POD: Final = "pod, node"
 _PLACE: Final = "rank, pod, node"
 _PHASES: Final = "sum by (rank, phase) (rate(ddp_step_phase_seconds_total{%s}[5m]))"
+
+_STRAGGLER: Final = "ddp_job_rank:ddp_straggler:ratio5m"
+_ENQUEUED: Final = "ddp_collective_last_enqueued_sequence"
+_BUSY_OF_SLOWEST: Final = f"ddp_job_rank:ddp_busy_seconds:mean5m{{<rank>}} and topk(20, {_STRAGGLER}{{<rank>}})"
+_BEGUN: Final = f"max by (process_group, {_PLACE}) ({_ENQUEUED}{{<rank>}})"
+_AHEAD: Final = f"max by (process_group) ({_ENQUEUED}{{<job>}})"
+
+
+def _placed(expression: str) -> str:
+    """A number of each rank, with where the rank runs."""
+    return (
+        f"({expression}) * on (namespace, ddp_job, rank) group_left (pod, node, device_name, gpu_uuid)"
+        " topk by (namespace, ddp_job, rank) (1, ddp_rank_info{<job>})"
+    )
+
 
 SLOW: Final = Row(
     "Who is slow?",
     (
+        table(
+            "Stragglers",
+            "Which rank do the others wait for, and where is it? How long it is busy itself in a step, over that of the"
+            " middle rank. Under DDP all ranks take equally long for a step; this tells them apart.",
+            Query(_placed(f"topk(20, {_STRAGGLER}{{<rank>}})"), table=True),
+            Query(
+                _placed(f"ddp_job_rank:ddp_busy_seconds:mean5m{{<rank>}} and topk(20, {_STRAGGLER}{{<rank>}})"),
+                table=True,
+            ),
+            columns={
+                "rank": "Rank",
+                "Value #A": "Against the middle rank",
+                "Value #B": "Busy in a step",
+                "pod": "Pod",
+                "node": "Node",
+                "device_name": "Device",
+                "gpu_uuid": "GPU",
+            },
+            sort={"Against the middle rank": True},
+            overrides=(
+                column("Rank", links=[to_rank("${__value.raw}")]),
+                column("Against the middle rank", unit="short", steps={None: "green", 1.15: "orange", 1.5: "red"}),
+                column("Busy in a step", unit="s"),
+            ),
+        ),
+        cells(
+            "Against the middle rank, over time",
+            "Is it always the same rank, all of one machine, or now this and now that? The 24 that were slowest.",
+            Query(
+                f"max by (rank) ({_STRAGGLER}{{<rank>}}) and on (rank)"
+                f" topk(24, max by (rank) (max_over_time({_STRAGGLER}{{<rank>}}[$__range] @ end())))",
+                "rank {{rank}}",
+            ),
+            unit="none",
+            decimals=2,
+            steps={None: "green", 1.05: "light-yellow", 1.15: "orange", 1.5: "red"},
+        ),
         shares(
             "Parts of a step, against the median of all ranks",
             "Which part makes which rank slow? 2 is twice the median of all ranks. The rank that others wait for is low"
@@ -78,63 +132,59 @@ SILENT: Final = Row(
                 column("Age", unit="s"),
             ),
         ),
-    ),
-)
-
-HOST: Final = Row(
-    "Is it the machine?",
-    (
-        lines(
-            "Processors in use",
-            "Does a silent rank spin or sleep? One in a loop uses a processor, one that waits none. The 12 that use"
-            " most, and the median.",
-            Query(
-                among_most("max by (rank) (rate(ddp_rank_cpu_seconds_total{<rank>}[$__rate_interval]<at>))"),
-                "rank {{rank}}",
+        table(
+            "Pods",
+            "Is it the pod? Launcher 0: nobody restarts its ranks, which are numbered from the first on. Boards left"
+            " out: ranks whose metrics cannot be read.",
+            Query(f"max by ({_POD}) (ddp_first_rank{{<job>}})", table=True),
+            Query(f"max by ({_POD}) (ddp_agent_up{{<job>}})", table=True),
+            Query(f'max by ({_POD}) (ddp_worker_group_state{{<job>, state="running"}})', table=True),
+            Query(f"max by ({_POD}) (ddp_exporter_stale_boards{{<job>}})", table=True),
+            Query(f"max by ({_POD}) (ddp_shm_used_bytes{{<job>}} / ddp_shm_size_bytes{{<job>}})", table=True),
+            columns={
+                "pod": "Pod",
+                "node": "Node",
+                "Value #A": "First rank",
+                "Value #B": "Launcher",
+                "Value #C": "Runs",
+                "Value #D": "Boards left out",
+                "Value #E": "Shared memory",
+            },
+            sort={"First rank": False},
+            overrides=(
+                column("Launcher", steps={None: "red", 1: "green"}),
+                column("Runs", steps={None: "orange", 1: "green"}),
+                column("Boards left out", steps={None: "text", 1: "orange"}),
+                column("Shared memory", unit="percentunit", steps={None: "text", 0.9: "red"}),
             ),
-            Query("quantile(0.5, rate(ddp_rank_cpu_seconds_total{<job>}[$__rate_interval]))", "median"),
-            unit="none",
-            overrides=(dashed("median"),),
+            width=12,
         ),
-        lines(
-            "Memory of ranks",
-            "Does the memory of a rank grow without end? Data loaders in processes of their own come on top.",
-            Query(among_most("max by (rank) (ddp_rank_resident_memory_bytes{<rank>}<at>)"), "rank {{rank}}"),
-            unit="bytes",
-        ),
-        lines(
-            "Memory of pods, of their limit",
-            "Which pod will be ended by the kernel? The memory of its ranks over the limit of its container.",
+        table(
+            "Position in collectives",
+            "When nothing moves: who did not enter the collective that the others wait in? The rank that is behind."
+            " `kubectl ddp hang` shows its stack.",
+            Query(f"({_AHEAD} > 0) - on (process_group) group_right () {_BEGUN}", table=True),
+            Query(f"{_BEGUN} and on (process_group) {_AHEAD} > 0", table=True),
             Query(
-                among_most(
-                    "sum by (pod) (ddp_rank_resident_memory_bytes{<job>}<at>)"
-                    " / on (pod) max by (pod) (ddp_container_memory_limit_bytes{<job>}<at>)",
-                    by="pod",
-                ),
-                "{{pod}}",
+                f"max by (process_group, {_PLACE}) (ddp_collective_last_completed_sequence{{<rank>}})"
+                f" and on (process_group) {_AHEAD} > 0",
+                table=True,
             ),
-            unit="percentunit",
-            steps={None: "text", 0.9: "red"},
-        ),
-        lines(
-            "Shared memory of pods, in use",
-            "Will a data loader die of a full /dev/shm? Its size is `--shm`.",
-            Query(
-                among_most(
-                    "max by (pod) (ddp_shm_used_bytes{<job>}<at>)"
-                    " / on (pod) (max by (pod) (ddp_shm_size_bytes{<job>}<at>) > 0)",
-                    by="pod",
-                ),
-                "{{pod}}",
+            columns={
+                "process_group": "Process group",
+                "rank": "Rank",
+                "pod": "Pod",
+                "node": "Node",
+                "Value #A": "Behind by",
+                "Value #B": "Begun",
+                "Value #C": "Completed",
+            },
+            sort={"Behind by": True},
+            overrides=(
+                column("Rank", links=[to_rank("${__value.raw}")]),
+                column("Behind by", steps={None: "green", 1: "orange", 10: "red"}),
             ),
-            unit="percentunit",
-            steps={None: "text", 0.9: "red"},
-        ),
-        bars(
-            "Steps without an effect, by rank",
-            "Which rank met a loss or gradient that was not finite?",
-            Query("increase(ddp_skipped_steps_total{<rank>}[$__rate_interval]) > 0", "rank {{rank}}"),
-            unit="none",
+            width=12,
         ),
     ),
 )
@@ -143,7 +193,7 @@ DASHBOARD: Final = Dashboard(
     uid=RANKS,
     title="Training: ranks",
     description="The ranks of one job: which is slow, which is silent, where it runs, and what it lacks.",
-    rows=(SLOW, SILENT, HOST),
+    rows=(SLOW, SILENT, HOST, GPU, SILICON),
     variables=(*A_JOB, SOME_RANKS),
     annotations=MARKS,
 )

@@ -26,6 +26,10 @@ LOST_SECONDS: Final = 15
 PODS: Final = 2
 RANKS_OF_EACH: Final = 2
 SLOW_RANK: Final = 2
+SAMPLED_A_SECOND: Final = 0.2
+BUSY_SECONDS: Final = 0.1
+MFU: Final = 0.4
+PEAK_FLOPS: Final = 1e15
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,20 @@ def _job_time(moment: Moment) -> float:
     return moment.trained * shares.get(moment.label, 0) + spent.get(moment.label, 0)
 
 
+def _sampled_busy(moment: Moment) -> float:
+    return moment.trained * (BUSY_SECONDS * (3 if moment.is_slow else 1)) * SAMPLED_A_SECOND
+
+
+def _durations(moment: Moment) -> float:
+    """All steps took as long; the bucket's label is its bound."""
+    return moment.trained * STEPS_A_SECOND * (float(moment.label) >= 1 / STEPS_A_SECOND)
+
+
+def _begun(moment: Moment) -> float:
+    """The slow rank is one collective behind; other groups than the first do nothing."""
+    return (moment.trained * STEPS_A_SECOND - moment.is_slow) * (moment.label == "default")
+
+
 def _once_killed(label: str) -> Callable[[Moment], float]:
     return lambda moment: float(moment.was_killed and moment.label == label)
 
@@ -110,10 +128,34 @@ def _constant(value: float) -> Callable[[Moment], float]:
     return lambda _: value
 
 
+GPUS: Final[dict[str, Callable[[Moment], float]]] = {
+    "DCGM_FI_DEV_GPU_TEMP": lambda moment: 60 + moment.rank,
+    "DCGM_FI_DEV_SM_CLOCK": _constant(1980),
+    "DCGM_FI_DEV_POWER_USAGE": _constant(640),
+    "DCGM_FI_DEV_XID_ERRORS": lambda moment: 79 * moment.was_killed,
+    "DCGM_FI_DEV_THERMAL_VIOLATION": lambda moment: moment.seconds * 1000,
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": lambda moment: moment.trained * 1e6,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": _constant(0.3),
+}
+"""What DCGM's exporter, in a pod and a namespace of its own, says of each GPU."""
 MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_steps_total": lambda moment: moment.trained * STEPS_A_SECOND,
     "ddp_samples_total": lambda moment: moment.trained * STEPS_A_SECOND * SAMPLES_OF_A_STEP,
     "ddp_step_phase_seconds_total": _phase,
+    "ddp_step_duration_seconds_bucket": _durations,
+    "ddp_tokens_total": lambda moment: moment.trained * 1000,
+    "ddp_model_flops_total": lambda moment: moment.trained * MFU * PEAK_FLOPS,
+    "ddp_peak_flops_per_second": _constant(PEAK_FLOPS),
+    "ddp_sampled_steps_total": lambda moment: moment.trained * SAMPLED_A_SECOND,
+    "ddp_sampled_busy_seconds_total": _sampled_busy,
+    "ddp_sampled_comm_exposed_seconds_total": lambda moment: moment.trained * SAMPLED_A_SECOND / STEPS_A_SECOND / 4,
+    "ddp_gc_pause_seconds_total": lambda moment: moment.trained / 1000,
+    "ddp_gpu_memory_limit_bytes": _constant(80e9),
+    "ddp_gpu_memory_peak_allocated_bytes": _constant(60e9),
+    "ddp_gpu_memory_allocated_bytes": _constant(40e9),
+    "ddp_gpu_memory_reserved_bytes": _constant(70e9),
+    "ddp_collective_last_enqueued_sequence": _begun,
+    "ddp_collective_last_completed_sequence": lambda moment: max(_begun(moment) - 1, 0),
     "ddp_step": lambda moment: moment.trained * STEPS_A_SECOND - LOST_STEPS * moment.was_killed,
     "ddp_last_step_timestamp_seconds": lambda moment: moment.start + moment.seconds - moment.outage % OUTAGE_SECONDS,
     "ddp_steps_planned": _constant(PLANNED),
@@ -161,6 +203,7 @@ def lines(end: int) -> Iterator[str]:
         for family in FAMILIES:
             yield from _of_family(course, family, end)
     where = {"namespace": GPT.namespace, "ddp_job": GPT.name, "alertstate": "firing"}
+    yield from _of_gpus(GPT, end)
     for alert in ALERTS:
         yield from (f"{_series('ALERTS', alert | where)} 1 {end - ago}" for ago in range(1800, -1, -STEP_SECONDS))
 
@@ -176,6 +219,19 @@ def _of_family(course: Course, family: Family, end: int) -> Iterator[str]:
                 yield f"{_series(sample, told)} {move(moment)} {moment.start + seconds}"
 
 
+def _of_gpus(course: Course, end: int) -> Iterator[str]:
+    for metric, move in GPUS.items():
+        for pod, rank in _owners(Scope.RANK):
+            told = {"namespace": "gpu-operator", "pod": f"dcgm-exporter-{pod}", "UUID": _gpu(course, rank)}
+            for seconds in range(0, SECONDS + 1, STEP_SECONDS):
+                moment = Moment(course, end - SECONDS, seconds, pod, rank, "")
+                yield f"{_series(metric, told)} {move(moment)} {moment.start + seconds}"
+
+
+def _gpu(course: Course, rank: int) -> str:
+    return f"GPU-{course.name}-{rank}"
+
+
 def _owners(scope: Scope) -> Iterator[tuple[int, int]]:
     """Pod and rank of each that has the family."""
     for pod in range(PODS if scope is not Scope.JOB else 1):
@@ -188,6 +244,7 @@ def _identity(course: Course, family: Family, pod: int, rank: int) -> dict[str, 
     told = {"namespace": course.namespace, "pod": f"{course.name}-worker-{pod}", "node": f"node-{pod}"}
     told |= {"ddp_job": course.name} | ({"rank": str(rank)} if family.scope is Scope.RANK else {})
     words = {"local_rank": str(rank % RANKS_OF_EACH), "node_rank": str(pod), "backend": "nccl"}
+    words |= {"gpu_uuid": _gpu(course, rank)}
     if family.kind is Kind.INFO:
         told |= {label: words.get(label, f"{label}-{rank}") for label in family.labels}
     return told

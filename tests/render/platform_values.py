@@ -278,6 +278,7 @@ _FIRST_ALERT: Final = "PrometheusRule/ddp-progress spec.groups.0.rules.0"
 _RUNBOOK: Final = "annotations.runbook_url"
 _INPUT_BOUND: Final = 'ddp_job_phase:ddp_step_phase_seconds:ratio5m{phase="data_wait"}'
 _DASHBOARD: Final = "ConfigMap/ddp-dashboard-sample"
+_JOBS: Final = "https://example.com/g/d/ddp-job?var-namespace={{ $labels.namespace }}&var-ddp_job={{ $labels.ddp_job }}"
 MONITORING: Final = (
     Row("monitoring.enabled", False, _MONITOR, ABSENT, serves=PROMETHEUS),
     Row("monitoring.labels", {"release": "p"}, f"{_MONITOR} metadata.labels.release", "p", serves=PROMETHEUS),
@@ -303,6 +304,13 @@ MONITORING: Final = (
         serves=PROMETHEUS,
     ),
     Row("monitoring.dashboards.enabled", False, _DASHBOARD, ABSENT),
+    Row(
+        "monitoring.dashboards.url",
+        "https://example.com/g/",
+        f"{_FIRST_ALERT}.annotations.dashboard_url",
+        _JOBS,
+        serves=PROMETHEUS,
+    ),
     Row("monitoring.dashboards.namespace", "grafana", f"{_DASHBOARD} metadata.namespace", "grafana"),
     Row("monitoring.dashboards.labels", {"seen": "1"}, f"{_DASHBOARD} metadata.labels.seen", "1"),
     Row("monitoring.dashboards.annotations", {"folder": "ML"}, f"{_DASHBOARD} metadata.annotations.folder", "ML"),

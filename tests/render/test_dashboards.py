@@ -16,16 +16,19 @@ from charts.dashboards import promql
 from charts.dashboards.__main__ import files
 from ddp_trainer.metrics.catalogue import FAMILIES, Kind
 from tests.dashboards import BUILT_IN, DASHBOARDS, FILES, Question, panels, questions, written_files
-from tests.helm import ROOT, Helm
-from tests.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules
+from tests.helm import ROOT, Helm, Object
+from tests.render.dashboard_history import GPUS
+from tests.rule_files import PLATFORM, SERVES, groups, matchers_of, metrics_of, rules
 
-OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"}
+OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS, "DCGM's exporter, where there is one")
 """Metrics that are not in our catalogue, each with its source."""
 GROWTH = ("rate(", "increase(", "max_over_time(", "min_over_time(", "changes(")
-UNITS = {"none", "short", "percentunit", "s", "h", "bytes", "sci"}
+UNITS = {"none", "short", "percentunit", "s", "h", "bytes", "sci", "celsius", "hertz", "watt"}
 COLOURS = re.compile(r"transparent|text|((super-light|light|semi-dark|dark)-)?(red|orange|yellow|green|blue|purple)")
 LARGEST_BYTES = 256 * 1024
 """Of the annotation in which `kubectl apply` keeps what was applied."""
+CONDITIONS = {"ddp_worker_group_state", "ddp_job_info", "ddp_rank_up"}
+"""Metrics by which alerts ask whether a job runs, and which."""
 EVERY_TARGET = {"namespace", "ddp_job", "rank", "pod", "node"}
 """Labels that series have beside those of the catalogue."""
 FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
@@ -62,7 +65,7 @@ def test_a_query_asks_for_labels_and_values_that_the_catalogue_has(question: Que
     for matcher in matchers_of(question.expr):
         if (family := FAMILY_OF.get(matcher.metric)) is not None and matcher.label not in EVERY_TARGET:
             assert matcher.label in family.labels
-            assert matcher.values <= set(family.values)
+            assert not family.values or matcher.values <= set(family.values)
 
 
 @pytest.mark.parametrize("question", ASKED, ids=str)
@@ -134,7 +137,7 @@ def test_every_variable_is_used_and_every_used_one_is_there(name: str) -> None:
     dashboard = DASHBOARDS[name]
     offered = {each["name"] for each in dashboard["templating"]["list"]}
     text = json.dumps({key: value for key, value in dashboard.items() if key != "links"})
-    used = {first or second for first, second in re.findall(r"\$(?:\{(\w+)\}|(\w+))", text)} - BUILT_IN.keys()
+    used = {first or second for first, second in re.findall(r"\$(?:\{(\w+)\}|([a-zA-Z_]\w*))", text)} - BUILT_IN.keys()
     assert used <= offered | {"__all", "__url_time_range"}
     kept_for_links = {each["name"] for each in dashboard["templating"]["list"] if each["hide"]}
     assert offered - kept_for_links <= used
@@ -175,6 +178,43 @@ def test_the_chart_delivers_each_as_grafanas_sidecar_finds_it(helm: Helm) -> Non
         assert item["metadata"]["annotations"]["grafana_folder"] == "Training"
         assert {key: json.loads(text) for key, text in item["data"].items()} == {f"{name}.json": dashboard}
         assert len(json.dumps(item)) < LARGEST_BYTES, name
+
+
+@pytest.fixture(scope="module")
+def linked(helm: Helm) -> list[Object]:
+    """The rules of the chart, whose alerts lead to Grafana."""
+    objects = helm.template(
+        PLATFORM, {"monitoring": {"dashboards": {"url": "https://grafana.example.com/"}}}, serves=SERVES
+    )
+    return list(
+        rules([group for item in objects if item["kind"] == "PrometheusRule" for group in item["spec"]["groups"]])
+    )
+
+
+def test_an_alert_leads_to_a_dashboard_that_shows_what_it_is_about(linked: list[Object]) -> None:
+    records = {rule["record"]: rule["expr"] for rule in linked if "record" in rule}
+    for alert in (rule for rule in linked if "alert" in rule):
+        url = urlsplit(alert["annotations"]["dashboard_url"])
+        assert url.netloc == "grafana.example.com"
+        [name] = [name for name, dashboard in DASHBOARDS.items() if url.path == f"/d/{dashboard['uid']}"]
+        takes = {f"var-{each['name']}" for each in DASHBOARDS[name]["templating"]["list"]}
+        told = dict(parse_qsl(url.query))
+        assert told.keys() <= takes
+        for label in re.findall(r"\$labels\.(\w+)", " ".join(told.values())):
+            assert f"$labels.{label} " in alert["annotations"]["description"], alert["alert"]
+        shown = set().union(*(exported(each.expr, records) for each in ASKED if each.dashboard == name))
+        read = exported(alert["expr"], records)
+        assert (read - CONDITIONS or read) & shown, alert["alert"]
+
+
+def exported(expression: str, records: dict[str, str]) -> set[str]:
+    """The metrics that an expression reads, by way of records, too."""
+    read = metrics_of(expression)
+    return read.difference(records).union(*(exported(records[name], records) for name in read & records.keys()))
+
+
+def test_an_alert_leads_nowhere_where_nobody_has_said_where_grafana_is(helm: Helm) -> None:
+    assert not [rule for rule in rules(groups(helm)) if "dashboard_url" in rule.get("annotations", {})]
 
 
 def test_without_monitoring_there_are_no_dashboards(helm: Helm) -> None:

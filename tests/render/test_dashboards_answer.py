@@ -121,6 +121,8 @@ def test_the_job_is_seen_to_train_and_to_what_end(remembered: Prometheus) -> Non
     assert number(remembered, "job/Time left/A") == pytest.approx(left, rel=0.02)
     speed = history.STEPS_A_SECOND * history.SAMPLES_OF_A_STEP * history.PODS * history.RANKS_OF_EACH
     assert number(remembered, "job/Samples a second/A") == pytest.approx(speed, rel=0.02)
+    assert number(remembered, "job/Use of the hardware/A") == pytest.approx(history.MFU, rel=0.02)
+    assert 0.4 < number(remembered, "job/Time of a step/A") <= 0.63, "the bucket of 1 step in 0.5 s"
 
 
 def test_what_a_restart_cost_is_seen(remembered: Prometheus) -> None:
@@ -136,6 +138,33 @@ def test_what_a_restart_cost_is_seen(remembered: Prometheus) -> None:
 
 
 def test_the_slow_rank_comes_first(remembered: Prometheus) -> None:
-    worst = shown(remembered, "ranks/Parts of a step, against the median of all ranks/A")[0]
-    assert (worst.labels["rank"], worst.labels["phase"]) == (str(history.SLOW_RANK), "forward")
+    slow = str(history.SLOW_RANK)
+    worst = shown(remembered, "job/Slowest ranks/A")[0]
+    assert worst.labels["rank"] == slow
     assert worst.values[-1] == pytest.approx(3)
+    table = {found.labels["rank"]: found for found in shown(remembered, "ranks/Stragglers/A")}
+    assert table[slow].values[-1] == max(found.values[-1] for found in table.values())
+    assert table[slow].labels["gpu_uuid"] == f"GPU-gpt-{slow}"
+    assert table[slow].labels["node"] == "node-1"
+    worst = shown(remembered, "ranks/Parts of a step, against the median of all ranks/A")[0]
+    assert (worst.labels["rank"], worst.labels["phase"]) == (slow, "forward")
+    assert worst.values[-1] == pytest.approx(3)
+
+
+def test_who_is_behind_in_a_collective_is_seen(remembered: Prometheus) -> None:
+    behind = {found.labels["rank"]: found.values[-1] for found in shown(remembered, "ranks/Position in collectives/A")}
+    assert behind == {"0": 0, "1": 0, "2": 1, "3": 0}
+
+
+def test_what_a_gpu_says_is_told_of_its_rank(remembered: Prometheus) -> None:
+    told = {found.labels["rank"]: found.values[-1] for found in shown(remembered, "ranks/Temperature/A")}
+    assert told == {"0": 60, "1": 61, "2": 62, "3": 63}
+
+
+def test_a_choice_of_ranks_leaves_the_median_of_all(remembered: Prometheus) -> None:
+    chosen = {"rank": str(history.SLOW_RANK)}
+    for title in ("Parts of a step, against the median of all ranks", "Stragglers"):
+        [question] = [each for each in ASKED if str(each) == f"ranks/{title}/A"]
+        found = answer(remembered, question, **chosen)
+        assert {each.labels["rank"] for each in found} == {chosen["rank"]}
+        assert max(each.values[-1] for each in found) == pytest.approx(3)

@@ -72,6 +72,10 @@ FREE: Final = {
             {"monitoring": {"podMonitor": {"interval": "1h"}}},
             "monitoring.podMonitor.interval: '1h' is no time. Write it in seconds or minutes,",
         ),
+        (
+            {"monitoring": {"dashboards": {"url": "grafana.example.com"}}},
+            "monitoring.dashboards.url: 'grafana.example.com' is no address of a web server. Write it as in",
+        ),
     ],
 )
 def test_a_text_that_cannot_be_meant_is_refused_in_a_sentence(

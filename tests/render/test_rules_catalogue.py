@@ -18,20 +18,7 @@ OF_OTHERS = {
     "DCGM_FI_DEV_THERMAL_VIOLATION": "of NVIDIA's DCGM exporter: time with lower clocks for want of cooling",
 }
 """Metrics that are not in our catalogue, each with its source."""
-REFERENCE = {
-    "ddp_first_rank": "for `kubectl ddp`: which ranks a pod has",
-    "ddp_collective_last_completed_sequence": "for `kubectl ddp hang`: which collective hangs",
-    "ddp_gc_pause_seconds_total": "for dashboards: a cause in the host",
-    "ddp_gc_pauses_total": "for dashboards: a cause in the host",
-    "ddp_gpu_memory_allocated_bytes": "for dashboards: memory by rank",
-    "ddp_gpu_memory_limit_bytes": "for dashboards: memory by rank",
-    "ddp_gpu_memory_peak_allocated_bytes": "for dashboards: memory by rank",
-    "ddp_gpu_memory_reserved_bytes": "for dashboards: memory by rank",
-    "ddp_gpu_oom_total": "read by people in a runbook: what ended a rank",
-    "ddp_gradient_norm": "for dashboards: is it learning",
-    "ddp_loss_scale": "for dashboards: is it learning",
-    "ddp_step_duration_seconds": "for dashboards: how even the steps are",
-}
+REFERENCE = {}
 """Metrics that neither a rule nor a panel reads, each with who does."""
 FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
     family.name: family for family in FAMILIES

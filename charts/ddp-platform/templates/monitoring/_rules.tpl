@@ -40,4 +40,21 @@ annotations:
   {{ $key }}: {{ $text | replace "${threshold}" $threshold | toJson }}
   {{- end }}
   runbook_url: {{ printf "%s/%s.md" (trimSuffix "/" $rules.runbooks) $name | toJson }}
+  {{- with .root.Values.monitoring.dashboards.url }}
+  dashboard_url: {{ print (trimSuffix "/" .) (include "ddp-platform.dashboard-of" $.rule.annotations.description) | toJson }}
+  {{- end }}
+{{- end }}
+
+{{/* The dashboard on which one sees what an alert tells, with what it is about chosen: its description names that. */}}
+{{- define "ddp-platform.dashboard-of" -}}
+{{- $job := "var-namespace={{ $labels.namespace }}&var-ddp_job={{ $labels.ddp_job }}" -}}
+{{- if not (contains "$labels.ddp_job" .) -}}
+/d/ddp-fleet?var-namespaces={{ "{{ $labels.namespace }}" }}
+{{- else if contains "$labels.rank" . -}}
+/d/ddp-ranks?{{ $job }}&var-rank={{ "{{ $labels.rank }}" }}
+{{- else if contains "$labels.pod" . -}}
+/d/ddp-ranks?{{ $job }}
+{{- else -}}
+/d/ddp-job?{{ $job }}
+{{- end -}}
 {{- end }}
