@@ -37,6 +37,8 @@ class Env(StrEnum):
     """Address the aggregator binds; all interfaces when unset."""
     METRICS_DIR = "DDP_METRICS_DIR"
     """Directory of the boards; set by the launcher for its workers, metrics are off where it is unset."""
+    METRICS_HOOKS = "DDP_METRICS_HOOKS"
+    """``0`` keeps the launcher from counting the steps of scripts that do not report them themselves."""
     CHECKPOINT_DIR = "DDP_CHECKPOINT_DIR"
     CHECKPOINT_SCOPE = "DDP_CHECKPOINT_SCOPE"
     """Who shares ``DDP_CHECKPOINT_DIR``: see :class:`CheckpointScope`."""
@@ -73,7 +75,9 @@ class Env(StrEnum):
     """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
 
-SWITCHES: Final = frozenset({Env.PREFLIGHT, Env.ON_HANG, Env.HANG_FLOOR, Env.ZYGOTE, Env.LINT_IGNORE})
+SWITCHES: Final = frozenset(
+    {Env.PREFLIGHT, Env.ON_HANG, Env.HANG_FLOOR, Env.ZYGOTE, Env.LINT_IGNORE, Env.METRICS_HOOKS}
+)
 """Variables of the launcher that a job may set as it likes; the others are the launcher's and the platform's."""
 
 

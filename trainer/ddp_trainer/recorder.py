@@ -56,8 +56,8 @@ class RankRecorder(Protocol):
     ) -> None:
         """A global step was committed: ``samples`` is this rank's share, the rest are seconds per phase."""
 
-    def progress(self, loss: float, learning_rate: float) -> None:
-        """Mean loss of the last step over all ranks, and the learning rate it used."""
+    def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
+        """Mean loss of the last step over all ranks, and the learning rate it used; None where that is not known."""
 
     def job(self, *, precision: str, parallelism: str) -> None:
         """Say how the job computes, as ``bf16`` and ``ddp``; called once per process."""
@@ -142,7 +142,7 @@ class SilentRankRecorder:
         checkpoint: float,
         other: float,
     ) -> None: ...
-    def progress(self, loss: float, learning_rate: float) -> None: ...
+    def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None: ...
     def job(self, *, precision: str, parallelism: str) -> None: ...
     def gradients(self, norm: float | None, loss_scale: float | None) -> None: ...
     def work(self, tokens: float, flops: float) -> None: ...

@@ -23,6 +23,7 @@ import types  # noqa: E402
 PR_SET_PDEATHSIG = 1
 OWN_FILES = {__file__, "<frozen runpy>"}
 """Whose frames are not the user's."""
+HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms
 C10D = "torch.distributed.distributed_c10d"
 
 ended: tuple[int, int] | None = None
@@ -73,7 +74,9 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     if kind == "command":
         os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
     if os.environ.get("DDP_PULSE"):
-        have_pulse()
+        have(os.path.join(HERE, "beat.py"))  # noqa: PTH118 - pathlib costs 10 ms
+    if os.environ.get("DDP_METRICS_DIR"):
+        have(os.path.join(os.path.dirname(HERE), "metrics", "on_import.py"))  # noqa: PTH118, PTH120
     sys.argv = [target, *arguments]
     flags = ["-u"] if kind == "script" else ["-u", "-m"]
     sys.orig_argv = [sys.executable, *flags, *sys.argv]
@@ -101,16 +104,18 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         raise
 
 
-def have_pulse() -> None:
-    """Let the launcher see what this worker does once it has a process group; see ``beat.py``."""
+def have(path: str) -> None:
+    """Run ``install`` of another file of ours, unseen by the script: let the launcher see what this worker does once it
+    has a process group, and have its steps counted once it has torch.
+    """
     from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
 
+    name = "_ddp_" + os.path.basename(path).partition(".")[0]  # noqa: PTH119
     try:
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "beat.py")  # noqa: PTH100, PTH118, PTH120
-        beat = types.ModuleType("_ddp_beat")
-        beat.__file__ = path
-        SourceFileLoader("_ddp_beat", path).exec_module(beat)
-        beat.install()
+        module = types.ModuleType(name)
+        module.__file__ = path
+        SourceFileLoader(name, path).exec_module(module)
+        module.install()
     except Exception:  # noqa: BLE001, S110 - the script is what counts
         pass
 

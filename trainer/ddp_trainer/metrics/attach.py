@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Env, GroupState, MetricLabel
+from ddp_trainer.metrics import exposure, pauses
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.directory import LOCAL_WORLD_SIZE, agent_board, rank_board
+from ddp_trainer.metrics.log import Log
 from ddp_trainer.metrics.meter import Meter
 from ddp_trainer.metrics.process import ProcessId, is_ancestor
 from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
+from ddp_trainer.metrics.watch import Watch
 from ddp_trainer.pulse import marks
 from ddp_trainer.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
 
 _log: Final = logging.getLogger(__name__)
+
+stand_ins: Final[list[Callable[[], None]]] = []
+"""Have those leave who report steps in a script's stead, once it does so itself."""
 
 
 def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
@@ -30,11 +37,19 @@ def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
     Reads ``DDP_METRICS_DIR`` and torchrun's ``RANK``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``GROUP_RANK``. A child of
     a rank, such as a worker of its data loader, inherits these and gets a silent recorder: the rank speaks for it.
     """
+    for leave in stand_ins:
+        leave()
+    stand_ins.clear()
+    return opened(environment)
+
+
+def opened(environment: Mapping[str, str], *, waits_are_told: bool = True) -> RankRecorder:
+    """As :func:`rank_recorder`, for one who reports in the script's stead, and cannot tell what it waits for."""
     directory = environment.get(Env.METRICS_DIR)
     if not directory:
         return SilentRankRecorder(marks(environment))
     try:
-        return _rank_recorder(Path(directory), environment)
+        return _rank_recorder(Path(directory), environment, waits_are_told=waits_are_told)
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for this rank: no board in %s (%s); training goes on", directory, error)
         return SilentRankRecorder(marks(environment))
@@ -65,7 +80,12 @@ def meter(environment: Mapping[str, str] = os.environ) -> Meter:
     return Meter(rank_recorder(environment))
 
 
-def _rank_recorder(directory: Path, environment: Mapping[str, str]) -> RankRecorder:
+def log(environment: Mapping[str, str] = os.environ) -> Log:
+    """What only the script knows is told here, see :class:`~ddp_trainer.metrics.log.Log`; its steps are counted on."""
+    return Log(opened(environment))
+
+
+def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are_told: bool) -> RankRecorder:
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     process = ProcessId.current()
     board = Board.open(rank_board(directory, local_rank), RANK)
@@ -85,4 +105,8 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str]) -> RankRecor
             LOCAL_WORLD_SIZE: int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
         }
     )
-    return BoardRankRecorder(board, marks=marks(environment))
+    recorder = BoardRankRecorder(board, marks=marks(environment))
+    recorder.watch(Watch(recorder, waits_are_told=waits_are_told))
+    exposure.follow(sys.modules.get("torch"))
+    pauses.watch(recorder.collected)
+    return recorder

@@ -42,6 +42,8 @@ CELL_BYTES: Final = 8
 ABSENT_BITS: Final = 0x7FF8_0000_0000_0DDB
 """Bits of a cell that was never set: a NaN that no arithmetic makes, so that a loss of NaN can still be told."""
 ABSENT: Final = struct.pack("Q", ABSENT_BITS)
+(ABSENT_NUMBER,) = struct.unpack("d", ABSENT)
+"""What a cell is set to that is to be absent."""
 
 READ_ATTEMPTS: Final = 5
 """Reads of a board that changes meanwhile; writing a step takes a microsecond, so a second read nearly always does."""
@@ -98,6 +100,9 @@ class Board:
     """One number; see :meth:`changing`."""
 
     def __init__(self, mapping: mmap.mmap) -> None:
+        self._use(mapping)
+
+    def _use(self, mapping: mmap.mmap) -> None:
         self._map = mapping
         self.cells = memoryview(mapping)[CELLS_AT:].cast("d")
         self.revision = memoryview(mapping)[32:40].cast("Q")
@@ -153,6 +158,14 @@ class Board:
             yield
         finally:
             self.revision[0] = odd + 1
+
+    def forsake(self) -> None:
+        """From now on write into memory of this process alone, as a child that was forked must: the file is its
+        parent's.
+        """
+        copy = mmap.mmap(-1, len(self._map))
+        copy[:] = self._map[:]
+        self._use(copy)
 
     def close(self) -> None:
         """Unmap; the file stays."""

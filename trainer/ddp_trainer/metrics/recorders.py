@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
+import os
 import sys
 import time
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -18,6 +21,7 @@ from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, Met
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.catalogue import STEP_SECONDS, cell
 from ddp_trainer.metrics.gpu import Memory, identity_of, nccl_version, peak_flops
+from ddp_trainer.metrics.watch import Watch
 from ddp_trainer.recorder import Marks
 
 _log: Final = logging.getLogger(__name__)
@@ -101,7 +105,8 @@ Recorder = TypeVar("Recorder")
 _warned: Final[set[str]] = set()
 
 
-def _warn_once(what: str, error: Exception) -> None:
+def warn_once(what: str, error: Exception) -> None:
+    """Say that ``what`` is not recorded; the second time it is known."""
     if what not in _warned:
         _warned.add(what)
         _log.warning("metrics: %s is not recorded (%s); training goes on", what, error)
@@ -115,7 +120,7 @@ def _harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Conc
         try:
             method(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
-            _warn_once(method.__name__, error)
+            warn_once(method.__name__, error)
 
     return harmless
 
@@ -123,7 +128,7 @@ def _harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Conc
 class BoardRankRecorder:
     """One rank's reports, on its board. Every method may be called from any thread, ``step`` from one only."""
 
-    __slots__ = ("_board", "_cells", "_clock", "_revision", "marks")
+    __slots__ = ("__weakref__", "_board", "_cells", "_clock", "_left", "_revision", "_until", "_watch", "marks")
 
     def __init__(self, board: Board, clock: Callable[[], float] = time.time, marks: Marks | None = None) -> None:
         self.marks: Marks = [0.0, 0.0] if marks is None else marks
@@ -131,6 +136,33 @@ class BoardRankRecorder:
         self._cells = board.cells
         self._revision = board.revision
         self._clock = clock
+        self._watch: Watch | None = None
+        self._left = self._until = math.inf
+        _living.add(self)
+
+    @property
+    def steps(self) -> int:
+        """How many were recorded on this board, by this process and those before it."""
+        return int(self._cells[STEPS])
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Of the step that was sampled last, the time that went by in waiting for others."""
+        return 0.0 if self._watch is None else self._watch.exposed_seconds
+
+    def watch(self, watch: Watch) -> None:
+        """Have a look taken at steps as often as ``watch`` asks for."""
+        self._watch = watch
+        self._left = self._until = watch.first
+
+    def _look(self, seconds: float, waited: float) -> None:
+        if self._watch is not None:
+            self._left = self._until = self._watch.look(seconds, waited, int(self._until))
+
+    def forsake(self) -> None:
+        """This process was forked from the one that has the board: that one alone writes there."""
+        self._board.forsake()
+        self._cells, self._revision = self._board.cells, self._board.revision
 
     @_harmless
     def identity(self, *, rank: int, local_rank: int, world_size: int, backend: str, device: str) -> None:
@@ -197,14 +229,19 @@ class BoardRankRecorder:
             cells[EPOCH] = epoch
             cells[LAST_STEP_TIMESTAMP] = self._clock()
             revision[0] = odd + 1
+            self._left -= 1
+            if self._left <= 0:
+                self._look(seconds, comm_exposed)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
-            _warn_once("step", error)
+            warn_once("step", error)
 
     @_harmless
-    def progress(self, loss: float, learning_rate: float) -> None:
+    def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
         """Mean loss of the last step over all ranks, and the learning rate it used."""
-        self._cells[LOSS] = loss
-        self._cells[LEARNING_RATE] = learning_rate
+        if loss is not None:
+            self._cells[LOSS] = loss
+        if learning_rate is not None:
+            self._cells[LEARNING_RATE] = learning_rate
 
     @_harmless
     def gradients(self, norm: float | None, loss_scale: float | None) -> None:
@@ -288,6 +325,18 @@ class BoardRankRecorder:
                 self._cells[index] = spent
             self._cells[LOST_STEPS] = lost_steps
             self._cells[LOST_PROGRESS] = lost_seconds
+
+
+_living: Final[weakref.WeakSet[BoardRankRecorder]] = weakref.WeakSet()
+
+
+def _forsake() -> None:
+    for recorder in list(_living):
+        recorder.forsake()
+
+
+# A worker of a data loader, or whatever else a script forks, must not write where its parent does.
+os.register_at_fork(after_in_child=_forsake)
 
 
 class BoardAgentRecorder:

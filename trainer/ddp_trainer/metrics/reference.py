@@ -21,9 +21,44 @@ go on from there when it is started again; a restart makes no new series.
 A counter ends in `_total`: look at its `rate()` or `increase()`, and sum after that. Of a counter whose label has a
 fixed set of values, all series are there from the start, at 0. A gauge that was never set is absent.
 
+## Of a script that knows nothing of this
+
+`ddp-launch any_script.py` counts steps, their time and its parts, samples, pauses and memory, and measures how long
+each rank waited for the others: of a plain loop over DDP as of Lightning, Accelerate and transformers. It listens to
+what torch calls anyway:
+
+- A **step** ends where the optimizer's does. Batches that are accumulated are one step; of several optimizers the first
+  one counts. A script without an optimizer, or whose optimizer is compiled, has none.
+- **Samples** are those that a `DataLoader` of torch handed out since the step before; an evaluation's are left out.
+- **Waiting for gradients** is timed by DDP itself, in ten steps of every five minutes or more. The phase `comm_exposed`
+  takes each step to be like the last one that was timed; the `ddp_sampled_` counters have those alone. Without DDP
+  there is neither.
+- On a GPU, phases are the times at which work was handed over, and not those at which it was done.
+- `ddp_step` is the number of steps that were seen; where a script goes on from a checkpoint, only the script knows.
+
+`DDP_METRICS_HOOKS=0` switches this off. A command that is no Python script (`--no-python`) is not listened to.
+
 ## In your own script
 
-`ddp-launch` starts the process that serves the metrics and tells its workers where to write. A script adds:
+What only the script knows takes three lines more:
+
+```python
+from ddp_trainer.metrics import attach
+
+loader = [([1.0, 2.0], [0, 1])] * 3  # your data
+
+log = attach.log()
+for inputs, targets in loader:
+    loss = sum(inputs) / len(targets)  # your step
+    log(loss=loss, tokens=2048, flops=6 * 1_000_000 * 2048)  # any of them; the loss may be a tensor on the GPU
+```
+
+The loss of rank 0 is the one that is shown. A tensor on a GPU is copied behind the work that the GPU has, and read when
+it is there. FLOPs are those of the model, forward and backward, without what is computed a second time to save memory:
+six for each weight and token are a good estimate. With them, and a device whose peak is known,
+`rate(ddp_model_flops_total[5m]) / ddp_peak_flops_per_second` is the MFU.
+
+A loop that wants to tell each phase itself is not listened to any more from then on:
 
 ```python
 from ddp_trainer.metrics import attach

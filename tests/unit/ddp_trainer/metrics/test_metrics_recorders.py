@@ -194,7 +194,7 @@ def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
 REPORTS: list[tuple[str, tuple[Any, ...]]] = [
     ("step", (None,) * 11),
     ("step", ("a", 0, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
-    ("progress", (None, 0.1)),
+    ("progress", ("low", 0.1)),
     ("planned", (object(),)),
     ("evaluated", ("good", 1)),
     ("checkpoint_saved", (None, None, None, None)),

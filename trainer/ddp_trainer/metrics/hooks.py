@@ -1,0 +1,223 @@
+"""Metrics of a script that knows nothing of us: what torch calls anyway is listened to.
+
+Optimizers' steps are heard by torch's own hooks for all of them; batches, backward passes and new DDP models by a
+function in the place of torch's, which calls that. Nothing of the script's is touched, nothing is put into what it
+compiles, and a process that it forks hears nothing. Whatever fails here is told once, and training goes on.
+
+Where the script reports its steps itself, with :mod:`ddp_trainer.metrics.attach` or as our own trainer does, it knows
+better: the hooks then leave.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from ddp_trainer.metrics import attach, exposure
+from ddp_trainer.metrics.board import ABSENT_NUMBER
+from ddp_trainer.metrics.intake import Intake
+from ddp_trainer.metrics.recorders import BoardRankRecorder
+from ddp_trainer.metrics.timeline import Timeline
+
+_log: Final = logging.getLogger(__name__)
+
+INTAKE: Final = "_ddp_intake"
+"""Attribute of a loader's iterator."""
+
+LOOK_AT_RATE: Final = 8
+"""The learning rate is read every so many steps."""
+
+
+def listen(torch: Any) -> None:
+    """Count the steps of this process from now on; nothing where metrics are off or the board cannot be had."""
+    recorder = attach.opened(os.environ, waits_are_told=False)
+    if not isinstance(recorder, BoardRankRecorder):
+        return
+    timeline = Timeline(Stead(torch, recorder).step)
+    hooks = Hooks(torch, timeline)
+    attach.stand_ins.append(hooks.leave)
+    os.register_at_fork(after_in_child=hooks.leave)
+    hooks.install()
+
+
+class Stead:
+    """Reports steps in the stead of a script that does not."""
+
+    def __init__(self, torch: Any, recorder: BoardRankRecorder) -> None:
+        self._torch = torch
+        self._recorder = recorder
+        self._number = recorder.steps
+        self._is_known = False
+
+    def step(
+        self,
+        optimizer: Any,
+        samples: int,
+        waited: float,
+        forward: float,
+        backward: float,
+        moved: float,
+        rest: float,
+    ) -> None:
+        """A step of the script has ended; see :class:`~ddp_trainer.metrics.timeline.Timeline`."""
+        self._number += 1
+        recorder = self._recorder
+        # What waiting for gradients took is known of some steps, and taken for that of those after them.
+        exposed = min(recorder.exposed_seconds, backward)
+        own = backward - exposed
+        recorder.step(self._number, ABSENT_NUMBER, samples, waited, 0.0, forward, own, exposed, moved, 0.0, rest)
+        if self._number % LOOK_AT_RATE == 1:
+            self._look(optimizer)
+
+    def _look(self, optimizer: Any) -> None:
+        group = optimizer.param_groups[0]
+        rate = group.get("lr")
+        if isinstance(rate, float | int):  # a tensor may be on a GPU, and would have to be waited for
+            self._recorder.progress(learning_rate=rate)
+        if not self._is_known:
+            self._is_known = True
+            self._introduce(group["params"][0])
+
+    def _introduce(self, weight: Any) -> None:
+        """Tell who this is, by the weights it trains and the group it is in."""
+        dist = self._torch.distributed
+        has_group = dist.is_available() and dist.is_initialized()
+        self._recorder.identity(
+            rank=dist.get_rank() if has_group else int(os.environ.get("RANK", "0")),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            world_size=dist.get_world_size() if has_group else 1,
+            backend=str(dist.get_backend()) if has_group else "none",
+            device=str(weight.device),
+        )
+        parallelism = "ddp" if exposure.models else "other" if has_group else "single"
+        self._recorder.job(precision=str(weight.dtype).removeprefix("torch."), parallelism=parallelism)
+
+
+class Hooks:
+    """What was put into torch, and how it is taken out again."""
+
+    def __init__(self, torch: Any, timeline: Timeline) -> None:
+        self._torch = torch
+        self._timeline = timeline
+        self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+        self._gradients_are_on: Callable[[], bool] = torch.is_grad_enabled
+        self._undo: list[Callable[[], None]] = []
+        self._in_backward = False
+        self.is_on = True
+
+    def install(self) -> None:
+        """From now on, listen. What this torch does not have is not listened to."""
+        for part in (self._optimizers, self._loaders, self._backward_passes):
+            try:
+                part()
+            except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
+                _log.warning("metrics: %s of this torch cannot be seen (%r)", part.__name__.strip("_"), error)
+
+    def leave(self) -> None:
+        """Put everything back that is still ours."""
+        self.is_on = False
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def _failed(self, error: Exception) -> None:
+        self.leave()
+        _log.warning("metrics: steps are not counted any more (%r); training goes on", error)
+
+    def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        inner = getattr(owner, name)
+        setattr(owner, name, functools.wraps(inner)(function))
+        ours = getattr(owner, name)
+
+        def put_back() -> None:
+            if getattr(owner, name) is ours:
+                setattr(owner, name, inner)
+
+        self._undo.append(put_back)
+
+    def _optimizers(self) -> None:
+        optimizers = sys.modules["torch.optim.optimizer"]
+
+        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            # What is compiled must look as it would without us, and is: this is a constant there.
+            if not self._is_compiling() and self.is_on:
+                try:
+                    self._timeline.move(optimizer)
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._failed(error)
+
+        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not self._is_compiling() and self.is_on:
+                try:
+                    self._timeline.moved(optimizer)
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._failed(error)
+
+        self._undo.append(optimizers.register_optimizer_step_pre_hook(before).remove)
+        self._undo.append(optimizers.register_optimizer_step_post_hook(after).remove)
+
+    def _loaders(self) -> None:
+        dataloader = sys.modules["torch.utils.data.dataloader"]
+        base = dataloader._BaseDataLoaderIter  # noqa: SLF001 - guarded by the caller
+        stream = dataloader._DatasetKind.Iterable  # noqa: SLF001
+        next_index, next_batch = base._next_index, base.__next__  # noqa: SLF001
+
+        def drawing(iterator: Any) -> Any:
+            index = next_index(iterator)
+            if self.is_on:
+                try:
+                    intake_of(iterator).drew(iterator._sampler_iter, index)  # noqa: SLF001
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._failed(error)
+            return index
+
+        def fetching(iterator: Any) -> Any:
+            if not self.is_on:
+                return next_batch(iterator)
+            self._timeline.fetch()
+            try:
+                batch = next_batch(iterator)
+            except StopIteration:
+                intake_of(iterator).ended()
+                raise
+            try:
+                intake = intake_of(iterator)
+                intake.handed_out(batch, is_stream=iterator._dataset_kind == stream)  # noqa: SLF001
+                self._timeline.fetched(intake, is_training=self._gradients_are_on())
+            except Exception as error:  # noqa: BLE001 - see the module
+                self._failed(error)
+            return batch
+
+        self._replace(base, "_next_index", drawing)
+        self._replace(base, "__next__", fetching)
+
+    def _backward_passes(self) -> None:
+        autograd = self._torch.autograd
+        inner = autograd.backward
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            # Checkpointed layers begin a pass inside of a pass.
+            if self._is_compiling() or self._in_backward or not self.is_on:
+                return inner(*args, **kwargs)
+            self._in_backward = True
+            self._timeline.backward()
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                self._in_backward = False
+                self._timeline.backward_done()
+
+        self._replace(autograd, "backward", backward)
+
+
+def intake_of(iterator: Any) -> Intake:
+    """What is known of a loader's iterator; kept with it, so that it ends with it."""
+    intake: Intake | None = iterator.__dict__.get(INTAKE)
+    if intake is None:
+        intake = Intake()
+        setattr(iterator, INTAKE, intake)
+    return intake

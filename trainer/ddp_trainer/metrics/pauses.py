@@ -1,0 +1,36 @@
+"""What Python's garbage collector costs this process."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+_watching: Final[list[Pauses]] = []
+
+
+class Pauses:
+    """Tells of every pass of the collector; a known cause of stragglers, since each rank collects when it likes."""
+
+    def __init__(self, tell: Callable[[float], None], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._began: float | None = None
+
+    def __call__(self, phase: str, _: Mapping[str, int]) -> None:
+        """See :data:`gc.callbacks`."""
+        if phase == "start":
+            self._began = self._clock()
+        elif self._began is not None:
+            self._tell(self._clock() - self._began)
+            self._began = None
+
+
+def watch(tell: Callable[[float], None]) -> None:
+    """From now on ``tell`` hears the seconds of each pass; whoever heard them before does not any more."""
+    for before in _watching:
+        if before in gc.callbacks:
+            gc.callbacks.remove(before)
+    _watching[:] = [Pauses(tell)]
+    gc.callbacks.extend(_watching)
