@@ -88,6 +88,11 @@ class Optimization:
         """By how much; 1 in every other precision."""
         return 1.0 if self._loss_scale is None else self._loss_scale.value
 
+    @property
+    def norm(self) -> float | None:
+        """Of the whole gradient of the last step, before it was clipped; None where nobody needed it."""
+        return None if self._norm is None else float(self._norm)
+
     def examine(self) -> Tensor:
         """Look at the gradients of a step before it is voted on; see :func:`ddp_trainer.train.finiteness.flaw`."""
         if self._loss_scale is not None:

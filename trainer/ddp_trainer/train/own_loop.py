@@ -206,6 +206,7 @@ class Job:
             backend=self._group.backend,
             device=str(self._group.device),
         )
+        self._recorder.job(precision=f"{self._own.weights[0].dtype}".removeprefix("torch."), parallelism="manual")
         self._own.to(self._group.device)
         if not self._has_saver:
             self._identity = identity_of(self._own.model, self._samples, config)
@@ -318,17 +319,16 @@ class Job:
 
     def _report(self, step: Step, verdict: Verdict) -> None:
         self.loss = verdict.loss / verdict.samples
-        rate = self._rate
         own = sum(len(ids) for ids in step.own_ids)
         self._phases.report(self._recorder, step=self.step, epoch=step.epoch, samples=own)
-        self._recorder.progress(self.loss, rate)
+        self._recorder.progress(self.loss, self._rate)
         self._progress.step(
             step=self.step,
             steps=self._plan.total_steps,
             epoch=step.epoch + 1,
             samples=verdict.samples,
             loss=self.loss,
-            learning_rate=rate,
+            learning_rate=self._rate,
         )
 
     def _leave(self) -> None:

@@ -38,6 +38,7 @@ from ddp_trainer.train.state import Restored, State
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.surroundings import Surroundings
 from ddp_trainer.train.task import Task
+from ddp_trainer.train.telling import Telling
 from ddp_trainer.train.vote import Verdict
 from ddp_trainer.train.weights import initialize
 from ddp_trainer.train.writer import make_odometer, make_saver, renew_saver
@@ -150,6 +151,7 @@ class Run:
         """Whose part this rank's is from now on, and what it writes."""
         config, env, group = self._config, around.env, around.group
         self._around, self._group, self._recorder = around, group, around.recorder
+        self._telling = Telling(around.recorder, self._phases)
         self._ground = replace(self._ground, around=around)
         was_first, is_first = self._is_first, env.rank == 0
         if was_first is None or not renew_saver(self._saver, config, env, group):
@@ -177,7 +179,7 @@ class Run:
         if not self._has_state:
             self._kept = keep(self._ground, None if checkpoint is None else checkpoint.manifest.shards)
         self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history)
-        self._recorder.planned(self._plan.total_steps)
+        self._telling.begin(self._ground.model, self._plan)
         self._history.go_on_from(self._step if checkpoint is None else checkpoint.manifest.step)
         restored = None if checkpoint is None else self._load(checkpoint)
         if restored is not None:
@@ -271,11 +273,10 @@ class Run:
         if verdict.is_finite or self._loss is None:
             self._loss = verdict.loss / verdict.samples
         rate = self._kept.optimization.learning_rate
-        own = self._parts.stepper.samples
-        self._phases.report(self._recorder, step=self._step, epoch=epoch, samples=own)
-        self._recorder.progress(self._loss, rate)
-        if not verdict.is_finite:
-            self._recorder.skipped_step()
+        own, is_finite = self._parts.stepper.samples, verdict.is_finite
+        self._telling.step(self._step, epoch, own, loss=self._loss, rate=rate, is_finite=is_finite)
+        if self._group.rank == 0:
+            self._telling.gradients(self._kept.optimization)
         self._progress.step(
             step=self._step,
             steps=self._plan.total_steps,

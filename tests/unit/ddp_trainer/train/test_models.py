@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.models import MODELS, build, flops
+from ddp_trainer.train.models import MODELS, build, flops, tokens
 from ddp_trainer.train.models.gpt import Gpt
 
 IMAGES = {"channels": 3, "side": 64, "classes": 10}
@@ -91,7 +91,8 @@ def test_a_gpt_counts_its_weights_and_its_operations() -> None:
     count = 256 * 64 + 16 * 64 + 3 * layer + 64
     assert gpt.parameter_count() == weights(gpt) == count
     assert gpt.flops_per_sample() == flops(gpt) == 16 * (6 * (count - 16 * 64) + 12 * 3 * 64 * 16)
-    assert flops(nn.Linear(1, 1)) is None
+    assert tokens(gpt) == 16
+    assert flops(nn.Linear(1, 1)) is tokens(nn.Linear(1, 1)) is None
 
 
 def test_a_gpt_of_gpt_2s_size_has_the_weights_of_gpt_2_without_biases() -> None:

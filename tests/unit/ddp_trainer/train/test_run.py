@@ -36,6 +36,20 @@ class Journal(SilentRankRecorder):
         self.lost_seconds = 0.0
         self.progressed: list[tuple[float, float]] = []
         self.total = 0
+        self.tokens = self.flops = 0.0
+        self.norms: list[float | None] = []
+        self.how: tuple[str, str] | None = None
+
+    def job(self, *, precision: str, parallelism: str) -> None:
+        self.how = precision, parallelism
+
+    def work(self, tokens: float, flops: float) -> None:
+        self.tokens += tokens
+        self.flops += flops
+
+    def gradients(self, norm: float | None, loss_scale: float | None) -> None:
+        assert loss_scale is None, "there is none in 32 bits"
+        self.norms.append(norm)
 
     def planned(self, steps: int) -> None:
         self.total = steps
@@ -73,6 +87,33 @@ def test_the_recorder_hears_of_every_step_and_of_all_its_time() -> None:
     assert (summary.steps, summary.samples_lost, summary.samples_repeated) == (12, 0, 0)
     assert summary.accuracy is None
     assert summary.loss == summary.metrics["loss"]
+
+
+class OfWords(Lines):
+    """Its model says what a sample takes."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model.tokens_per_sample = lambda: 8  # type: ignore[assignment]
+        model.flops_per_sample = lambda: 1000  # type: ignore[assignment]
+        return model
+
+
+def test_the_recorder_hears_what_the_model_says_of_its_work_and_how_large_gradients_are() -> None:
+    journal = Journal()
+    run(a_config(clip_norm=1e-3), OfWords(), journal, env=HERE)
+    samples = sum(step[2] for step in journal.steps)
+    assert (journal.tokens, journal.flops) == (8 * samples, 1000 * samples)
+    assert journal.how == ("fp32", "ddp")
+    assert journal.norms[0] is not None
+    assert journal.norms[0] > 1e-3, "the norm before it was clipped"
+
+
+def test_nothing_is_said_of_work_and_gradients_that_nobody_counted() -> None:
+    journal = Journal()
+    run(a_config(), Lines(), journal, env=HERE)
+    assert (journal.tokens, journal.flops) == (0, 0)
+    assert set(journal.norms) == {None}
 
 
 def test_saving_follows_the_steps_and_the_end_is_always_saved(tmp_path: Path) -> None:

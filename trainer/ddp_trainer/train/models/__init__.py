@@ -6,6 +6,6 @@ that follow from the data (classes, window, …) are facts that the task gives a
 
 from __future__ import annotations
 
-from ddp_trainer.train.models.choice import MODELS, build, flops
+from ddp_trainer.train.models.choice import MODELS, build, flops, tokens
 
-__all__ = ["MODELS", "build", "flops"]
+__all__ = ["MODELS", "build", "flops", "tokens"]

@@ -89,3 +89,9 @@ def flops(model: nn.Module) -> int | None:
     """Floating-point operations to learn from one sample, forward and backward; None where the model does not say."""
     count = getattr(model, "flops_per_sample", None)
     return int(count()) if callable(count) else None
+
+
+def tokens(model: nn.Module) -> int | None:
+    """Tokens of one sample; None where the model does not say, as of one that learns from something else."""
+    count = getattr(model, "tokens_per_sample", None)
+    return int(count()) if callable(count) else None

@@ -59,6 +59,10 @@ class Gpt(nn.Module):
         """All weights; the embedding that is also the output layer counts once."""
         return sum(weight.numel() for weight in self.parameters())
 
+    def tokens_per_sample(self) -> int:
+        """Those of a window."""
+        return self._window
+
     def flops_per_sample(self) -> int:
         """Floating-point operations to learn from one window, forward and backward.
 
