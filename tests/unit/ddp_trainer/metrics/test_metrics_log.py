@@ -39,7 +39,9 @@ def test_without_a_launcher_nothing_happens() -> None:
     attach.log({})(loss=1.0, tokens=1)
 
 
-@pytest.mark.parametrize("nonsense", [{"loss": "low"}, {"loss": torch.ones(2)}, {"tokens": object()}], ids=str)
+@pytest.mark.parametrize(
+    "nonsense", [{"loss": "low"}, {"loss": torch.ones(2)}, {"tokens": object()}], ids=["text", "two", "object"]
+)
 def test_nonsense_is_warned_of_and_never_raised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, nonsense: dict[str, Any]
 ) -> None:
