@@ -9,10 +9,11 @@ from typing import Final
 
 from charts.dashboards.grafana import chosen, chosen_many, link, marked, typed
 from charts.dashboards.panel import Json, Query
+from ddp_trainer.contract import Dashboard
 
-JOB: Final = "ddp-job"
-RANKS: Final = "ddp-ranks"
-FLEET: Final = "ddp-fleet"
+JOB: Final = str(Dashboard.JOB)
+RANKS: Final = str(Dashboard.RANKS)
+FLEET: Final = str(Dashboard.FLEET)
 
 _EVERY_POD: Final = "ddp_agent_up"
 """Served by each pod from its first scrape on."""

@@ -28,6 +28,10 @@ from kubectl_ddp.spec.values import Raw, text
 KEYS: Final = tuple(key for key in (*FIELDS, PRESET) if key not in {"name", "namespace", "args", "code", *PROGRAM_KEYS})
 """What may have a default."""
 
+GRAFANA: Final = "grafana"
+SETTINGS: Final = (GRAFANA,)
+"""What commands other than submit ask for; no job has it."""
+
 IMAGE_VARIABLE: Final = "KUBECTL_DDP_IMAGE"
 
 
@@ -41,7 +45,14 @@ def config_file(environ: Mapping[str, str] = os.environ) -> Path:
 def defaults_of(environ: Mapping[str, str] = os.environ) -> Layer:
     """What the file says; ``$KUBECTL_DDP_IMAGE`` wins over its image. Raises UsageError."""
     layer = read(config_file(environ))
-    return {key: given for key, given in layer.items() if key != "image" or not environ.get(IMAGE_VARIABLE)}
+    overruled = {*SETTINGS, *(("image",) if environ.get(IMAGE_VARIABLE) else ())}
+    return {key: given for key, given in layer.items() if key not in overruled}
+
+
+def setting(key: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """What the file says for a key of no job; ``None`` when it says nothing. Raises UsageError."""
+    given = read(config_file(environ)).get(key)
+    return None if given is None else str(given.raw)
 
 
 def read(file: Path) -> Layer:
@@ -96,12 +107,15 @@ def _lines(file: Path) -> list[str]:
 def _checked(key: str, place: str) -> str:
     """A key that may have a default. Raises UsageError."""
     head, dot, _ = key.partition(".")
+    if key in SETTINGS:
+        return key
     if head not in KEYS:
         import difflib  # noqa: PLC0415 - for a word that nobody knows
 
-        close = difflib.get_close_matches(head, KEYS, n=1)
+        keys = (*KEYS, *SETTINGS)
+        close = difflib.get_close_matches(head, keys, n=1)
         why = "says which job it is, so it has no default" if head in FIELDS else "is no key of a job"
-        hint = f"Did you mean '{close[0]}'?" if close and head not in FIELDS else f"There are {', '.join(KEYS)}."
+        hint = f"Did you mean '{close[0]}'?" if close and head not in FIELDS else f"There are {', '.join(keys)}."
         raise UsageError(f"{place}: '{key}' {why}.", hint=hint)
     if head != PRESET and FIELDS[head].is_map != bool(dot):
         raise UsageError(f"{place}: '{key}' takes no such value.", hint="Maps are set by entry, as in env.NAME.")
@@ -110,7 +124,7 @@ def _checked(key: str, place: str) -> str:
 
 def _parse(key: str, value: str) -> None:
     head, _, entry = key.partition(".")
-    if head == PRESET:
+    if head == PRESET or key in SETTINGS:
         return
     field, raw = FIELDS[head], _list(value)
     try:

@@ -50,6 +50,10 @@ PRESETS: Final = {
     "data": {"small": "summary: Small.\nsettings:\n  cpu:\n    value: 100m\n    reason: It is enough.\n"},
 }
 """As the chart makes it of its presets."""
+GRAFANA: Final = {
+    "metadata": {"name": "grafana", "labels": {"app.kubernetes.io/name": "grafana"}},
+    "spec": {"ports": [{"port": 80}], "selector": {"app": "grafana"}},
+}
 READS: Final[dict[str, tuple[str, ...]]] = {
     "wait": ("wait", "count", "--for=running", "--timeout", "2m"),
     "list": ("list",),
@@ -104,11 +108,12 @@ class Stage:
         )
         self.asked[command] = [(right, status) for right, status in found if right is not None]
 
-    def reach(self, command: str, *words: str) -> subprocess.Popen[str]:
+    def reach(self, command: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
         """A command that hands over to kubectl, which speaks to the API server itself."""
         return subprocess.Popen(
             [sys.executable, "-m", "kubectl_ddp", command, "-n", self.space.name, "--as", self.user(command), *words],
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             env={**os.environ, **PREFLIGHT, "HOME": str(self.space.home)},
         )
@@ -194,6 +199,11 @@ def _play(stage: Stage) -> None:
     until("a rank that tells of itself", lambda: space.ddp("status", "count", "-o", "json").ok().json["ranks"])
     for command in ("list", "status", "why", "bundle", "logs", "events", "top", "report", "capacity", "doctor"):
         stage.do(command, READS[command])
+    space.api.create(space.path("v1", "services"), GRAFANA)
+    stage.do("dashboard", ("dashboard", "count", "--print"))
+    profiled = stage.reach("profile", "count", "--rank", "0", "--timeout", "30s", stderr=subprocess.PIPE)
+    # The script has no torch, and says so itself: the way to it is open.
+    stage.done["profile"] = Result(0 if "has not imported torch" in profiled.communicate(timeout=60)[1] else 1, "", "")
     with stage.reach("exec", "count", "--rank", "0", "--", "true") as done:
         stage.done["exec"] = Result(done.wait(60), "", "")
     with stage.reach("port-forward", "count", "--rank", "0", ":metrics") as tunnel:

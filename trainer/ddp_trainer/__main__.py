@@ -1,5 +1,5 @@
-"""Where the rooms meet: ``python -m ddp_trainer (launch|store|aggregate|train|checkpoint|preflight|collectives)``,
-and ``ddp-launch``.
+"""Where the rooms meet: ``ddp-launch``, and ``python -m ddp_trainer COMMAND``, which is one of launch, store,
+aggregate, train, checkpoint, profile, preflight and collectives.
 
 Each room is imported only when its command runs: a launcher must not pay for torch, nor a store for prometheus.
 """
@@ -62,6 +62,12 @@ def _checkpoint(argv: Sequence[str]) -> int:
     return run_for_a_reader(lambda: main(argv), "ddp_trainer checkpoint")
 
 
+def _profile(argv: Sequence[str]) -> int:
+    from ddp_trainer.launch.profile import main  # noqa: PLC0415
+
+    return main(argv)
+
+
 def _preflight(argv: Sequence[str]) -> int:
     from ddp_trainer.preflight.cli import main  # noqa: PLC0415
 
@@ -90,6 +96,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "aggregate": _aggregate,
     "train": _train,
     "checkpoint": _checkpoint,
+    "profile": _profile,
     **SUBCOMMANDS,
 }
 

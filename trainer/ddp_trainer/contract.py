@@ -391,3 +391,25 @@ class Metric(StrEnum):
     WORLD_SIZE = "ddp_world_size"
     FIRST_RANK = "ddp_first_rank"
     NODES = "ddp_nodes"
+
+
+class Profile(IntEnum):
+    """What ``ddp_trainer profile`` in a pod and ``kubectl ddp profile`` agree on."""
+
+    STEPS = 5
+    """Of a trace, where nobody says how many."""
+    MOST_STEPS = 50
+    MOST_BYTES = 256 << 20
+    """Of a trace, gzipped."""
+    BUSY = 75
+    """Exit code: somebody else profiles this rank."""
+    LATE = 124
+    """Exit code: no trace in time."""
+
+
+class Dashboard(StrEnum):
+    """Grafana's dashboards of ours, by their ``uid``."""
+
+    JOB = "ddp-job"
+    RANKS = "ddp-ranks"
+    FLEET = "ddp-fleet"

@@ -45,12 +45,14 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "events": Entry("kubectl_ddp.cli.events", "events", "Show what happened to a job and its pods."),
         "top": Entry("kubectl_ddp.cli.top", "top", "Show throughput, step and loss of every rank, live."),
         "report": Entry("kubectl_ddp.cli.report", "report", "Write a page: curves, ranks, goodput, what happened."),
+        "dashboard": Entry("kubectl_ddp.cli.dashboard", "dashboard", "Open Grafana with a job selected."),
         "wait": Entry(
             "kubectl_ddp.cli.wait", "wait", "Wait until a job did something; the exit code says how it ended."
         ),
     },
     REACH: {
         "exec": Entry("kubectl_ddp.cli.exec", "exec_in_pod", "Run a command, or a shell, beside a rank."),
+        "profile": Entry("kubectl_ddp.cli.profile", "profile", "Bring a trace of a rank's next steps here."),
         "port-forward": Entry("kubectl_ddp.cli.port_forward", "port_forward", "Reach the ports of a rank from here."),
     },
     CHANGE: {

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.checks.model import Subject
     from kubectl_ddp.cluster.submission import Submission
     from kubectl_ddp.doctor.cluster import ClusterFacts
+    from kubectl_ddp.grafana import GrafanaService
     from kubectl_ddp.render.choose import Facts, Kind
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.spec.shared_presets import SharedPresets
@@ -131,6 +132,16 @@ class ClusterBackend:
     def forward(self, pod: Object, ports: Sequence[str]) -> Handover:
         """As ``kubectl port-forward`` does it."""
         return self._kubectl.forward(pod, ports)
+
+    def grafana(self) -> GrafanaService:
+        """Grafana's Service. Raises NotFound, UsageError, Forbidden."""
+        from kubectl_ddp.cluster.grafana import grafana  # noqa: PLC0415 - for ``dashboard`` alone
+
+        return grafana(self._api)
+
+    def forward_service(self, service: GrafanaService, local: int | None) -> Handover:
+        """``kubectl port-forward`` to a Service, from this port of this machine, or from a free one."""
+        return self._kubectl.forward_service(service.namespace, service.name, f"{local or ''}:{service.port}")
 
     def metrics(self, pod: Object) -> str:
         """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""

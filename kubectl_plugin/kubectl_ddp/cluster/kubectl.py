@@ -21,7 +21,8 @@ class Kubectl:
 
     def __init__(self, namespace: str, access: Access) -> None:
         """With the flags that were given; the rest kubectl reads where we do."""
-        self._flags = (*access.words, f"--namespace={namespace}")
+        self._access = access.words
+        self._namespace = namespace
 
     def enter(self, pod: Object, entry: Entry) -> Handover:
         """``kubectl exec``. Raises PreflightFailed when there is no kubectl."""
@@ -36,11 +37,16 @@ class Kubectl:
         """``kubectl port-forward``. Raises PreflightFailed when there is no kubectl."""
         return self._handover("port-forward", pod["metadata"]["name"], *ports)
 
-    def _handover(self, command: str, *words: str) -> Handover:
+    def forward_service(self, namespace: str, name: str, ports: str) -> Handover:
+        """``kubectl port-forward`` to a Service of any namespace. Raises PreflightFailed when there is no kubectl."""
+        return self._handover("port-forward", f"service/{name}", ports, namespace=namespace)
+
+    def _handover(self, command: str, *words: str, namespace: str | None = None) -> Handover:
         kubectl = shutil.which("kubectl")
         if kubectl is None:
             raise PreflightFailed(
                 f"There is no kubectl on PATH, and {command} is its work.",
                 hint="Install it: https://kubernetes.io/docs/tasks/tools/.",
             )
-        return Handover(words=(kubectl, command, *self._flags, *words))
+        flags = (*self._access, f"--namespace={namespace or self._namespace}")
+        return Handover(words=(kubectl, command, *flags, *words))

@@ -38,7 +38,7 @@ SHOWING: Final = ("render", "presets", "lint")
 MAKING: Final = ("submit", "clone", "restart")
 """``restart`` of a job that is over submits it again."""
 CHANGING: Final = ("scale", "suspend", "resume", "restart")
-REACHING: Final = ("exec", "port-forward")
+REACHING: Final = ("exec", "profile", "port-forward")
 LOOKING: Final = ("status", "why", "hang", "bundle", "logs", "events", "top", "report", "wait")
 """They look at one job."""
 COUNTING: Final = ("list", "prune")
@@ -47,7 +47,7 @@ EXPLAINING: Final = ("why", "bundle")
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (*SUBMITTING, "capacity", *SHOWING),
-    "see": ("list", *LOOKING, "doctor"),
+    "see": ("list", *LOOKING, "dashboard", "doctor"),
     "reach": REACHING,
     "change": (*CHANGING, "delete", "prune"),
 }
@@ -177,8 +177,15 @@ NEEDS: Final[tuple[Need, ...]] = (
     ),
     # -- reaching in
     Need(commands=REACHING, verbs=("get",), resources=("pods",)),
-    Need(commands=("exec",), verbs=("create", "get"), resources=("pods/exec",), is_broad=True),
+    Need(commands=("exec", "profile"), verbs=("create", "get"), resources=("pods/exec",), is_broad=True),
     Need(commands=("port-forward",), verbs=("create", "get"), resources=("pods/portforward",), is_broad=True),
+    Need(
+        commands=("dashboard",),
+        verbs=("list",),
+        resources=("services",),
+        where=EVERYWHERE,
+        without="Grafana's address has to be given, with --grafana for one",
+    ),
     # -- what decides whether a job can run
     Need(commands=("capacity",), verbs=("list",), resources=("nodes",), where=EVERYWHERE),
     Need(

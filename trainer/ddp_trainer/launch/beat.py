@@ -36,7 +36,7 @@ def install() -> None:
         return
     module = sys.modules.get(C10D)
     if module is not None:
-        follow(module)
+        begin(module)
     else:
         sys.meta_path.insert(0, Finder())
 
@@ -55,10 +55,19 @@ class Finder:
 
             def run_and_follow(module: Any) -> None:
                 run(module)
-                follow(module)
+                begin(module)
 
             spec.loader.exec_module = run_and_follow  # type: ignore[method-assign]
         return spec
+
+
+def begin(c10d: Any) -> None:
+    """Now that torch is there, look for process groups, and answer who wants a trace of a few steps."""
+    follow(c10d)
+    try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
+        load("trace_window.py").listen(os.environ[PULSE_VARIABLE])
+    except Exception:  # noqa: BLE001, S110 - the script is what counts
+        pass
 
 
 def follow(c10d: Any) -> Beat | None:

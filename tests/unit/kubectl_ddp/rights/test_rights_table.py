@@ -49,7 +49,7 @@ LARGE: Final = (
     *("--priority", "high", "--queue", "team", "--queue-priority", "urgent"),
 )
 CUT_OFF: Final = "a submission that was cut off cannot be finished"
-BY_KUBECTL: Final = frozenset({"exec", "port-forward"})
+BY_KUBECTL: Final = frozenset({"exec", "profile", "port-forward"})
 Asked = Mapping[str, frozenset[Right]]
 
 WAITS, RUNS, FAILED = "waits", "Running", "Failed"
@@ -75,7 +75,9 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "report": (("report", "digits", "-o", "{folder}/digits.html"),),
     "wait": (("wait", "digits", "--for=running", "--timeout", "10s"),),
     "exec": (("exec", "digits", "--rank", "0", "--", "true"),),
+    "profile": (("profile", "digits"),),
     "port-forward": (("port-forward", "digits", "9000"),),
+    "dashboard": (("dashboard", "digits", "--print"),),
     "submit": (
         ("submit", *LARGE, "--preflight=warn"),
         *(("submit", "--name", "new", *IMAGE, "--engine", each, "--preflight=off") for each in ROOTS),

@@ -1,0 +1,98 @@
+"""``kubectl ddp dashboard``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass, replace
+
+import click
+
+from ddp_trainer.contract import Dashboard, MetricLabel
+from kubectl_ddp.backend import Handover
+from kubectl_ddp.backends import cluster_of, is_local
+from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.target import bare_name
+from kubectl_ddp.errors import Interrupted, NotFound, Unreachable
+from kubectl_ddp.grafana import PORT, VARIABLE, GrafanaService, address, checked
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--grafana", metavar="URL", help=f"Where Grafana is; ${VARIABLE} and 'config set grafana' say so, too.")
+@click.option("--ranks", is_flag=True, help="The job's ranks instead of the job.")
+@click.option("--print", "only_prints", is_flag=True, help="Print the address and open nothing; so it is in a pipe.")
+@shared_options()
+def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: bool, only_prints: bool) -> None:
+    """Open Grafana with a job selected; with all jobs when none is named.
+
+    Without an address, Grafana's Service is looked for in the cluster, and reached through kubectl port-forward until
+    Ctrl-C. A job that is gone can be looked at as long as Prometheus remembers it.
+    """
+    name = bare_name(job) if job is not None else None
+    page = Page(Dashboard.FLEET if name is None else Dashboard.RANKS if ranks else Dashboard.JOB, name)
+    base = _said(grafana)
+    opens = not only_prints and sys.stdout.isatty()
+    if is_local(options, name):
+        if base is None:
+            raise NotFound("Nobody says where Grafana is.", hint=f"Give its address with --grafana or ${VARIABLE}.")
+        _show(options, page.at(base), opens=opens)
+        return
+    cluster = cluster_of(options)
+    if name is not None:
+        page = replace(page, namespace=cluster.namespace)
+    if base is not None:
+        _show(options, page.at(base), opens=opens)
+        return
+    service = cluster.grafana()
+    if opens:
+        _show_through(options, cluster.forward_service(service, None), service, page)
+        return
+    click.echo(page.at(f"http://127.0.0.1:{PORT}"))
+    words = cluster.forward_service(service, PORT).words
+    options.note(f"It answers while this runs: {shlex.join(['kubectl', *words[1:]])}")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is to be shown."""
+
+    dashboard: Dashboard
+    job: str | None
+    namespace: str | None = None
+
+    def at(self, base: str) -> str:
+        """Its address in the Grafana that is there."""
+        return address(base, self.dashboard, {"namespace": self.namespace, str(MetricLabel.JOB): self.job})
+
+
+def _said(flag: str | None) -> str | None:
+    """Where Grafana is, as the flag, the environment or the person's defaults say. Raises UsageError."""
+    from kubectl_ddp.configuration import GRAFANA, config_file, setting  # noqa: PLC0415 - help does without
+
+    told = ((flag, "--grafana"), (os.environ.get(VARIABLE), f"${VARIABLE}"), (setting(GRAFANA), str(config_file())))
+    return next((checked(url, origin) for url, origin in told if url), None)
+
+
+def _show(options: Options, url: str, *, opens: bool) -> None:
+    """Have a browser open it where there is one; the address is printed in any case."""
+    click.echo(url)
+    if opens:
+        import webbrowser  # noqa: PLC0415 - 10 ms, and not in a pipe
+
+        if not webbrowser.open(url):
+            options.note("No browser could be started here: open the address yourself.")
+
+
+def _show_through(options: Options, handover: Handover, service: GrafanaService, page: Page) -> None:
+    from kubectl_ddp.tunnel import tunnel  # noqa: PLC0415 - subprocess, which others do without
+
+    with tunnel(handover) as opened:
+        options.note(f"Through {service}, until Ctrl-C.")
+        _show(options, page.at(f"http://127.0.0.1:{opened.port}"), opens=True)
+        try:
+            opened.wait()
+        except KeyboardInterrupt:
+            raise Interrupted(f"The way to {service} is closed.") from None
+    raise Unreachable(f"The way to {service} was closed from the other side.")
