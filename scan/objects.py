@@ -17,6 +17,7 @@ MANIFESTS: Final = ROOT / "manifests"
 EVERYTHING: Final[dict[str, Any]] = {
     "image": {"digest": f"sha256:{'0' * 64}"},
     "namespaces": [{"name": "training", "quota": {"requests.cpu": 16}}, {"name": "other", "podSecurity": "baseline"}],
+    "presets": {"large": {"summary": "Large.", "settings": {"cpu": {"value": 16, "reason": "a node has as many"}}}},
     "networkPolicy": {"egress": "closed"},
     "quota": {"enabled": True, "hard": {"pods": 10}},
     "limitRange": {"enabled": True, "max": {"cpu": 64}},
