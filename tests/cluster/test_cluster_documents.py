@@ -89,9 +89,17 @@ def _take_away() -> None:
         assert done.returncode == 0, f"{name} {words}\n{done.stderr}"
 
 
+def in_order(word: str) -> list[object]:
+    """The blocks of each document, to be typed one after the other."""
+    documents: dict[str, list[str]] = {}
+    for found in blocks("console", word):
+        documents.setdefault(found.id.partition(":")[0], []).append(found.values[0])
+    return [pytest.param("".join(texts), id=f"{name}, {word}") for name, texts in documents.items()]
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("block", [*blocks("console", "platform"), *blocks("console", "manifests")])
+@pytest.mark.parametrize("block", [*in_order("platform"), *in_order("manifests")])
 def test_the_platform_comes_and_goes_as_documented(block: str, bare: None, image: str, tmp_path: Path) -> None:
     for part in ("charts", "manifests"):
         shutil.copytree(ROOT / part, tmp_path / part)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -19,7 +20,7 @@ FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)\)")
 
 
-def blocks(language: str, word: str) -> list[object]:
+def blocks(language: str, word: str) -> list[ParameterSet]:
     """Fenced blocks of a language whose info string has exactly this second word."""
     return [
         pytest.param(match[3], id=f"{path.name}:{path.read_text()[: match.start()].count(chr(10)) + 1}")
