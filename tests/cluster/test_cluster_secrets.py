@@ -83,22 +83,27 @@ def _bundle(space: Namespace, folder: Path) -> str:
 
 
 def _objects(space: Namespace) -> str:
-    """What kubectl shows of the job, its annotations, and everything that came with it; of pods what was asked for."""
+    """Everything that came with the job, to its annotations and the status of its pods, and what kubectl says of it."""
     found = [item for path in space.collections() for item in space.api.items(path)[0]]
     assert any("ddp.dev/first-error" in str(item) for item in found)
-    specs = [{key: value for key, value in item.items() if key != "status"} for item in found]
+    assert any("is expired" in str(item.get("status")) for item in found if "containerStatuses" in str(item))
+    events = space.api.items(space.path("v1", "events"))[0]
+    return f"{found} {events} {_described(space)}"
+
+
+def _described(space: Namespace) -> str:
     kubectl = program("kubectl")
-    shown = (
-        subprocess.run(
-            [kubectl, "-n", space.name, "describe", "pytorchjobs,jobs,configmaps", "--selector", "ddp.dev/job=quoting"],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
-        if kubectl
-        else ""
-    )
-    return f"{specs} {shown}"
+    if kubectl is None:
+        return ""
+    kinds = "pods,pytorchjobs,jobs,services,configmaps,networkpolicies"
+    shown = subprocess.run(
+        [kubectl, "-n", space.name, "describe", kinds, "--selector", "ddp.dev/job=quoting"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    assert "Last State" in shown or "Terminated" in shown
+    return shown
 
 
 def test_a_secret_in_clear_is_not_sent(space: Namespace) -> None:
