@@ -125,7 +125,7 @@ COST: Final = Row(
         shares(
             "Hours of ranks that trained nothing",
             "By cause, in the time shown: the time of each job times its ranks. With a GPU each, these are GPU hours.",
-            Query(f"sum by (state) ({_WASTED}) > 0", "{{state}}", now=True),
+            Query(f"sort_desc(sum by (state) ({_WASTED}) > 0)", "{{state}}", now=True),
             Query(f"sum({grown(LOST, '<jobs>', by=BY_JOB)} * {_WORLD}) / 3600 > 0", "lost progress", now=True),
             unit="h",
             colours=palette.TIME,
@@ -182,7 +182,7 @@ SPEED: Final = Row(
             "Who has the machines?",
             Query(f"max by ({BY_JOB}) (ddp_world_size{{<jobs>}})", "{{namespace}}/{{ddp_job}}"),
             unit="none",
-            stacked="normal",
+            is_stacked=True,
         ),
     ),
 )

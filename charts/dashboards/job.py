@@ -135,7 +135,7 @@ WHY: Final = Row(
             "Is it bound by data (orange), compute (blue, green) or the network (purple)? Shares over all ranks.",
             Query("ddp_job_phase:ddp_step_phase_seconds:ratio5m{<job>}", "{{phase}}"),
             unit="percentunit",
-            stacked="normal",
+            is_stacked=True,
             max=1,
             colours=palette.PHASES,
         ),
@@ -148,7 +148,7 @@ WHY: Final = Row(
                 "{{phase}}",
             ),
             unit="s",
-            stacked="normal",
+            is_stacked=True,
             colours=palette.PHASES,
         ),
         lines(

@@ -5,21 +5,47 @@ Colours are named as Grafana's palette names them, so that each theme, light or 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict, Unpack
 
 from charts.dashboards.panel import Json, Panel, Query
 
-NEUTRAL: Final = {None: "text"}
-"""No colour says that a number is good or bad."""
 Steps = Mapping[float | None, str]
 """From which value on which colour; ``None`` is from below all others."""
+NEUTRAL: Final[Steps] = {None: "text"}
+"""No colour says that a number is good or bad."""
+ALL_BLUE: Final[Steps] = {None: "blue"}
+NEVER: Final[Mapping[str, bool]] = {}
+
+
+class Shown(TypedDict, total=False):
+    """How numbers are shown, in Grafana's words for it, and which lines or columns are shown otherwise."""
+
+    min: float
+    max: float
+    decimals: int
+    noValue: str
+    """What stands there where Prometheus has nothing."""
+    links: Sequence[Json]
+    """Where a number leads to."""
+    colours: Mapping[str, str]
+    """Of lines that always have the same one, by name."""
+    overrides: Sequence[Json]
 
 
 def stat(
-    title: str, question: str, *queries: Query, unit: str, steps: Steps = NEUTRAL, width: int = 4, **how: Any
+    title: str,
+    question: str,
+    *queries: Query,
+    unit: str,
+    steps: Steps = NEUTRAL,
+    width: int = 4,
+    text: str = "auto",
+    **shown: Unpack[Shown],
 ) -> Panel:
-    """A number to be read from across the room, coloured where it should not be so."""
+    """A number to be read from across the room, coloured where it should not be so; ``text`` is what is written: its
+    ``value``, its ``name`` or both.
+    """
     return Panel(
         kind="stat",
         title=title,
@@ -27,13 +53,13 @@ def stat(
         queries=queries,
         width=width,
         height=4,
-        defaults=_defaults(unit, steps, how),
-        overrides=_overrides(how),
+        defaults=_defaults(unit, steps, shown),
+        overrides=_overrides(shown),
         options={
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
             "colorMode": "value" if steps != NEUTRAL else "none",
             "graphMode": "none",
-            "textMode": how.get("text", "auto"),
+            "textMode": text,
             "justifyMode": "auto",
             "percentChangeColorMode": "standard",
             "showPercentChange": False,
@@ -43,27 +69,35 @@ def stat(
     )
 
 
-def lines(title: str, question: str, *queries: Query, unit: str, width: int = 12, **how: Any) -> Panel:
-    """Numbers over time."""
-    stacked = how.get("stacked", "none")
-    custom = {
+def lines(
+    title: str,
+    question: str,
+    *queries: Query,
+    unit: str,
+    steps: Steps = NEUTRAL,
+    width: int = 12,
+    is_stacked: bool = False,
+    from_zero: bool = True,
+    **shown: Unpack[Shown],
+) -> Panel:
+    """Numbers over time; ``steps`` are drawn as dashed lines across."""
+    custom: Json = {
         "drawStyle": "line",
         "lineWidth": 1,
-        "fillOpacity": 70 if stacked != "none" else 0,
+        "fillOpacity": 70 if is_stacked else 0,
         "showPoints": "never",
         "spanNulls": False,
-        "stacking": {"mode": stacked, "group": "A"},
-        "thresholdsStyle": {"mode": "dashed" if "steps" in how else "off"},
-        "axisSoftMin": 0,
+        "stacking": {"mode": "normal" if is_stacked else "none", "group": "A"},
+        "thresholdsStyle": {"mode": "off" if steps == NEUTRAL else "dashed"},
     }
-    if "from_data" in how:
-        del custom["axisSoftMin"]
-    return _over_time(title, question, queries, unit, width, custom, how)
+    custom |= {"axisSoftMin": 0} if from_zero else {}
+    defaults = _defaults(unit, steps, shown) | {"custom": custom}
+    return _over_time(title, question, queries, width, defaults, _overrides(shown))
 
 
-def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12, **how: Any) -> Panel:
+def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12, **shown: Unpack[Shown]) -> Panel:
     """What happened in each interval, stacked."""
-    custom = {
+    custom: Json = {
         "drawStyle": "bars",
         "lineWidth": 1,
         "fillOpacity": 80,
@@ -71,11 +105,20 @@ def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12,
         "stacking": {"mode": "normal", "group": "A"},
         "axisSoftMin": 0,
     }
-    return _over_time(title, question, queries, unit, width, custom, how)
+    defaults = _defaults(unit, NEUTRAL, shown) | {"custom": custom}
+    return _over_time(title, question, queries, width, defaults, _overrides(shown))
 
 
-def shares(title: str, question: str, *queries: Query, unit: str, width: int = 12, **how: Any) -> Panel:
-    """One bar for each thing at the end of the range, the longest first."""
+def shares(
+    title: str,
+    question: str,
+    *queries: Query,
+    unit: str,
+    steps: Steps = ALL_BLUE,
+    width: int = 12,
+    **shown: Unpack[Shown],
+) -> Panel:
+    """One bar for each thing at the end of the range, in the order in which the queries have them."""
     return Panel(
         kind="bargauge",
         title=title,
@@ -83,8 +126,8 @@ def shares(title: str, question: str, *queries: Query, unit: str, width: int = 1
         queries=queries,
         width=width,
         height=8,
-        defaults=_defaults(unit, how.get("steps", {None: "blue"}), how) | {"min": 0},
-        overrides=_overrides(how),
+        defaults=_defaults(unit, steps, shown) | {"min": 0},
+        overrides=_overrides(shown),
         options={
             "displayMode": "basic",
             "orientation": "horizontal",
@@ -103,7 +146,7 @@ def shares(title: str, question: str, *queries: Query, unit: str, width: int = 1
 
 def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, str], width: int = 12) -> Panel:
     """When which of several states held; each query is 1 while it does."""
-    shown = {"0": {"text": " ", "color": "transparent", "index": 0}, "1": {"text": " ", "index": 1}}
+    words = {"0": {"text": " ", "color": "transparent", "index": 0}, "1": {"text": " ", "index": 1}}
     return Panel(
         kind="state-timeline",
         title=title,
@@ -113,7 +156,7 @@ def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, s
         height=8,
         defaults={
             "unit": "none",
-            "mappings": [{"type": "value", "options": shown}],
+            "mappings": [{"type": "value", "options": words}],
             "custom": {"lineWidth": 0, "fillOpacity": 80},
             "thresholds": _thresholds({None: "transparent", 1: "blue"}),
             "color": {"mode": "thresholds"},
@@ -133,16 +176,16 @@ def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, s
     )
 
 
-def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, width: int = 24, **how: Any) -> Panel:
+def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, **shown: Unpack[Shown]) -> Panel:
     """A cell for each thing and moment, coloured by its number."""
     return Panel(
         kind="status-history",
         title=title,
         question=question,
         queries=queries,
-        width=width,
-        height=how.get("height", 10),
-        defaults=_defaults(unit, steps, how) | {"custom": {"lineWidth": 0, "fillOpacity": 80}},
+        width=24,
+        height=10,
+        defaults=_defaults(unit, steps, shown) | {"custom": {"lineWidth": 0, "fillOpacity": 80}},
         options={
             "showValue": "never",
             "rowHeight": 0.9,
@@ -153,9 +196,28 @@ def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, w
     )
 
 
-def table(title: str, question: str, *queries: Query, columns: Mapping[str, str], width: int = 24, **how: Any) -> Panel:
-    """A row for each thing. ``columns`` names what is shown, in this order, each with its heading: a label, or for the
-    value of a query ``Value #A`` by its letter.
+def table(
+    title: str,
+    question: str,
+    *queries: Query,
+    columns: Mapping[str, str],
+    sort: Mapping[str, bool] = NEVER,
+    width: int = 24,
+    height: int = 10,
+    overrides: Sequence[Json] = (),
+) -> Panel:
+    """A row for each thing.
+
+    Args:
+        title: Above it.
+        question: What it answers.
+        queries: Each gives the column of its values, and their labels give the others.
+        columns: What is shown, in this order, each with its heading: a label, or for the values of a query ``Value #A``
+            by its letter.
+        sort: By which headings, and whether from the top down.
+        width: Of 24 columns of the page.
+        height: In units of the page.
+        overrides: How single columns are shown; see :func:`column`.
     """
     order = {name: place for place, name in enumerate(columns)}
     return Panel(
@@ -164,15 +226,15 @@ def table(title: str, question: str, *queries: Query, columns: Mapping[str, str]
         question=question,
         queries=queries,
         width=width,
-        height=how.get("height", 10),
-        defaults=_defaults("none", NEUTRAL, how)
+        height=height,
+        defaults=_defaults("none", NEUTRAL, {})
         | {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True}},
-        overrides=_overrides(how),
+        overrides=tuple(overrides),
         options={
             "showHeader": True,
             "frameIndex": 0,
             "cellHeight": "sm",
-            "sortBy": [{"displayName": heading, "desc": desc} for heading, desc in how.get("sort", {}).items()],
+            "sortBy": [{"displayName": heading, "desc": desc} for heading, desc in sort.items()],
         },
         transformations=(
             {"id": "merge", "options": {}},
@@ -216,12 +278,10 @@ def _over_time(
     title: str,
     question: str,
     queries: tuple[Query, ...],
-    unit: str,
     width: int,
-    custom: Json,
-    how: Mapping[str, Any],
+    defaults: Json,
+    overrides: tuple[Json, ...],
 ) -> Panel:
-    shape = {"custom": custom, "color": {"mode": "palette-classic-by-name"}}
     return Panel(
         kind="timeseries",
         title=title,
@@ -229,8 +289,8 @@ def _over_time(
         queries=queries,
         width=width,
         height=8,
-        defaults=_defaults(unit, how.get("steps", NEUTRAL), how) | shape,
-        overrides=_overrides(how),
+        defaults=defaults | {"color": {"mode": "palette-classic-by-name"}},
+        overrides=overrides,
         options={
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
             "tooltip": {"mode": "multi", "sort": "desc"},
@@ -238,22 +298,25 @@ def _over_time(
     )
 
 
-def _defaults(unit: str, steps: Steps, how: Mapping[str, Any]) -> Json:
-    found = {"unit": unit, "thresholds": _thresholds(steps), "color": {"mode": "thresholds"}, "mappings": []}
-    return found | {name: how[name] for name in ("min", "max", "decimals", "noValue", "links") if name in how}
+def _defaults(unit: str, steps: Steps, shown: Shown) -> Json:
+    """Raises TypeError for a word that is none of :class:`Shown`'s."""
+    if unknown := shown.keys() - Shown.__annotations__.keys():
+        raise TypeError(f"A panel takes no {', '.join(sorted(unknown))}.")
+    found: Json = {"unit": unit, "thresholds": _thresholds(steps), "color": {"mode": "thresholds"}, "mappings": []}
+    return found | {name: value for name, value in shown.items() if name not in {"colours", "overrides"}}
 
 
 def _thresholds(steps: Steps) -> Json:
     return {"mode": "absolute", "steps": [{"value": value, "color": colour} for value, colour in steps.items()]}
 
 
-def _overrides(how: Mapping[str, Any]) -> tuple[Json, ...]:
+def _overrides(shown: Shown) -> tuple[Json, ...]:
     """Those that are given, and one for each line that always has the same colour."""
     fixed = (
         _override(name, {"color": {"mode": "fixed", "fixedColor": colour}})
-        for name, colour in how.get("colours", {}).items()
+        for name, colour in shown.get("colours", {}).items()
     )
-    return (*fixed, *how.get("overrides", ()))
+    return (*fixed, *shown.get("overrides", ()))
 
 
 def _override(name: str, properties: Mapping[str, Any]) -> Json:

@@ -16,7 +16,7 @@ LEARNING: Final = Row(
             Query("max(ddp_loss{<job>})", "training"),
             Query("max(ddp_eval_loss{<job>})", "evaluation"),
             unit="short",
-            from_data=True,
+            from_zero=False,
         ),
         lines(
             "Gradient",

@@ -63,7 +63,7 @@ WASTE: Final = Row(
         shares(
             "Time that trained nothing",
             "Where did the rest of the time shown go? Lost progress is time that was productive, and in vain.",
-            Query(grown(TIME, "<job>", NOT_PRODUCTIVE, by="state") + " > 0", "{{state}}", now=True),
+            Query(f"sort_desc({grown(TIME, '<job>', NOT_PRODUCTIVE, by='state')} > 0)", "{{state}}", now=True),
             Query(grown(LOST, "<job>") + " > 0", "lost progress", now=True),
             unit="s",
             colours=palette.TIME,
