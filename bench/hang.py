@@ -1,13 +1,16 @@
-"""Who is named when a rank stops, loops, holds the GIL or skips a collective, how soon, and when the group goes on.
+"""Who is named when a rank stops, loops, holds the GIL, skips a collective or enters another, how soon, and when the
+group goes on; and how soon ``kubectl ddp hang`` names the same, asked at the moment of the fault.
 
 Two programs: the reference trainer, which tells its sections, and a plain DDP script that knows nothing of us. Stock
 torchrun runs the script beside them, and is watched for as long as ours took to train again, or a minute where ours are
-left out. ``--only`` names some of script, trainer and stock; ``HANG_ROUNDS`` sets another number of rounds than 20.
+left out. ``--only`` names some of script, trainer, command and stock; ``HANG_ROUNDS`` sets another number of rounds
+than 20.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import re
@@ -29,6 +32,7 @@ from bench.harness import CannotMeasure, Options, Report
 SUMMARY = "share of hanging ranks that are named rightly, and how soon, for our trainer and for a plain DDP script"
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
+JOB: Final = "hanging"
 NPROC: Final = 3
 FLOOR_SECONDS: Final = 3.0
 """``--hang-floor``: what a run of a few seconds cannot learn."""
@@ -42,6 +46,8 @@ KINDS: Final = {
     "loop": "did not enter ",
     "gil": "holds the GIL",
     "skip": "where barrier",
+    "mismatch": "where barrier",
+    "wait": "holds the GIL",
 }
 """Fault, and what must be said of the rank that has it."""
 
@@ -52,7 +58,10 @@ PROGRAMS: Final = {
         *("--shards", str(NPROC), "--evaluate-every", "1000000", "--timeout-seconds", "600"),
     ],
 }
-PARTS: Final = (*PROGRAMS, "stock")
+PARTS: Final = (*PROGRAMS, "command", "stock")
+COMMAND_SECONDS: Final = 30.0
+"""By then the command has named who it is, though the launcher's own limit is minutes away."""
+READY: Final = r"\bready: "
 NAMED: Final = re.compile(r"hang: (?P<what>rank (?P<rank>\d+) on .* for [\d.]+ s) \(limit (?P<limit>[\d.]+) s\)")
 
 
@@ -80,24 +89,29 @@ class Launch:
         self._process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
-        self._lines: queue.SimpleQueue[tuple[float, str]] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
+        self._last = ""
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put((time.monotonic(), line.rstrip()))
+        self._lines.put(None)
 
     def wait(self, pattern: str, seconds: float = PATIENCE_SECONDS) -> tuple[float, str] | None:
         """When a line came that matches, and the line; None after so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
-                when, line = self._lines.get(timeout=left)
+                said = self._lines.get(timeout=left)
             except queue.Empty:
                 return None
-            if re.search(pattern, line):
-                return when, line
+            if said is None:
+                raise CannotMeasure(f"It ended before it said {pattern!r}; its last line: {self._last}")
+            self._last = said[1]
+            if re.search(pattern, said[1]):
+                return said
         return None
 
     def order(self, rank: int, kind: str) -> float:
@@ -126,7 +140,7 @@ def launched(command: list[str]) -> Iterator[Launch]:
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         launch = Launch(command, Path(directory))
         try:
-            if launch.wait("^ready:") is None:
+            if launch.wait(READY) is None:
                 raise CannotMeasure(f"{' '.join(command)} did not begin to train.")
             yield launch
         finally:
@@ -150,7 +164,7 @@ def one_fault(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
         tally.right += int(said["rank"]) == rank and KINDS[kind] in said["what"]
         tally.seconds.append(named[0] - begun)
         tally.of_limit.append((named[0] - begun) / float(said["limit"]))
-    if again := launch.wait("^ready:"):
+    if again := launch.wait(READY):
         tally.again += 1
         tally.recovered.append(again[0] - begun)
     return said["what"] if said else "nobody was named"
@@ -159,7 +173,7 @@ def one_fault(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
 def measure_program(program: str, options: Options) -> dict[str, Tally]:
     """Every kind of fault, so many times, in one run that goes on after each."""
     tallies = {kind: Tally() for kind in KINDS}
-    rounds = int(os.environ.get("HANG_ROUNDS", "3" if options.quick else "20"))
+    rounds = rounds_of(options)
     with launched(ours(program)) as launch:
         for number in range(1, rounds + 1):
             for kind in options.random.sample(list(KINDS), k=len(KINDS)):
@@ -168,12 +182,78 @@ def measure_program(program: str, options: Options) -> dict[str, Tally]:
     return tallies
 
 
+@contextmanager
+def submitted() -> Iterator[Launch]:
+    """The script as a job on this machine, in a place of its own, followed."""
+    plugin = [sys.executable, "-m", "kubectl_ddp"]
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-") as place, contextlib.ExitStack() as stack:
+        os.environ["XDG_STATE_HOME"] = place
+        stack.callback(os.environ.pop, "XDG_STATE_HOME")
+        trouble = Path(place) / "trouble"
+        trouble.mkdir()
+        told = {"TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_ZYGOTE": "1"}
+        flags = ["--nproc", str(NPROC), "--max-restarts", "10000", "--preflight", "off", "--follow"]
+        flags += [word for name, value in told.items() for word in ("--env", f"{name}={value}")]
+        stack.callback(subprocess.run, [*plugin, "delete", JOB, "--local", "--yes"], capture_output=True, check=False)
+        launch = Launch([*plugin, "submit", *PROGRAMS["script"], "--local", "--name", JOB, *flags], trouble)
+        stack.callback(launch.close)
+        if launch.wait(READY) is None:
+            raise CannotMeasure("The job did not begin to train.")
+        yield launch
+
+
+def asked(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
+    """Order a fault, and ask the command at once; then the rank is killed, so that the group goes on."""
+    begun = launch.order(rank, kind)
+    tally.count += 1
+    command = [sys.executable, "-m", "kubectl_ddp", "hang", JOB, "--local", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    report = json.loads(done.stdout) if done.stdout else {"sentence": done.stderr, "culprits": []}
+    tally.seconds.append(time.monotonic() - begun)
+    named = [culprit["rank"] for culprit in report["culprits"]]
+    tally.right += named == [rank] and KINDS[kind] in report["sentence"] and bool(report["culprits"][0]["stack"])
+    pids = [each["pid"] for each in report.get("ranks", ()) if each["rank"] == rank]
+    if not pids:
+        raise CannotMeasure(f"The command showed no rank {rank}: {report['sentence']}")
+    os.kill(pids[0], signal.SIGKILL)
+    if again := launch.wait(READY):
+        tally.again += 1
+        tally.recovered.append(again[0] - begun)
+    return str(report["sentence"])
+
+
+def measure_command(options: Options) -> dict[str, Tally]:
+    """Every kind of fault, so many times, in one job whose launcher names nobody for minutes."""
+    tallies = {kind: Tally() for kind in KINDS}
+    rounds = rounds_of(options)
+    with submitted() as launch:
+        for number in range(1, rounds + 1):
+            for kind in options.random.sample(list(KINDS), k=len(KINDS)):
+                said = asked(launch, kind, options.random.randrange(NPROC), tallies[kind])
+                options.progress(f"command, round {number}/{rounds}, {kind}: {said}")
+    return tallies
+
+
+def report_command(report: Report, options: Options) -> None:
+    """Its figures and bars."""
+    for kind, tally in measure_command(options).items():
+        report.figure(f"command_{kind}_named_ratio", tally.right / tally.count)
+        seconds = report.figure(f"command_{kind}_named_seconds", tally.seconds)
+        report.at_least(f"share of {tally.count} named rightly, {kind}, command", tally.right / tally.count, 1.0)
+        report.at_most(f"latest name by the command, {kind}", seconds.maximum, COMMAND_SECONDS)
+
+
+def rounds_of(options: Options) -> int:
+    """How often each fault is ordered."""
+    return int(os.environ.get("HANG_ROUNDS", "3" if options.quick else "20"))
+
+
 def stock_names_anybody(kind: str, seconds: float) -> bool:
     """Whether stock torchrun says a word about a fault, or trains again, within so many seconds."""
     flags = ["--standalone", "--nproc-per-node", str(NPROC), "--max-restarts", "100"]
     with launched([sys.executable, "-m", "torch.distributed.run", *flags, *PROGRAMS["script"]]) as launch:
         launch.order(1, kind)
-        return launch.wait(r"^ready:|[Hh]ang|[Rr]ank\D*1\b", seconds) is not None
+        return launch.wait(rf"{READY}|[Hh]ang|[Rr]ank\D*1\b", seconds) is not None
 
 
 def measure(options: Options) -> Report:
@@ -192,6 +272,8 @@ def measure(options: Options) -> Report:
             report.at_least(f"share of {tally.count} named rightly, {kind}, {program}", tally.right / tally.count, 1.0)
             report.at_most(f"latest name as part of the learned limit, {kind}, {program}", limit.maximum, 1.0)
             slowest = max(slowest, *tally.recovered)
+    if "command" in parts:
+        report_command(report, options)
     for kind in KINDS if "stock" in parts else ():
         named = stock_names_anybody(kind, slowest or STOCK_SECONDS)
         report.baseline(f"stock_{kind}_named_or_recovered_ratio", float(named))

@@ -10,7 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from trouble import strike
+from trouble import barrier, strike
 
 
 def main() -> None:
@@ -26,12 +26,11 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(options.steps):
-        skips = strike(rank)
+        fault = strike(rank)
         optimizer.zero_grad()
         model(torch.randn(16, 64)).square().mean().backward()
         optimizer.step()
-        if not skips:
-            dist.barrier()
+        barrier(fault)
         if step == options.ready and rank == 0:
             generation = os.environ.get("DDP_GENERATION", "0")
             os.write(1, f"ready: pid={os.getpid()} generation={generation}\n".encode())

@@ -7,7 +7,7 @@ import time
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from trouble import strike
+from trouble import barrier, strike
 
 from ddp_trainer.train.tasks.digits import Digits
 
@@ -27,8 +27,7 @@ class Hanging(Digits):
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Those of digits, after what was ordered."""
-        if not strike(self._rank):
-            dist.barrier()
+        barrier(strike(self._rank))
         if dist.group.WORLD is not self._group:  # a survivor keeps its process, and counts anew in every group
             self._group, self._step = dist.group.WORLD, 0
         self._step += 1

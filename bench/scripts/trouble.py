@@ -8,12 +8,18 @@ import signal
 import time
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
 
-def strike(rank: int) -> bool:
-    """Whether the collective that comes next is to be skipped; does not return from the other faults."""
+AT_COLLECTIVE = frozenset({"skip", "mismatch", "wait"})
+"""Left out, another in its place, and entered by a rank that then holds the GIL where it waits."""
+
+
+def strike(rank: int) -> str:
+    """The fault of the collective that comes next, empty for none; does not return from faults of another kind."""
     order = Path(os.environ["TROUBLE"]) / f"rank-{rank}"
     if not order.exists():
-        return False
+        return ""
     kind = order.read_text()
     order.unlink()
     os.write(1, f"trouble: rank={rank} kind={kind}\n".encode())
@@ -27,7 +33,18 @@ def strike(rank: int) -> bool:
         order.unlink()
     elif kind == "gil":
         ctypes.PyDLL(None).sleep(3600)
-    return kind == "skip"
+    return kind if kind in AT_COLLECTIVE else ""
+
+
+def barrier(fault: str) -> None:
+    """A barrier of all ranks, with a fault that :func:`strike` has told."""
+    if fault == "mismatch":
+        dist.broadcast(torch.zeros(1), 0)
+    elif fault == "wait":
+        dist.barrier(async_op=True)
+        ctypes.PyDLL(None).sleep(3600)
+    elif fault != "skip":
+        dist.barrier()
 
 
 def spin() -> None:

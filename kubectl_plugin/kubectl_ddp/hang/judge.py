@@ -20,6 +20,9 @@ LEAST_SECONDS: Final = 5.0
 TIMES: Final = 3.0
 UNLEARNED_SECONDS: Final = 10.0
 """Of a rank whose steps are not known yet: it may compile, connect, or read its data set."""
+LAG_SECONDS: Final = 2.5
+"""So long after a rank has moved a launcher may see it: the rank says so four times a second, on a machine that may be
+loaded, and the launcher looks twice a second."""
 MOST_SECONDS: Final = 25.0
 """Longer nobody is waited for who has a doubt."""
 
@@ -85,10 +88,10 @@ def judge(sight: Sight) -> Verdict | None:
 
 
 def have_moved(before: Sight, now: Sight, elapsed: float) -> bool:
-    """Whether every rank that was seen is seen to have moved since."""
+    """Whether every rank that was seen has moved since, so many seconds ago, and not only been seen to."""
     seen = {rank.look.rank: rank.look for rank in now.ranks}
     return bool(before.ranks) and all(
-        (look := seen.get(rank.look.rank)) is not None and look.seconds < elapsed for rank in before.ranks
+        (look := seen.get(rank.look.rank)) is not None and look.seconds < elapsed - LAG_SECONDS for rank in before.ranks
     )
 
 

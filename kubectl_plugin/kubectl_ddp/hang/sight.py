@@ -70,8 +70,8 @@ class Sight:
 
     @property
     def named(self) -> tuple[Named, ...]:
-        """What launchers have named, each hang once, oldest first: they all say the same of one."""
-        told = {(each.generation, each.ranks): each for pod in self.pods for each in reversed(pod.named)}
+        """What launchers have named, each hang once, as it was told last; the oldest first."""
+        told = {(each.generation, each.ranks): each for pod in self.pods for each in pod.named}
         return tuple(sorted(told.values(), key=lambda named: named.time))
 
     @property

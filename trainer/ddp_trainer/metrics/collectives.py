@@ -16,6 +16,9 @@ from ddp_trainer.metrics.catalogue import PROCESS_GROUPS, cell
 
 ASK_EVERY_SECONDS: Final = 15.0
 """An answer with two thousand collectives costs a rank some 30 ms of a thread of C++'s."""
+SILENT_SECONDS: Final = 1.0
+"""A rank that has had no turn for so long is asked for at once, since its pulse tells no more."""
+LOOK_SECONDS: Final = 0.5
 ANSWER_SECONDS: Final = 1.0
 """A recorder answers in milliseconds; that of a stopped rank does not."""
 
@@ -27,6 +30,8 @@ class Collectives:
     directory: Path
     clock: Callable[[], float] = time.monotonic
     """That of the pulses."""
+    _asked: dict[int, float] = field(default_factory=dict)
+    """Local rank → when it was asked last, whether it answered or not."""
     _records: dict[int, tuple[float, Record]] = field(default_factory=dict)
     """Local rank → when it was asked, and what it said."""
 
@@ -35,9 +40,12 @@ class Collectives:
         threading.Thread(target=self._ask_forever, name="collectives", daemon=True).start()
 
     def ask(self) -> None:
-        """Ask those that have a server. What one has said stays when it falls silent."""
+        """Ask those that have a server and whose turn it is. What one has said stays when it falls silent."""
         for local_rank, path in self._servers():
             asked_at = self.clock()
+            if not self._is_due(local_rank, asked_at):
+                continue
+            self._asked[local_rank] = asked_at
             try:
                 self._records[local_rank] = (asked_at, flight_recorder.ask(path, ANSWER_SECONDS))
             except Silent:
@@ -65,7 +73,14 @@ class Collectives:
     def _ask_forever(self) -> None:
         while True:
             self.ask()
-            time.sleep(ASK_EVERY_SECONDS)
+            time.sleep(LOOK_SECONDS)
+
+    def _is_due(self, local_rank: int, now: float) -> bool:
+        last = self._asked.get(local_rank, float("-inf"))
+        cells = self._pulse(local_rank)
+        if now >= last + ASK_EVERY_SECONDS or cells is None:
+            return now >= last + ASK_EVERY_SECONDS
+        return bool(cells[pulse.HAS_GROUP]) and last < cells[pulse.BEAT] + SILENT_SECONDS <= now
 
     def _servers(self) -> Iterable[tuple[int, Path]]:
         for path in sorted(self.directory.glob("rank-*.sock")):

@@ -22,9 +22,24 @@ def cells(tmp_path: Path) -> memoryview[float]:
     return cells
 
 
+class Clock:
+    """Stands at ten seconds after the last beat until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 110.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def told(tmp_path: Path) -> Collectives:
-    return Collectives(tmp_path, clock=lambda: 110.0)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def told(tmp_path: Path, clock: Clock) -> Collectives:
+    return Collectives(tmp_path, clock=clock)
 
 
 @pytest.mark.usefixtures("cells")
@@ -35,11 +50,12 @@ def test_without_a_recorder_the_pulse_tells_what_was_begun(told: Collectives) ->
 
 
 def test_a_rank_that_gets_no_turn_is_where_its_recorder_says(
-    tmp_path: Path, told: Collectives, cells: memoryview[float]
+    tmp_path: Path, told: Collectives, cells: memoryview[float], clock: Clock
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (8, 7)}, entry(8))}):
         told.ask()
     assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
+    clock.now += 60.0
     told.ask()  # now nobody answers any more
     assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
     cells[pulse.BEAT], cells[pulse.SEQUENCE] = 120.0, 12.0
@@ -67,3 +83,18 @@ def test_a_record_of_the_group_before_is_not_told_as_of_this_one(
 def test_a_torch_that_does_not_count_tells_nothing(told: Collectives, cells: memoryview[float]) -> None:
     cells[pulse.SEQUENCE] = -1.0
     assert told.values(0) == {}
+
+
+def test_a_rank_is_asked_now_and_then_and_at_once_when_it_falls_silent(
+    tmp_path: Path, told: Collectives, cells: memoryview[float], clock: Clock
+) -> None:
+    asked = []
+    for moment, beat in ((110.0, 109.9), (111.0, 110.9), (112.0, 110.9), (113.0, 110.9), (128.0, 110.9)):
+        clock.now, cells[pulse.BEAT] = moment, beat
+        number = int(moment)
+        with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (number, number)}, entry(1))}):
+            told.ask()
+        (tmp_path / "rank-0.sock").unlink()
+        asked.append(told.values(0).get(OVER) == number)
+        cells[pulse.SEQUENCE] = 1000.0
+    assert asked == [False, False, True, False, True]

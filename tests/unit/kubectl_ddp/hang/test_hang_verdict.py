@@ -115,10 +115,15 @@ def test_a_pod_that_shows_nothing_may_be_the_one() -> None:
 
 def test_ranks_move_when_each_was_seen_elsewhere_since() -> None:
     before = Sight(pods=(pod(shown(0), shown(1, seconds=3.0)),))
-    assert have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=0.9)),)), 1.0)
-    assert not have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=4.0)),)), 1.0)
-    assert not have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1)),)), 1.0)
-    assert not have_moved(Sight(), Sight(), 1.0)
+    assert have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=0.9)),)), 3.5)
+    assert not have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=4.0)),)), 3.5)
+    assert not have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1)),)), 3.5)
+    assert not have_moved(Sight(), Sight(), 3.5)
+
+
+def test_a_rank_that_its_launcher_has_only_now_seen_to_move_may_have_stopped_before() -> None:
+    sight = Sight(pods=(pod(shown(0, seconds=0.0), shown(1, seconds=0.2)),))
+    assert not have_moved(sight, sight, 1.5)
 
 
 def test_a_pod_of_the_generation_before_does_not_speak_for_its_ranks() -> None:
@@ -130,10 +135,11 @@ def test_a_pod_of_the_generation_before_does_not_speak_for_its_ranks() -> None:
 
 
 def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
-    def named(moment: float, generation: int) -> dict[str, Any]:
-        return {"time": moment, "generation": generation, "ranks": [1], "killed": [1], "sentences": ["rank 1 is still"]}
+    def named(moment: float, generation: int, *killed: int) -> dict[str, Any]:
+        told = {"time": moment, "generation": generation, "ranks": [1], "sentences": ["rank 1 is still"]}
+        return {**told, "killed": list(killed)}
 
-    first, second = [named(5.0, 1), named(9.0, 2)], [named(9.1, 2)]
+    first, second = [named(4.0, 1), named(5.0, 1, 1), named(9.0, 2, 1)], [named(9.1, 2, 1)]
     sight = Sight(pods=(pod(findings=first, ras="RAS"), pod(name="w-1", findings=second)))
     assert [(each.generation, each.killed) for each in sight.named] == [(1, (1,)), (2, (1,))]
     assert sight.ras == "RAS"
