@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NoReturn
@@ -35,6 +35,8 @@ from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.history import History
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
 
+TRAINJOB_SERVER: Final = "KUBEFLOW_TRAINER_SERVER_URL"
+"""Variable that Kubeflow Trainer sets in pods whose progress it wants to know; see ``trainjob.py``."""
 LOCAL_JOB: Final = "local"
 """Value of ``ddp_job`` where nobody named the job."""
 FRESH_SECONDS: Final = 0.05
@@ -102,10 +104,25 @@ def main(argv: list[str] | None = None) -> int:
     collectives = Collectives(arguments.directory)
     collectives.start()
     pages = Pages(Exposition(arguments.directory, job, collectives=collectives), history, arguments.directory)
-    event_loop.run(_serve(Server(pages.respond), listener, arguments.parent, announcement, history))
+    with _telling_kubeflow(arguments.directory):
+        event_loop.run(_serve(Server(pages.respond), listener, arguments.parent, announcement, history))
     if Env.JOB in os.environ:
         _leave(history)
     return Exit.SUCCESS
+
+
+@contextlib.contextmanager
+def _telling_kubeflow(directory: Path) -> Iterator[None]:
+    """Meanwhile, a TrainJob's status tells how far it is, where Kubeflow Trainer wants to know."""
+    if not os.environ.get(TRAINJOB_SERVER):
+        yield
+        return
+    from ddp_trainer.metrics.trainjob import reporter  # noqa: PLC0415 - TLS, which hardly any pod needs
+
+    told = reporter(directory)
+    yield
+    if told is not None:
+        told.stop()
 
 
 def _leave(history: History) -> None:

@@ -1,0 +1,200 @@
+"""Tells Kubeflow's Trainer how far a TrainJob is, where it wants to know: ``status.trainerStatus`` of the TrainJob.
+
+With its feature gate TrainJobStatus, Kubeflow Trainer (2.2 and later) puts the address of its status server, a
+certificate and a token into every pod of a TrainJob. Rank 0 knows how far the job is, so the aggregator of its pod
+posts progress, the time that is left and a few metrics: at most every ten seconds, from a thread of its own, so that a
+server which is slow, refuses or is gone costs the training nothing.
+
+Source: KEP-2779 of kubeflow/trainer, and ``UpdateTrainJobStatusRequest`` of its API ``trainer.kubeflow.org/v1alpha1``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import ssl
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from ddp_trainer.contract import Metric
+from ddp_trainer.metrics.directory import survey
+
+SERVER_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
+CA_CERT: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
+TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - the name of a variable that names a file
+"""Set by Kubeflow Trainer: an https address, and the paths of two files, of which the token is renewed from time to
+time."""
+
+EVERY_SECONDS: Final = 10.0
+LONGEST_PAUSE_SECONDS: Final = 300.0
+"""Between attempts, while they fail."""
+TIMEOUT_SECONDS: Final = 5.0
+FAREWELL_SECONDS: Final = 2.0
+"""How long the end of a pod may wait for the last word."""
+MOST_SECONDS: Final = 2**31 - 1
+"""The API's field is an int32."""
+PACE_POINTS: Final = 30
+"""The time that is left is reckoned from so many of the last looks: five minutes."""
+
+TOLD: Final[Mapping[str, Metric]] = {
+    "step": Metric.STEP,
+    "epoch": Metric.EPOCH,
+    "loss": Metric.LOSS,
+    "learning_rate": Metric.LEARNING_RATE,
+}
+"""Names in the status → what they are of ours."""
+
+
+class Progress:
+    """What rank 0 says of the job, as the API wants it."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque(maxlen=PACE_POINTS)
+
+    def status(self, values: Mapping[str, float], now: float) -> dict[str, Any] | None:
+        """The status, or None where no step was done yet.
+
+        Args:
+            values: the numbers of rank 0, by name.
+            now: seconds, of a clock that only grows.
+        """
+        step = values.get(Metric.STEP)
+        if step is None or not math.isfinite(step):
+            return None
+        if self._seen and step < self._seen[-1][1]:  # it went back to a checkpoint
+            self._seen.clear()
+        self._seen.append((now, step))
+        metrics = {name: values.get(key) for name, key in TOLD.items()}
+        told: dict[str, Any] = {
+            "lastUpdatedTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "metrics": [
+                {"name": name, "value": f"{value:.6g}"} for name, value in metrics.items() if value is not None
+            ],
+        }
+        planned = values.get(Metric.STEPS_PLANNED) or 0.0
+        if planned > 0:
+            told["progressPercentage"] = int(max(0.0, min(100.0, 100.0 * step / planned)))
+            left = self._seconds_left(planned - step)
+            if left is not None:
+                told["estimatedRemainingSeconds"] = left
+        return told
+
+    def _seconds_left(self, steps: float) -> int | None:
+        if steps <= 0:
+            return 0
+        (then, first), (now, last) = self._seen[0], self._seen[-1]
+        return None if last <= first else min(MOST_SECONDS, round(steps * (now - then) / (last - first)))
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token is for one server."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Nowhere else."""
+
+
+class Server:
+    """Kubeflow Trainer's status server. Raises OSError and ValueError for whatever is wrong."""
+
+    def __init__(self, url: str, certificate: str, token: str) -> None:
+        if not url.startswith("https://"):
+            raise ValueError(f"${SERVER_URL} is {url!r}, and a token goes over https alone")
+        self._url, self._token = url, Path(token)
+        self._tls = ssl.create_default_context(cafile=certificate or None)
+
+    def post(self, status: Mapping[str, Any], timeout: float = TIMEOUT_SECONDS) -> None:
+        """Tell it."""
+        headers = {"Authorization": f"Bearer {self._token.read_text().strip()}", "Content-Type": "application/json"}
+        body = json.dumps({"trainerStatus": status}, allow_nan=False).encode()
+        request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310 - https, see above
+        # No proxy: the server is in the cluster.
+        ways = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._tls), _NoRedirect())
+        with urllib.request.build_opener(*ways).open(request, timeout=timeout) as answer:
+            answer.read(1 << 16)
+
+
+class Reporter:
+    """Tells the server how far rank 0 of this pod's boards is, until it is stopped."""
+
+    def __init__(self, directory: Path, server: Server, every_seconds: float = EVERY_SECONDS) -> None:
+        self._directory, self._server, self._every = directory, server, every_seconds
+        self._progress = Progress()
+        self._ended = threading.Event()
+        self._posted: dict[str, Any] = {}
+        self._has_failed = False
+        threading.Thread(target=self._run, name="trainjob-status", daemon=True).start()
+
+    def stop(self) -> None:
+        """The pod ends: say where it has got to, and wait no longer than that is worth."""
+        self._ended.set()
+        last = threading.Thread(target=self._look, args=(FAREWELL_SECONDS,), daemon=True)
+        last.start()
+        last.join(FAREWELL_SECONDS)
+
+    def _run(self) -> None:
+        pause = self._every
+        while not self._ended.wait(pause):
+            is_well = self._look(TIMEOUT_SECONDS)
+            pause = self._every if is_well else min(2 * pause, max(self._every, LONGEST_PAUSE_SECONDS))
+
+    def _look(self, timeout: float) -> bool:
+        """Tell what is new; whether that went well, or nothing was to be told."""
+        try:
+            slot = next((slot for slot in survey(self._directory).ranks if slot.rank == 0), None)
+            status = self._progress.status(slot.board.values, time.monotonic()) if slot is not None else None
+            if status is None or _without_time(status) == self._posted:
+                return True
+            self._server.post(status, timeout)
+            self._posted = _without_time(status)
+        except Exception as error:  # noqa: BLE001 - training does not fail because nobody listens
+            self._say(error)
+            return False
+        return True
+
+    def _say(self, error: Exception) -> None:
+        """Once: it is tried again and again."""
+        if not self._has_failed:
+            self._has_failed = True
+            _warn(f"{_reason(error)}; it is tried again")
+
+
+def reporter(directory: Path, environ: Mapping[str, str] = os.environ) -> Reporter | None:
+    """Where Kubeflow Trainer wants to know; None everywhere else. Never raises."""
+    url = environ.get(SERVER_URL)
+    if not url:
+        return None
+    try:
+        return Reporter(directory, Server(url, environ.get(CA_CERT, ""), environ.get(TOKEN, "")))
+    except (OSError, ValueError) as error:
+        _warn(_reason(error))
+        return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        said = error.read(300).decode(errors="replace").strip()
+        return f"the server answers {error.code} {said}".strip()
+    return f"{type(error).__name__}: {error}"
+
+
+def _warn(reason: str) -> None:
+    print(
+        f"aggregate: the TrainJob's status does not tell how far it is, and training goes on: {reason}.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _without_time(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value for name, value in status.items() if name not in {"lastUpdatedTime", "estimatedRemainingSeconds"}
+    }
