@@ -1,35 +1,42 @@
-"""How long Prometheus takes for the rules of charts/ddp-platform over a job of a thousand ranks.
+"""What the rules of charts/ddp-platform over a job of a thousand ranks cost a real Prometheus.
 
-A real Prometheus over five minutes of generated history: every series that 125 pods of eight ranks would have by the
-catalogue, scraped every 15 s. The time of a round is the sum over the groups, as Prometheus itself reports it.
+It scrapes 125 pods of eight ranks each, with every series of the catalogue, every 15 s, and finds what came before in
+its store: five minutes of everything, and of what rules read over hours as much as they read. The time of a round is
+the sum over the groups, as Prometheus itself reports it, and holds what else the machine does. The processor time of a
+round is that of the whole process with the rules, less that of the same time without; the promise is about it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bench._simulated_ranks import PODS, RANKS_OF_EACH, lines, pages, write_history
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope
-from tests.helm import helms
+from tests.helm import Object, helms
 from tests.rule_files import groups
 
 SUMMARY = "what rules and alerts over 1,000 ranks cost a real Prometheus"
-PODS: Final = 125
-RANKS_OF_EACH: Final = 8
-STEP_SECONDS: Final = 15
+SCRAPE_SECONDS: Final = 15
 HISTORY_SECONDS: Final = 300
 BAR_SECONDS: Final = 0.3
 INTERVAL_SECONDS: Final = 5
+SLOWEST: Final = 6
+"""Rules that are named."""
+_RANGE: Final = re.compile(r"(ddp_\w+)(?:\{[^}]*\})?\[(\d+)([mh])\]")
 
 
 def measure(options: Options) -> Report:
@@ -39,97 +46,175 @@ def measure(options: Options) -> Report:
     if not helms():
         raise CannotMeasure("Helm renders the rules; install it, or run 'make tools'.")
     report = Report()
-    with tempfile.TemporaryDirectory() as room:
+    rules = groups(next(iter(helms().values())))
+    start = int(time.time()) - HISTORY_SECONDS
+    with tempfile.TemporaryDirectory() as room, pages(start) as port:
         where = Path(room)
-        series = _history(where, options)
-        seconds = _rounds(where, 3 if options.quick else 10, options)
-    report.figure("series_count", series)
-    spread = report.figure("rules_round_seconds", seconds)
-    report.at_most("seconds for a round of all rules over 1,000 ranks", spread.median, BAR_SECONDS)
+        count = sum(1 for _ in lines())
+        options.progress(f"{count} series of {PODS * RANKS_OF_EACH} ranks in {PODS} pods")
+        report.figure("series_count", count)
+        _store(where, rules, start)
+        with _prometheus(where, port) as process:
+            _figures(_Server(process.pid, where), rules, report, options)
     return report
 
 
-def _history(where: Path, options: Options) -> int:
-    """Write blocks of samples; how many series they hold."""
-    start = int(time.time()) - HISTORY_SECONDS
-    moments = range(start, start + HISTORY_SECONDS, STEP_SECONDS)  # none to come: records are refused before the last
-    count = 0
+def _store(where: Path, rules: list[Object], start: int) -> None:
+    """Write what was before."""
     text = where / "history.om"
     with text.open("w", encoding="utf-8") as out:
-        for family in FAMILIES:
-            kind = "counter" if family.kind is Kind.COUNTER else "gauge"
-            if family.kind not in {Kind.SUMMARY, Kind.HISTOGRAM}:
-                out.write(f"# TYPE {family.name.removesuffix('_total')} {kind}\n")
-            for name in _series(family):
-                count += 1
-                grows = family.kind in {Kind.COUNTER, Kind.SUMMARY, Kind.HISTOGRAM}
-                out.writelines(f"{name} {_value(family, moment, start, grows)} {moment}\n" for moment in moments)
-        out.write("# EOF\n")
-    options.progress(f"{count} series, {len(moments)} samples each")
+        write_history(out, start=start, end=int(time.time()), step=SCRAPE_SECONDS, lasting=_lasting(rules))
     made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet", str(text), str(where / "data")]
     subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
     text.unlink()
-    return count
 
 
-def _value(family: Family, moment: int, start: int, grows: bool) -> int:
-    if grows:
-        return moment - start
-    return moment if family.name.endswith("timestamp_seconds") else 1
+def _lasting(rules: list[Object]) -> dict[str, int]:
+    """Over how many seconds which metric is read, at most."""
+    found: dict[str, int] = {}
+    for rule in (rule for group in rules for rule in group["rules"]):
+        for name, number, unit in _RANGE.findall(rule["expr"]):
+            found[name] = max(found.get(name, 0), int(number) * {"m": 60, "h": 3600}[unit])
+    return found
 
 
-def _series(family: Family) -> Iterator[str]:
-    """Every series that the job has of this family."""
-    owners = {Scope.JOB: 1, Scope.POD: PODS, Scope.RANK: PODS * RANKS_OF_EACH}[family.scope]
-    own = [(each.sample, each.labels) for each in family.series()] or [(family.name, dict.fromkeys(family.labels, "x"))]
-    for owner in range(owners):
-        is_rank = family.scope is Scope.RANK
-        pod = owner // RANKS_OF_EACH if is_rank else owner
-        told = {"namespace": "training", "ddp_job": "large", "pod": f"large-worker-{pod}"}
-        told |= {"rank": str(owner)} if is_rank else {}
-        for sample, labels in own:
-            yield sample + "{" + ",".join(f'{name}="{value}"' for name, value in (told | labels).items()) + "}"
-
-
-def _rounds(where: Path, rounds: int, options: Options) -> list[float]:
-    """Seconds for all groups, round by round."""
-    rules = where / "rules.json"
-    rules.write_text(json.dumps({"groups": groups(next(iter(helms().values())))}), encoding="utf-8")
-    told = {"global": {"evaluation_interval": f"{INTERVAL_SECONDS}s"}, "rule_files": [str(rules)]}
+def _prometheus(where: Path, port: int) -> subprocess.Popen[bytes]:
+    """A Prometheus that scrapes all pods and has no rules yet, in a ``with`` statement."""
+    _give(where, [])
+    labels = [{"source_labels": ["pod"], "regex": ".*-(.*)", "target_label": "__metrics_path__", "replacement": "/$1"}]
+    targets = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "training", "pod": f"large-worker-{number}"}}
+        for number in range(PODS)
+    ]
+    scrape = {"job_name": "training/ddp-workers", "static_configs": targets, "relabel_configs": labels}
+    told = {
+        "global": {"evaluation_interval": f"{INTERVAL_SECONDS}s", "scrape_interval": f"{SCRAPE_SECONDS}s"},
+        "rule_files": [str(where / "rules.json")],
+        "scrape_configs": [scrape],
+    }
     (where / "prometheus.yml").write_text(json.dumps(told), encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
+    (where / "address").write_text(address, encoding="utf-8")
     command = ["prometheus", f"--config.file={where / 'prometheus.yml'}", f"--storage.tsdb.path={where / 'data'}"]
     command += [f"--web.listen-address={address}", "--log.level=error"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    return _Ending(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+class _Ending(subprocess.Popen[bytes]):
+    """A process that is told to end with its ``with`` statement."""
+
+    def __exit__(self, *error: object) -> None:
+        self.terminate()
+        self.wait()
+
+
+def _give(where: Path, rules: list[Object]) -> None:
+    """Let these be the rules; all groups at the same interval, so that every round is a whole one."""
+    every = [{**group, "interval": f"{INTERVAL_SECONDS}s"} for group in rules]
+    (where / "rules.json").write_text(json.dumps({"groups": every}), encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A running Prometheus."""
+
+    pid: int
+    where: Path
+
+    def ask(self, path: str) -> Any:
+        """The data of an answer; None until it answers."""
+        address = (self.where / "address").read_text(encoding="utf-8")
         try:
-            return _watched(f"http://{address}/api/v1/rules", rounds, options)
-        finally:
-            process.terminate()
+            with urllib.request.urlopen(f"http://{address}/api/v1/{path}", timeout=10) as answer:
+                return json.load(answer)["data"]
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return None
+
+    def number(self, expression: str) -> float:
+        """What an expression has come to; 0 where that is nothing."""
+        found = (self.ask(f"query?{urllib.parse.urlencode({'query': expression})}") or {"result": []})["result"]
+        return float(found[0]["value"][1]) if found else 0.0
+
+    @property
+    def processor_seconds(self) -> float:
+        """All that the process has computed."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def resident_bytes(self) -> int:
+        """What it has of the machine's memory."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _watched(url: str, rounds: int, options: Options) -> list[float]:
-    found: dict[str, float] = {}
+def _figures(server: _Server, rules: list[Object], report: Report, options: Options) -> None:
+    """Let it scrape for a while, then with the rules, and compare."""
+    rounds = 3 if options.quick else 10
+    _until("every pod scraped", lambda: server.number("sum(up)") == PODS, 90)
+    seconds = rounds * INTERVAL_SECONDS
+    before = server.processor_seconds
+    time.sleep(seconds)
+    idle = server.processor_seconds - before
+    _give(server.where, rules)
+    os.kill(server.pid, signal.SIGHUP)
+    _until("a first round", lambda: _round(server), 20 * INTERVAL_SECONDS)  # it opens its store
+    before = server.processor_seconds
+    begun = time.monotonic()
+    times = _rounds(server, rounds, options)
+    spent = server.processor_seconds - before - idle * (time.monotonic() - begun) / seconds
+    report.figure("rules_round_seconds", list(times.values()))
+    processor = max(spent, 0.0) / len(times)
+    report.figure("rules_round_processor_seconds", processor)
+    for name, each in _slowest(server):
+        options.progress(f"{each:.3f} s of a round is {name}")
+    report.figure("scrapes_processor_ratio", idle / seconds)
+    report.figure("head_series_count", _head(server))
+    report.figure("prometheus_resident_bytes", server.resident_bytes)
+    report.figure("alerts_count", server.number("count(ALERTS)"))
+    report.at_most("processor seconds for a round of all rules over 1,000 ranks", processor, BAR_SECONDS)
+
+
+def _slowest(server: _Server) -> list[tuple[str, float]]:
+    """The rules that take longest, and how long each took in its last round."""
+    rules = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
+    taken = [(str(rule["name"]), float(rule["evaluationTime"])) for rule in rules]
+    return sorted(taken, key=lambda each: -each[1])[:SLOWEST]
+
+
+def _head(server: _Server) -> float:
+    return float((server.ask("status/tsdb") or {"headStats": {"numSeries": 0}})["headStats"]["numSeries"])
+
+
+def _round(server: _Server) -> dict[str, float]:
+    """When all groups were last evaluated → how long that took; nothing before every group was."""
+    told = (server.ask("rules") or {"groups": []})["groups"]
+    if not told or any(group["evaluationTime"] == 0 for group in told):
+        return {}
+    if errors := [rule["lastError"] for group in told for rule in group["rules"] if rule.get("lastError")]:
+        raise CannotMeasure(f"A rule could not be evaluated: {errors[0]}")
+    moments = "".join(sorted(group["lastEvaluation"] for group in told))
+    return {moments: sum(group["evaluationTime"] for group in told)}
+
+
+def _rounds(server: _Server, rounds: int, options: Options) -> dict[str, float]:
+    """Wait for so many rounds."""
+    found = _round(server)
     deadline = time.monotonic() + (rounds + 20) * INTERVAL_SECONDS
-    while len(found) < rounds + 1:
+    while len(found) <= rounds:
         if time.monotonic() > deadline:
             raise CannotMeasure("Prometheus did not evaluate its rules in time.")
-        time.sleep(INTERVAL_SECONDS / 5)
-        told = _groups(url)
-        moments = "".join(sorted(group["lastEvaluation"] for group in told))
-        if told and all(group["evaluationTime"] > 0 for group in told) and moments not in found:
-            if errors := [rule["lastError"] for group in told for rule in group["rules"] if "lastError" in rule]:
-                raise CannotMeasure(f"A rule could not be evaluated: {errors[0]}")
-            found[moments] = sum(group["evaluationTime"] for group in told)
-            options.progress(f"a round took {found[moments]:.3f} s")
-    return list(found.values())[1:]  # the first reads its blocks from the disk
+        time.sleep(INTERVAL_SECONDS)
+        for moments, seconds in _round(server).items():
+            if moments not in found:
+                found[moments] = seconds
+                options.progress(f"a round took {seconds:.3f} s")
+    return dict(list(found.items())[1:])
 
 
-def _groups(url: str) -> list[dict[str, Any]]:
-    """What Prometheus says of its groups; nothing until it answers."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            told: list[dict[str, Any]] = json.load(answer)["data"]["groups"]
-    except (urllib.error.URLError, ConnectionError):
-        return []
-    return told
+def _until(what: str, check: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > deadline:
+            raise CannotMeasure(f"Prometheus has not come to this within {seconds:.0f} s: {what}.")
+        time.sleep(0.5)

@@ -12,6 +12,7 @@ from bench._hands import Hands, hands
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.errors import DdpError
+from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.live_cluster import Namespace, namespace
 
 IMAGE = "DDP_TEST_IMAGE"
@@ -44,6 +45,15 @@ def reach(api: Api, image: str) -> Iterator[Hands]:
     """A pod on every machine that kills processes of others."""
     with hands(api, image) as them:
         yield them
+
+
+@pytest.fixture(scope="session")
+def prometheus(api: Api) -> ClusterPrometheus:
+    """The cluster's Prometheus; skips where there is none."""
+    found = ClusterPrometheus(api)
+    if not found.is_there:
+        pytest.skip("There is no Prometheus in the namespace 'monitoring' of this cluster.")
+    return found
 
 
 @pytest.fixture

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
-from ddp_trainer.contract import Label, Metric, Port, Role
+from ddp_trainer.contract import Metric, Port, Role
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.refusals import NotServed
-from kubectl_ddp.errors import NotFound
+from tests.cluster.cluster_prometheus import ClusterPrometheus
+from tests.cluster.knocking import knock
 from tests.cluster.live_cluster import RESTRICTED, Namespace, namespace, until
 from tests.helm import CHARTS, Helm
 
 SLEEP = ("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 3600")
-PROMETHEUS = "/api/v1/namespaces/monitoring/services/prometheus-operated:9090/proxy/api/v1/query"
 DOOR = 8000
 CLOSED = """\
 import socket
@@ -45,8 +42,6 @@ print(f"world size {dist.get_world_size()} after 5 steps, reached {reached}", fl
 dist.destroy_process_group()
 """
 """Trains with its peers, and tries whether it gets out."""
-TRIES = 3
-"""How often a port is knocked at before it counts as closed: policies are enforced a moment after a pod is there."""
 
 
 @pytest.fixture
@@ -54,48 +49,6 @@ def watchers(api: Api, image: str, tmp_path: Path) -> Iterator[Namespace]:
     """A namespace that a job names as one that may read metrics, by its own name."""
     with namespace(api, image, tmp_path) as made:
         yield made
-
-
-def knock(
-    space: Namespace, name: str, doors: dict[str, tuple[str, int]], *, closing_seconds: float = 0
-) -> dict[str, bool]:
-    """Which doors open to a pod of ``space``, once its own policies have had so many seconds to be enforced."""
-    program = (
-        "import json, socket, sys, time\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        f"end = time.monotonic() + {closing_seconds}\n"
-        "def opens(door):\n"
-        "    closed = 0\n"
-        f"    while closed < {TRIES}:\n"
-        "        try:\n"
-        "            socket.create_connection(door, 2).close()\n"
-        "            if time.monotonic() >= end:\n"
-        "                return True\n"
-        "        except OSError:\n"
-        "            closed += 1\n"
-        "        time.sleep(0.5)\n"
-        "    return False\n"
-        "doors = json.loads(sys.argv[1])\n"
-        "with ThreadPoolExecutor() as pool:\n"
-        "    print(json.dumps(dict(zip(doors, pool.map(opens, map(tuple, doors.values()))))))\n"
-    )
-    container = {
-        "name": "stranger",
-        "image": space.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-c", program, json.dumps(doors)],
-        "securityContext": RESTRICTED,
-    }
-    of_another_job = {Label.JOB: "another"}
-    pod = {
-        "metadata": {"name": name, "labels": of_another_job},
-        "spec": {"restartPolicy": "Never", "containers": [container]},
-    }
-    space.api.create(space.path("v1", "pods"), pod)
-    path = space.path("v1", "pods", name)
-    until("an answer", lambda: space.api.get(path)["status"]["phase"] in {"Succeeded", "Failed"})
-    answer: dict[str, bool] = json.loads(space.api.text(f"{path}/log", seconds=10))
-    return answer
 
 
 def running(space: Namespace, job: str) -> dict[str, str]:
@@ -169,19 +122,9 @@ def is_default_policy(item: dict[str, Any]) -> bool:
     return bool(item["kind"] == "NetworkPolicy" and item["metadata"]["name"] == "ddp-default")
 
 
-def test_the_clusters_prometheus_scrapes_a_job(space: Namespace) -> None:
-    try:
-        space.api.get("/apis/monitoring.coreos.com/v1")
-        space.api.get("/api/v1/namespaces/monitoring/services/prometheus-operated")
-    except (NotServed, NotFound):
-        pytest.skip("There is no Prometheus in the namespace 'monitoring' of this cluster.")
+def test_the_clusters_prometheus_scrapes_a_job(space: Namespace, prometheus: ClusterPrometheus) -> None:
     space.ddp("submit", "--image", space.image, "--nnodes", "1", "--name", "nap", *SLEEP).ok()
 
-    def scraped() -> list[Any]:
-        query = quote(f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}')
-        answer = json.loads(space.api.text(f"{PROMETHEUS}?query={query}", seconds=10))
-        found: list[Any] = answer["data"]["result"]
-        return found
-
-    [series] = until("a scrape", scraped)
+    asked = f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}'
+    [series] = until("a scrape", lambda: prometheus.query(asked))
     assert (series["metric"]["ddp_job"], series["value"][1]) == ("nap", "1")

@@ -55,6 +55,12 @@ STRAGGLERS: Final = (
     ),
     Case("DdpCommBound", "four fifths of a step", "40m", _steps((20, 20, 20, 20)), WHOLE_JOB),
     Case("DdpCommBound", "a tenth", "60m", _steps((92, 93, 92, 92))),
+    Case(
+        "DdpCommBound",
+        "they wait for one of them from the first step on, which has long been known",
+        "31m",
+        {series: f"_x1 {course}" for series, course in _steps((30, 30, 90, 30)).items()},
+    ),
     Case("DdpCommBound", "they wait for one of them, not for the network", "60m", _steps((30, 30, 90, 30))),
 )
 

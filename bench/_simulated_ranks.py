@@ -1,0 +1,121 @@
+"""What the pods of a job of a thousand healthy ranks would expose by the catalogue: as pages, and as a history."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final, TextIO
+
+from ddp_trainer.contract import GroupState, JobTime, Metric, MetricLabel
+from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope
+
+PODS: Final = 125
+RANKS_OF_EACH: Final = 8
+DAY_SECONDS: Final = 86400
+"""The job runs for so long when its history starts."""
+NEVER: Final = frozenset(
+    {
+        *("ddp_rank_stopped", "ddp_exporter_stale_boards", "ddp_gpu_alloc_retries_total", "ddp_gpu_oom_total"),
+        *("ddp_skipped_steps_total", "ddp_shm_used_bytes", "ddp_checkpoint_blocking_seconds_total"),
+        *(Metric.SAMPLED_COMM_EXPOSED, Metric.RESTARTS, Metric.FAILURES, Metric.LOST_STEPS, Metric.LOST_PROGRESS),
+    }
+)
+"""Families that are 0 on a job that is well."""
+_GROWS: Final = frozenset({Kind.COUNTER, Kind.SUMMARY, Kind.HISTOGRAM})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series, and how its value goes."""
+
+    family: str
+    owner: Mapping[str, str]
+    """Labels that a scrape adds, for the pod."""
+    name: str
+    labels: str
+    """Inside of the braces, without those of :attr:`owner`."""
+    value: str
+    """A number; ``@`` for the seconds since the start, ``#`` for the moment."""
+
+    def at(self, moment: int, start: int) -> str:
+        """The value at a moment, both Unix times."""
+        return self.value.replace("@", str(moment - start)).replace("#", str(moment))
+
+
+def lines() -> Iterator[Line]:
+    """Every series of the job, pod by pod within a family."""
+    for family in FAMILIES:
+        owners = {Scope.JOB: 1, Scope.POD: PODS, Scope.RANK: PODS * RANKS_OF_EACH}[family.scope]
+        own = [(each.sample, each.labels) for each in family.series()]
+        own = own or [(family.name, dict.fromkeys(family.labels, "x"))]
+        for owner, (sample, labels) in itertools.product(range(owners), own):
+            is_rank = family.scope is Scope.RANK
+            pod = owner // RANKS_OF_EACH if is_rank else owner
+            told = {MetricLabel.JOB: "large"} | ({MetricLabel.RANK: str(owner)} if is_rank else {}) | labels
+            text = ",".join(f'{name}="{value}"' for name, value in told.items())
+            where = {"namespace": "training", "pod": f"large-worker-{pod}"}
+            yield Line(family.name, where, sample, text, _value(family, labels))
+
+
+def _value(family: Family, labels: Mapping[str, str]) -> str:
+    if family.name in NEVER:
+        return "0"
+    if family.name == Metric.JOB_TIME and labels[MetricLabel.STATE] != JobTime.PRODUCTIVE:
+        return "0"
+    if family.name == Metric.GROUP_STATE:
+        return "1" if labels[MetricLabel.STATE] == GroupState.RUNNING else "0"
+    if family.kind in _GROWS:
+        return "@"
+    return "#" if family.name.endswith("timestamp_seconds") else "1"
+
+
+def write_history(out: TextIO, *, start: int, end: int, step: int, lasting: Mapping[str, int]) -> None:
+    """OpenMetrics of samples every ``step`` seconds, in which a family lasts from so many seconds before ``end`` on.
+
+    ``lasting`` names the families that are longer than from ``start``.
+    """
+    for name, group in itertools.groupby(lines(), key=lambda line: line.family):
+        moments = range(min(start, end - lasting.get(name, 0)), end, step)
+        for line in group:
+            labels = ",".join([*(f'{key}="{value}"' for key, value in line.owner.items()), line.labels])
+            series = f"{line.name}{{{labels}}}"
+            out.writelines(f"{series} {line.at(moment, start - DAY_SECONDS)} {moment}\n" for moment in moments)
+    out.write("# EOF\n")
+
+
+@contextlib.contextmanager
+def pages(start: int) -> Iterator[int]:
+    """Serve each pod's page, as of now, at ``/NUMBER`` of a port of this machine; the port."""
+    texts: dict[str, str] = {}
+    for line in lines():
+        number = line.owner["pod"].rpartition("-")[2]
+        texts[number] = texts.get(number, "") + f"{line.name}{{{line.labels}}} {line.value}\n"
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            now = int(time.time())
+            body = Line("", {}, "", "", texts[self.path.strip("/")]).at(now, start - DAY_SECONDS).encode()
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\n\r\n"
+            self.wfile.write(head.encode() + body)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,36 @@
+"""The Prometheus in the namespace ``monitoring`` of a cluster, asked through the API server's proxy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.errors import DdpError
+
+SERVICE: Final = "/api/v1/namespaces/monitoring/services/prometheus-operated"
+
+
+@dataclass(frozen=True)
+class ClusterPrometheus:
+    """One that the Prometheus operator runs."""
+
+    api: Api
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the cluster has one."""
+        try:
+            self.api.get("/apis/monitoring.coreos.com/v1")
+            self.api.get(SERVICE)
+        except DdpError:
+            return False
+        return True
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The vector that an expression has now."""
+        answer = self.api.text(f"{SERVICE}:9090/proxy/api/v1/query?query={quote(expression)}", seconds=10)
+        found: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
+        return found

@@ -1,0 +1,117 @@
+"""Metrics, rules and alerts of a release of ddp-platform, as the cluster's own Prometheus operator takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from ddp_trainer.contract import Metric, Port
+from tests.cluster.cluster_prometheus import ClusterPrometheus
+from tests.cluster.helm_release import PLATFORM, Release, release
+from tests.cluster.knocking import knock
+from tests.cluster.live_cluster import Namespace, until
+from tests.helm import Helm
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
+
+LATE: Final = {"data": "0", "forward": "1", "backward": "2"}
+"""Job, and place where a rank of it is late → which one."""
+CONTROL: Final = "never"
+SCRIPT: Final = Path(__file__).parent.parent / "scripts" / "late.py"
+SIZE: Final = (
+    *("--nnodes", "1", "--nproc", "3", "--cpu", "300m", "--memory", "2Gi", "--shm", "64Mi"),
+    *("--engine", "job", "--grace", "5s"),
+)
+QUICK: Final = {
+    "DdpStraggler": {"for": "10s", "threshold": 2},
+    "DdpTrainingStalled": {"for": "0s", "threshold": 12},
+    "DdpRankBehindCollective": {"for": "0s", "threshold": 12},
+}
+"""As in values.yaml, in seconds instead of minutes: so a rank counts as behind while it starts. The ranks share cores
+with others, and need twice as long now and then; one that is late needs five times as long."""
+FIRST_NUMBERS_SECONDS: Final = 30.0
+"""From the first step until Prometheus knows what each rank computes."""
+
+
+@pytest.fixture
+def platform(helm: Helm, space: Namespace) -> Iterator[Release]:
+    with release(helm, space) as made:
+        yield made
+
+
+def test_alerts_name_the_rank_that_is_late_and_the_one_that_is_stopped(
+    platform: Release, prometheus: ClusterPrometheus
+) -> None:
+    user = _jobs(platform)
+    watched = _Alerts(prometheus, user.name)
+
+    def rates() -> list[dict[str, Any]]:
+        found = prometheus.query(f'rate({Metric.SAMPLES}{{namespace="{user.name}",ddp_job="{CONTROL}"}}[1m]) > 0')
+        return found if len(found) == 3 else []
+
+    numbers = until("what each rank computes, in Prometheus", rates, seconds=180)
+    told_at = time.time()
+    assert {each["metric"]["rank"] for each in numbers} == {"0", "1", "2"}
+    assert told_at - _first_step(user) < FIRST_NUMBERS_SECONDS
+
+    address = next(pod["status"]["podIP"] for pod in user.pods() if pod["metadata"]["name"].startswith(CONTROL))
+    assert knock(platform.space, "stranger", {"metrics": (address, int(Port.METRICS))}) == {"metrics": False}
+    late = set(LATE.items())
+    until("an alert for each rank that is late", lambda: watched.fired("DdpStraggler") >= late, seconds=150)
+    assert watched.fired("DdpStraggler") == late, "a rank that is not late, or the job in which nobody is"
+
+    user.ddp("exec", CONTROL, "--rank", "1", "--", "sh", "-c", "kill -STOP $RANK_PID").ok()
+    until("an alert for the job that stands", lambda: watched.firing("DdpTrainingStalled") == {(CONTROL, "")})
+    until(
+        "an alert for the rank that it waits for", lambda: (CONTROL, "1") in watched.firing("DdpRankBehindCollective")
+    )
+    assert watched.firing("DdpRankBehindCollective") == {(CONTROL, "1")}
+
+
+def _jobs(platform: Release) -> Namespace:
+    """The platform, and four jobs side by side: in three of them a rank is late."""
+    monitor = {"interval": "5s", "scrapeTimeout": "5s"}
+    monitoring = {"enabled": True, "podMonitor": monitor, "rules": {"alerts": QUICK}}
+    values = platform.values(
+        monitoring=monitoring, namespaces=[{"name": platform.gone, "keep": False}], test={"enabled": False}
+    )
+    platform.run("install", str(PLATFORM), values=values).ok()
+    user = dataclasses.replace(platform.space, name=platform.gone, _collections=[])
+    for place in (*LATE, CONTROL):
+        script = (str(SCRIPT), "--", place, LATE.get(place, "-"))
+        user.ddp("submit", "--name", place, "--image", user.image, *SIZE, *script).ok()
+    return user
+
+
+def _first_step(user: Namespace) -> float:
+    """When the last rank of the job in which nobody is late took its first step."""
+    lines = user.ddp("logs", CONTROL, "--rank", "all").ok().out.splitlines()
+    return max(float(line.rpartition(" ")[2]) for line in lines if "first step at" in line)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Alerts:
+    """What has fired for the jobs of one namespace."""
+
+    prometheus: ClusterPrometheus
+    namespace: str
+
+    def firing(self, alert: str) -> set[tuple[str, str]]:
+        """Job and rank, as far as an alert names them, of all that fire now."""
+        return self._named(self._series(alert))
+
+    def fired(self, alert: str) -> set[tuple[str, str]]:
+        """As above, of all that fired within ten minutes."""
+        return self._named(f"last_over_time({self._series(alert)}[10m])")
+
+    def _series(self, alert: str) -> str:
+        return f'ALERTS{{alertname="{alert}",alertstate="firing",namespace="{self.namespace}"}}'
+
+    def _named(self, expression: str) -> set[tuple[str, str]]:
+        found = self.prometheus.query(expression)
+        return {(each["metric"]["ddp_job"], each["metric"].get("rank", "")) for each in found}
