@@ -6,6 +6,10 @@ the baseline's in turns, with warm caches. Between two steps of a training the c
 are also timed one call at a time after all caches were overwritten, the worst that can happen: then fetching the
 interpreter's own code from memory costs more than what it does. A scrape is a whole one: connect, ask, read all, from
 a real aggregator, of a pod with eight ranks.
+
+What it costs a plain script that its steps are counted without its knowing is the difference between blocks of the same
+loop, over DDP and a DataLoader, listened to and left alone in turns: in processor's seconds, so that other load does
+not count. The ledger of the job's time is timed as the trainer calls it after every step.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ from bench.harness import CannotMeasure, Options, Report, interleaved, paired_ra
 SUMMARY = "what recording a step costs the training thread, and what a scrape of 8 ranks takes"
 
 RANKS: Final = 8
-BAR_SECONDS: Final = 2e-6
+BAR_SECONDS: Final = 1e-6
+LISTENING_BAR_SECONDS: Final = 10e-6
 PHASE_SECONDS: Final = (0.001, 0.0002, 0.01, 0.02, 0.003, 0.001, 0.0, 0.0001)
 CACHE_BYTES: Final = 64 << 20
 """More than the caches hold."""
@@ -39,7 +44,7 @@ Step = Callable[[int], None]
 
 
 def measure(options: Options) -> Report:
-    """Cost of a step, in turns with the baseline; then scrapes."""
+    """Cost of a step, in turns with the baseline; then scrapes; then of listening to a script, and of the ledger."""
     calls, rounds, single = (2_000, 10, 20) if options.quick else (10_000, 60, 100)
     report = Report()
     with tempfile.TemporaryDirectory() as directory:
@@ -64,7 +69,33 @@ def measure(options: Options) -> Report:
     report.figure("scrape_8_ranks_seconds", [seconds for seconds, _ in scrapes])
     report.figure("scrape_8_ranks_bytes", float(max(size for _, size in scrapes)))
     report.at_most("median seconds that recording a step takes on the training thread", step.median, BAR_SECONDS)
+    measure_listening(report, options)
     return report
+
+
+def measure_listening(report: Report, options: Options) -> None:
+    """What a script that knows nothing of us pays, and our own trainer for its ledger."""
+    from bench._listened_loop import Ledger, ListenedLoop
+
+    steps, rounds, calls = (300, 20, 1_000) if options.quick else (300, 100, 10_000)
+    quiet = dataclasses.replace(options, progress=lambda _: None)
+    options.progress(f"listening to a script, {rounds} times {steps} steps")
+    with tempfile.TemporaryDirectory() as directory:
+        loop = ListenedLoop(Path(directory))
+        try:
+            loop.listened_to(300)  # buckets are built anew, and DDP is timed often at first
+            arms = {"bare": lambda: loop.bare(steps), "listened_to": lambda: loop.listened_to(steps)}
+            times = interleaved(arms, rounds=rounds, options=quiet)
+        finally:
+            loop.close()
+        ledger = Ledger(Path(directory), loop.recorder)
+        report.figure("ledger_step_seconds", [ledger.reached(calls) for _ in range(20)])
+        report.figure("ledger_settle_seconds", [ledger.settled() for _ in range(20)])
+    report.baseline("bare_step_processor_seconds", times["bare"])
+    report.figure("listened_to_step_processor_seconds", times["listened_to"])
+    added = [ours - bare for ours, bare in zip(times["listened_to"], times["bare"], strict=True)]
+    told = report.figure("listening_adds_processor_seconds", added)
+    report.at_most("median processor's seconds that listening adds to a step", told.median, LISTENING_BAR_SECONDS)
 
 
 def per_call(step: Step, calls: int) -> float:

@@ -11,8 +11,8 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
-from ddp_trainer.contract import Metric, MetricLabel
-from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope
+from ddp_trainer.contract import Metric, MetricLabel, Phase
+from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope, cell
 from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.directory import Slot, Survey, survey
@@ -110,7 +110,10 @@ def _words(slot: Slot, family: Family) -> dict[str, str]:
 
 
 def _cumulative(values: Mapping[str, float]) -> dict[str, float]:
-    """The values of a board, in which each bucket of a histogram counts those below it too."""
+    """The values of a board, in which each bucket of a histogram counts those below it too.
+
+    There is one histogram, of steps, and their phases add up to them: no sum is stored beside those.
+    """
     told = dict(values)
     for family in _HISTOGRAMS:
         count = 0.0
@@ -119,6 +122,7 @@ def _cumulative(values: Mapping[str, float]) -> dict[str, float]:
                 count += values[series.key]
                 told[series.key] = count
         told[f"{family.name}_count"] = count
+        told[f"{family.name}_sum"] = sum(values[cell(Metric.PHASE_SECONDS, phase)] for phase in Phase)
     return told
 
 

@@ -107,10 +107,11 @@ class Hooks:
         self._gradients_are_on: Callable[[], bool] = torch.is_grad_enabled
         self._undo: list[Callable[[], None]] = []
         self._in_backward = False
-        self.is_on = True
+        self.is_on = False
 
     def install(self) -> None:
         """From now on, listen. What this torch does not have is not listened to."""
+        self.is_on = True
         for part in (self._optimizers, self._loaders, self._backward_passes):
             try:
                 part()

@@ -41,7 +41,6 @@ EPOCH: Final = RANK.index(Metric.EPOCH)
 LAST_STEP_TIMESTAMP: Final = RANK.index(Metric.LAST_STEP_TIMESTAMP)
 FIRST_BUCKET: Final = RANK.index(cell(Metric.STEP_DURATION, str(STEP_SECONDS[0])))
 """The others follow, in order of their bounds."""
-STEP_DURATION_SUM: Final = RANK.index(f"{Metric.STEP_DURATION}_sum")
 LOSS: Final = RANK.index(Metric.LOSS)
 LEARNING_RATE: Final = RANK.index(Metric.LEARNING_RATE)
 STEPS_PLANNED: Final = RANK.index(Metric.STEPS_PLANNED)
@@ -128,7 +127,7 @@ def _harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Conc
 class BoardRankRecorder:
     """One rank's reports, on its board. Every method may be called from any thread, ``step`` from one only."""
 
-    __slots__ = ("__weakref__", "_board", "_cells", "_clock", "_left", "_revision", "_until", "_watch", "marks")
+    __slots__ = ("__weakref__", "_board", "_cells", "_clock", "_look_at", "_looked_at", "_revision", "_watch", "marks")
 
     def __init__(self, board: Board, clock: Callable[[], float] = time.time, marks: Marks | None = None) -> None:
         self.marks: Marks = [0.0, 0.0] if marks is None else marks
@@ -137,7 +136,8 @@ class BoardRankRecorder:
         self._revision = board.revision
         self._clock = clock
         self._watch: Watch | None = None
-        self._left = self._until = math.inf
+        self._look_at = math.inf
+        self._looked_at = 0.0
         _living.add(self)
 
     @property
@@ -153,11 +153,13 @@ class BoardRankRecorder:
     def watch(self, watch: Watch) -> None:
         """Have a look taken at steps as often as ``watch`` asks for."""
         self._watch = watch
-        self._left = self._until = watch.first
+        self._looked_at = self._cells[STEPS]
+        self._look_at = self._looked_at + watch.first
 
-    def _look(self, seconds: float, waited: float) -> None:
+    def _look(self, count: float, seconds: float, waited: float) -> None:
         if self._watch is not None:
-            self._left = self._until = self._watch.look(seconds, waited, int(self._until))
+            self._look_at = count + self._watch.look(seconds, waited, int(count - self._looked_at))
+            self._looked_at = count
 
     def forsake(self) -> None:
         """This process was forked from the one that has the board: that one alone writes there."""
@@ -212,26 +214,27 @@ class BoardRankRecorder:
             revision = self._revision
             odd = revision[0] | 1
             revision[0] = odd
-            cells[STEPS] += 1.0
+            count = cells[STEPS] + 1.0
+            cells[STEPS] = count
             cells[SAMPLES] += samples
             cells[DATA_WAIT] += data_wait
-            cells[H2D] += h2d
+            if h2d:  # hardly any step has all of them, and a look is cheaper than a store
+                cells[H2D] += h2d
             cells[FORWARD] += forward
             cells[BACKWARD] += backward
             cells[COMM_EXPOSED] += comm_exposed
             cells[OPTIMIZER] += optimizer
-            cells[CHECKPOINT] += checkpoint
+            if checkpoint:
+                cells[CHECKPOINT] += checkpoint
             cells[OTHER] += other
             seconds = data_wait + h2d + forward + backward + comm_exposed + optimizer + checkpoint + other
             cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, seconds)] += 1.0
-            cells[STEP_DURATION_SUM] += seconds
             cells[STEP] = step
             cells[EPOCH] = epoch
             cells[LAST_STEP_TIMESTAMP] = self._clock()
             revision[0] = odd + 1
-            self._left -= 1
-            if self._left <= 0:
-                self._look(seconds, comm_exposed)
+            if count >= self._look_at:
+                self._look(count, seconds, comm_exposed)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once("step", error)
 

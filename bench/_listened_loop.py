@@ -1,0 +1,101 @@
+"""A plain script's loop over DDP in this process, which can be listened to and left alone again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from ddp_trainer.metrics import attach, exposure
+from ddp_trainer.metrics.hooks import Hooks, Stead
+from ddp_trainer.metrics.recorders import BoardRankRecorder
+from ddp_trainer.metrics.timeline import Timeline
+from ddp_trainer.train.history import History
+from ddp_trainer.train.odometer import Odometer
+from ddp_trainer.train.phases import Phases
+from tests.unit.ddp_trainer.train.train_builders import ALONE, HERE
+
+
+class ListenedLoop:
+    """One rank, 26,000 weights: a step is short, so what is added to it shows."""
+
+    def __init__(self, directory: Path) -> None:
+        torch.set_num_threads(1)
+        store = torch.distributed.FileStore(str(directory / "store"), 1)
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        exposure.follow(torch)
+        layers = [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)]
+        self._model = DistributedDataParallel(nn.Sequential(*layers))
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
+        self._batches = self._endless()
+        recorder = attach.opened(os.environ | {"DDP_METRICS_DIR": str(directory)}, waits_are_told=False)
+        assert isinstance(recorder, BoardRankRecorder)
+        timeline = Timeline(Stead(torch, recorder).step)
+        self.recorder = recorder
+        self._hooks = Hooks(torch, timeline)
+        self._hooks.leave()
+
+    def close(self) -> None:
+        """Leave the process group."""
+        torch.distributed.destroy_process_group()
+
+    @staticmethod
+    def _endless() -> Iterator[Any]:
+        data = TensorDataset(torch.randn(640, 64), torch.randint(10, (640,)))
+        loader = DataLoader(data, batch_size=32)
+        return itertools.chain.from_iterable(itertools.repeat(loader))
+
+    def bare(self, steps: int) -> float:
+        """Processor's seconds of a step that nobody listens to."""
+        self._model._set_ddp_runtime_logging_sample_rate(exposure.STOCK_RATE)  # noqa: SLF001 - should a sample be open
+        return self._run(steps)
+
+    def listened_to(self, steps: int) -> float:
+        """Processor's seconds of a step whose course is counted."""
+        self._hooks.install()
+        try:
+            return self._run(steps)
+        finally:
+            self._hooks.leave()
+
+    def _run(self, steps: int) -> float:
+        begun = time.process_time()
+        for inputs, labels in itertools.islice(self._batches, steps):
+            self._optimizer.zero_grad()
+            nn.functional.cross_entropy(self._model(inputs), labels).backward()
+            self._optimizer.step()
+        return (time.process_time() - begun) / steps
+
+
+class Ledger:
+    """The account of a job's time, as the trainer keeps it: beside the checkpoints and on the board."""
+
+    def __init__(self, directory: Path, recorder: BoardRankRecorder) -> None:
+        self._history = History(Phases(time.perf_counter))
+        self._history.recall(Odometer(directory, "bench"), recorder, ALONE, time.time(), HERE)
+        self._history.restoring()
+        self._history.restored(loaded=False)
+        self._history.begin()
+        self._step = 0
+
+    def reached(self, calls: int) -> float:
+        """Seconds that a step costs, with what is brought up to date ten times a second."""
+        begun = time.perf_counter()
+        for _ in range(calls):
+            self._step += 1
+            self._history.reached(self._step)
+        return (time.perf_counter() - begun) / calls
+
+    def settled(self) -> float:
+        """Seconds to bring the account up to date once."""
+        begun = time.perf_counter()
+        self._history.settle()
+        return time.perf_counter() - begun
