@@ -52,7 +52,7 @@ def hang(options: Options, job: str | None, *, seconds: float) -> None:
 
 
 def _look(backend: Backend, name: str, seconds: float) -> HangReport:
-    from kubectl_ddp.hang.judge import Answer, Verdict, have_moved, judge, last_word  # noqa: PLC0415
+    from kubectl_ddp.hang.judge import Answer, Verdict, have_moved, is_final, judge, last_word  # noqa: PLC0415
     from kubectl_ddp.hang.report import HangReport  # noqa: PLC0415
     from kubectl_ddp.hang.sight import look_at  # noqa: PLC0415
     from kubectl_ddp.state import job_state  # noqa: PLC0415
@@ -61,15 +61,15 @@ def _look(backend: Backend, name: str, seconds: float) -> HangReport:
     state = job_state(snapshot, {}, where=backend.where)
     begun = time.monotonic()
     first = sight = look_at(backend, snapshot)
-    while (verdict := judge(sight)) is None:
+    while True:
         elapsed = time.monotonic() - begun
-        if have_moved(first, sight, elapsed):
+        verdict = judge(sight)
+        if verdict is None and have_moved(first, sight, elapsed):
             verdict = Verdict(answer=Answer.MOVES)
-        elif elapsed >= seconds:
-            verdict = last_word(sight)
-        else:
+        if elapsed >= seconds:
+            verdict = verdict or last_word(sight)
+        elif verdict is None or not is_final(verdict, sight, elapsed):
             time.sleep(_AGAIN_SECONDS)
             sight = look_at(backend, snapshot)
             continue
-        break
-    return HangReport(state=state, sight=sight, verdict=verdict, now=time.time())
+        return HangReport(state=state, sight=sight, verdict=verdict, now=time.time())

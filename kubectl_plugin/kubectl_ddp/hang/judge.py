@@ -23,6 +23,8 @@ UNLEARNED_SECONDS: Final = 10.0
 LAG_SECONDS: Final = 2.5
 """So long after a rank has moved a launcher may see it: the rank says so four times a second, on a machine that may be
 loaded, and the launcher looks twice a second."""
+SILENT_SECONDS: Final = 8.0
+"""So long a pod that shows nothing is asked again."""
 MOST_SECONDS: Final = 25.0
 """Longer nobody is waited for who has a doubt."""
 
@@ -85,6 +87,12 @@ def judge(sight: Sight) -> Verdict | None:
     if sentence := nobody_missing(looks, stands_still):
         return Verdict(answer=Answer.STUCK, sentence=sentence, still=still)
     return Verdict(answer=Answer.STANDS, sentence=_stand(looks), still=still)
+
+
+def is_final(verdict: Verdict, sight: Sight, elapsed: float) -> bool:
+    """Whether nothing else can be expected; a pod on a loaded machine may answer when it is asked again."""
+    waits_for_pods = verdict.answer in {Answer.UNSEEN, Answer.SILENT} and sight.silent
+    return not waits_for_pods or elapsed >= SILENT_SECONDS
 
 
 def have_moved(before: Sight, now: Sight, elapsed: float) -> bool:

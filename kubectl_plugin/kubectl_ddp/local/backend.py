@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kubectl_ddp.capacity.model import Stock
     from kubectl_ddp.local.submission import Machine
 
+HANG_SECONDS: Final = 5.0
+"""A launcher asks its ranks first, and waits a while for those that cannot answer."""
 METRICS_SECONDS: Final = 1.0
 """How long a pod may take to answer with its metrics."""
 
@@ -155,7 +157,7 @@ class LocalBackend:
 
     def hang(self, pod: Object) -> str:
         """How the pod's launcher sees its ranks now. Raises Unreachable."""
-        return self._served(pod, HANG_PATH)
+        return self._served(pod, HANG_PATH, seconds=HANG_SECONDS)
 
     def past(self, pod: Object) -> str | None:
         """What the pod's metrics have been: from its aggregator, or from the end of its log."""
@@ -167,13 +169,13 @@ class LocalBackend:
                 return self._served(pod, HISTORY_PATH)
         return unpacked(raw_lines(self._directory(str(pod["metadata"]["labels"][Label.JOB])), pod))
 
-    def _served(self, pod: Object, path: str) -> str:
+    def _served(self, pod: Object, path: str, *, seconds: float = METRICS_SECONDS) -> str:
         """What the pod serves at a path of its metrics port. Raises Unreachable."""
         name, address, port = pod["metadata"]["name"], pod["status"].get("podIP", ""), _metrics_port(pod)
         # HTTP/1.0 by hand: one answer, then the end of the connection. http.client takes 20 ms to import.
         request = f"GET {path} HTTP/1.0\r\nHost: {address}:{port}\r\nAccept: */*\r\n\r\n"
         try:
-            with socket.create_connection((address, port), timeout=METRICS_SECONDS) as connection:
+            with socket.create_connection((address, port), timeout=seconds) as connection:
                 connection.sendall(request.encode())
                 answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
         except OSError as error:

@@ -11,7 +11,7 @@ from ddp_trainer.hanging.look import Look, RankState
 from ddp_trainer.launch.hang_page import VERSION as LAUNCHERS
 from ddp_trainer.launch.hang_sight import Sight as Shown
 from ddp_trainer.launch.hang_sight import Teller
-from kubectl_ddp.hang.judge import Answer, have_moved, judge, last_word
+from kubectl_ddp.hang.judge import Answer, have_moved, is_final, judge, last_word
 from kubectl_ddp.hang.sight import VERSION, PodSight, RankSight, Sight, read
 
 
@@ -143,3 +143,11 @@ def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
     sight = Sight(pods=(pod(findings=first, ras="RAS"), pod(name="w-1", findings=second)))
     assert [(each.generation, each.killed) for each in sight.named] == [(1, (1,)), (2, (1,))]
     assert sight.ras == "RAS"
+
+
+def test_a_pod_that_is_slow_to_answer_is_asked_again_for_a_while() -> None:
+    silent = Sight(silent={"w-0": "timed out"})
+    verdict = judge(silent)
+    assert verdict is not None
+    assert (is_final(verdict, silent, 1.0), is_final(verdict, silent, 8.0)) == (False, True)
+    assert is_final(verdict, Sight(), 0.0)
