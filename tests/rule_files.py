@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from tests.helm import CHARTS, Done, Helm, Object
 
@@ -51,6 +52,23 @@ def alone(found: list[Object], alert: str) -> list[Object]:
     return [
         {**group, "rules": [rule for rule in group["rules"] if rule.get("alert", alert) == alert]} for group in found
     ]
+
+
+def records() -> dict[str, str]:
+    """The expressions of the recording rules, by name, as they stand in the files."""
+    files = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(PLATFORM.glob("files/rules/*.yaml")))
+    found = (rule for file in files for rule in rules(file["groups"]) if "record" in rule)
+    return {rule["record"]: rule["expr"] for rule in found}
+
+
+def exported(expression: str, recorded: Mapping[str, str]) -> set[str]:
+    """The metrics that an expression reads, by way of recording rules, too.
+
+    >>> sorted(exported("rate(a_total[5m]) / b:c:d", {"b:c:d": "e / 2"}))
+    ['a_total', 'e']
+    """
+    read = metrics_of(expression)
+    return read.difference(recorded).union(*(exported(recorded[name], recorded) for name in read & recorded.keys()))
 
 
 def promtool(*words: str | Path) -> Done:

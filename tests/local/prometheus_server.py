@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ class Prometheus:
     """The HTTP API of a running one."""
 
     def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/api/v1/query"
+        self.address = f"127.0.0.1:{port}"
+        self.url = f"http://{self.address}/api/v1/query"
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The vector that an expression has now; empty until it answers."""
@@ -48,13 +49,22 @@ def answers(prometheus: Prometheus, expression: str, *, count: int) -> list[tupl
 
 
 @contextmanager
-def prometheus(directory: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
-    """A Prometheus of its own that scrapes targets, each ``host:port``, every second; skips where there is none."""
+def prometheus(
+    directory: Path, targets: Sequence[str] | Mapping[str, Mapping[str, str]], rules: Path | None = None
+) -> Iterator[Prometheus]:
+    """A Prometheus of its own that scrapes targets, each ``host:port``, every second; skips where there is none.
+    Targets may have labels, as Kubernetes gives some, and rules are evaluated every second, too.
+    """
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed, so nothing real can scrape.")
     configuration = directory / "prometheus.yml"
-    scrape = {"job_name": "pods", "static_configs": [{"targets": list(targets)}]}
-    told = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [scrape]}
+    labels = targets if isinstance(targets, Mapping) else {target: {} for target in targets}
+    found = [{"targets": [target], "labels": dict(own)} for target, own in labels.items()]
+    told: dict[str, Any] = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "scrape_configs": [{"job_name": "pods", "static_configs": found}],
+        "rule_files": [] if rules is None else [str(rules)],
+    }
     configuration.write_text(json.dumps(told), encoding="utf-8")  # JSON is YAML, too
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -18,7 +18,7 @@ from ddp_trainer.metrics.catalogue import FAMILIES, Kind
 from tests.dashboards import BUILT_IN, DASHBOARDS, FILES, Question, panels, questions, written_files
 from tests.helm import ROOT, Helm, Object
 from tests.render.dashboard_history import GPUS
-from tests.rule_files import PLATFORM, SERVES, groups, matchers_of, metrics_of, rules
+from tests.rule_files import PLATFORM, SERVES, exported, groups, matchers_of, metrics_of, records, rules
 
 OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS, "DCGM's exporter, where there is one")
 """Metrics that are not in our catalogue, each with its source."""
@@ -192,7 +192,7 @@ def linked(helm: Helm) -> list[Object]:
 
 
 def test_an_alert_leads_to_a_dashboard_that_shows_what_it_is_about(linked: list[Object]) -> None:
-    records = {rule["record"]: rule["expr"] for rule in linked if "record" in rule}
+    recorded = records()
     for alert in (rule for rule in linked if "alert" in rule):
         url = urlsplit(alert["annotations"]["dashboard_url"])
         assert url.netloc == "grafana.example.com"
@@ -202,15 +202,9 @@ def test_an_alert_leads_to_a_dashboard_that_shows_what_it_is_about(linked: list[
         assert told.keys() <= takes
         for label in re.findall(r"\$labels\.(\w+)", " ".join(told.values())):
             assert f"$labels.{label} " in alert["annotations"]["description"], alert["alert"]
-        shown = set().union(*(exported(each.expr, records) for each in ASKED if each.dashboard == name))
-        read = exported(alert["expr"], records)
+        shown = set().union(*(exported(each.expr, recorded) for each in ASKED if each.dashboard == name))
+        read = exported(alert["expr"], recorded)
         assert (read - CONDITIONS or read) & shown, alert["alert"]
-
-
-def exported(expression: str, records: dict[str, str]) -> set[str]:
-    """The metrics that an expression reads, by way of records, too."""
-    read = metrics_of(expression)
-    return read.difference(records).union(*(exported(records[name], records) for name in read & records.keys()))
 
 
 def test_an_alert_leads_nowhere_where_nobody_has_said_where_grafana_is(helm: Helm) -> None:

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-import yaml
 
 from tests import dashboards, prometheus
 from tests.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
 from tests.prometheus import Found, Prometheus, remembering
 from tests.render import dashboard_history as history
-from tests.rule_files import PLATFORM, rules
+from tests.rule_files import records
 
 CHOSEN = {
     "namespace": history.GPT.namespace,
@@ -31,9 +30,7 @@ ASKED = list(questions())
 def remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One that has seen both jobs."""
     end = int(time.time()) // prometheus.STEP_SECONDS * prometheus.STEP_SECONDS
-    groups = [g for path in PLATFORM.glob("files/rules/*.yaml") for g in yaml.safe_load(path.read_text())["groups"]]
-    records = {rule["record"]: rule["expr"] for rule in rules(groups) if "record" in rule}
-    with remembering(tmp_path_factory.mktemp("history"), history.lines(end), records, end) as found:
+    with remembering(tmp_path_factory.mktemp("history"), history.lines(end), records(), end) as found:
         yield found
 
 
