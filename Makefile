@@ -12,7 +12,7 @@ BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command 
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-unit test-local test-cluster peers test-peers clients tools charts lint bench docs manifests image lock release-check sbom checkov clean
+.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers clients tools charts lint bench docs manifests image lock release-check sbom checkov clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -24,6 +24,9 @@ demo-text: $(READY) ## Let two processes learn to write Python, byte by byte, fr
 	@$(BIN)/ddp-launch --standalone --nproc-per-node 2 -m ddp_trainer train --task text \
 		--data "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
 		--model gpt:layers=2 --window 64 --global-batch 32 --shards 2 --max-steps 700 --learning-rate 0.004 --warmup-steps 30 --log-steps 70
+
+picture: demo ## Take the picture of the README: the top of the demo's page, in Chromium
+	@$(BIN)/python -m tests.browser build/demo/report.html docs/report.png 1180 2140 0.75
 
 test: $(READY) ## Run every test that this machine can run
 	@$(MAKE) --no-print-directory test-unit test-local test-cluster

@@ -2,7 +2,7 @@
 the way, and the job ends with a verified result.
 
 Everything is done with the commands a person would type, which are shown. The summary of the run, with what was done to
-it, is left at ``build/demo/summary.json``.
+it, is left at ``build/demo/summary.json``, and its page at ``build/demo/report.html``.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ def run(jobs: LocalJobs, options: Options) -> dict[str, Any]:
     jobs.run(*wait)
     say(options, "status", NAME)
     options.progress(jobs.run("status", NAME))
+    report = ("report", NAME, "-o", str((DIRECTORY / "report.html").relative_to(ROOT)))
+    say(options, *report)
+    jobs.run(*report)
     summary: dict[str, Any] = json.loads((jobs.directory / "kubectl-ddp/jobs" / NAME / "summary.json").read_text())
     return summary | {
         "worker_killed": {"rank": victim.rank, "pod": victim.pod, "step": victim.step, "signal": "SIGKILL"},

@@ -1,6 +1,6 @@
 """A real browser without a window: Chromium, spoken to over two pipes (DevTools protocol), with nothing between.
 
-``python -m tests.browser PAGE PICTURE WIDTH HEIGHT`` takes a picture of a page.
+``python -m tests.browser PAGE PICTURE WIDTH HEIGHT SCALE`` takes a picture of the top of a page.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Tab:
         self._out, self._in = write, os.fdopen(read, "rb")
         self._rest = b""
         self._number = 0
+        self._has_loaded = False
         self.said: list[str] = []
         """What the page has written to its console, what went wrong, and what it asked a network for."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
@@ -56,8 +57,10 @@ class Tab:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
+        self._has_loaded = False
         self.call("Page.navigate", url=page.resolve().as_uri())
-        self.value("new Promise(done => document.readyState == 'complete' ? done(1) : addEventListener('load', done))")
+        while not self._has_loaded:  # asked of the browser: a page may be without JavaScript
+            self._note(self._next())
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript comes to."""
@@ -65,9 +68,11 @@ class Tab:
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
-    def picture(self, *, whole: bool = True) -> bytes:
-        """A PNG, of all of the page or of what is seen of it."""
-        told = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **self._clip(whole=whole))
+    def picture(self, *, height: float | None = None, scale: float = 1.0) -> bytes:
+        """A PNG of the page: all of it, or its top."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": scale}
+        told = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(told["data"])
 
     def paper(self) -> bytes:
@@ -78,12 +83,6 @@ class Tab:
     def move(self, x: float, y: float) -> None:
         """Put the pointer somewhere."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def _clip(self, *, whole: bool) -> dict[str, Any]:
-        if not whole:
-            return {}
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
 
     def _call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         self._number += 1
@@ -111,6 +110,8 @@ class Tab:
     def _note(self, told: dict[str, Any]) -> None:
         about = told.get("params", {})
         match told.get("method"):
+            case "Page.loadEventFired":
+                self._has_loaded = True
             case "Runtime.exceptionThrown":
                 self.said.append(f"exception: {about['exceptionDetails']}")
             case "Runtime.consoleAPICalled":
@@ -148,11 +149,11 @@ def browser() -> Iterator[Tab]:
                 process.terminate()
 
 
-def main(page: str, picture: str, width: str, height: str) -> None:
+def main(page: str, picture: str, width: str, height: str, scale: str) -> None:
     """Take a picture of the top of a page."""
     with browser() as tab:
-        tab.open(Path(page), width=int(width), height=int(height))
-        Path(picture).write_bytes(tab.picture(whole=False))
+        tab.open(Path(page), width=int(width))
+        Path(picture).write_bytes(tab.picture(height=float(height), scale=float(scale)))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
+import base64
 import queue
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddp_trainer.contract import Label
+from ddp_trainer.contract import HISTORY_MARK, Label
 from kubectl_ddp.backend import Snapshot
 from kubectl_ddp.cluster import ClusterBackend, reflector
 from kubectl_ddp.cluster.connection import connect
@@ -201,6 +203,35 @@ def test_the_right_to_read_metrics_may_be_missing(server: ApiServer, backend: Cl
     server.next(f"GET {PODS}/digits-worker-0:9464/proxy/metrics", refusal)
     with pytest.raises(Forbidden, match=r"get pods/proxy 'digits-worker-0' in namespace 'team'"):
         backend.metrics(pod)
+
+
+PACKED = f"{HISTORY_MARK}1/1 {base64.b64encode(zlib.compress(b'{}')).decode()}"
+
+
+def test_what_a_running_pod_has_kept_comes_through_the_proxy(server: ApiServer, backend: ClusterBackend) -> None:
+    pod = put_pod(server)
+    server.next(f"GET {PODS}/digits-worker-0:9464/proxy/history", Answer(200, '{"version": 1}'))
+    assert backend.past(pod) == '{"version": 1}'
+
+
+@pytest.mark.parametrize("log", ["", f"2026-01-02T03:04:06Z {PACKED}\n"], ids=["nothing", "a history"])
+def test_a_pod_that_serves_none_is_asked_for_what_stands_at_the_end_of_its_log(
+    server: ApiServer, backend: ClusterBackend, log: str
+) -> None:
+    pod = put_pod(server)
+    server.next(f"GET {PODS}/digits-worker-0:9464/proxy/history", *[Answer(404, "not found")] * 9)
+    server.next(f"GET {WORKER}/log", Answer(200, log))
+    assert backend.past(pod) == ("{}" if log else None)
+    [query] = [request.query for request in server.requests if request.path == f"{WORKER}/log"]
+    assert query["tailLines"] == "64"
+
+
+def test_nobody_is_shown_the_lines_that_hold_a_history(server: ApiServer, backend: ClusterBackend) -> None:
+    pod = put_pod(server)
+    answer = Answer(200, f"2026-01-02T03:04:05Z step 1\n2026-01-02T03:04:06Z {PACKED}\n")
+    server.next(f"GET {WORKER}/log", answer, answer)
+    assert list(backend.logs(pod)) == ["step 1"]
+    assert list(backend.logs(pod, timestamps=True)) == ["2026-01-02T03:04:05Z step 1"]
 
 
 class Watcher:
