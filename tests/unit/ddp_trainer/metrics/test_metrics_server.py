@@ -122,6 +122,34 @@ def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
     against(conversation, respond=huge, deadline_seconds=0.2)
 
 
+def test_a_request_without_an_end_is_cut_off_after_its_first_bytes() -> None:
+    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+        _, writer = await connect()
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 1 << 30:
+                writer.write(b"GET /" + b"x" * (1 << 16))
+                await writer.drain()
+                sent += 1 << 16
+        assert sent < 1 << 30
+        assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
+
+    against(conversation)
+
+
+def test_clients_that_leave_in_the_middle_leave_nothing_behind() -> None:
+    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+        for _ in range(2 * MOST_CONNECTIONS):
+            _, writer = await connect()
+            writer.write(b"GET /metr")
+            writer.transport.abort()
+        assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+    against(conversation)
+
+
 def test_a_crowd_of_idle_clients_does_not_keep_a_scraper_out() -> None:
     async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
         idle = [await connect() for _ in range(3 * MOST_CONNECTIONS)]
