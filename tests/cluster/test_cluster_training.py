@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,7 @@ def test_digits_survives_the_loss_of_a_pod_and_loses_no_sample(space: Namespace)
     assert [rank["pod"] for rank in ranks] == ["digits-worker-0"] * 2 + ["digits-worker-1"] * 2
     assert {rank["state"] for rank in ranks} == {"up"}
     assert all(rank["step"] >= 100 for rank in ranks)
+    _can_be_seen_from_here(space)
 
     victim = space.pods()[1]
     assert victim["metadata"]["name"] == "digits-worker-1"
@@ -55,6 +58,17 @@ def test_digits_survives_the_loss_of_a_pod_and_loses_no_sample(space: Namespace)
     assert lines, "the pod that is left keeps its lines"
     space.ddp("delete", "digits").ok()
     until("nothing left", lambda: not space.left())
+
+
+def _can_be_seen_from_here(space: Namespace) -> None:
+    """Its ranks in a table, and a trace of the steps of one of them."""
+    table = space.ddp("top", "digits", "--once").ok().out.splitlines()
+    assert [line.split()[0] for line in table if " digits-worker-" in line] == ["0", "1", "2", "3"]
+    file = space.home / "rank3.trace.json.gz"
+    space.ddp("profile", "digits", "--rank", "3", "--steps", "3", "--file", str(file)).ok()
+    with gzip.open(file) as trace:
+        names = [event.get("name", "") for event in json.load(trace)["traceEvents"]]
+    assert sum(name.startswith("Optimizer.step#") for name in names) == 3
 
 
 def test_following_a_submission_prints_every_line_once_and_ends_with_the_job(space: Namespace, tmp_path: Path) -> None:

@@ -157,9 +157,9 @@ def _ports(_words: Words) -> Iterable[Candidate]:
 
 def _config_words(words: Words) -> Iterable[Candidate]:
     """Keys that may have a default, after the word that says what is done with one."""
-    from kubectl_ddp.configuration import KEYS  # noqa: PLC0415 - one command's alone
+    from kubectl_ddp.configuration import KEYS, SETTINGS  # noqa: PLC0415 - one command's alone
 
-    return [Candidate(key) for key in KEYS] if words.positional[:1] in (["set"], ["unset"]) else []
+    return [Candidate(key) for key in (*KEYS, *SETTINGS)] if words.positional[:1] in (["set"], ["unset"]) else []
 
 
 def _contexts(words: Words) -> Iterable[Candidate]:
