@@ -44,6 +44,8 @@ LOOKING: Final = ("status", "why", "hang", "bundle", "logs", "events", "top", "r
 COUNTING: Final = ("list", "prune")
 """They look at all jobs."""
 EXPLAINING: Final = ("why", "bundle")
+WATCHING: Final = ("logs", "events", "wait", *CHANGING, "submit", "clone")
+"""They follow a job, or wait for it."""
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (*SUBMITTING, "capacity", *SHOWING),
@@ -104,7 +106,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         without="what running pods have kept is not drawn",
     ),
     Need(
-        commands=("list", "status", *EXPLAINING, "logs", "wait", *REACHING, "submit", "clone", *CHANGING),
+        commands=("list", "status", *EXPLAINING, "wait", *REACHING, "scale", "resume", "restart"),
         verbs=("get",),
         resources=("pods/proxy",),
         without="ranks, steps and loss are not told",
@@ -112,8 +114,14 @@ NEEDS: Final[tuple[Need, ...]] = (
     Need(commands=("events",), verbs=("list",), resources=("events",)),
     Need(commands=("report",), verbs=("list",), resources=("events", *JOBS), without="what happened is told in part"),
     Need(
-        commands=(*LOOKING, *REACHING, *CHANGING, "submit", "clone"),
-        verbs=("list", "watch"),
+        commands=(*EXPLAINING, "logs", "report", "wait", *REACHING, *CHANGING, "submit", "clone"),
+        verbs=("list",),
+        resources=("events",),
+        without="a pod that cannot start does not say why",
+    ),
+    Need(
+        commands=WATCHING,
+        verbs=("watch",),
         resources=("events",),
         without="a pod that cannot start does not say why",
     ),
