@@ -181,7 +181,9 @@ def test_a_page_shows_the_whole_job_in_a_browser(made: Made, tab: Tab, which: st
         "Own time of a step, by rank",
     ]
     assert "formed anew: failure" in tab.value("document.querySelector('.events').textContent")
-    assert tab.value("document.querySelectorAll('.ranks tbody tr').length") >= 4
+    cells = "[...e.children].slice(0, 2).map(cell => cell.textContent).join(' on ')"
+    rows = tab.value(f"[...document.querySelectorAll('.ranks tbody tr')].map(e => {cells})")
+    assert {f"{rank} on digits-worker-{rank // 2}" for rank in range(4)} == {*rows}
     assert tab.value("[...document.querySelectorAll('svg .curve')].every(e => e.getBoundingClientRect().width > 40)")
     assert tab.value("[...document.images].every(e => e.complete && e.naturalHeight >= 4)")
 

@@ -15,6 +15,7 @@ from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import target
 from kubectl_ddp.errors import DdpError, Forbidden, UsageError
+from kubectl_ddp.evidence import workers
 from kubectl_ddp.keeping import keep_first_error
 from kubectl_ddp.scrape import observe
 
@@ -97,7 +98,10 @@ def _series(
     start = state.created if state.created is not None else now - 86_400
     span = Span(start=start, end=max(start + 1, min(now, (state.finished or now) + _MARGIN_SECONDS)))
     namespace = state.namespace if backend.where != "local" else None
-    return asked(url, state.name, namespace, span), f"Numbers are those of Prometheus at {shown(url)}."
+    pods = {
+        str(pod.get("status", {}).get("podIP") or ""): str(pod["metadata"]["name"]) for pod in workers(snapshot.pods)
+    }
+    return asked(url, state.name, namespace, span, pods), f"Numbers are those of Prometheus at {shown(url)}."
 
 
 def _deliver(text: str, path: Path, options: Options, *, opens: bool) -> None:

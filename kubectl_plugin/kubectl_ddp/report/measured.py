@@ -150,7 +150,7 @@ def _account(series: Sequence[Series]) -> list[Series]:
 
 
 def _states(account: Sequence[Series], timeline: Timeline) -> dict[str, Values]:
-    grown = {each.labels[MetricLabel.STATE]: growth(each, timeline, from_zero=False) for each in account}
+    grown = {each.labels[MetricLabel.STATE]: growth(each, timeline) for each in account}
     return {state: each.known(timeline.width) for state, each in grown.items() if any(each.amounts)}
 
 
@@ -253,7 +253,7 @@ def _restarts(series: Sequence[Series]) -> Iterator[Change]:
 def _counted(series: Series, cause: str) -> Iterator[Change]:
     before = 0.0
     for index, (moment, count) in enumerate(series.known()):
-        if count > before and (index or moment > series.times[0]):
+        if count > before and (index or (series.is_whole and moment > series.times[0])):
             kind = Kind.SCALE if cause == RestartCause.MEMBERSHIP else Kind.RESTART
             yield Change(moment, kind, f"formed anew: {cause}")
         before = count

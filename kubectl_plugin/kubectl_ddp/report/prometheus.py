@@ -79,7 +79,7 @@ class Span:
         return max(LEAST_STEP_SECONDS, (self.end - self.start) / POINTS)
 
 
-def asked(url: str, job: str, namespace: str | None, span: Span) -> list[Series]:
+def asked(url: str, job: str, namespace: str | None, span: Span, pods: Mapping[str, str]) -> list[Series]:
     """What a Prometheus knows of a job.
 
     Args:
@@ -87,6 +87,7 @@ def asked(url: str, job: str, namespace: str | None, span: Span) -> list[Series]
         job: name of the job, the label ``ddp_job``.
         namespace: of its pods; any when None, as for a job that runs on no cluster.
         span: from when to when.
+        pods: address of a pod → its name, where the Prometheus knows no names.
 
     Raises:
         UsageError: the URL is none.
@@ -98,7 +99,7 @@ def asked(url: str, job: str, namespace: str | None, span: Span) -> list[Series]
     selector = f'{MetricLabel.JOB}="{_escaped(job)}"' + (
         f', namespace="{_escaped(namespace)}"' if namespace is not None else ""
     )
-    found = [series for told in each(partial(_answer, place, selector, span), QUERIES) for series in told]
+    found = [series for told in each(partial(_answer, place, selector, span, pods), QUERIES) for series in told]
     if not any(series.name == Metric.STEPS for series in found):
         hint = "Its pods may not be scraped; 'kubectl ddp doctor' looks. '--from job' draws what the job itself keeps."
         raise NotFound(f"Prometheus at {shown(url)} knows no rank of job '{job}' in that time.", hint=hint)
@@ -133,13 +134,13 @@ def shown(url: str) -> str:
     return redact_text(url)
 
 
-def _answer(place: _Place, selector: str, span: Span, query: Query) -> list[Series]:
+def _answer(place: _Place, selector: str, span: Span, pods: Mapping[str, str], query: Query) -> list[Series]:
     expression = query.expression(selector)
     document = _ask(place, {"query": expression, "start": span.start, "end": span.end, "step": span.step})
     count = int((span.end - span.start) / span.step) + 1
     times = [span.start + span.step * index for index in range(count)]
     try:
-        return [_series(query, told, times, span) for told in document["data"]["result"]]
+        return [_series(query, told, times, span, pods) for told in document["data"]["result"]]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise _no_prometheus(place, "it answers with something else") from error
 
@@ -177,15 +178,19 @@ def _no_prometheus(place: _Place, why: str) -> Unreachable:
     return Unreachable(f"What answers at {place.shown} is no Prometheus: {why}.", hint="Look at the URL.")
 
 
-def _series(query: Query, told: Mapping[str, Any], times: Sequence[float], span: Span) -> Series:
+def _series(
+    query: Query, told: Mapping[str, Any], times: Sequence[float], span: Span, pods: Mapping[str, str]
+) -> Series:
     labels = {str(name): str(value) for name, value in told["metric"].items()}
     where = next((labels[name] for name in _WHERE if labels.get(name)), "")
+    where = pods.get(where.rpartition(":")[0].strip("[]"), where)
     values: list[float | None] = [None] * len(times)
     for index, value in _readings(told["values"], span):
         if 0 <= index < len(values):
             values[index] = value
     kept = {name: value for name, value in labels.items() if name in query.by}
-    return Series(str(query.name), times, values, kept | {POD: where})
+    # A Prometheus may have begun to look long after the job did.
+    return Series(str(query.name), times, values, kept | {POD: where}, is_whole=False)
 
 
 def _readings(values: Sequence[Sequence[Any]], span: Span) -> Iterator[tuple[int, float]]:

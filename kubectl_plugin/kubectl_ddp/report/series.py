@@ -28,6 +28,8 @@ class Series:
     values: Sequence[float | None]
     """As many as times; None where it was not told."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    is_whole: bool = True
+    """Whether nothing was before the first value: a counter that appears later than the first time began at 0 then."""
 
     def known(self) -> Iterator[tuple[float, float]]:
         """Time and value, where there is one."""

@@ -87,15 +87,15 @@ class Growth:
         )
 
 
-def growth(series: Series, timeline: Timeline, *, from_zero: bool = True) -> Growth:
+def growth(series: Series, timeline: Timeline) -> Growth:
     """Spread what a counter grew by between two readings evenly over the time between them.
 
-    A counter that falls was begun anew at 0. One that appears after the first time that others are told for began at 0
-    too, since then, unless ``from_zero`` says that it remembers what was before.
+    A counter that falls was begun anew at 0. One that is whole, and appears after the first time that others are told
+    for, began at 0 too, since then.
     """
     amounts, covered = [0.0] * timeline.count, [0.0] * timeline.count
     readings = list(series.known())
-    if from_zero and readings and (index := bisect.bisect_left(series.times, readings[0][0])) > 0:
+    if series.is_whole and readings and (index := bisect.bisect_left(series.times, readings[0][0])) > 0:
         readings.insert(0, (series.times[index - 1], 0.0))
     for (began, before), (ended, after) in itertools.pairwise(readings):
         if math.isfinite(before) and math.isfinite(after):

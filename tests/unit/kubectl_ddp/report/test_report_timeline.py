@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +33,8 @@ def test_where_nothing_was_told_nothing_is_known_and_the_next_reading_makes_up_f
 def test_a_counter_that_falls_was_begun_anew_and_one_that_appears_began_at_zero() -> None:
     assert sum(growth(counted((0, 5), (1, 6), (2, 2), (3, 4)), TEN).amounts) == 1 + 2 + 2
     assert growth(counted((0, None), (1, None), (2, 6), (3, 7)), TEN).amounts[:3] == (0, 6, 1)
-    assert growth(counted((0, None), (1, None), (2, 6), (3, 7)), TEN, from_zero=False).amounts[:3] == (0, 0, 1)
+    in_part = replace(counted((0, None), (1, None), (2, 6), (3, 7)), is_whole=False)
+    assert growth(in_part, TEN).amounts[:3] == (0, 0, 1)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 50), st.floats(0, 1e6)), min_size=2, max_size=40), st.integers(1, 130))
