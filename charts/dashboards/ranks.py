@@ -19,6 +19,8 @@ _ENQUEUED: Final = "ddp_collective_last_enqueued_sequence"
 _BUSY_OF_SLOWEST: Final = f"ddp_job_rank:ddp_busy_seconds:mean5m{{<rank>}} and topk(20, {_STRAGGLER}{{<rank>}})"
 _BEGUN: Final = f"max by (process_group, {_PLACE}) ({_ENQUEUED}{{<rank>}})"
 _AHEAD: Final = f"max by (process_group) ({_ENQUEUED}{{<job>}})"
+_BEHIND: Final = f"topk(50, ({_AHEAD} > 0) - on (process_group) group_right () {_BEGUN})"
+_THOSE_BEHIND: Final = f"and on (process_group, {_PLACE}) {_BEHIND}"
 
 
 def _placed(expression: str) -> str:
@@ -161,13 +163,12 @@ SILENT: Final = Row(
         ),
         table(
             "Position in collectives",
-            "When nothing moves: who did not enter the collective that the others wait in? The rank that is behind."
-            " `kubectl ddp hang` shows its stack.",
-            Query(f"({_AHEAD} > 0) - on (process_group) group_right () {_BEGUN}", table=True),
-            Query(f"{_BEGUN} and on (process_group) {_AHEAD} > 0", table=True),
+            "When nothing moves: who did not enter the collective that the others wait in? The rank that is behind;"
+            " `kubectl ddp hang` shows its stack. The 50 that are furthest behind.",
+            Query(_BEHIND, table=True),
+            Query(f"{_BEGUN} {_THOSE_BEHIND}", table=True),
             Query(
-                f"max by (process_group, {_PLACE}) (ddp_collective_last_completed_sequence{{<rank>}})"
-                f" and on (process_group) {_AHEAD} > 0",
+                f"max by (process_group, {_PLACE}) (ddp_collective_last_completed_sequence{{<rank>}}) {_THOSE_BEHIND}",
                 table=True,
             ),
             columns={
