@@ -15,22 +15,25 @@ from kubectl_ddp.backend import Entry, Handover
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut
 
 _RUN: Final = """\
-python=python3
+python=$1
+shift
 if [ -n "$RANK_PID" ]; then
   own=$(tr '\\0' '\\n' <"/proc/$RANK_PID/cmdline" 2>/dev/null | head -n 1)
   case "$own" in *python*) python=$own ;; esac
 fi
 exec "$python" -P -m ddp_trainer profile "$@"
 """
-"""The rank's own interpreter can import what the launcher can; ``python3`` where its process is not known."""
+"""The rank's own interpreter can import what the launcher can; the one that is named where its process is not known."""
 _SPARE_SECONDS: Final = 30.0
 """What the way there and back may take."""
 
 
-def entry(local_rank: int, variables: Mapping[str, str], *, steps: int, seconds: float) -> Entry:
-    """What is to be run beside the rank."""
+def entry(
+    local_rank: int, variables: Mapping[str, str], *, steps: int, seconds: float, python: str = "python3"
+) -> Entry:
+    """What is to be run beside the rank; ``python`` is an interpreter of the pod that knows our trainer."""
     flags = ("--local-rank", str(local_rank), "--steps", str(steps), "--seconds", f"{seconds:g}")
-    return Entry(words=("sh", "-c", _RUN, "profile", *flags), variables=variables)
+    return Entry(words=("sh", "-c", _RUN, "profile", python, *flags), variables=variables)
 
 
 def bring(handover: Handover, file: Path, seconds: float) -> int:

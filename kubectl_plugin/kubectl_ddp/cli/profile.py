@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -13,6 +16,9 @@ from kubectl_ddp.cli.target import print_document, target
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.whereabouts import find_rank
+
+LOCAL: Final = "local"
+"""What a backend of this machine says where it is."""
 
 
 @click.command()
@@ -46,7 +52,10 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
         raise NotFound(f"Nobody says which worker of pod {place.name} is rank {rank}.", hint="Try again in a moment.")
     options.note(str(place))
     file = Path(path or f"{name}-rank{rank}.trace.json.gz")
-    wanted = entry(place.local_rank, place.variables, steps=steps, seconds=seconds)
+    # A pod of this machine runs what the job was submitted with, as a rule this very interpreter.
+    here = os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable
+    python = here if backend.where == LOCAL else "python3"
+    wanted = entry(place.local_rank, place.variables, steps=steps, seconds=seconds, python=python)
     size = bring(backend.enter(place.pod, wanted), file, seconds)
     if options.output is not None:
         told = {"apiVersion": API_VERSION, "kind": "Trace", "job": name, "rank": rank, "pod": place.name}
