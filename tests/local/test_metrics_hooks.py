@@ -153,6 +153,25 @@ print(json.dumps([told("ddp_steps_total"), told("ddp_gc_pauses_total") >= 0]), f
 )
 
 
+COMPILED = """
+import torch
+from torch._dynamo.utils import counters
+graphs = []
+def backend(module, inputs):
+    graphs.append(module)
+    return module.forward
+
+weight = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+forward = torch.compile(lambda batch: (weight * batch).sum(), backend=backend, fullgraph=True)
+step = torch.compile(optimizer.step, backend=backend)
+for _ in range(3):
+    forward(torch.ones(2)).backward()
+    step()
+print(len(graphs), sum(counters["graph_break"].values()))
+"""
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     yield from stage_of(tmp_path)
@@ -217,6 +236,12 @@ def test_a_script_without_an_optimizer_has_no_steps_and_runs(tmp_path: Path) -> 
     done = worker(tmp_path, NO_OPTIMIZER, DDP_METRICS_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [0, True]
+
+
+def test_what_a_script_compiles_is_what_it_would_be_without_us(tmp_path: Path) -> None:
+    done = [worker(tmp_path, COMPILED, DDP_METRICS_DIR=str(tmp_path), DDP_METRICS_HOOKS=switch) for switch in "01"]
+    assert [each.returncode for each in done] == [0, 0], done[1].stderr
+    assert done[0].stdout == done[1].stdout
 
 
 @pytest.mark.parametrize("switch", [{"DDP_METRICS_HOOKS": "0"}, {"DDP_METRICS_DIR": ""}], ids=["off", "no-metrics"])

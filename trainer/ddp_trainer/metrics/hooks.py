@@ -22,6 +22,7 @@ from ddp_trainer.metrics.board import ABSENT_NUMBER
 from ddp_trainer.metrics.intake import Intake
 from ddp_trainer.metrics.recorders import BoardRankRecorder
 from ddp_trainer.metrics.timeline import Timeline
+from ddp_trainer.metrics.watch import Watch
 
 _log: Final = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Stead:
     def __init__(self, torch: Any, recorder: BoardRankRecorder) -> None:
         self._torch = torch
         self._recorder = recorder
+        self._watch = recorder.watched_by or Watch(recorder)
         self._number = recorder.steps
         self._is_known = False
 
@@ -67,7 +69,7 @@ class Stead:
         self._number += 1
         recorder = self._recorder
         # What waiting for gradients took is known of some steps, and taken for that of those after them.
-        exposed = min(recorder.exposed_seconds, backward)
+        exposed = min(self._watch.exposed_seconds, backward)
         own = backward - exposed
         recorder.step(self._number, ABSENT_NUMBER, samples, waited, 0.0, forward, own, exposed, moved, 0.0, rest)
         if self._number % LOOK_AT_RATE == 1:
@@ -171,7 +173,8 @@ class Hooks:
             index = next_index(iterator)
             if self.is_on:
                 try:
-                    intake_of(iterator).drew(iterator._sampler_iter, index)  # noqa: SLF001
+                    intake = iterator.__dict__.get(INTAKE) or intake_of(iterator)
+                    intake.drew(iterator._sampler_iter, index)  # noqa: SLF001
                 except Exception as error:  # noqa: BLE001 - see the module
                     self._failed(error)
             return index
@@ -186,7 +189,7 @@ class Hooks:
                 intake_of(iterator).ended()
                 raise
             try:
-                intake = intake_of(iterator)
+                intake = iterator.__dict__.get(INTAKE) or intake_of(iterator)
                 intake.handed_out(batch, is_stream=iterator._dataset_kind == stream)  # noqa: SLF001
                 self._timeline.fetched(intake, is_training=self._gradients_are_on())
             except Exception as error:  # noqa: BLE001 - see the module
@@ -217,8 +220,5 @@ class Hooks:
 
 def intake_of(iterator: Any) -> Intake:
     """What is known of a loader's iterator; kept with it, so that it ends with it."""
-    intake: Intake | None = iterator.__dict__.get(INTAKE)
-    if intake is None:
-        intake = Intake()
-        setattr(iterator, INTAKE, intake)
+    intake: Intake = iterator.__dict__.setdefault(INTAKE, Intake())
     return intake

@@ -127,7 +127,17 @@ def _harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Conc
 class BoardRankRecorder:
     """One rank's reports, on its board. Every method may be called from any thread, ``step`` from one only."""
 
-    __slots__ = ("__weakref__", "_board", "_cells", "_clock", "_look_at", "_looked_at", "_revision", "_watch", "marks")
+    __slots__ = (
+        "__weakref__",
+        "_board",
+        "_cells",
+        "_clock",
+        "_look_at",
+        "_looked_at",
+        "_revision",
+        "marks",
+        "watched_by",
+    )
 
     def __init__(self, board: Board, clock: Callable[[], float] = time.time, marks: Marks | None = None) -> None:
         self.marks: Marks = [0.0, 0.0] if marks is None else marks
@@ -135,7 +145,8 @@ class BoardRankRecorder:
         self._cells = board.cells
         self._revision = board.revision
         self._clock = clock
-        self._watch: Watch | None = None
+        self.watched_by: Watch | None = None
+        """Who takes a closer look at some steps."""
         self._look_at = math.inf
         self._looked_at = 0.0
         _living.add(self)
@@ -145,20 +156,15 @@ class BoardRankRecorder:
         """How many were recorded on this board, by this process and those before it."""
         return int(self._cells[STEPS])
 
-    @property
-    def exposed_seconds(self) -> float:
-        """Of the step that was sampled last, the time that went by in waiting for others."""
-        return 0.0 if self._watch is None else self._watch.exposed_seconds
-
     def watch(self, watch: Watch) -> None:
         """Have a look taken at steps as often as ``watch`` asks for."""
-        self._watch = watch
+        self.watched_by = watch
         self._looked_at = self._cells[STEPS]
         self._look_at = self._looked_at + watch.first
 
     def _look(self, count: float, seconds: float, waited: float) -> None:
-        if self._watch is not None:
-            self._look_at = count + self._watch.look(seconds, waited, int(count - self._looked_at))
+        if self.watched_by is not None:
+            self._look_at = count + self.watched_by.look(seconds, waited, int(count - self._looked_at))
             self._looked_at = count
 
     def forsake(self) -> None:
