@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.contract import Env, GroupState, JobTime
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics import attach
 from tests.local.metrics_processes import Rank, aggregator
 from tests.local.prometheus_server import answers, prometheus
@@ -29,7 +30,7 @@ def report_everything(directory: Path) -> None:
     rank.evaluated(0.4, 0.97)
     rank.checkpoint_saved(1, 0.5, 0.1, 1000)
     rank.checkpoint_interval(30.0)
-    rank.account([1.0] * len(JobTime), 2, 0.5)
+    rank.account(JobAccount(1000.0, [1.0] * len(JobTime), 2, 0.5))
 
 
 def test_promtool_finds_nothing_to_say_about_a_scrape(tmp_path: Path) -> None:

@@ -378,6 +378,7 @@ class Metric(StrEnum):
     ENQUEUED = "ddp_collective_last_enqueued_sequence"
     COMPLETED = "ddp_collective_last_completed_sequence"
     JOB_TIME = "ddp_job_time_seconds_total"
+    JOB_START = "ddp_job_start_time_seconds"
     LOST_PROGRESS = "ddp_lost_progress_seconds_total"
     LOST_STEPS = "ddp_lost_steps_total"
     RANK_UP = "ddp_rank_up"

@@ -7,10 +7,10 @@ training does not fail because of its metrics.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Protocol
 
 from ddp_trainer.contract import FailureReason, GroupState, RestartCause, Section
+from ddp_trainer.goodput import JobAccount
 
 
 class Marks(Protocol):
@@ -91,10 +91,8 @@ class RankRecorder(Protocol):
     def skipped_step(self) -> None:
         """A step used up its samples and moved no weight."""
 
-    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None:
-        """What the whole job's time went into, in the order of :class:`~ddp_trainer.contract.JobTime`; the steps that
-        were done and after a restart had to be done again, and the productive time of those.
-        """
+    def account(self, account: JobAccount) -> None:
+        """What the whole job's time went into, and what of it was lost."""
 
 
 class AgentRecorder(Protocol):
@@ -117,6 +115,9 @@ class AgentRecorder(Protocol):
 
     def restarts_remaining(self, count: int) -> None:
         """What is left of the restart budget of the run."""
+
+    def job_account(self) -> JobAccount | None:
+        """What the workers of this pod have told of the job's time, also those that are gone; None of nothing."""
 
 
 class SilentRankRecorder:
@@ -153,7 +154,7 @@ class SilentRankRecorder:
     def checkpoint_loaded(self, seconds: float) -> None: ...
     def checkpoint_interval(self, seconds: float) -> None: ...
     def skipped_step(self) -> None: ...
-    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None: ...
+    def account(self, account: JobAccount) -> None: ...
 
 
 class SilentAgentRecorder:
@@ -165,3 +166,5 @@ class SilentAgentRecorder:
     def rendezvous(self, seconds: float, generation: int) -> None: ...
     def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None: ...
     def restarts_remaining(self, count: int) -> None: ...
+    def job_account(self) -> JobAccount | None:
+        """Nobody knows."""

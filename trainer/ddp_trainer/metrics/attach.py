@@ -70,7 +70,7 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for the launcher: no board in %s (%s); training goes on", told, error)
         return SilentAgentRecorder()
-    recorder = BoardAgentRecorder(board)
+    recorder = BoardAgentRecorder(board, Path(told))
     recorder.state(GroupState.PENDING)
     return recorder
 

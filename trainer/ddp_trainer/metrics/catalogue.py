@@ -206,6 +206,13 @@ ACCOUNT: Final = (
         remembered=True,
         help="Wall time of the whole job by what it went into; the sum over states is the time since it first started.",
     ),
+    _on_rank(
+        Metric.JOB_START,
+        Kind.GAUGE,
+        "Unix time at which the job first started; the states of ddp_job_time_seconds_total add up to the time since.",
+        unit="seconds",
+        scope=Scope.JOB,
+    ),
     Family(
         name=Metric.LOST_PROGRESS,
         kind=Kind.COUNTER,

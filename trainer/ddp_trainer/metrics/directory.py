@@ -100,6 +100,11 @@ def current(slots: Iterable[Slot]) -> tuple[Slot, ...]:
     return tuple(sorted(taken.values(), key=lambda slot: slot.local_rank))
 
 
+def rank_boards(directory: Path) -> Iterator[Path]:
+    """Where boards of ranks are; none in a directory that is missing or cannot be read."""
+    return (path for path in _boards(directory) if path != agent_board(directory))
+
+
 def _boards(directory: Path) -> Iterator[Path]:
     try:
         paths = sorted(directory.iterdir())

@@ -14,10 +14,13 @@ import sys
 import time
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, MetricLabel, Phase, RestartCause
+from ddp_trainer.goodput import JobAccount
+from ddp_trainer.metrics.account import job_account
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.catalogue import STEP_SECONDS, cell
 from ddp_trainer.metrics.gpu import Memory, identity_of, nccl_version, peak_flops
@@ -69,6 +72,7 @@ EVAL_LOSS: Final = RANK.index("ddp_eval_loss")
 EVAL_ACCURACY: Final = RANK.index("ddp_eval_accuracy_ratio")
 SKIPPED_STEPS: Final = RANK.index("ddp_skipped_steps_total")
 JOB_TIME: Final = tuple(RANK.index(cell(Metric.JOB_TIME, state)) for state in JobTime)
+JOB_START: Final = RANK.index(Metric.JOB_START)
 LOST_PROGRESS: Final = RANK.index(Metric.LOST_PROGRESS)
 LOST_STEPS: Final = RANK.index(Metric.LOST_STEPS)
 SAVES_SUCCESS: Final = RANK.index(cell("ddp_checkpoint_saves_total", "success"))
@@ -327,13 +331,14 @@ class BoardRankRecorder:
         self._cells[SKIPPED_STEPS] += 1.0
 
     @_harmless
-    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None:
+    def account(self, account: JobAccount) -> None:
         """What the whole job's time went into, and what of it was lost."""
         with self._board.changing():
-            for index, spent in zip(JOB_TIME, seconds, strict=True):
+            for index, spent in zip(JOB_TIME, account.seconds, strict=True):
                 self._cells[index] = spent
-            self._cells[LOST_STEPS] = lost_steps
-            self._cells[LOST_PROGRESS] = lost_seconds
+            self._cells[JOB_START] = account.started
+            self._cells[LOST_STEPS] = account.lost_steps
+            self._cells[LOST_PROGRESS] = account.lost_seconds
 
 
 _living: Final[weakref.WeakSet[BoardRankRecorder]] = weakref.WeakSet()
@@ -351,11 +356,10 @@ os.register_at_fork(after_in_child=_forsake)
 class BoardAgentRecorder:
     """The launcher's reports, on its board."""
 
-    __slots__ = ("_board", "_cells")
+    __slots__ = ("_board", "_cells", "_directory")
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._cells = board.cells
+    def __init__(self, board: Board, directory: Path) -> None:
+        self._board, self._cells, self._directory = board, board.cells, directory
 
     @_harmless
     def state(self, state: GroupState) -> None:
@@ -396,3 +400,7 @@ class BoardAgentRecorder:
     def restarts_remaining(self, count: int) -> None:
         """What is left of the restart budget of the run."""
         self._cells[RESTARTS_REMAINING] = count
+
+    def job_account(self) -> JobAccount | None:
+        """What the workers of this pod have told of the job's time."""
+        return job_account(self._directory)

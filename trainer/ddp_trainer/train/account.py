@@ -6,14 +6,14 @@ beside the checkpoints (:mod:`ddp_trainer.train.odometer`) and in them; what nob
 from time stamps: the last one of the process before, and those that the launcher gives to its workers.
 
 Productive time that was lost with a crash stays productive, since a counter cannot be taken back, and is counted beside
-it: ``goodput = (productive - lost) / (all - suspended)``.
+it; what that comes to says :mod:`ddp_trainer.goodput`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from ddp_trainer.contract import JobTime, RestartCause
@@ -83,18 +83,6 @@ class Account:
         """Productive time of steps that the weights still hold."""
         return self[JobTime.PRODUCTIVE] - self.lost
 
-    @property
-    def goodput(self) -> float:
-        """Share of the time in which the job had its pods that went into steps that count, 0 to 1."""
-        return self.surviving / max(self.elapsed - self[JobTime.SUSPENDED], 1e-9)
-
-    @property
-    def largest_badput(self) -> str:
-        """What cost most: a state, or ``lost_progress``; empty where nothing cost anything."""
-        costs = {str(state): self[state] for state in JobTime if state not in _NO_COST} | {"lost_progress": self.lost}
-        name = max(costs, key=lambda each: costs[each])
-        return name if costs[name] else ""
-
     def begin(self, start: float) -> None:
         """The job first started at ``start``, as far as anyone knows by now: an earlier start is made up for."""
         if not self.until:
@@ -122,6 +110,10 @@ class Account:
     def leave(self) -> None:
         """This process was told to stop, and has saved."""
         self.has_left = True
+
+    def copy(self) -> Account:
+        """One that can go on without this one."""
+        return replace(self, restarts=[*self.restarts], seconds=[*self.seconds])
 
     def arrive(self, arrival: Arrival, now: float) -> None:
         """The first step begins ``now``: tell where the time since the last process's last step has gone."""
@@ -172,6 +164,3 @@ class Account:
     def unpack(cls, packed: bytes) -> Self:
         """The inverse of :meth:`pack`; a blank one of fewer bytes."""
         return cls.from_list(_LAYOUT.unpack(packed) if len(packed) == SIZE else ())
-
-
-_NO_COST: Final = frozenset({JobTime.PRODUCTIVE, JobTime.SUSPENDED})

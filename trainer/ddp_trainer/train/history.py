@@ -2,26 +2,32 @@
 
 Both stand in the odometer, which outlives a crash, and the account of the time once more in every checkpoint, together
 with the productive time that led to the state stored there: only what survived counts.
+
+All ranks hold one account, rank 0's: it says with its ballots what its time went into, and any of them can go on from
+there when it is lost. What is told to the metrics is the account of the vote before, which all ranks are known to hold:
+a counter that another rank would have to take back, however little, is read as one that began anew.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NotRequired, TypedDict
 
-from ddp_trainer.contract import JobTime
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.account import Account, Arrival
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.exchange import agreed
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.odometer import Odometer, Reading
-from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.phases import BESIDE_STEPS, Phases
+from ddp_trainer.train.vote import NO_WORD
 
 ACCOUNT_SECONDS: Final = 0.1
-"""After a step the account is brought up to date when it is older than this: steps of microseconds pay nothing."""
-_SHOWN_SECONDS: Final = 0.0005
+"""The account is brought up to date by the first vote when it is older than this: steps of microseconds pay nothing."""
+_FIRST: Final = 0
+"""Whose time is accounted for."""
 
 
 class HistoryState(TypedDict):
@@ -44,10 +50,13 @@ class History:
         self._recorder: RankRecorder = SilentRankRecorder()
         self._reading = Reading()
         self._env = Environment()
+        self._group = Group.alone()
         self._began = self._restoring = self._restored = 0.0
         self._loaded = False
         self._is_training = False
-        self._told = phases.unproductive
+        self._is_first = True
+        self._base = phases.spent_beside_steps
+        self._heard: Sequence[float] = NO_WORD
 
     def recall(
         self, odometer: Odometer | None, recorder: RankRecorder, group: Group, began: float, env: Environment
@@ -60,12 +69,13 @@ class History:
         if self._odometer is not None:
             self._odometer.close()
         self._odometer, self._recorder, self._env, self._began = odometer, recorder, env, began
-        self._is_training = False
+        self._is_training, self._is_first, self._group = False, group.rank == _FIRST, group
         own = self._reading if odometer is None else self._reading.merged(odometer.read())
         self._reading = agreed(own, group, min(began, env.moments.launched or began))
 
     def restoring(self) -> None:
-        """From now on this process looks for a state to go on from."""
+        """From now on this process looks for a state to go on from: it trains no more, if it did in another group."""
+        self._is_training = False
         self._restoring = self._clock()
 
     def restored(self, *, loaded: bool) -> None:
@@ -85,9 +95,11 @@ class History:
             loaded=self._loaded,
         )
         account.arrive(arrival, self._clock())
-        self._told = self._phases.unproductive
+        self._reading.account = Account.unpack(self._group.broadcast(account.pack(), _FIRST))
+        self._base, self._heard = self._phases.spent_beside_steps, NO_WORD
         self._is_training = True
-        self._tell()
+        self._group.gather(0)  # whoever passes here knows that all ranks hold it
+        self._tell(self._account)
 
     def go_on_from(self, step: int) -> int:
         """Training goes on after so many steps: those that were ever committed beyond are lost; how many these are."""
@@ -98,37 +110,67 @@ class History:
         self._reading.lost_steps += lost
         self.reached(step)
         if self._is_training:
-            self._tell()
+            self._tell(self._account)
         return lost
 
-    def reached(self, step: int) -> None:
-        """So many steps are committed now."""
+    def word(self) -> Sequence[float]:
+        """What this rank's ballot says of the time: rank 0 now and then that and what it went into, the others nothing.
+
+        Unix time, and the seconds since the group began its first step in the order of :data:`BESIDE_STEPS`.
+        """
+        if not self._is_first:
+            return NO_WORD
+        now = self._clock()
+        if now - self._account.until < ACCOUNT_SECONDS:
+            return NO_WORD
+        spent = self._phases.spent_beside_steps
+        return (now, *(later - before for later, before in zip(spent, self._base, strict=True)))
+
+    def reached(self, step: int, word: Sequence[float] = NO_WORD) -> None:
+        """So many steps are committed now; ``word`` is what the ballots of the last one said of the time."""
         self._reading.highest_step = max(self._reading.highest_step, step)
         if self._odometer is not None:
             self._odometer.write(self._reading)
-        if self._is_training and self._clock() - self._account.until >= ACCOUNT_SECONDS:
-            self.settle()
+        if word[0]:
+            self._tell(self._account)
+            self._work(self._account, word)
+            self._heard = word
+            if self._odometer is not None:
+                self._odometer.write_account(self._account)
 
-    def settle(self) -> None:
-        """Bring the account up to date: every step until now is committed."""
-        if not self._is_training:
-            return
-        unproductive = self._phases.unproductive
-        parts = {state: seconds - self._told[state] for state, seconds in unproductive.items()}
-        self._told = unproductive
-        self._account.work(self._clock(), parts)
-        self._tell()
+    def _work(self, account: Account, word: Sequence[float]) -> None:
+        now, *spent = word
+        parts = [later - before for later, before in zip(spent, self._heard[1:], strict=True)]
+        account.work(now, dict(zip(BESIDE_STEPS, parts, strict=True)))
+
+    def finish(self) -> None:
+        """The run is complete: there is no vote that what rank 0 tells of the time until now could contradict."""
+        if self._is_training and self._is_first:
+            self._tell(self._until_now())
 
     def leave(self) -> None:
-        """This process was told to stop, and has saved what it had to."""
-        self.settle()
-        self._account.leave()
-        self._tell()
+        """This process was told to stop, and has saved what it had to; the next one tells what that took."""
+        account = self._until_now() if self._is_first else self._account.copy()
+        account.leave()
+        if self._odometer is not None and self._account.until:
+            self._odometer.write_account(account)
 
-    def _tell(self) -> None:
+    def _until_now(self) -> Account:
+        """The account as this rank alone would have it: every step until now is committed."""
+        account = self._account.copy()
+        if self._is_training:
+            spent = self._phases.spent_beside_steps
+            since = [later - before for later, before in zip(spent, self._base, strict=True)]
+            self._work(account, (self._clock(), *since))
+        return account
+
+    def _tell(self, account: Account) -> None:
         if self._odometer is not None:
-            self._odometer.write_account(self._account)
-        self._recorder.account(self._account.seconds, self._reading.lost_steps, self._account.lost)
+            self._odometer.write_account(account)
+        self._recorder.account(self._of_job(account))
+
+    def _of_job(self, account: Account) -> JobAccount:
+        return JobAccount(self._reading.first_start, tuple(account.seconds), self._reading.lost_steps, account.lost)
 
     @property
     def _account(self) -> Account:
@@ -136,21 +178,12 @@ class History:
 
     def summary(self) -> dict[str, Any]:
         """The part of :class:`~ddp_trainer.train.summary.Summary` that tells of it, over all processes so far."""
-        self.settle()
-        account = self._account
-        return {
-            "lost_steps": self._reading.lost_steps,
-            "lost_seconds": round(account.lost, 3),
-            "goodput": round(account.goodput, 4),
-            "largest_badput": account.largest_badput,
-            "spent": {str(state): round(account[state], 3) for state in JobTime if account[state] >= _SHOWN_SECONDS},
-            "seconds": round(max(self._clock() - self._reading.first_start, 1e-9), 3),
-        }
+        seconds = round(max(self._clock() - self._reading.first_start, 1e-9), 3)
+        return self._of_job(self._until_now()).summary() | {"seconds": seconds}
 
     def state_dict(self) -> HistoryState:
         """Plain values only."""
-        self.settle()
-        account = self._account
+        account = self._until_now()
         return {
             "productive": account.surviving,
             "first_start": self._reading.first_start,
@@ -159,7 +192,6 @@ class History:
 
     def load_state_dict(self, state: HistoryState) -> None:
         """Go on from a stored account; what this run was busy with since that did not survive."""
-        self.settle()
         stored = Account.from_list(state.get("account", []))
         if stored.until > self._account.until:  # no odometer has outlived the process that stored it
             self._reading.account = stored

@@ -266,10 +266,9 @@ class Job:
         return copied(self._state(None), self._manifest())
 
     def _announce(self) -> None:
-        plan, group = self._plan, self._group
-        self._recorder.planned(plan.total_steps)
+        self._recorder.planned(self._plan.total_steps)
         self._progress.begin(self.step)
-        self._progress.tell(started(self._config.task, self._own.model, plan, group, step=self.step))
+        self._progress.tell(started(self._config.task, self._own.model, self._plan, self._group, step=self.step))
 
     def _forget(self) -> None:
         self._own.forget()
@@ -288,7 +287,7 @@ class Job:
             self._ledger.close_epoch()
         self._phases.lap(Phase.OPTIMIZER)
         self.step += 1
-        self._history.reached(self.step)
+        self._history.reached(self.step, verdict.time)
         self._report(step, verdict)
         if verdict.stop:
             ended = GroupEnds(f"The group ended after step {self.step}, as all ranks agreed.")
@@ -309,6 +308,7 @@ class Job:
             loss=step.loss,
             stop=self._stop.requested or (self._control is not None and self._control.asked),
             save=self._saver.wants_save(),
+            time=self._history.word(),
         )
         verdict = vote(ballot, self._group)
         self._phases.lap(Phase.COMM_EXPOSED)
@@ -319,8 +319,7 @@ class Job:
 
     def _report(self, step: Step, verdict: Verdict) -> None:
         self.loss = verdict.loss / verdict.samples
-        own = sum(len(ids) for ids in step.own_ids)
-        self._phases.report(self._recorder, step=self.step, epoch=step.epoch, samples=own)
+        self._phases.report(self._recorder, step=self.step, epoch=step.epoch, samples=sum(map(len, step.own_ids)))
         self._recorder.progress(self.loss, self._rate)
         self._progress.step(
             step=self.step,
@@ -349,6 +348,7 @@ class Job:
         if self._saver.saved_step != self.step:
             self._save(self.summary)
         self._saver.settle()
+        self._history.finish()
         copies = sum(self._group.gather(self._saver.holds(self.step)))
         error = None if copies else self._saver.not_written(self.step)
         if self.rank == 0 and self._config.summary is not None:

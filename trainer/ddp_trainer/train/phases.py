@@ -21,6 +21,9 @@ NEXT: Final = {
 """What a rank is about when a phase has ended. After a backward pass it waits for the other ranks, or fetches the data
 of its next shard; whoever waits is told from whoever is waited for by the collectives they are in."""
 
+BESIDE_STEPS: Final = (JobTime.DATA_WAIT, JobTime.CHECKPOINT_SAVE, JobTime.EVAL)
+"""What the time of training goes into that is not spent on steps themselves."""
+
 _NOTHING: Final = dict.fromkeys(Phase, 0.0)
 
 
@@ -50,14 +53,10 @@ class Phases:
         self._evaluated += self._last - before
 
     @property
-    def unproductive(self) -> dict[JobTime, float]:
-        """Seconds of training, from the first step on, that were not spent on steps themselves."""
+    def spent_beside_steps(self) -> tuple[float, float, float]:
+        """Seconds of this process's training so far, in the order of :data:`BESIDE_STEPS`."""
         seconds = self._seconds
-        return {
-            JobTime.DATA_WAIT: self._waited + seconds[Phase.DATA_WAIT],
-            JobTime.CHECKPOINT_SAVE: self._saved + seconds[Phase.CHECKPOINT],
-            JobTime.EVAL: self._evaluated,
-        }
+        return self._waited + seconds[Phase.DATA_WAIT], self._saved + seconds[Phase.CHECKPOINT], self._evaluated
 
     def enter(self, section: Section | None) -> None:
         """From now on this rank is about ``section``, which is no part of a step; None: nobody is to wait for it."""

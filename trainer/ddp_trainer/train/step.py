@@ -91,8 +91,8 @@ class Stepper:
         self.samples = 0
         """This rank's samples of the last step."""
 
-    def take(self, step: int, *, stop: bool, save: bool) -> Verdict:
-        """Compute and commit one global step; what the ranks agreed on.
+    def take(self, step: int, *, stop: bool, save: bool, word: Callable[[], Sequence[float]]) -> Verdict:
+        """Compute and commit one global step; what the ranks agreed on. ``word`` is what to say of the time.
 
         Raises:
             PeerLost: a peer went away or could not do its part; nothing was committed.
@@ -113,6 +113,7 @@ class Stepper:
             skipped=share.skipped,
             flaw=self._optimization.examine(),
             busy=() if self._balance is None else self._balance.ballot(portion.own_samples),
+            time=word(),
         )
         verdict = vote(ballot, self._group)
         self._phases.lap(Phase.COMM_EXPOSED)

@@ -245,14 +245,13 @@ class Run:
         self._saver.poll()
         self._profile.step(self._step)
         try:
-            verdict = self._parts.stepper.take(
-                self._step, stop=self._around.is_asked_to_leave, save=self._saver.wants_save()
-            )
+            stepper, stops = self._parts.stepper, self._around.is_asked_to_leave
+            verdict = stepper.take(self._step, stop=stops, save=self._saver.wants_save(), word=self._history.word)
         except RollBack as err:
             self._roll_back(str(err))
             return False
         self._step += 1
-        self._history.reached(self._step)
+        self._history.reached(self._step, verdict.time)
         self._report(verdict)
         self._to_stop |= verdict.stop > 0
         self._to_save |= self._saver.is_due(self._step, asked=bool(verdict.save))
@@ -329,7 +328,6 @@ class Run:
         self._phases.enter(Section.CHECKPOINT)
         self._saver.settle()
         self._phases.lap(Phase.CHECKPOINT)
-        self._history.settle()
 
     def _group_ends(self) -> Outcome:
         """All ranks agreed to end here; those that were not told to stop go on in another group, if they can."""
@@ -364,6 +362,7 @@ class Run:
         summary = self._summary(Result.SUCCEEDED, metrics)
         self._save(summary)
         self._settle()
+        self._history.finish()
         if (digest := self._state.digest()) is not None:
             self._progress.note(f"Weights and optimizer have the SHA-256 {digest}.")
         # With a volume per pod, one copy is enough. Ranks also wait here for each other's saves.

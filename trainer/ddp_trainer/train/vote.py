@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ddp_trainer.train.errors import PeerFailed, WrongSamples
 from ddp_trainer.train.group import Group
+
+NO_WORD: Final = (0.0, 0.0, 0.0, 0.0)
+"""Of a rank that says nothing of the time."""
 
 
 class Ballot(NamedTuple):
@@ -35,6 +38,8 @@ class Ballot(NamedTuple):
     """:meth:`ddp_trainer.train.optimization.Optimization.examine` of its gradients, a scalar on the device."""
     busy: Sequence[float] = ()
     """With dynamic balance :meth:`ddp_trainer.train.balance.Balance.ballot`."""
+    time: Sequence[float] = NO_WORD
+    """:meth:`ddp_trainer.train.history.History.word`."""
 
 
 class Verdict(NamedTuple):
@@ -49,6 +54,7 @@ class Verdict(NamedTuple):
     skipped: int
     flaw: float
     busy: Sequence[float]
+    time: Sequence[float] = NO_WORD
 
     @property
     def is_finite(self) -> bool:
@@ -62,15 +68,16 @@ def vote(ballot: Ballot, group: Group) -> Verdict:
         return _own(ballot)
     with group.watched():  # NCCL reports a lost peer only when the result is read
         numbers = group.sum(_written(ballot, group.device)).tolist()
-    samples, digest, loss, failed, stop, save, skipped, flaw, *busy = numbers
-    return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy)
+    samples, digest, loss, failed, stop, save, skipped, flaw, *more = numbers
+    time, busy = more[: len(NO_WORD)], more[len(NO_WORD) :]
+    return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy, time)
 
 
 def _own(ballot: Ballot) -> Verdict:
     """Of a group of one."""
-    samples, digest, loss, failed, stop, save, skipped, flaw, busy = ballot
+    samples, digest, loss, failed, stop, save, skipped, flaw, busy, time = ballot
     found = 0.0 if flaw is None else flaw.item()
-    return Verdict(samples, digest, loss.item(), int(failed), int(stop), int(save), skipped, found, busy)
+    return Verdict(samples, digest, loss.item(), int(failed), int(stop), int(save), skipped, found, busy, time)
 
 
 def _written(ballot: Ballot, device: torch.device) -> Tensor:
@@ -79,7 +86,7 @@ def _written(ballot: Ballot, device: torch.device) -> Tensor:
         return torch.tensor(_read(ballot), dtype=torch.float64)
     # A GPU is not waited for before the exchange.
     flags = (ballot.failed, ballot.stop, ballot.save)
-    numbers = [ballot.samples, ballot.digest, 0, *flags, ballot.skipped, 0, *ballot.busy]
+    numbers = [ballot.samples, ballot.digest, 0, *flags, ballot.skipped, 0, *ballot.time, *ballot.busy]
     sums = torch.tensor(numbers, dtype=torch.float64, device=device)
     sums[2] = ballot.loss
     if ballot.flaw is not None:
@@ -90,7 +97,8 @@ def _written(ballot: Ballot, device: torch.device) -> Tensor:
 def _read(ballot: Ballot) -> list[float]:
     flags = (ballot.failed, ballot.stop, ballot.save)
     flaw = 0.0 if ballot.flaw is None else ballot.flaw.item()
-    return [ballot.samples, ballot.digest, ballot.loss.item(), *flags, ballot.skipped, flaw, *ballot.busy]
+    counts = (ballot.samples, ballot.digest, ballot.loss.item(), *flags, ballot.skipped, flaw)
+    return [*counts, *ballot.time, *ballot.busy]
 
 
 def check(verdict: Verdict, *, step: int, samples: int, digest: int) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from ddp_trainer import pulse
 from ddp_trainer.contract import Env, GroupState, JobTime, Metric, Phase
 from ddp_trainer.flight_recorder import socket_beside
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.catalogue import FAMILIES, Kind, Scope
 from ddp_trainer.metrics.collectives import Collectives
@@ -63,7 +64,7 @@ def pod(directory: Path, *ranks: int) -> None:
         recorder.evaluated(0.5, 0.9)
         recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
         recorder.checkpoint_interval(30.0)
-        recorder.account([1.0] * len(JobTime), 0, 0.0)
+        recorder.account(JobAccount(1000.0, [1.0] * len(JobTime), 0, 0.0))
         in_group(directory, local)
 
 
@@ -210,7 +211,7 @@ def test_what_the_job_has_come_to_is_absent_until_it_is_told(tmp_path: Path) -> 
     """A jump from 0 to the hours of the pods before would read as an increase."""
     recorder = rank(tmp_path, 0, local=0)
     assert not labels_of(samples(tmp_path), Metric.JOB_TIME)
-    recorder.account([3600.0] * len(JobTime), 2, 1.0)
+    recorder.account(JobAccount(1000.0, [3600.0] * len(JobTime), 2, 1.0))
     assert len(labels_of(samples(tmp_path), Metric.JOB_TIME)) == len(JobTime)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.contract import HISTORY_MARK, Env, GroupState, JobTime, Metric, RestartCause
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics import attach, history_form
 from ddp_trainer.metrics.history import FILE, FIRST_SECONDS, MOST_READINGS, History
 from ddp_trainer.recorder import RankRecorder
@@ -74,7 +75,7 @@ def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zer
     agent.state(GroupState.RUNNING)
     agent.world(size=4, nodes=2, nodes_desired=2)
     agent.restarted(RestartCause.FAILURE)
-    recorder(tmp_path).account([float(number) for number, _ in enumerate(JobTime)], 3, 1.5)
+    recorder(tmp_path).account(JobAccount(1000.0, [float(number) for number, _ in enumerate(JobTime)], 3, 1.5))
     _, series = history_form.read(History(tmp_path, Clock()).document())
     assert series[Metric.WORLD_SIZE.value, ()] == [4]
     assert series[Metric.RESTARTS.value, (("cause", "failure"),)] == [1]

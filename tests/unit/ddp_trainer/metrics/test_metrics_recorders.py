@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, Phase, RestartCause
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics import recorders
 from ddp_trainer.metrics.board import AGENT, RANK, Board, read
 from ddp_trainer.metrics.catalogue import cell
@@ -41,7 +42,7 @@ class Agent:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "agent.board"
-        self.recorder: AgentRecorder = BoardAgentRecorder(Board.open(self.path, AGENT))
+        self.recorder: AgentRecorder = BoardAgentRecorder(Board.open(self.path, AGENT), self.path.parent)
 
     def __getitem__(self, key: str) -> float:
         return read(self.path, AGENT).values[key]
@@ -142,10 +143,11 @@ def test_checkpoints_arrive(rank: Rank) -> None:
 
 
 def test_the_account_of_the_job_replaces_what_was_told_before(rank: Rank) -> None:
-    rank.recorder.account([9.0] * len(JobTime), 9, 9.0)
-    rank.recorder.account([float(number) for number in range(len(JobTime))], 7, 1.5)
+    rank.recorder.account(JobAccount(1000.0, [9.0] * len(JobTime), 9, 9.0))
+    rank.recorder.account(JobAccount(1000.0, [float(number) for number in range(len(JobTime))], 7, 1.5))
     rank.recorder.skipped_step()
     assert [rank[cell(Metric.JOB_TIME, state)] for state in JobTime] == list(range(len(JobTime)))
+    assert rank[Metric.JOB_START] == 1000.0
     assert (rank[Metric.LOST_STEPS], rank[Metric.LOST_PROGRESS], rank["ddp_skipped_steps_total"]) == (7, 1.5, 1)
 
 
@@ -199,7 +201,7 @@ REPORTS: list[tuple[str, tuple[Any, ...]]] = [
     ("evaluated", ("good", 1)),
     ("checkpoint_saved", (None, None, None, None)),
     ("checkpoint_loaded", ([],)),
-    ("account", ([1.0], 0, 0.0)),
+    ("account", (JobAccount(1.0, [1.0], 0, 0.0),)),
     ("checkpoint_interval", (None,)),
 ]
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Barrier
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
 from ddp_trainer.contract import JobTime, Metric, RestartCause
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.recorder import SilentRankRecorder
 from ddp_trainer.train.account import SIZE, Account, Moments
 from ddp_trainer.train.environment import Environment
@@ -35,8 +39,45 @@ class Told(SilentRankRecorder):
     lost_steps = 0
     lost_seconds = 0.0
 
-    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None:
-        self.seconds, self.lost_steps, self.lost_seconds = tuple(seconds), lost_steps, lost_seconds
+    def account(self, account: JobAccount) -> None:
+        self.seconds, self.lost_steps, self.lost_seconds = account.seconds, account.lost_steps, account.lost_seconds
+
+
+class Meeting:
+    """Where ranks of one process, a thread each, do their collectives."""
+
+    def __init__(self, ranks: int) -> None:
+        self.said: list[torch.Tensor] = [torch.zeros(0)] * ranks
+        self.barrier = Barrier(ranks, timeout=60)
+
+    def member(self, rank: int) -> Group:
+        return Member(self, rank)
+
+
+class Member(Group):
+    """One of them."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        super().__init__(rank, len(meeting.said), "threads", torch.device("cpu"))
+        self._meeting = meeting
+
+    def _exchange(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._meeting.said[self.rank] = tensor.clone()
+        self._meeting.barrier.wait()
+        every = torch.stack(self._meeting.said)
+        self._meeting.barrier.wait()
+        return every
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.copy_(self._exchange(tensor).sum(0))
+
+    def max(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.copy_(self._exchange(tensor).amax(0))
+
+    def broadcast(self, payload: bytes | None, source: int) -> bytes:
+        length = self.gather(len(payload or b""))[source]
+        own = bytearray(payload) if self.rank == source and payload else bytearray(length)
+        return bytes(self._exchange(torch.frombuffer(own, dtype=torch.uint8))[source].tolist())
 
 
 @dataclass
@@ -107,7 +148,7 @@ class Job:
         self.phases.lap(Phase.FORWARD)
         self.step += 1
         self.steps_since.append(computes)
-        self.history.reached(self.step)
+        self.history.reached(self.step, self.history.word())
         self.phases.report(self.told, step=self.step, epoch=0, samples=1)
         if evaluates:
             self.passes(JobTime.EVAL, evaluates)
@@ -117,7 +158,6 @@ class Job:
             self.steps_since.clear()
             self.passes(JobTime.CHECKPOINT_SAVE, saves)
             self.phases.lap(Phase.CHECKPOINT)
-            self.history.settle()
 
     def kill(self, seconds: float, cause: RestartCause = RestartCause.FAILURE) -> None:
         """The process, in the midst of a step; the pod stays."""
@@ -180,7 +220,7 @@ def test_whatever_happens_the_states_add_up_to_the_time_that_passed(
     for steps, misfortune, seconds in course:
         for waits, computes, saves, evaluates in steps:
             job.train(waits, computes, saves=saves, evaluates=evaluates)
-        job.history.settle()
+        job.train(0.25, 0.25)
         MISFORTUNES[misfortune](job, seconds)
         job.check()
 
@@ -194,6 +234,7 @@ def test_three_kills_a_suspend_and_a_resize_are_told_apart(tmp_path: Path) -> No
     job.suspend(3600.0)
     job.resize(7.0)
     job.train(0.25, 10.0)
+    job.history.finish()
     job.check()
     spent = dict(zip(JobTime, job.told.seconds, strict=True))
     assert spent[JobTime.SUSPENDED] == pytest.approx(3600.0)
@@ -239,14 +280,15 @@ def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspensi
         history.restored(loaded=False)
         history.begin()
         now[0] += 1.0
-        history.reached(1)
+        history.reached(1, history.word())
         if leaves:
             history.leave()
 
     for leaves in (False, True, False):
         run(leaves=leaves)
         now[0] += 16.0
-    spent = dict(zip(JobTime, told.seconds, strict=True))
+    assert sum(told.seconds) == 2.0 + 16.0 + 16.0, "the last vote's share is told after the next one"
+    spent = Odometer(tmp_path, "run").read().account
     assert (spent[JobTime.PRODUCTIVE], spent[JobTime.RESTART], spent[JobTime.SUSPENDED]) == (3.0, 16.0, 16.0)
 
 
@@ -269,3 +311,47 @@ def test_an_account_is_the_same_after_it_was_packed_and_a_torn_one_is_blank() ->
 def test_a_state_is_a_label_of_the_metric_that_stands_for_it() -> None:
     assert len(JobTime) <= 14
     assert Metric.JOB_TIME.endswith("_seconds_total")
+
+
+@dataclass
+class Rank:
+    """One of several, each on its own thread: they meet in collectives."""
+
+    history: History
+    phases: Phases
+
+
+def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_takes_its_place() -> None:
+    """Rank 1 sees other times than rank 0; as rank 0 of the next group it goes on from where each state was."""
+    now = [FIRST + 4.0]
+    told = Told()
+    ranks = [Rank(History(phases, lambda: now[0]), phases) for phases in (Phases(lambda: now[0]) for _ in range(2))]
+
+    def form(order: list[Rank], moments: list[Moments]) -> None:
+        meeting = Meeting(len(order))
+
+        def enter(place: int) -> None:
+            history, env = order[place].history, Environment(moments=moments[place])
+            history.restoring()
+            history.recall(None, told if place == 0 else Told(), meeting.member(place), now[0], env)
+            history.restored(loaded=False)
+            history.begin()
+
+        with ThreadPoolExecutor(len(order)) as pool:
+            list(pool.map(enter, range(len(order))))
+
+    form(ranks, [Moments(FIRST, FIRST, FIRST + 4.0), Moments(FIRST, FIRST + 3.0, FIRST + 4.0)])
+    for step in range(1, 4):
+        now[0] += 10.0
+        ranks[0].phases.lap(Phase.DATA_WAIT)
+        ranks[1].phases.lap(Phase.FORWARD)
+        word = [sum(parts) for parts in zip(*(rank.history.word() for rank in ranks), strict=True)]
+        for rank in ranks:
+            rank.history.reached(step, word)
+    accounts = [rank.history._account for rank in ranks]
+    assert accounts[0] == accounts[1]
+    assert accounts[0][JobTime.DATA_WAIT] == 30.0
+    before = told.seconds
+    form([ranks[1]], [Moments(FIRST, now[0], now[0])])
+    assert all(later >= earlier for later, earlier in zip(told.seconds, before, strict=True))
+    assert sum(told.seconds) == now[0] - FIRST

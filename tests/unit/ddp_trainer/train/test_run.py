@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ddp_trainer import train
 from ddp_trainer.contract import JobTime
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.recorder import SilentRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.errors import CheckpointMismatch, NotFinite
@@ -70,8 +71,8 @@ class Journal(SilentRankRecorder):
     def checkpoint_loaded(self, seconds: float) -> None:
         self.loaded += 1
 
-    def account(self, seconds: Sequence[float], lost_steps: int, lost_seconds: float) -> None:
-        self.lost, self.spent, self.lost_seconds = lost_steps, tuple(seconds), lost_seconds
+    def account(self, account: JobAccount) -> None:
+        self.lost, self.spent, self.lost_seconds = account.lost_steps, account.seconds, account.lost_seconds
 
 
 def test_the_recorder_hears_of_every_step_and_of_all_its_time() -> None:

@@ -232,10 +232,10 @@ def test_phases_add_up_to_the_time_that_passed() -> None:
     clock.now += 0.5
     assert phases.report(Ear(), step=1, epoch=0, samples=8) == 10.5
     assert heard == [1, 0, 8, 0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0, 0.5]
-    assert phases.unproductive == {"data_wait": 0.0, "checkpoint_save": 4.0, "eval": 0.0}
+    assert phases.spent_beside_steps == (0.0, 4.0, 0.0)
     clock.now += 2.0
     phases.evaluated()
-    assert phases.unproductive["eval"] == 2.0
+    assert phases.spent_beside_steps == (0.0, 4.0, 2.0)
 
 
 def a_progress(mode: Mode, clock: Clock, **changes: float) -> tuple[Progress, io.StringIO]:
