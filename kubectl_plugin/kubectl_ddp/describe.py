@@ -16,7 +16,9 @@ _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "samples_lost": lambda value: f"{value} samples lost",
     "samples_repeated": lambda value: f"{value} repeated",
     "restarts": lambda value: f"{sum(value.values())} restarts",
+    "lost_steps": lambda value: f"{value} steps done again" if value else "no step done again",
     "goodput": lambda value: f"goodput {percent(value)}",
+    "largest_badput": lambda value: f"most of the rest {value}".replace("_", " ") if value else "no badput",
     "seconds": lambda value: f"{duration(value)} of training",
 }
 """What a summary says in one line, in order; all of it is in ``-o json``."""

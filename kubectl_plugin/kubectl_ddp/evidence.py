@@ -25,6 +25,12 @@ USER_REASONS: Final = frozenset({FailureReason.PYTHON_EXCEPTION, FailureReason.I
 """Failures that another machine would not have prevented."""
 
 
+_ACCOUNT: Final = (
+    *("result", "restarts", "goodput", "largest_badput", "lost_steps", "lost_seconds", "spent", "seconds"),
+)
+"""What the end of a run that failed has in common with the summary of one that did not."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstError:
     """The error that came first, of any rank."""
@@ -225,6 +231,14 @@ def summary(pods: Iterable[Object]) -> dict[str, Any] | None:
     """What the run came to, from the pod that knows most about it."""
     told = [dict(ending.document) for ending in _endings(pods) if ending.is_success and ending.document]
     return max(told, key=len, default=None)
+
+
+def account(pods: Iterable[Object]) -> dict[str, Any] | None:
+    """What the time of a run that failed went into, by the pod that saw most of it; None where none tells."""
+    told = [ending.document for ending in _endings(pods) if ending.is_error]
+    known = [document for document in told if isinstance(document.get("seconds"), int | float)]
+    most = max(known, key=lambda document: float(document["seconds"]), default={})
+    return {name: most[name] for name in _ACCOUNT if name in most} or None
 
 
 def restarts(pods: Iterable[Object]) -> dict[str, int]:

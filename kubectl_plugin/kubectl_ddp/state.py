@@ -211,7 +211,7 @@ def job_state(
         silent=tuple(sorted(running - told.keys())),
         first_error=error,
         failed_ranks=evidence.failed_ranks(error, workers),
-        summary=done,
+        summary=evidence.account(workers) if state is State.FAILED else done,
         queue=snapshot.queued,
         **_progress(told, ranks, done),
     )

@@ -101,6 +101,23 @@ def test_status_shows_the_first_error_and_restarts_by_cause() -> None:
     assert "Restarts:    4 (failure 3, hang 1)" in text
 
 
+def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> None:
+    spent = {
+        "goodput": 0.61,
+        "largest_badput": "checkpoint_load",
+        "lost_steps": 7,
+        "lost_seconds": 3.0,
+        "seconds": 90.0,
+    }
+    ending = {"rank": 1, "message": "ValueError: no", "result": "failed", "restarts": {"failure": 2}, **spent}
+    failed = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, ending))), {})
+    assert failed.summary == {"result": "failed", "restarts": {"failure": 2}, **spent}
+    text = header(failed, NOW, Style())
+    line = "2 restarts, 7 steps done again, goodput 61%, most of the rest checkpoint load, 90s of training"
+    assert f"Summary:     {line}" in text
+    assert "First error: rank 1 on digits-worker-0: ValueError: no" in text
+
+
 @pytest.mark.parametrize(
     ("summary", "line"),
     [

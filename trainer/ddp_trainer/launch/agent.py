@@ -376,7 +376,7 @@ class Agent:
             seconds = round(time.monotonic() - self._started_at, 3)
             report.succeeded(restarts, world_size=generation.world_size if generation else 0, seconds=seconds)
         elif finish.failure:
-            report.failed(finish.failure, finish.code, restarts)
+            report.failed(finish.failure, finish.code, restarts, self._setup.recorder.job_account())
         elif finish.code != Exit.TERMINATED:
             report.ended(finish.code, finish.sentence)
         if generation:

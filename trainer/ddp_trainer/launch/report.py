@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer import contract
-from ddp_trainer.contract import CREDENTIALS, TERMINATION_MESSAGE_BYTES, Env, File
+from ddp_trainer.contract import CREDENTIALS, TERMINATION_MESSAGE_BYTES, Env, FailureReason, File, JobTime
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.launch.evidence import shorten, type_of
 from ddp_trainer.launch.protocol import Failure
 
@@ -35,11 +37,21 @@ class Report:
         if self._run_dir:
             (self._run_dir / File.SUMMARY).unlink(missing_ok=True)  # of a container that was here before
 
-    def failed(self, failure: Failure, exit_code: int, restarts: Mapping[str, int]) -> None:
-        """Keep the first error of the run: in ``error.json`` whole, in the termination message shortened."""
+    def failed(
+        self, failure: Failure, exit_code: int, restarts: Mapping[str, int], account: JobAccount | None = None
+    ) -> None:
+        """Keep the first error of the run: in ``error.json`` whole, in the termination message shortened.
+
+        ``account`` is what the ranks last told of the job's time: what passed since went into the failure.
+        """
         error = self._error(failure)
         self.keep(failure)
-        self._terminate(fit({**error, "result": "failed", "pod_exit_code": exit_code, "restarts": dict(restarts)}))
+        spent: Json = {}
+        if account is not None:
+            state = JobTime.HANG if failure.reason == FailureReason.HANG else JobTime.RESTART
+            spent = account.up_to(time.time(), state).summary()
+        ending = {"result": "failed", "pod_exit_code": exit_code, "restarts": dict(restarts)}
+        self._terminate(fit({**error, **ending, **spent}))
 
     def keep(self, failure: Failure) -> None:
         """Keep an error in ``error.json``; the run may go on."""

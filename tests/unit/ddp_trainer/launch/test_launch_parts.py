@@ -7,12 +7,15 @@ import importlib
 import json
 import os
 import socket
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from launch_simulation import a_failure
 
-from ddp_trainer.contract import FailureReason
+from ddp_trainer.contract import FailureReason, JobTime
+from ddp_trainer.goodput import JobAccount
 from ddp_trainer.launch import evidence, exitcodes, settings
 from ddp_trainer.launch.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
 from ddp_trainer.launch.environment import Launch, common_environment, with_local_rank, worker_environment
@@ -229,6 +232,23 @@ class TestReports:
         assert json.loads((tmp_path / "error.json").read_text())["rank"] == 7
         told = json.loads((tmp_path / "log").read_text())
         assert (told["pod_exit_code"], told["exit_code"], told["restarts"]) == (93, 1, {"failure": 2})
+
+    def test_a_failure_tells_what_the_time_of_the_job_went_into_and_still_fits_with_its_error(
+        self, tmp_path: Path
+    ) -> None:
+        report = Report({"DDP_TERMINATION_LOG": str(tmp_path / "log")})
+        seconds = [1000.0 + number for number, _ in enumerate(JobTime)]
+        account = JobAccount(time.time() - sum(seconds) - 50.0, seconds, 7, 20.0)
+        failure = replace(a_failure(3, rank=7), message="ValueError: no such layer", stack="frame\n" * 9000)
+        report.failed(failure, 93, {"failure": 2}, account)
+        text = (tmp_path / "log").read_text()
+        assert len(text.encode()) <= 4096
+        told = json.loads(text)
+        assert (told["rank"], told["message"], told["lost_steps"]) == (7, "ValueError: no such layer", 7)
+        assert told["stack"].startswith("frame")
+        assert set(told["spent"]) == set(JobTime)
+        assert told["spent"]["restart"] == pytest.approx(seconds[list(JobTime).index(JobTime.RESTART)] + 50.0, abs=20.0)
+        assert sum(told["spent"].values()) == pytest.approx(told["seconds"], abs=0.01)
 
     def test_a_summary_of_an_earlier_container_is_not_ours(self, tmp_path: Path) -> None:
         (tmp_path / "summary.json").write_text('{"accuracy": 1}')
