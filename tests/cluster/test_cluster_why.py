@@ -52,6 +52,21 @@ def test_the_right_cause_is_named_first(stages: Staging, name: str) -> None:
     assert told["findings"][0]["help"]
 
 
+def test_the_rank_that_the_others_wait_for_is_named_through_the_api_server(stages: Staging) -> None:
+    told: Json = {}
+
+    def is_named() -> bool:
+        told.update(json.loads(stages.space.ddp("hang", "hang", "-o", "json").out))
+        return bool(told["culprits"])
+
+    until("the name of the rank", is_named, seconds=100)
+    (culprit,) = told["culprits"]
+    assert (culprit["rank"], culprit["pod"], culprit["stackFrom"]) == (1, "hang-worker-0", "python")
+    assert "did not enter all_reduce #61" in culprit["sentence"]
+    assert "time.sleep(3600)" in culprit["stack"]
+    assert [rank["sequence"] for rank in told["ranks"]] == [61, 60]
+
+
 def test_the_answer_for_a_person_begins_with_the_cause_and_ends_with_its_code(stages: Staging) -> None:
     done = stages.space.ddp("why", "suspended")
     assert done.code == 12

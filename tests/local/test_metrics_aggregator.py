@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,22 @@ def test_every_address_means_ipv4_too(tmp_path: Path) -> None:
         port = announced_port(process)
         socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS).close()
         process.kill()
+
+
+def test_when_the_run_is_over_a_regular_scraper_is_waited_for_and_nobody_else(tmp_path: Path) -> None:
+    with aggregator(tmp_path) as running:
+        running.scrape()
+        running.process.send_signal(signal.SIGUSR1)
+        assert running.process.wait(DEADLINE_SECONDS) == 0, "only a person has looked"
+    with aggregator(tmp_path) as running:
+        address = f"http://127.0.0.1:{running.port}/metrics"
+        as_prometheus = urllib.request.Request(address, headers={"User-Agent": "Prometheus/3.5.0"})
+        for pause in (1.5, 0.0):
+            urllib.request.urlopen(as_prometheus, timeout=2).close()
+            time.sleep(pause)  # the interval is what it has to learn
+        running.process.send_signal(signal.SIGUSR1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.process.wait(1.0)
+        with urllib.request.urlopen(as_prometheus, timeout=2) as answer:
+            assert b"ddp_exporter_scrapes_total" in answer.read()
+        assert running.process.wait(DEADLINE_SECONDS) == 0

@@ -62,6 +62,9 @@ class Env(StrEnum):
     """``off``, ``warn`` or ``act``: what ``--on-hang`` is by default."""
     HANG_FLOOR = "DDP_HANG_FLOOR"
     """Seconds, what ``--hang-floor`` is by default."""
+    LAST_SCRAPE = "DDP_LAST_SCRAPE"
+    """Seconds that a pod whose run is over stays at most for a Prometheus that has come regularly; 20 where it is not
+    set, 0 for none."""
     ZYGOTE = "DDP_ZYGOTE"
     """Seconds after a start of workers at which a process is made that later ones are forked from; 0 for none."""
     PULSE = "DDP_PULSE"
@@ -76,7 +79,7 @@ class Env(StrEnum):
 
 
 SWITCHES: Final = frozenset(
-    {Env.PREFLIGHT, Env.ON_HANG, Env.HANG_FLOOR, Env.ZYGOTE, Env.LINT_IGNORE, Env.METRICS_HOOKS}
+    {Env.PREFLIGHT, Env.ON_HANG, Env.HANG_FLOOR, Env.LAST_SCRAPE, Env.ZYGOTE, Env.LINT_IGNORE, Env.METRICS_HOOKS}
 )
 """Variables of the launcher that a job may set as it likes; the others are the launcher's and the platform's."""
 

@@ -283,7 +283,10 @@ def place_of(frames: Any) -> str:
 
 def is_ours(path: str) -> bool:
     """Whether a file only stands between the interpreter and the script."""
-    return path == "<frozen runpy>" or os.path.dirname(path) == os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    # Metrics listen to torch from between the script and torch.
+    ours = {folder, os.path.join(os.path.dirname(folder), "metrics")}  # noqa: PTH118, PTH120
+    return path == "<frozen runpy>" or os.path.dirname(path) in ours  # noqa: PTH120
 
 
 def is_standard(path: str) -> bool:

@@ -55,9 +55,20 @@ class Companion:
     async def stopped(self) -> None:
         """End it, and give it the time to say its last words: in a container nothing outlives the agent."""
         self.stop()
+        await self._gone(_LAST_WORDS_SECONDS)
+
+    async def finished(self, seconds: float) -> None:
+        """Let it end by itself, since the work is done, and end it where it takes longer."""
+        self._is_wanted = False
+        if self._pid is not None:
+            kill(self._pid, signal.SIGUSR1)
+            await self._gone(seconds)
+        await self.stopped()
+
+    async def _gone(self, seconds: float) -> None:
         if self._pid is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_gone.wait(), _LAST_WORDS_SECONDS)
+                await asyncio.wait_for(self._is_gone.wait(), seconds)
 
     def _start(self) -> None:
         if self._is_wanted:

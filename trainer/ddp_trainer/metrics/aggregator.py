@@ -33,6 +33,7 @@ from ddp_trainer.metrics import history_form, relay
 from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.history import History
+from ddp_trainer.metrics.last_scrape import Scrapes, most_seconds
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
 
 TRAINJOB_SERVER: Final = "KUBEFLOW_TRAINER_SERVER_URL"
@@ -60,6 +61,7 @@ class Pages:
         self, collector: Collector, history: History, directory: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._directory = directory
+        self.scrapes = Scrapes()
         self._collector = collector
         self._history = history
         self._clock = clock
@@ -68,6 +70,7 @@ class Pages:
     def respond(self, request: Request) -> Answer | Awaitable[Answer]:
         """The page at the request's path."""
         if request.path == "/metrics":
+            self.scrapes.asked(request.agent)
             return self._metrics(wants_openmetrics=OPENMETRICS in request.accept)
         if request.path == HISTORY_PATH:
             text = json.dumps(self._history.document(), separators=(",", ":"))
@@ -105,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     collectives.start()
     pages = Pages(Exposition(arguments.directory, job, collectives=collectives), history, arguments.directory)
     with _telling_kubeflow(arguments.directory):
-        event_loop.run(_serve(Server(pages.respond), listener, arguments.parent, announcement, history))
+        event_loop.run(_serve(pages, listener, arguments.parent, announcement, history))
     if Env.JOB in os.environ:
         _leave(history)
     return Exit.SUCCESS
@@ -133,16 +136,23 @@ def _leave(history: History) -> None:
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
-async def _serve(server: Server, listener: socket.socket, parent: int, announcement: str, history: History) -> None:
-    """Serve until SIGTERM, SIGINT, or the parent is gone."""
+async def _serve(pages: Pages, listener: socket.socket, parent: int, announcement: str, history: History) -> None:
+    """Serve until SIGTERM, SIGINT, or the parent is gone; after SIGUSR1 until a regular scraper has come once more."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    accepting = await server.start(listener)
+
+    def over() -> None:
+        pages.scrapes.over(most_seconds(os.environ))
+        if pages.scrapes.is_done:
+            stop.set()
+
+    loop.add_signal_handler(signal.SIGUSR1, over)
+    accepting = await Server(pages.respond).start(listener)
     print(announcement, file=sys.stderr, flush=True)
     # Not PR_SET_PDEATHSIG: that one fires when the thread which started us ends, not the process.
-    while os.getppid() == parent and not stop.is_set():
+    while os.getppid() == parent and not stop.is_set() and not pages.scrapes.is_done:
         history.look()
         try:
             await asyncio.wait_for(stop.wait(), PARENT_POLL_SECONDS)

@@ -91,6 +91,9 @@ whole life of the pod, as JSON. `kubectl ddp report` draws it where there is no 
 it stands packed at the end of the pod's log when the pod has ended, in lines that begin with `ddp-history`, which
 `kubectl ddp logs` leaves out.
 
+When a run is over for good, its pod stays until Prometheus has come once more, where one has come at regular intervals:
+two of these at most, and never more than `DDP_LAST_SCRAPE` seconds (20; 0 for not at all).
+
 `aggregate` exits with 0 when it is told to stop or the process that started it has ended, with 1 when it cannot listen
 (port in use, address of another host), with 2 for a wrong flag. Training goes on in each case.
 """

@@ -31,6 +31,8 @@ class Request:
     path: str
     """Without the query."""
     accept: str
+    agent: str = ""
+    """What the client says it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,15 @@ def parse(head: bytes) -> Request | None:
     r"""The request in ``head``; None where that is no HTTP.
 
     >>> parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nACCEPT: text/plain\r\n\r\n")
-    Request(method='GET', path='/metrics', accept='text/plain')
+    Request(method='GET', path='/metrics', accept='text/plain', agent='')
     """
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         return None
-    headers = (line.partition(":") for line in rest)
-    accept = next((value.strip() for name, _, value in headers if name.lower() == "accept"), "")
-    return Request(words[0], words[1].partition("?")[0], accept)
+    # Of a header that comes twice the first counts.
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in reversed(rest))}
+    return Request(words[0], words[1].partition("?")[0], headers.get("accept", ""), headers.get("user-agent", ""))
 
 
 Respond = Callable[[Request], Answer | Awaitable[Answer]]
