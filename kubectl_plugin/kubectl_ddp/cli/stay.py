@@ -31,7 +31,7 @@ def stay(
         if follows:
             with time_limit(timeout, name):
                 _print_logs(backend, name, to_stderr=is_data)
-        state = wait_for(backend, name, parse_goal("complete"), timeout=timeout)
+        wait_for(backend, name, parse_goal("complete"), timeout=timeout)
     except KeyboardInterrupt:
         raise Interrupted(
             f"Stopped watching; the job {name} goes on.", hint=f"Return with '{program()} logs {name} -f{there()}'."
@@ -45,7 +45,7 @@ def stay(
     if is_data:
         _print_end(backend, submission, options)
     else:
-        options.note(f"Job {name}: {state.reason}")
+        options.note(f"Job {name} has succeeded.")  # operators say so each in their own words, and no more
 
 
 def _print_end(backend: Backend, submission: dict[str, Any], options: Options) -> None:
