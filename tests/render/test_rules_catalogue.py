@@ -18,7 +18,9 @@ OF_OTHERS = {
     "DCGM_FI_DEV_THERMAL_VIOLATION": "of NVIDIA's DCGM exporter: time with lower clocks for want of cooling",
 }
 """Metrics that are not in our catalogue, each with its source."""
-REFERENCE = {}
+REFERENCE = {
+    "ddp_job_start_time_seconds": "the launcher, for its account of the job's time: ddp_trainer.metrics.account",
+}
 """Metrics that neither a rule nor a panel reads, each with who does."""
 FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
     family.name: family for family in FAMILIES
