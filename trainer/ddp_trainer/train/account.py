@@ -11,6 +11,7 @@ it; what that comes to says :mod:`ddp_trainer.goodput`.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -150,8 +151,8 @@ class Account:
 
     @classmethod
     def from_list(cls, numbers: Sequence[float]) -> Self:
-        """The inverse of :meth:`to_list`; a blank one where these are not as many as there should be."""
-        if len(numbers) != SIZE // 8:
+        """The inverse of :meth:`to_list`; a blank one where these can be no account: too few, not finite, negative."""
+        if len(numbers) != SIZE // 8 or not all(0.0 <= number < math.inf for number in numbers):
             return cls()
         until, lost, has_left, *rest = numbers
         return cls(until, lost, bool(has_left), [int(each) for each in rest[: len(_CAUSES)]], rest[len(_CAUSES) :])

@@ -308,6 +308,14 @@ def test_an_account_is_the_same_after_it_was_packed_and_a_torn_one_is_blank() ->
     assert Account.unpack(account.pack()[:-1]) == Account()
 
 
+@pytest.mark.parametrize("damage", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("place", [0, SIZE // 8 - 1])
+def test_a_damaged_account_is_blank_so_that_the_checkpoints_own_is_taken(damage: float, place: int) -> None:
+    numbers = Account(until=FIRST, seconds=[0.5] * len(JobTime)).to_list()
+    numbers[place] = damage
+    assert Account.from_list(numbers) == Account()
+
+
 def test_a_state_is_a_label_of_the_metric_that_stands_for_it() -> None:
     assert len(JobTime) <= 14
     assert Metric.JOB_TIME.endswith("_seconds_total")
