@@ -91,11 +91,11 @@ class Ledger:
         begun = time.perf_counter()
         for _ in range(calls):
             self._step += 1
-            self._history.reached(self._step)
+            self._history.reached(self._step, self._history.word())
         return (time.perf_counter() - begun) / calls
 
     def settled(self) -> float:
-        """Seconds to bring the account up to date once."""
+        """Seconds to bring the account up to date once, without a vote."""
         begun = time.perf_counter()
-        self._history.settle()
+        self._history.finish()
         return time.perf_counter() - begun

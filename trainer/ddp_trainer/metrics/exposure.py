@@ -22,7 +22,9 @@ STOCK_RATE: Final = 100
 LEAST_SECONDS: Final = 30.0
 """Between two samples at most so much time goes by, which makes ten in five minutes …"""
 MOST_STEPS: Final = 100
-"""… or so many steps."""
+"""… or so many steps …"""
+SHORT_SECONDS: Final = 1.0
+"""… or, where those take less than that, so much time: to ask DDP costs as much as a hundred short steps do."""
 FIRST_STEP: Final = 3
 """The steps before it are not like the others: buffers are made, buckets are built anew."""
 
@@ -60,10 +62,11 @@ class _Reading:
 def interval(step_seconds: float) -> int:
     """Steps from one sample to the next.
 
-    >>> interval(0.01), interval(1.0), interval(600.0)
-    (100, 30, 2)
+    >>> interval(0.001), interval(0.1), interval(1.0), interval(600.0)
+    (1000, 100, 30, 2)
     """
-    return int(min(MOST_STEPS, max(2.0, LEAST_SECONDS / max(step_seconds, 1e-9))))
+    step = max(step_seconds, 1e-9)
+    return int(min(max(MOST_STEPS, SHORT_SECONDS / step), max(2.0, LEAST_SECONDS / step)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,8 @@ class Exposure:
 
     def _rest(self, seconds: float) -> None:
         """Often at first, so that a young run has something to show."""
-        self._spread = min(2 * self._spread, MOST_STEPS)
-        self.wait = max(1, min(self._spread, interval(seconds)) - 2)
+        self._spread = min(2 * self._spread, interval(seconds))
+        self.wait = max(1, self._spread - 2)
 
     def _sample(
         self, now: dict[int, _Reading], before: dict[int, _Reading], this: tuple[float, float]
