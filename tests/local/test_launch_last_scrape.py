@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.contract import Exit, GroupState, Metric
-from tests.local.launch_harness import LOOP, Stage, stage_of
+from tests.local.launch_harness import LOOP, Stage, stage_of, wait_until
 from tests.local.metrics_processes import Scrape
 
 
@@ -35,6 +35,6 @@ def test_prometheus_sees_that_the_run_has_succeeded(stage: Stage) -> None:
     scrape()
     stage.finish()
     run.line("Restarts by cause")
+    wait_until(lambda: scrape().value(Metric.GROUP_STATE, state=GroupState.SUCCEEDED) == 1, "not told of its success")
     assert run.process.poll() is None
-    assert scrape().value(Metric.GROUP_STATE, state=GroupState.SUCCEEDED) == 1
     assert run.code() == Exit.SUCCESS

@@ -25,7 +25,9 @@ from tests.local.engine_place import Place, a_place
 from tests.local.prometheus_server import answers, prometheus
 
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "report"
-TRAIN = ["--module", "ddp_trainer", "--", "train", "--task", "digits", "--max-steps", "900"]
+PACED = Path(__file__).parents[1] / "scripts" / "paced.py"
+TRAIN = [str(PACED), "--", "--global-batch", "64", "--epochs", "200", "--max-steps", "1800"]
+"""Long enough for all that is asked while it runs, however fast the machine is."""
 SCRAPED = "count_over_time(ddp_steps_total[5m]) > 1"
 """Ranks that were scraped twice; also when the job is over already."""
 
