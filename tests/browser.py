@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +35,8 @@ def program() -> str | None:
 class Tab:
     """One page of a running browser."""
 
-    def __init__(self, write: int, read: int) -> None:
-        self._out, self._in = write, os.fdopen(read, "rb")
+    def __init__(self, write: int, read: BufferedReader) -> None:
+        self._out, self._in = write, read
         self._rest = b""
         self._number = 0
         self._has_loaded = False
@@ -142,11 +143,12 @@ def browser() -> Iterator[Tab]:
         ) as process:
             os.close(to_read)
             os.close(to_write)
-            try:
-                yield Tab(write, read)
-            finally:
-                os.close(write)
-                process.terminate()
+            with os.fdopen(read, "rb") as told:
+                try:
+                    yield Tab(write, told)
+                finally:
+                    os.close(write)
+                    process.terminate()
 
 
 def main(page: str, picture: str, width: str, height: str, scale: str) -> None:

@@ -85,6 +85,13 @@ def log(environment: Mapping[str, str] = os.environ) -> Log:
     return Log(opened(environment))
 
 
+def _rank(environment: Mapping[str, str], known: Mapping[str, str | int]) -> int:
+    """The rank by the environment; one that a launcher has not given a place yet is what its slot was, -1 for none."""
+    if "RANK" in environment:
+        return int(environment["RANK"])
+    return int(known.get(MetricLabel.RANK, -1)) if "LOCAL_RANK" in environment else 0
+
+
 def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are_told: bool) -> RankRecorder:
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     process = ProcessId.current()
@@ -94,11 +101,12 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
         board.close()
         return SilentRankRecorder()
     board.claim(process)
+    known = board.identity
     board.describe(
         # Backend and device stay those of the slot until the rank tells its own: they hardly ever change.
-        board.identity
+        known
         | {
-            MetricLabel.RANK: int(environment.get("RANK", "0")),
+            MetricLabel.RANK: _rank(environment, known),
             MetricLabel.LOCAL_RANK: local_rank,
             MetricLabel.NODE_RANK: int(environment.get("GROUP_RANK", "0")),
             MetricLabel.RUN_ID: environment.get(Env.RUN_ID, ""),

@@ -15,7 +15,7 @@ from ddp_trainer.contract import Env, GroupState, Metric, Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.board import AGENT, RANK, read
 from ddp_trainer.metrics.catalogue import cell
-from ddp_trainer.metrics.directory import agent_board, rank_board
+from ddp_trainer.metrics.directory import agent_board, rank_board, survey
 from ddp_trainer.metrics.process import ProcessId
 from ddp_trainer.recorder import SilentAgentRecorder, SilentRankRecorder
 
@@ -54,6 +54,16 @@ def test_a_rank_that_is_started_again_goes_on_and_keeps_its_device(tmp_path: Pat
     board = read(rank_board(tmp_path, 1), RANK)
     assert board.values[Metric.STEPS] == 2
     assert (board.identity["rank"], board.identity["device"]) == (3, "H100")
+
+
+def test_a_worker_that_has_no_place_yet_is_no_rank_or_the_one_before_it(tmp_path: Path) -> None:
+    waiting = {name: value for name, value in environment(tmp_path).items() if name != "RANK"}
+    first = attach.rank_recorder(waiting)
+    assert survey(tmp_path).ranks == ()
+    assert survey(tmp_path).stale == 0
+    first.identity(rank=5, local_rank=1, world_size=8, backend="gloo", device="cpu")
+    attach.rank_recorder(waiting)
+    assert [slot.rank for slot in survey(tmp_path).ranks] == [5]
 
 
 def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None:
