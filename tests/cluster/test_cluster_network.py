@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from ddp_trainer.contract import Metric, Port, Role
 from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.knocking import knock
 from tests.cluster.live_cluster import RESTRICTED, Namespace, namespace, until
@@ -70,15 +72,19 @@ def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
     space.ddp(*submit, "--name", "nap", "--metrics-from", watchers.name, *SLEEP).ok()
     at = running(space, "nap")
     doors = {"store": (at[Role.STORE], int(Port.RENDEZVOUS)), "metrics": (at[Role.WORKER], int(Port.METRICS))}
+    # The API server, which reads for `status` and `top`, comes from outside of the pods' network.
+    assert Metric.WORLD_SIZE in until("its metrics", lambda: metrics(space))
 
     assert knock(watchers, "reader", doors) == {"store": False, "metrics": True}
     assert knock(space, "stranger", doors) == {"store": False, "metrics": False}
 
-    # The API server, which reads for `status` and `top`, comes from outside of the pods' network.
-    exposed = space.api.text(
-        f"{space.path('v1', 'pods', space.pods()[0]['metadata']['name'])}:9464/proxy/metrics", seconds=10
-    )
-    assert Metric.WORLD_SIZE in exposed
+
+def metrics(space: Namespace) -> str | None:
+    """What the first pod tells by now, through the API server; None before anybody listens there."""
+    pod = space.path("v1", "pods", space.pods()[0]["metadata"]["name"])
+    with contextlib.suppress(DdpError):
+        return space.api.text(f"{pod}:{Port.METRICS}/proxy/metrics", seconds=10)
+    return None
 
 
 def listener(space: Namespace) -> str:
@@ -88,13 +94,18 @@ def listener(space: Namespace) -> str:
         "image": space.image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-m", "http.server", str(DOOR)],
+        "readinessProbe": {"tcpSocket": {"port": DOOR}, "periodSeconds": 1},
         "securityContext": RESTRICTED,
     }
     space.api.create(space.path("v1", "pods"), {"metadata": {"name": "world"}, "spec": {"containers": [container]}})
     path = space.path("v1", "pods", "world")
-    until("a pod that listens", lambda: space.api.get(path)["status"]["phase"] == "Running")
-    address: str = space.api.get(path)["status"]["podIP"]
-    return address
+
+    def listens() -> str | None:
+        status = space.api.get(path)["status"]
+        is_ready = any(each["ready"] for each in status.get("containerStatuses") or ())
+        return str(status["podIP"]) if is_ready else None
+
+    return until("a pod that listens", listens)
 
 
 def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
