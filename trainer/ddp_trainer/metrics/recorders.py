@@ -1,6 +1,6 @@
 """Recorders that write to a board; see :mod:`ddp_trainer.recorder` for what is recorded.
 
-:meth:`BoardRankRecorder.step` runs on the training thread at every step and costs about 0.6 microseconds
+:meth:`BoardRankRecorder.step` runs on the training thread at every step and costs about a microsecond
 (``python -m bench metrics``): plain stores through a memoryview, no lock, no system call.
 """
 
