@@ -13,8 +13,9 @@ parallelism: {{ .nodes }}
 backoffLimit: {{ include "ddp-job.backoffLimit" . }}
 # Two pods of one node would be one rank twice; and beside a podFailurePolicy nothing else is allowed.
 podReplacementPolicy: Failed
-# One node that has ended well says that the run is complete; a node that never found a place must not hold it up.
-successPolicy: {rules: [{succeededCount: 1}]}
+# The pods of a complete group exit together, and what has not ended then is deleted with its log: fewer than a group
+# would take those of others along, and more could wait for a node that never found a place.
+successPolicy: {rules: [{succeededCount: {{ .spec.least }}}]}
 # Evicted or preempted: not counted. 1 to 127: the job has failed. 128 and above: the pod is made anew.
 podFailurePolicy:
   rules:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from ddp_trainer.launch.joining import Joining
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import LogSpec, Std
 from ddp_trainer.launch.moments import Moments
+from ddp_trainer.launch.parting import Parting
 from ddp_trainer.launch.ports import HeldPort
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict, write_error
 from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Hung, Meet, Show, Waiting
@@ -90,8 +91,11 @@ class Setup:
 class Agent:
     """One agent; :meth:`run` is its life. It is the link's listener."""
 
-    def __init__(self, setup: Setup, link: Link, children: Children) -> None:
+    def __init__(self, setup: Setup, link: Link, children: Children, last_words: Callable[[], Awaitable[None]]) -> None:
+        """``last_words`` are waited for when the run is over for good: no other pod goes on with this one's numbers."""
         self._setup = setup
+        self._last_words = last_words
+        self._parting = Parting()
         self._core = setup.core
         self._link = link
         self._children = children
@@ -149,12 +153,16 @@ class Agent:
         self._hang_page.close()
         if finish.code != Exit.SUCCESS:
             self._children.kill_strays()
-        await self._link.close()
         self._zygote_watch.end()
         self._workers.close()
         if self._port:
             self._port.close()
-        return self._say_goodbye(finish)
+        self._say_goodbye(finish)
+        if finish.code < Exit.SIGNAL_BASE:
+            await self._last_words()
+            await self._parting.wait(self._link.send)
+        await self._link.close()
+        return finish.code
 
     # ------------------------------------------------------------------ what happens
 
@@ -164,6 +172,7 @@ class Agent:
 
     def link_down(self) -> None:
         """The link broke."""
+        self._parting.alone()
         self._do(self._core.link_down())
 
     def link_trouble(self, why: str) -> None:
@@ -186,9 +195,11 @@ class Agent:
             self._guard.told(message)
         if isinstance(message, Meet):
             self._joining.told(message)
+        self._parting.told(message)
         self._do(self._core.told(message))
 
     def _signalled(self, which: signal.Signals) -> None:
+        self._parting.alone()
         self._do(self._core.signalled(which))
 
     def _fire(self, timer: Timer) -> None:
@@ -368,7 +379,7 @@ class Agent:
 
     # ------------------------------------------------------------------ the end
 
-    def _say_goodbye(self, finish: Finish) -> int:
+    def _say_goodbye(self, finish: Finish) -> None:
         report = self._setup.report
         restarts = finish.restarts or self._restarts or {}
         generation = self._core.generation
@@ -386,7 +397,6 @@ class Agent:
             told = [farewell.sentence(finish)]
         for line in filter(None, told):
             say(line)
-        return finish.code
 
 
 def say(sentence: str) -> None:

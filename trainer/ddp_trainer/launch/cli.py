@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer import event_loop
-from ddp_trainer.contract import Env, Exit, File, Port
+from ddp_trainer.contract import Env, File, Port
 from ddp_trainer.launch import platforms, settings
 from ddp_trainer.launch.agent import Agent, Setup, say
 from ddp_trainer.launch.children import Children
@@ -238,11 +238,12 @@ async def _run(
         # Alone, or with places that are known, there is nothing to wait for.
         waits = plan.endpoint is not None and not plan.is_static
         setup = replace(setup, prepares=waits and prepares(plan.program))
-        code = await Agent(setup, _link(plan, environ), children).run()
-        if aggregator is not None and code < Exit.SIGNAL_BASE:
-            # Over for good. A pod that is made anew is not held up: its series go on in the next.
-            await aggregator.finished(_LAST_SCRAPE_SECONDS)
-        return code
+
+        async def last_words() -> None:
+            if aggregator is not None:
+                await aggregator.finished(_LAST_SCRAPE_SECONDS)
+
+        return await Agent(setup, _link(plan, environ), children, last_words).run()
     finally:
         for companion in companions:
             companion.stop()

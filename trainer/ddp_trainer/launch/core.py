@@ -59,6 +59,7 @@ from ddp_trainer.launch.protocol import (
     Meet,
     Outlive,
     Over,
+    Part,
     Ping,
     Prepare,
     Refused,
@@ -184,7 +185,7 @@ class Core:
                 return self._end_with(Finish(message.exit_code, message.why))
             case Waiting() | Prepare():
                 return self._wait(message)
-            case Show() | Hung() | Meet() | Ping():
+            case Show() | Hung() | Meet() | Ping() | Part():
                 return []
 
     def _wait(self, message: Waiting | Prepare) -> list[Action]:

@@ -51,6 +51,7 @@ from ddp_trainer.launch.protocol import (
     Leave,
     Node,
     Over,
+    Part,
     Ping,
     Policy,
     Refused,
@@ -195,7 +196,7 @@ class StoreRendezvous(RendezvousHandler):
                 case Over() | Refused():
                     self._refusal = message.why if isinstance(message, Refused) else f"The run has {message.verdict}."
                     self._is_stale = not isinstance(message, Over) or message.verdict is not Verdict.SUCCEEDED
-                case Waiting() | Show() | Hung() | Ping():  # torch's agent has no watch for hangs
+                case Waiting() | Show() | Hung() | Ping() | Part():  # torch's agent has no watch for hangs
                     pass
             self._changed.notify_all()
 

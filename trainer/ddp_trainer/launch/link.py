@@ -22,8 +22,10 @@ from ddp_trainer.launch.protocol import (
     FromStore,
     Generation,
     Join,
+    Leave,
     Looks,
     Over,
+    Part,
     Start,
     Succeeded,
     Verdict,
@@ -131,6 +133,8 @@ class StaticLink:
             case Failed():
                 code = exitcodes.of_given_up_run(message.failure.exit_code, 0)
                 self._answer(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
+            case Leave():
+                self._answer(Part())
             case Alarm() | Looks() if len(self._group.nodes) == 1:  # with more there is nobody to compare them all
                 own = self._group.nodes[0].token
                 if told := self._judge.receive(own, message, {own}, self._loop.time()):

@@ -47,6 +47,7 @@ from ddp_trainer.launch.protocol import (
     Met,
     Outlive,
     Over,
+    Part,
     Ping,
     Policy,
     Prepare,
@@ -90,6 +91,9 @@ class Membership:
         self.phase = Phase.FORMING
         self.roster = Roster()
         self.over: Over | None = None
+        self.has_parted = False
+        """The run is over, and nobody who is connected has anything left to do."""
+        self._said_goodbye: set[str] = set()
         self._send = send
         self._clock = clock
         self._wall_clock = wall_clock
@@ -164,6 +168,7 @@ class Membership:
             Phase.FORMING: self._form_if_due,
             Phase.RUNNING: self._complete_or_grow,
             Phase.STOPPING: self._settle_if_stopped,
+            Phase.OVER: self._part_if_all_may,
         }
         for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
             self._tell(agent, meet) if meet else self._comes(agent)
@@ -190,6 +195,7 @@ class Membership:
         if self.over:
             code = self.over.exit_code if self.over.verdict is Verdict.SUCCEEDED else Exit.DO_NOT_RESTART
             self._send(peer, replace(self.over, late=True, exit_code=code))
+            self._send(peer, Part())
             return
         self.run_id = hello.run_id
         self._policy = self._policy or hello.policy
@@ -262,6 +268,7 @@ class Membership:
             self._end(Over(verdict=Verdict.FAILED, exit_code=failure.exit_code, failure=failure))
         was_busy = self._is_busy(agent)
         agent.leaving = True
+        self._said_goodbye.add(agent.node.token)
         agent.lost_at = self._clock() if leave.has_left else agent.lost_at
         if was_busy:
             self._change(graceful=True)
@@ -324,6 +331,13 @@ class Membership:
             self.over = over
             self.phase = Phase.OVER
 
+    def _part_if_all_may(self) -> None:
+        """See :mod:`~ddp_trainer.launch.parting`."""
+        if not self.has_parted and all(agent.leaving for agent in self.roster.connected()):
+            self.has_parted = True
+            for agent in self.roster.connected():
+                self._tell(agent, Part())
+
     def _hear_of_hang(self, agent: Agent, message: Alarm | Looks) -> None:
         """Somebody does not move; a worker that its agent kills for it then fails as any other."""
         busy = [member for member in self.roster.members() if self._is_busy(member)]
@@ -380,6 +394,13 @@ class Membership:
             self._tell(agent, waiting)
 
     # ------------------------------------------------------------------ small questions
+
+    @property
+    def misses_a_member(self) -> bool:
+        """The run has succeeded, and a node went away before it could say so: its next pod will ask."""
+        nodes = self.roster.generation.nodes if self.roster.generation else ()
+        has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
+        return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
 
     def _is_short(self) -> bool:
         """Whether a group is wanted and there are too few for one."""

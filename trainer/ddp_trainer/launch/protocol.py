@@ -288,6 +288,11 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Nobody who heard that the run is over has anything left to do: exit now, all together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
     """You do not belong here."""
 
@@ -315,7 +320,7 @@ class Hung:
 
 
 FromAgent = Hello | Join | Failed | Succeeded | Leave | Aside | Outlive | Alarm | Looks | Met | Ping
-FromStore = Start | Prepare | Stop | Waiting | Over | Refused | Show | Hung | Meet | Ping
+FromStore = Start | Prepare | Stop | Waiting | Over | Part | Refused | Show | Hung | Meet | Ping
 Message = FromAgent | FromStore
 
 _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get_args(FromAgent) + get_args(FromStore)}

@@ -111,6 +111,10 @@ class Roster:
         """Members of the last group that are not lost."""
         return [agent for token, agent in self.agents.items() if self.is_member(token)]
 
+    def connected(self) -> list[Agent]:
+        """Those that can be told something."""
+        return [agent for agent in self.agents.values() if agent.peer is not None]
+
     def ready(self) -> dict[str, Agent]:
         """Those that can be in the next group, by token."""
         return {token: agent for token, agent in self.agents.items() if agent.is_ready}

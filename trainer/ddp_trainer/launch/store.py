@@ -22,7 +22,7 @@ from ddp_trainer import event_loop
 from ddp_trainer.contract import Env, Exit, Port
 from ddp_trainer.launch.client import tune
 from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.membership import Membership, Phase
+from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import (
     LINE_BYTES,
     FromAgent,
@@ -37,7 +37,10 @@ from ddp_trainer.launch.protocol import (
 from ddp_trainer.launch.timing import HEARTBEAT, PATIENCE, Heartbeat, Patience
 
 LINGER_SECONDS: Final = 10.0
-"""How long late comers of a finished run still get an answer."""
+"""How long late comers of a finished run still get an answer, once its nodes have gone."""
+
+_LINGER_FACTOR: Final = 30
+"""So many times as long where a node was lost at the very end: Kubernetes makes its pod anew, and waits for that."""
 
 BACKLOG: Final = 1024
 MOST_UNSENT_BYTES: Final = 4 * LINE_BYTES
@@ -127,9 +130,10 @@ class Store:
             self._timer.cancel()
         deadline = self.membership.deadline()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
-        if self.membership.phase is Phase.OVER and not self._ending:
+        if self.membership.has_parted and not self._ending:
             self._ending = True
-            self._loop.call_later(self._linger, self.finished.set)
+            is_awaited = self.membership.misses_a_member
+            self._loop.call_later(_LINGER_FACTOR * self._linger if is_awaited else self._linger, self.finished.set)
 
     def _tick(self) -> None:
         self.membership.tick()

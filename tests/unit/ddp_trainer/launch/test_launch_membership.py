@@ -4,7 +4,7 @@ import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 from ddp_trainer.launch.membership import Phase
-from ddp_trainer.launch.protocol import Join, Leave, Over, Refused, Standing, Start, Stop, Verdict, Waiting
+from ddp_trainer.launch.protocol import Join, Leave, Over, Part, Refused, Standing, Start, Stop, Verdict, Waiting
 from ddp_trainer.launch.rollcall import MOST_TOLD
 
 
@@ -360,8 +360,8 @@ def test_late_comers_hear_how_it_ended(exit_code: int, late_code: int) -> None:
         agent.fail(exit_code=exit_code).join().fail(exit_code=exit_code).join()
     else:
         agent.succeed()
-    late = run.agent(1).connect()
-    assert (late.last.late, late.last.exit_code) == (True, late_code)
+    over, part = run.agent(1).connect().heard
+    assert (over.late, over.exit_code, part) == (True, late_code, Part())
 
 
 def test_an_agent_of_another_run_is_refused_by_name() -> None:
