@@ -17,9 +17,13 @@ def main() -> int:
         from kubectl_ddp.ctrl_c import every_one_ends, second_one_ends  # noqa: PLC0415 - Ctrl-C while these import ...
 
         second_one_ends()
-        from kubectl_ddp.cli.run import run  # noqa: PLC0415 - ... ends as quietly as later
+        from kubectl_ddp.collector import never_again, seldom  # noqa: PLC0415 - ... ends as quietly as later
+
+        seldom()
+        from kubectl_ddp.cli.run import run  # noqa: PLC0415
 
         code = run(sys.argv[1:])
+        never_again()
         every_one_ends()
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -1,6 +1,6 @@
 import gc
 
-from kubectl_ddp.collector import at_rest
+from kubectl_ddp.collector import at_rest, never_again, seldom
 
 
 def test_the_collector_rests_within_and_is_as_it_was_afterwards() -> None:
@@ -11,3 +11,16 @@ def test_the_collector_rests_within_and_is_as_it_was_afterwards() -> None:
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_cycles_are_looked_for_seldom_and_at_the_end_not_at_all() -> None:
+    before = gc.get_threshold()
+    try:
+        seldom()
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] > before[0]
+        never_again()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
