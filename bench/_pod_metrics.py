@@ -7,13 +7,17 @@ import itertools
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kubectl_ddp.cluster.api import Api
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 RANKS: Final = 8
 """Per pod."""
@@ -29,7 +33,7 @@ class PodMetrics:
 @contextlib.contextmanager
 def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
     """A server that speaks for one pod after the other: whoever asks for all of them hears of every rank once."""
-    bodies = itertools.cycle([_exposition(RANKS * pod, RANKS * pods) for pod in range(pods)])
+    speakers = itertools.cycle([_speaker(RANKS * pod, RANKS * pods) for pod in range(pods)])
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -37,7 +41,7 @@ def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
 
         def do_GET(self) -> None:
             with lock:
-                body = next(bodies)
+                body = next(speakers)(self.path.partition("?")[2])
             head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\n\r\n"
             self.wfile.write(head.encode() + body)
 
@@ -67,13 +71,15 @@ def _our_address(api: Api) -> str:
         return str(probe.getsockname()[0])
 
 
-def _exposition(first: int, world: int) -> bytes:
-    """What the aggregator says of eight ranks that train."""
+def _speaker(first: int, world: int) -> Callable[[str], bytes]:
+    """What the aggregator of eight ranks that train says to a query, made once for each."""
     from prometheus_client import generate_latest
+    from prometheus_client.registry import Collector
 
     from ddp_trainer.contract import GroupState, Phase
     from ddp_trainer.metrics import attach
     from ddp_trainer.metrics.exposition import Exposition
+    from ddp_trainer.metrics.selection import Selection, families_in
 
     with tempfile.TemporaryDirectory() as folder:
         agent = attach.agent_recorder(Path(folder), {})
@@ -87,4 +93,15 @@ def _exposition(first: int, world: int) -> bytes:
             recorder.planned(100)
             recorder.step(1, 0, 16, *[0.25] * len(Phase))
             recorder.progress(0.5, 0.1)
-        return bytes(generate_latest(Exposition(Path(folder), "job")))
+        families = list(Exposition(Path(folder), "job").collect())
+
+    class Told(Collector):
+        def collect(self) -> list[Metric]:
+            return families
+
+    @cache
+    def told(query: str) -> bytes:
+        names = families_in(query)
+        return bytes(generate_latest(Selection(Told(), names) if names else Told()))
+
+    return told

@@ -58,8 +58,8 @@ class ScriptedBackend:
         if not self._ends:
             threading.Event().wait()
 
-    def metrics(self, pod: Object) -> str:
-        """The pod's part of the present metrics; asking for the first pod again turns the page."""
+    def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
+        """The pod's part of the present metrics, all of it; asking for the first pod again turns the page."""
         page = self._metrics[0] if self._metrics else {}
         text = page.get(pod["metadata"]["name"])
         if len(self._metrics) > 1:

@@ -107,8 +107,11 @@ class Backend(Protocol):
     def events(self, name: str) -> list[Object]:
         """Events about a job and all that was made for it, pods that are gone too, oldest first. Raises NotFound."""
 
-    def metrics(self, pod: Object) -> str:
-        """The pod's ``/metrics`` in Prometheus' text format. Raises Unreachable."""
+    def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
+        """The pod's ``/metrics`` in Prometheus' text format. Raises Unreachable.
+
+        Where ``families`` are named these are enough; an aggregator of an earlier version tells all of them.
+        """
 
     def hang(self, pod: Object) -> str:
         """How the pod's launcher sees its ranks now, as JSON (``contract.HANG_PATH``). Raises Unreachable."""

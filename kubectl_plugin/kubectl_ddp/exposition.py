@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
+from urllib.parse import urlencode
 
-from ddp_trainer.contract import Metric
+from ddp_trainer.contract import FAMILY_QUERY, Metric
 
 Labels = Mapping[str, str]
 
 RANK_STOPPED: Final = "ddp_rank_stopped"
+
+LIVE: Final = (
+    *(Metric.RANK_UP, Metric.RANK_INFO, Metric.RANK_PID, RANK_STOPPED),
+    *(Metric.STEP, Metric.STEPS, Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.LAST_STEP_TIMESTAMP),
+    *(Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY),
+    *(Metric.STEPS_PLANNED, Metric.EPOCH, Metric.LOSS, Metric.LEARNING_RATE, Metric.JOB_TIME, Metric.LOST_PROGRESS),
+    *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE, Metric.FIRST_RANK),
+)
+"""Families that tell how a job and its ranks are doing: half of what a pod serves."""
 
 _WANTED: Final = frozenset([*(str(metric) for metric in Metric), RANK_STOPPED])
 _SAMPLE: Final = re.compile(r"^(ddp_\w+)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
@@ -83,6 +94,20 @@ def parse(text: str) -> Samples:
             read = known[labels] = _labels(labels)
         families.setdefault(name, []).append((read, number))
     return Samples(families)
+
+
+def metrics_path(families: Collection[str] = ()) -> str:
+    """Where a pod serves these families; all that it has where none is named.
+
+    >>> metrics_path(["ddp_step", "ddp_loss"])
+    '/metrics?name%5B%5D=ddp_step&name%5B%5D=ddp_loss'
+    """
+    return _path_of(tuple(families)) if families else "/metrics"
+
+
+@cache
+def _path_of(families: tuple[str, ...]) -> str:
+    return "/metrics?" + urlencode([(FAMILY_QUERY, str(name)) for name in families])
 
 
 def _labels(text: str) -> dict[str, str]:

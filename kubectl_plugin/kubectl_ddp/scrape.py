@@ -15,7 +15,7 @@ from typing import Final
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import is_running, workers
-from kubectl_ddp.exposition import Samples, parse
+from kubectl_ddp.exposition import LIVE, Samples, parse
 from kubectl_ddp.state import JobState, job_state
 
 _AT_FIRST: Final = 4
@@ -107,7 +107,7 @@ class _Questions:
 
 def _ask(backend: Backend, pod: Object) -> Samples | None:
     try:
-        return parse(backend.metrics(pod))
+        return parse(backend.metrics(pod, LIVE))
     except DdpError:  # it starts, it ends, or a network policy is in the way: the job is told of without it
         return None
 

@@ -169,6 +169,10 @@ class File(StrEnum):
 LOG_PREFIX: Final = "[rank${rank}] "
 """torchrun's ``--log-line-prefix-template`` in every pod, so that a line tells which rank wrote it."""
 
+FAMILY_QUERY: Final = "name[]"
+"""What asks for single families, as in ``/metrics?name[]=ddp_step&name[]=ddp_loss``; the word of Prometheus' client
+libraries. An aggregator that does not know it tells everything."""
+
 HANG_PATH: Final = "/hang"
 """Where the aggregator serves how the ranks of its pod look to their launcher now: a JSON document, see
 ``ddp_trainer.launch.hang_page``."""

@@ -29,6 +29,7 @@ from kubectl_ddp.cluster.snapshots import of_all, of_one
 from kubectl_ddp.cluster.standing import set_active, standing
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
 from kubectl_ddp.evidence import is_running
+from kubectl_ddp.exposition import metrics_path
 from kubectl_ddp.parallel import together
 from kubectl_ddp.queued import KUEUE_QUEUE
 
@@ -143,9 +144,9 @@ class ClusterBackend:
         """``kubectl port-forward`` to a Service, from this port of this machine, or from a free one."""
         return self._kubectl.forward_service(service.namespace, service.name, f"{local or ''}:{service.port}")
 
-    def metrics(self, pod: Object) -> str:
+    def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
         """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""
-        return served(self._api, pod)
+        return served(self._api, pod, metrics_path(families))
 
     def hang(self, pod: Object) -> str:
         """How the pod's launcher sees its ranks now, through the API server's proxy. Raises Unreachable, Forbidden."""

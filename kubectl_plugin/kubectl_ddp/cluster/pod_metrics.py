@@ -14,7 +14,7 @@ PATIENCE_SECONDS: Final = 5.0
 """How long a pod may take to answer."""
 
 
-def served(api: Api, pod: Object, path: str = "/metrics") -> str:
+def served(api: Api, pod: Object, path: str) -> str:
     """What the pod serves at a path of that port. Raises Unreachable, and Forbidden."""
     try:
         return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy{path}", seconds=PATIENCE_SECONDS)

@@ -17,6 +17,7 @@ from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.backends import local_jobs_directory
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.evidence import is_running
+from kubectl_ddp.exposition import metrics_path
 from kubectl_ddp.local.conditions import is_finished
 from kubectl_ddp.local.directory import JobDirectory, no_such_job, root_of, unreadable
 from kubectl_ddp.local.environment import elastic_bounds
@@ -151,9 +152,9 @@ class LocalBackend:
     def forward(self, pod: Object, ports: Sequence[str]) -> None:
         """Every pod has an address of this machine."""
 
-    def metrics(self, pod: Object) -> str:
-        """The pod's ``/metrics``. Raises Unreachable."""
-        return self._served(pod, "/metrics")
+    def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
+        """The pod's ``/metrics``, of these families. Raises Unreachable."""
+        return self._served(pod, metrics_path(families))
 
     def hang(self, pod: Object) -> str:
         """How the pod's launcher sees its ranks now. Raises Unreachable."""

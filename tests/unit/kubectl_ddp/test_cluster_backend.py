@@ -178,8 +178,10 @@ def test_a_job_that_is_over_is_not_changed(server: ApiServer, backend: ClusterBa
 def test_a_pods_metrics_come_through_the_api_servers_proxy(server: ApiServer, backend: ClusterBackend) -> None:
     pod = put_pod(server)
     path = f"{PODS}/digits-worker-0:9464/proxy/metrics"
-    server.next(f"GET {path}", Answer(200, "ddp_step 3\n"))
+    server.next(f"GET {path}", Answer(200, "ddp_step 3\n"), Answer(200, "ddp_step 4\n"))
     assert backend.metrics(pod) == "ddp_step 3\n"
+    assert backend.metrics(pod, ["ddp_step"]) == "ddp_step 4\n"
+    assert [request.query for request in server.requests[-2:]] == [{}, {"name[]": "ddp_step"}]
 
 
 @pytest.mark.parametrize("answer", [

@@ -1,6 +1,6 @@
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def test_few_questions_go_to_the_first_pod_of_every_job_and_the_newest_job_first
     asked: list[str] = []
 
     class Asked(ScriptedBackend):
-        def metrics(self, pod: dict[str, Any]) -> str:
+        def metrics(self, pod: dict[str, Any], families: Collection[str] = ()) -> str:
             asked.append(pod["metadata"]["name"])
             return ""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +12,9 @@ from prometheus_client import Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-from kubectl_ddp.exposition import parse
+import kubectl_ddp
+from ddp_trainer.contract import Metric
+from kubectl_ddp.exposition import LIVE, RANK_STOPPED, parse
 
 
 @given(st.text(), st.floats())
@@ -46,3 +51,17 @@ def test_what_was_said_of_each_rank_is_told_apart() -> None:
         "1": (2, 0),
     }
     assert parse("ddp_loss 3").split("rank") == {}
+
+
+def test_the_families_that_pods_are_asked_for_are_those_that_commands_read() -> None:
+    """A report reads its own: a pod's history, or a Prometheus."""
+    package = Path(kubectl_ddp.__file__).parent
+    read = {
+        Metric[node.attr]
+        for path in package.rglob("*.py")
+        if not path.is_relative_to(package / "report")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Metric"
+        if path.name != "exposition.py"
+    }
+    assert read | {RANK_STOPPED} == set(LIVE)

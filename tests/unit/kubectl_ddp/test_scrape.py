@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 
@@ -21,7 +21,7 @@ class SlowBackend(ScriptedBackend):
         self.slow = slow
         self.let_go = threading.Event()
 
-    def metrics(self, pod: Object) -> str:
+    def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
         if pod["metadata"]["name"] == self.slow:
             self.let_go.wait()
         return rank_metrics(0)
@@ -55,7 +55,7 @@ def test_a_slow_pod_holds_nobody_up(slow: SlowBackend) -> None:
 
 def test_more_pods_than_are_asked_at_once_all_answer() -> None:
     class Quick(ScriptedBackend):
-        def metrics(self, pod: Object) -> str:
+        def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
             return rank_metrics(int(pod["metadata"]["name"].rpartition("-")[2]))
 
     shown = snapshot(job(), *(pod(index) for index in range(50)))

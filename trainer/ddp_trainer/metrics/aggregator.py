@@ -34,6 +34,7 @@ from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.history import History
 from ddp_trainer.metrics.last_scrape import Scrapes, most_seconds
+from ddp_trainer.metrics.selection import Selection, families_in
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
 
 TRAINJOB_SERVER: Final = "KUBEFLOW_TRAINER_SERVER_URL"
@@ -65,13 +66,13 @@ class Pages:
         self._collector = collector
         self._history = history
         self._clock = clock
-        self._made: dict[bool, tuple[float, Answer]] = {}
+        self._made: dict[tuple[bool, frozenset[str]], tuple[float, Answer]] = {}
 
     def respond(self, request: Request) -> Answer | Awaitable[Answer]:
         """The page at the request's path."""
         if request.path == "/metrics":
             self.scrapes.asked(request.agent)
-            return self._metrics(wants_openmetrics=OPENMETRICS in request.accept)
+            return self._metrics(families_in(request.query), wants_openmetrics=OPENMETRICS in request.accept)
         if request.path == HISTORY_PATH:
             text = json.dumps(self._history.document(), separators=(",", ":"))
             return Answer(text.encode(), content_type="application/json")
@@ -83,14 +84,16 @@ class Pages:
             HTTPStatus.NOT_FOUND, f"There is nothing here but /metrics, {HANG_PATH}, {HISTORY_PATH} and /healthz."
         )
 
-    def _metrics(self, *, wants_openmetrics: bool) -> Answer:
-        made_at, answer = self._made.get(wants_openmetrics, (float("-inf"), Answer(b"")))
-        if self._clock() - made_at < FRESH_SECONDS:
-            return answer
-        write, content_type = FORMATS[wants_openmetrics]
-        answer = Answer(write(self._collector), content_type=content_type)
-        self._made[wants_openmetrics] = (self._clock(), answer)
-        return answer
+    def _metrics(self, families: frozenset[str], *, wants_openmetrics: bool) -> Answer:
+        now = self._clock()
+        self._made = {asked: made for asked, made in self._made.items() if now - made[0] < FRESH_SECONDS}
+        asked = (wants_openmetrics, families)
+        if asked not in self._made:
+            write, content_type = FORMATS[wants_openmetrics]
+            told = Selection(self._collector, families) if families else self._collector
+            answer = Answer(write(told), content_type=content_type)
+            self._made[asked] = (self._clock(), answer)
+        return self._made[asked][1]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -86,6 +86,9 @@ Keep that directory in memory (`/dev/shm`, or an `emptyDir` of medium `Memory`):
 writing back has to wait for it. Without `DDP_METRICS_DIR` the calls do nothing, and where the directory cannot be
 written, one line of warning says so. Nothing about metrics raises into the training.
 
+`/metrics?name[]=ddp_step&name[]=ddp_loss` tells these families alone, as Prometheus' own client libraries have it;
+`kubectl ddp list` and `status` ask so.
+
 Beside `/metrics` that process serves `/history`: what a few of these numbers have been, at most 240 readings over the
 whole life of the pod, as JSON. `kubectl ddp report` draws it where there is no Prometheus. In a job of `kubectl ddp`'s
 it stands packed at the end of the pod's log when the pod has ended, in lines that begin with `ddp-history`, which

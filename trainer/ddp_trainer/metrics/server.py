@@ -33,6 +33,8 @@ class Request:
     accept: str
     agent: str = ""
     """What the client says it is."""
+    query: str = ""
+    """What follows the question mark, as it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def parse(head: bytes) -> Request | None:
     r"""The request in ``head``; None where that is no HTTP.
 
     >>> parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nACCEPT: text/plain\r\n\r\n")
-    Request(method='GET', path='/metrics', accept='text/plain', agent='')
+    Request(method='GET', path='/metrics', accept='text/plain', agent='', query='x=1')
     """
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
@@ -71,7 +73,8 @@ def parse(head: bytes) -> Request | None:
         return None
     # Of a header that comes twice the first counts.
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in reversed(rest))}
-    return Request(words[0], words[1].partition("?")[0], headers.get("accept", ""), headers.get("user-agent", ""))
+    path, _, query = words[1].partition("?")
+    return Request(words[0], path, headers.get("accept", ""), headers.get("user-agent", ""), query)
 
 
 Respond = Callable[[Request], Answer | Awaitable[Answer]]

@@ -10,7 +10,13 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from prometheus_client.core import CollectorRegistry, CounterMetricFamily
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from ddp_trainer.metrics.aggregator import FRESH_SECONDS, Pages, _parser
@@ -185,6 +191,44 @@ def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
     assert collector.collected == 1
     now[0] += FRESH_SECONDS
     assert b"collected_total 2.0" in pages.respond(Request("GET", "/metrics", "")).body
+
+
+class Telling(Collector):
+    """Two families, of which one is a histogram."""
+
+    def collect(self) -> list[Metric]:
+        step = GaugeMetricFamily("ddp_step", "Where it is.", labels=["rank"])
+        step.add_metric(["0"], 7)
+        took = HistogramMetricFamily("ddp_took_seconds", "How long.", buckets=[("+Inf", 2.0)], sum_value=3.0)
+        return [step, CounterMetricFamily("ddp_steps", "Steps.", value=9), took]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("name[]=ddp_step", ['ddp_step{rank="0"} 7.0']),
+        ("name%5B%5D=ddp_steps_total&name[]=ddp_step&other=1", ['ddp_step{rank="0"} 7.0', "ddp_steps_total 9.0"]),
+        (
+            "name[]=ddp_took_seconds",
+            ['ddp_took_seconds_bucket{le="+Inf"} 2.0', "ddp_took_seconds_count 2.0", "ddp_took_seconds_sum 3.0"],
+        ),
+        ("name[]=ddp_took_seconds_sum", ["ddp_took_seconds_sum 3.0"]),
+        ("name[]=ddp_unknown", []),
+    ],
+)
+def test_families_that_are_asked_for_by_name_are_told_alone(query: str, told: list[str]) -> None:
+    pages = Pages(Telling(), NO_HISTORY, NOWHERE)
+    answer = pages.respond(Request("GET", "/metrics", "", query=query))
+    assert isinstance(answer, Answer)
+    assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == told
+
+
+def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_less() -> None:
+    pages = Pages(Telling(), NO_HISTORY, NOWHERE, clock=lambda: 0.0)
+    for query, lines in (("name[]=ddp_step", 3), ("", 11), ("name[]=ddp_step", 3)):
+        answer = pages.respond(Request("GET", "/metrics", "", query=query))
+        assert isinstance(answer, Answer)
+        assert len(answer.body.splitlines()) == lines
 
 
 def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
