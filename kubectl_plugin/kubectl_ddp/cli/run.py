@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -89,6 +88,8 @@ def _flag_hint(error: click.NoSuchOption, path: str) -> str:
 
 def _fail(error: DdpError, arguments: Sequence[str]) -> int:
     if _asked(arguments, "-v", "--verbose"):
+        import traceback  # noqa: PLC0415 - for those who look for a bug
+
         traceback.print_exc()
     try:
         click.echo(_as_json(error) if _wants_json(arguments) else f"error: {error}", err=True)

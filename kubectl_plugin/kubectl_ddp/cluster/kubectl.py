@@ -7,7 +7,6 @@ are the person's own.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 
 from kubectl_ddp.access import Access
@@ -42,6 +41,8 @@ class Kubectl:
         return self._handover("port-forward", f"service/{name}", ports, namespace=namespace)
 
     def _handover(self, command: str, *words: str, namespace: str | None = None) -> Handover:
+        import shutil  # noqa: PLC0415 - what is only read needs no kubectl
+
         kubectl = shutil.which("kubectl")
         if kubectl is None:
             raise PreflightFailed(
