@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer import event_loop
-from ddp_trainer.contract import Env, File, Port
+from ddp_trainer.contract import Env, Port
 from ddp_trainer.launch import platforms, settings
 from ddp_trainer.launch.agent import Agent, Setup, say
 from ddp_trainer.launch.children import Children
@@ -30,6 +27,7 @@ from ddp_trainer.launch.endpoint import Endpoint, is_this_host, own_address, par
 from ddp_trainer.launch.environment import Launch
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
+from ddp_trainer.launch.folders import folders
 from ddp_trainer.launch.hang_limits import HangPolicy
 from ddp_trainer.launch.hang_limits import policy_of as hang_policy_of
 from ddp_trainer.launch.link import HereLink, Link, StaticLink
@@ -99,7 +97,7 @@ def main(
             nproc = plan.node.local_world_size
             for sentence in doubts(environ, nodes=plan.policy.max_nodes, nproc=nproc, endpoint=host):
                 say(sentence)
-        with _folders(plan, environ) as (log_dir, metrics_dir):
+        with folders(arguments, environ, plan.node.local_world_size, say) as (log_dir, metrics_dir):
             return event_loop.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
     except LaunchError as error:
         say(str(error))
@@ -185,30 +183,6 @@ def _static_policy(policy: Policy) -> Policy:
     return replace(policy, max_restarts=0)
 
 
-@contextmanager
-def _folders(plan: Plan, environ: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
-    """Where log and error files go, and boards; a temporary folder when nobody says, which is left only with logs."""
-    run_dir = environ.get(Env.RUN_DIR, "")
-    keep = plan.arguments.log_dir or run_dir
-    scratch = None if keep else Path(tempfile.mkdtemp(prefix="ddp_launch_"))
-    base = Path(run_dir) if run_dir else scratch or Path(plan.arguments.log_dir)
-    try:
-        if plan.arguments.log_dir:
-            log_dir = Path(plan.arguments.log_dir) / plan.arguments.rdzv_id
-        else:
-            log_dir = base / File.ATTEMPTS
-        metrics_dir = Path(environ.get(Env.METRICS_DIR) or base / File.METRICS)
-        for folder in (log_dir, metrics_dir):
-            folder.mkdir(parents=True, exist_ok=True)
-        yield log_dir, metrics_dir
-    except OSError as error:
-        raise LaunchError(f"The log folder {error.filename} cannot be used: {error.strerror}.") from error
-    finally:
-        has_logs = plan.arguments.tee != "0" or plan.arguments.redirects != "0"
-        if scratch and not has_logs:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
 async def _run(
     plan: Plan,
     environ: dict[str, str],
@@ -230,6 +204,8 @@ async def _run(
         flags = ["aggregate", "--directory", str(metrics_dir), *([] if port is None else ["--port", str(port)])]
         aggregator = Companion(loop, children, flags, environ)
         recorder = make_recorder(metrics_dir)
+        if isinstance(recorder, SilentAgentRecorder):
+            del environ[Env.METRICS_DIR]  # it has said why, and each of its workers would say the same
     if plan.endpoint and not plan.is_static and _hosts_store(plan):
         companions.append(Companion(loop, children, _store_flags(plan), environ))
     try:

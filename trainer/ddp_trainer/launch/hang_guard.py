@@ -53,6 +53,8 @@ class HangGuard:
         self._loop = asyncio.get_running_loop()
         self._generation = 0
         self._findings = Findings()
+        self._is_blind = False
+        """Workers have been started that nobody watches, and that was said."""
         self._watches: dict[int, RankWatch] = {}
         self._longest: dict[int, float] = {}
         """Seconds of the longest step of a process, of those that have outlived a group."""
@@ -73,7 +75,10 @@ class HangGuard:
             return ""
         try:
             pulse.create(path)
-        except OSError:
+        except OSError as error:
+            if not self._is_blind:
+                self._is_blind = True
+                self._say(f"hang: {path} cannot be written ({error.strerror}), so nobody notices where a rank hangs.")
             return ""
         return path
 

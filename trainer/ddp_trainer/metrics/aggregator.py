@@ -36,6 +36,7 @@ from ddp_trainer.metrics.history import History
 from ddp_trainer.metrics.last_scrape import Scrapes, most_seconds
 from ddp_trainer.metrics.selection import Selection, families_in
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
+from ddp_trainer.metrics.strangers import Strangers
 
 TRAINJOB_SERVER: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 """Variable that Kubeflow Trainer sets in pods whose progress it wants to know; see ``trainjob.py``."""
@@ -102,10 +103,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         listener = _listen_patiently(arguments.address, arguments.port)
     except OSError as error:
-        print(f"aggregate: {_why_not(error, arguments.address, arguments.port)}", file=sys.stderr)
+        _say(_why_not(error, arguments.address, arguments.port))
         return Exit.FAILURE
     job = os.environ.get(Env.JOB) or LOCAL_JOB
-    announcement = f"aggregate: metrics of job {job} at http://{_readable(listener)}/metrics"
+    announcement = f"metrics of job {job} at http://{_readable(listener)}/metrics"
     history = History.resumed(arguments.directory)
     collectives = Collectives(arguments.directory)
     collectives.start()
@@ -153,15 +154,22 @@ async def _serve(pages: Pages, listener: socket.socket, parent: int, announcemen
 
     loop.add_signal_handler(signal.SIGUSR1, over)
     accepting = await Server(pages.respond).start(listener)
-    print(announcement, file=sys.stderr, flush=True)
+    _say(announcement)
+    strangers = Strangers(history.directory, _say)
     # Not PR_SET_PDEATHSIG: that one fires when the thread which started us ends, not the process.
     while os.getppid() == parent and not stop.is_set() and not pages.scrapes.is_done:
         history.look()
+        strangers.look()
         try:
             await asyncio.wait_for(stop.wait(), PARENT_POLL_SECONDS)
         except TimeoutError:
             continue
     accepting.close()
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads any more
+        print(f"aggregate: {sentence}", file=sys.stderr, flush=True)
 
 
 def _listen_patiently(address: str, port: int) -> socket.socket:

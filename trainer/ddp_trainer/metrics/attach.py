@@ -1,7 +1,8 @@
 """How a process gets its recorder: by what the launcher has put into its environment.
 
 Where ``$DDP_METRICS_DIR`` is not set, the recorder reports to nobody. Where it is set and the board cannot be had (no
-such directory, disk full, read-only), one line of warning says so and the recorder reports to nobody too.
+such directory, disk full, read-only, a living process has it), one line of warning says so and the recorder reports to
+nobody too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.directory import LOCAL_WORLD_SIZE, agent_board, rank_board
 from ddp_trainer.metrics.log import Log
 from ddp_trainer.metrics.meter import Meter
-from ddp_trainer.metrics.process import ProcessId, is_ancestor
+from ddp_trainer.metrics.process import ProcessId, is_ancestor, vitals
 from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
 from ddp_trainer.metrics.watch import Watch
 from ddp_trainer.pulse import marks
@@ -66,7 +67,7 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
     try:
         Path(told).mkdir(mode=0o700, parents=True, exist_ok=True)
         board = Board.open(agent_board(Path(told)), AGENT)
-        board.claim(ProcessId.current())
+        _claim(board, ProcessId.current())
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for the launcher: no board in %s (%s); training goes on", told, error)
         return SilentAgentRecorder()
@@ -85,6 +86,15 @@ def log(environment: Mapping[str, str] = os.environ) -> Log:
     return Log(opened(environment))
 
 
+def _claim(board: Board, process: ProcessId) -> None:
+    """Make it the board of ``process``. Raises OSError where it is that of a living one: two would make one of both."""
+    owner = board.owner
+    if owner != process and vitals(owner) is not None:
+        board.close()
+        raise OSError(f"the one that is there belongs to process {owner.pid}, which runs")
+    board.claim(process)
+
+
 def _rank(environment: Mapping[str, str], known: Mapping[str, str | int]) -> int:
     """The rank by the environment; one that a launcher has not given a place yet is what its slot was, -1 for none."""
     if "RANK" in environment:
@@ -100,7 +110,7 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
     if owner != process and is_ancestor(owner):
         board.close()
         return SilentRankRecorder()
-    board.claim(process)
+    _claim(board, process)
     known = board.identity
     board.describe(
         # Backend and device stay those of the slot until the rank tells its own: they hardly ever change.

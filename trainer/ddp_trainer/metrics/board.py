@@ -50,7 +50,11 @@ READ_ATTEMPTS: Final = 5
 
 
 class StaleBoard(Exception):
-    """The file is no board of this version: another schema, or damaged."""
+    """The file is no board of this version: damaged, or :class:`OtherVersion`."""
+
+
+class OtherVersion(StaleBoard):
+    """The board is whole, and its cells are not ours: another version of this package has written it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +245,8 @@ def read(path: Path, layout: Layout) -> Snapshot:
 
 def _check(content: bytes, layout: Layout) -> None:
     """Raise StaleBoard unless ``content`` is a whole board of this layout."""
+    if content[:6] == MAGIC[:6] and content[:16] != MAGIC + layout.schema:
+        raise OtherVersion("Its cells are those of another version.")
     if len(content) != layout.size:
         raise StaleBoard(f"A board has {layout.size} bytes, not {len(content)}.")
     if content[:16] != MAGIC + layout.schema:

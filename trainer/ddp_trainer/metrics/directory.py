@@ -59,13 +59,13 @@ class Survey:
     agent: Slot | None
     ranks: tuple[Slot, ...]
     """One per rank, in order of local rank."""
-    stale: int
-    """Boards that could not be understood."""
+    stale: tuple[tuple[Path, Exception], ...]
+    """Boards that could not be understood, and why."""
 
 
 def survey(directory: Path) -> Survey:
     """Read every board; a missing or unreadable directory has none."""
-    stale = 0
+    stale: list[tuple[Path, Exception]] = []
     agent: Slot | None = None
     slots: list[Slot] = []
     for path in _boards(directory):
@@ -76,14 +76,14 @@ def survey(directory: Path) -> Survey:
             known = is_agent or (slot.rank >= 0 and slot.local_rank >= 0 and slot.local_world_size > 0)
         except FileNotFoundError:
             continue
-        except (StaleBoard, OSError, ValueError, TypeError):
-            stale += 1
+        except (StaleBoard, OSError, ValueError, TypeError) as error:
+            stale.append((path, error))
             continue
         if is_agent:
             agent = slot
         elif known:
             slots.append(slot)
-    return Survey(agent, current(slots), stale)
+    return Survey(agent, current(slots), tuple(stale))
 
 
 def current(slots: Iterable[Slot]) -> tuple[Slot, ...]:

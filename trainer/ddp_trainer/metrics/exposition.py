@@ -92,7 +92,7 @@ class Exposition(Collector):
             values={
                 "ddp_exporter_scrapes_total": float(self._scrapes),
                 "ddp_exporter_scrape_seconds_total": self._seconds,
-                "ddp_exporter_stale_boards": float(seen.stale),
+                "ddp_exporter_stale_boards": float(len(seen.stale)),
                 **self._container.values(),
             },
             words={"ddp_build_info": {MetricLabel.VERSION: self._version}},

@@ -86,6 +86,11 @@ Keep that directory in memory (`/dev/shm`, or an `emptyDir` of medium `Memory`):
 writing back has to wait for it. Without `DDP_METRICS_DIR` the calls do nothing, and where the directory cannot be
 written, one line of warning says so. Nothing about metrics raises into the training.
 
+`ddp-launch` has the directory for itself as long as it runs. Where another launcher has it, or it is read-only, full or
+no directory, a sentence says so and this one's boards go to a temporary directory, which is served all the same. Of two
+processes that want the board of one rank the first keeps it. A board that is damaged or of another version is left out,
+counted in `ddp_exporter_stale_boards`, and named in the log once.
+
 `/metrics?name[]=ddp_step&name[]=ddp_loss` tells these families alone, as Prometheus' own client libraries have it;
 `kubectl ddp list` and `status` ask so.
 

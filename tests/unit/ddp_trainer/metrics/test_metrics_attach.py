@@ -60,7 +60,7 @@ def test_a_worker_that_has_no_place_yet_is_no_rank_or_the_one_before_it(tmp_path
     waiting = {name: value for name, value in environment(tmp_path).items() if name != "RANK"}
     first = attach.rank_recorder(waiting)
     assert survey(tmp_path).ranks == ()
-    assert survey(tmp_path).stale == 0
+    assert survey(tmp_path).stale == ()
     first.identity(rank=5, local_rank=1, world_size=8, backend="gloo", device="cpu")
     attach.rank_recorder(waiting)
     assert [slot.rank for slot in survey(tmp_path).ranks] == [5]
