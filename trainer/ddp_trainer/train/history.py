@@ -37,6 +37,8 @@ class HistoryState(TypedDict):
     first_start: float
     account: NotRequired[list[float]]
     """Not in checkpoints that are older than accounts."""
+    lost_steps: NotRequired[int]
+    """Before it was written; nor in those that are older than this."""
 
 
 class History:
@@ -188,6 +190,7 @@ class History:
             "productive": account.surviving,
             "first_start": self._reading.first_start,
             "account": account.to_list(),
+            "lost_steps": self._reading.lost_steps,
         }
 
     def load_state_dict(self, state: HistoryState) -> None:
@@ -196,4 +199,5 @@ class History:
         if stored.until > self._account.until:  # no odometer has outlived the process that stored it
             self._reading.account = stored
         self._account.survives(state["productive"])
+        self._reading.lost_steps = max(self._reading.lost_steps, state.get("lost_steps", 0))
         self._reading.first_start = min(self._reading.first_start, state["first_start"])

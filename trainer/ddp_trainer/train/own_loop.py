@@ -230,7 +230,7 @@ class Job:
             newest=self._saver.newest,
             demand=lambda manifest: demand_same(manifest, self._identity, where=where, shards=config.shards),
         )
-        odometer = make_odometer(config, self._env, self._identity)
+        odometer = make_odometer(config, self._env, self._identity, self._progress.alarm)
         self._history.recall(odometer, self._recorder, group, self._began, self._env)
         if not self._has_state:
             stored_shards = None if checkpoint is None else checkpoint.manifest.shards

@@ -174,7 +174,7 @@ class Run:
         checkpoint, is_durable = find_state(
             self._group, held, copy=self._copy, newest=saver.newest, demand=self._demand
         )
-        odometer = make_odometer(self._config, self._around.env, self._ground.identity)
+        odometer = make_odometer(self._config, self._around.env, self._ground.identity, self._progress.alarm)
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
             self._kept = keep(self._ground, None if checkpoint is None else checkpoint.manifest.shards)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict
 
 from ddp_trainer.contract import CheckpointScope
@@ -52,10 +53,14 @@ def renew_saver(saver: Saver, config: Config, env: Environment, group: Group) ->
     return True
 
 
-def make_odometer(config: Config, env: Environment, identity: Identity) -> Odometer | None:
+def make_odometer(
+    config: Config, env: Environment, identity: Identity, alarm: Callable[[str], None]
+) -> Odometer | None:
     """The odometer of the run of this identity; None where this rank writes none."""
     path = config.checkpoint_dir
-    return Odometer(path, json.dumps(asdict(identity))) if path is not None and _writes(config, env) else None
+    if path is None or not _writes(config, env):
+        return None
+    return Odometer(path, json.dumps(asdict(identity)), alarm)
 
 
 def _writes_here(config: Config, env: Environment) -> bool:

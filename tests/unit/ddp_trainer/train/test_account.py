@@ -259,6 +259,22 @@ def test_a_checkpoint_alone_brings_the_account_back(tmp_path: Path) -> None:
     assert spent[JobTime.SCHEDULING] == pytest.approx(job.launched - before)
 
 
+def test_a_damaged_odometer_loses_neither_time_nor_steps_that_a_checkpoint_knows_of(tmp_path: Path) -> None:
+    job = started(tmp_path)
+    job.train(0.25, 10.0, saves=0.5)
+    job.train(0.25, 5.0)
+    job.lose_pod(60.0)
+    assert job.told.lost_steps == 1
+    job.train(0.25, 10.0, saves=0.5)
+    before = job.told.lost_seconds
+    (tmp_path / "ODOMETER").write_bytes(b"torn")
+    job.lose_pod(60.0)
+    job.train(0.25, 1.0)
+    job.train(0.25, 1.0)
+    assert (job.told.lost_steps, job.told.lost_seconds) == (1, before)
+    assert sum(job.told.seconds) == pytest.approx(job.now - FIRST, abs=1.5)
+
+
 def test_steps_that_a_rollback_takes_back_are_lost_at_once(tmp_path: Path) -> None:
     job = started(tmp_path)
     job.train(0.25, 10.0, saves=0.5)
