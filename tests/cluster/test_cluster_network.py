@@ -75,8 +75,8 @@ def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
     # The API server, which reads for `status` and `top`, comes from outside of the pods' network.
     assert Metric.WORLD_SIZE in until("its metrics", lambda: metrics(space))
 
-    assert knock(watchers, "reader", doors) == {"store": False, "metrics": True}
-    assert knock(space, "stranger", doors) == {"store": False, "metrics": False}
+    assert knock(watchers, "reader", doors, closing_seconds=10) == {"store": False, "metrics": True}
+    assert knock(space, "stranger", doors, closing_seconds=20) == {"store": False, "metrics": False}
 
 
 def metrics(space: Namespace) -> str | None:

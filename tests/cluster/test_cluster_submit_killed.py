@@ -47,10 +47,10 @@ AT_ONCE = 6
 """Submissions side by side, each with a proxy of its own."""
 
 
-@pytest.fixture(scope="module")
-def still(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
+@pytest.fixture
+def still(api: Api, tmp_path: Path) -> Iterator[Namespace]:
     """A namespace in which no pod is made."""
-    with namespace(api, "registry.invalid/never:1", tmp_path_factory.mktemp("home")) as space:
+    with namespace(api, "registry.invalid/never:1", tmp_path) as space:
         quota = {"metadata": {"name": "still"}, "spec": {"hard": {"pods": "0"}}}
         space.api.create(space.path("v1", "resourcequotas"), quota)
         yield space
