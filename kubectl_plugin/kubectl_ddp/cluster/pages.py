@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from kubectl_ddp.aside import Aside
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.managers import without_records
+from kubectl_ddp.cluster.pod_list import POD_LIST, pod_list
 from kubectl_ddp.collector import at_rest
 
 Fetch = Callable[[str], bytes]
@@ -43,6 +45,9 @@ def pages(fetch: Fetch) -> Iterator[Object]:
 def _taken_apart(body: bytes) -> Object:
     """One page; where an object holds such a record elsewhere than an API server does, with all of its records."""
     lean = without_records(body)
+    if lean.startswith(POD_LIST):
+        with suppress(ValueError), at_rest():
+            return pod_list(lean)  # in half of the time
     try:
         return decoded(lean)
     except ValueError:
