@@ -44,7 +44,7 @@ class Samples:
     def value(self, name: str, **labels: str) -> float | None:
         """The first sample of a family with these labels."""
         for found, number in self.all(name):
-            if all(found.get(label) == text for label, text in labels.items()):
+            if not labels or all(found.get(label) == text for label, text in labels.items()):
                 return number
         return None
 
@@ -66,13 +66,15 @@ class Samples:
 
     def split(self, label: str) -> dict[str, Samples]:
         """What was said with each value of a label, in one pass over everything."""
-        found: dict[str, Samples] = {}
+        found: dict[str, dict[str, list[tuple[Labels, float]]]] = {}
         for name, samples in self.families.items():
-            for labels, number in samples:
-                if (value := labels.get(label)) is not None:
-                    part = found.setdefault(value, Samples())
-                    part.families.setdefault(name, []).append((labels, number))
-        return found
+            for sample in samples:
+                if (value := sample[0].get(label)) is None:
+                    continue
+                if (part := found.get(value)) is None:
+                    part = found[value] = {}
+                part.setdefault(name, []).append(sample)
+        return {value: Samples(families) for value, families in found.items()}
 
 
 def parse(text: str) -> Samples:
@@ -111,7 +113,8 @@ def _path_of(families: tuple[str, ...]) -> str:
 
 
 def _labels(text: str) -> dict[str, str]:
-    return {name: _unescape(value) if "\\" in value else value for name, value in _LABEL.findall(text)}
+    found = dict(_LABEL.findall(text))
+    return {name: _unescape(value) for name, value in found.items()} if "\\" in text else found
 
 
 def _unescape(value: str) -> str:

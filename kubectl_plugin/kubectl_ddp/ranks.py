@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from ddp_trainer.contract import Metric, MetricLabel, Phase
 from kubectl_ddp.exposition import RANK_STOPPED, Samples
@@ -46,6 +47,10 @@ class RankState:
     """Unix time of its last committed step."""
 
 
+_NOTHING: Final = Samples()
+"""Of a rank of which there is no earlier scrape."""
+
+
 def rank_states(
     samples: Mapping[str, Samples], nodes: Mapping[str, str], before: Mapping[str, Samples] | None = None
 ) -> tuple[RankState, ...]:
@@ -60,7 +65,7 @@ def rank_states(
     for pod, said in samples.items():
         earlier = before[pod].split(MetricLabel.RANK) if before and pod in before else {}
         told += [
-            _rank(int(name), pod, nodes.get(pod, ""), of_rank, earlier.get(name, Samples()))
+            _rank(int(name), pod, nodes.get(pod, ""), of_rank, earlier.get(name, _NOTHING))
             for name, of_rank in said.split(MetricLabel.RANK).items()
             if name.isdecimal() and (of_rank.all(Metric.RANK_UP) or of_rank.all(Metric.RANK_INFO))
         ]
@@ -110,7 +115,8 @@ def _activity(said: Samples) -> RankActivity:
 
 def _grown(said: Samples, before: Samples, family: str) -> dict[str, float]:
     """What a counter grew by, by phase where it has phases; one that fell was begun anew."""
-    now, then = _by_phase(said, family), _by_phase(before, family)
+    now = _by_phase(said, family)
+    then = _by_phase(before, family) if before is not _NOTHING else {}
     if not then:
         return now
     if any(now.get(phase, 0.0) < value for phase, value in then.items()):
