@@ -11,7 +11,7 @@ from ddp_trainer.train.progress import Started
 
 def started(task: str, model: nn.Module, plan: Plan, group: Group, *, step: int, flops: int | None = None) -> Started:
     """The run goes on after ``step`` steps; ``flops`` are those of one sample, where the model knows them."""
-    sizes = shares(min(plan.global_batch, plan.samples), plan.shards, group.world_size)
+    sizes = shares(min(plan.global_batch, plan.samples), plan.shards, group.data_size)
     return Started(
         task=task,
         world_size=group.world_size,

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from ddp_trainer.train.balance import Balance
-from ddp_trainer.train.batches import is_stream
+from ddp_trainer.train.batches import is_stream, to_device
 from ddp_trainer.train.computation import Losses, prepare
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.evaluation import Evaluation
 from ddp_trainer.train.feeds import Feed, known_count, make_feed, sample_count
+from ddp_trainer.train.feeds.shard_reader import first_batch
 from ddp_trainer.train.groundwork import Groundwork
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.keeping import EvaluateOn
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.loss_scale import LossScale
 from ddp_trainer.train.optimization import Optimization
-from ddp_trainer.train.option_rules import check_rollback
+from ddp_trainer.train.option_rules import check_rollback, layout_of
 from ddp_trainer.train.options import BalanceName, Level, OnBadSample, PrecisionName
 from ddp_trainer.train.plan import Plan, choose_shards, owned
 from ddp_trainer.train.progress import Balanced
 from ddp_trainer.train.step import Stepper
 from ddp_trainer.train.strategies import Parts, Strategy, build
+from ddp_trainer.train.task import Batch, Samples
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.spread import Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,8 @@ class Kept:
     ledger: Ledger
     losses: Losses
     optimization: Optimization
+    spread: Spread | None = None
+    """Of a model that no rank holds whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +65,21 @@ def keep(ground: Groundwork, stored_shards: int | None) -> Kept:
         BadConfig: a flag does not go with the task, the group or another flag.
     """
     config, group = ground.config, ground.around.group
+    spread = _lay(config, group)
     plan = _plan(ground, stored_shards)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
-    ground.model.to(group.device)
+    if spread is None:
+        ground.model.to(group.device)
     losses = prepare(ground.model, ground.task.losses, config, group, ground.around.progress.alarm)
+    if spread is not None:
+        _spread_out(ground, spread)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
     return Kept(
         plan=plan,
         ledger=Ledger(plan.samples),
         losses=losses,
-        optimization=Optimization.build(ground.task, ground.model, config, plan.total_steps, loss_scale),
+        optimization=Optimization.build(ground.task, ground.model, config, plan.total_steps, loss_scale, spread),
+        spread=spread,
     )
 
 
@@ -74,8 +91,17 @@ def assemble(ground: Groundwork, kept: Kept) -> Assembly:
         BadTask: the task cannot be evaluated as it is.
     """
     config, group, plan = ground.config, ground.around.group, kept.plan
-    strategy = build(Parts(model=ground.model, losses=kept.losses, group=group, plan=plan, config=config))
-    feed = make_feed(ground.samples, plan, owned(plan.shards, group.world_size, group.rank), config, group.device)
+    strategy = build(
+        Parts(
+            model=ground.model,
+            losses=kept.losses,
+            group=group,
+            plan=plan,
+            config=config,
+            example=None if kept.spread is None else lambda: _example(ground),
+        )
+    )
+    feed = make_feed(ground.samples, plan, owned(plan.shards, group.data_size, group.data_rank), config, group.device)
     stepper = Stepper(
         plan=plan,
         group=group,
@@ -89,7 +115,7 @@ def assemble(ground: Groundwork, kept: Kept) -> Assembly:
         balance=_balance(ground, plan),
         told=ground.skips,
     )
-    return Assembly(strategy=strategy, feed=feed, stepper=stepper, evaluation=_evaluation(ground, plan))
+    return Assembly(strategy=strategy, feed=feed, stepper=stepper, evaluation=_evaluation(ground, kept))
 
 
 def _plan(ground: Groundwork, stored_shards: int | None) -> Plan:
@@ -97,7 +123,7 @@ def _plan(ground: Groundwork, stored_shards: int | None) -> Plan:
     shards = choose_shards(
         config.shards if config.shards is not None else stored_shards,
         most_ranks=ground.around.env.most_ranks,
-        world_size=ground.around.group.world_size,
+        world_size=ground.around.group.data_size,
         global_batch=config.global_batch,
     )
     return Plan(
@@ -119,9 +145,57 @@ def _balance(ground: Groundwork, plan: Plan) -> Balance | None:
     return Balance(plan.shards, ground.around.group, ground.phases, lambda shards: tell(Balanced(shards=shards)))
 
 
-def _evaluation(ground: Groundwork, plan: Plan) -> Evaluation:
-    config, task, group = ground.config, ground.task, ground.around.group
+def _lay(config: Config, group: Group) -> Spread | None:
+    """Take this rank's place in the layout; None where every rank of it holds the whole model.
+
+    Raises:
+        BadConfig: the layout has more ranks than the group, or fewer.
+    """
+    if config.parallel is None:
+        return None
+    layout = layout_of(config.parallel, group.world_size)
+    group.lay(layout)
+    if layout.replica == 1:
+        return None
+    from ddp_trainer.train.mesh import Mesh  # noqa: PLC0415 - a second of imports; on request
+    from ddp_trainer.train.spread import Spread  # noqa: PLC0415 - as above
+
+    return Spread(Mesh.of(layout, group, config.timeout_seconds), group)
+
+
+def _spread_out(ground: Groundwork, spread: Spread) -> None:
+    layout = spread.mesh.layout
+    if layout.tp > 1 or layout.pp > 1:
+        raise BadConfig(
+            f"--parallel is {layout}, and this trainer knows replicate and shard alone.",
+            hint=f"Give shard={layout.replica} in place of tp and pp.",
+        )
+    from ddp_trainer.train.sharding import shard  # noqa: PLC0415 - a second of imports; on request
+
+    shard(ground.model, spread.mesh, ground.config, ground.around.group)
+
+
+def _example(ground: Groundwork) -> Batch:
+    if is_stream(ground.samples):
+        raise BadTask(
+            "This rank begins in a step in which it has no samples, and cannot take part in it: they are a stream.",
+            hint="Let an epoch of the stream end with a whole --global-batch.",
+        )
+    return to_device(first_batch(cast("Samples", ground.samples)), ground.around.group.device)
+
+
+def _evaluation(ground: Groundwork, kept: Kept) -> Evaluation:
+    config, task, group, plan = ground.config, ground.task, ground.around.group, kept.plan
     skipped = ground.skips if config.on_bad_sample is OnBadSample.SKIP else None
+    if kept.spread is not None:
+        from ddp_trainer.train.even_evaluation import EvenEvaluation  # noqa: PLC0415 - on request
+
+        if config.evaluate_on is EvaluateOn.RANK0:
+            raise BadConfig(
+                f"--evaluate-on rank0 does not go with --parallel {config.parallel}: no rank holds the whole model.",
+                hint="Leave it out.",
+            )
+        return EvenEvaluation(task, group, skipped=skipped)
     if config.level is not Level.EXACT:
         return Evaluation(task, group, on=config.evaluate_on, skipped=skipped)
     from ddp_trainer.train.exact.evaluation import TreeEvaluation  # noqa: PLC0415 - few runs need it

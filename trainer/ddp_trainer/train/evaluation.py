@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +20,11 @@ from ddp_trainer.train.plan import cut
 from ddp_trainer.train.randomness import KeyedRandom
 from ddp_trainer.train.task import Batch, Task
 
-_BATCH = 256
+BATCH: Final = 256
+"""Samples of a pass."""
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """What a part of the test samples comes to."""
 
     metrics: Mapping[str, Tensor]
@@ -39,6 +41,9 @@ class _Sums(NamedTuple):
 
 class Evaluation:
     """Means of the task's metrics over the test samples."""
+
+    mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.inference_mode
+    """What the model computes in."""
 
     def __init__(
         self,
@@ -82,7 +87,7 @@ class Evaluation:
         training = model.training
         model.eval()
         try:
-            with torch.inference_mode():
+            with type(self).mode():
                 parts = [self._sums_of(model, part) for part in self._own_parts()]
         finally:
             model.train(training)
@@ -90,17 +95,17 @@ class Evaluation:
 
     def _own_parts(self) -> list[range]:
         """Test samples that this rank evaluates, perhaps in several parts."""
-        parts = self._group.world_size if self._shared else 1
-        own = cut(len(self._samples), parts, self._group.rank) if self._group.rank < parts else slice(0)
+        parts, part = (self._group.data_size, self._group.data_rank) if self._shared else (1, self._group.rank)
+        own = cut(len(self._samples), parts, part) if part < parts else slice(0)
         return [range(len(self._samples))[own]]
 
-    def _sums_of(self, model: nn.Module, own: range) -> _Sums:
+    def _sums_of(self, model: nn.Module, own: range) -> Sums:
         random = KeyedRandom(0, torch.device("cpu"))
         reader = ShardReader(self._samples, random, skips=self._skipped is not None)
         sums: dict[str, Tensor] = {}
         skipped = 0
-        for start in range(own.start, own.stop, _BATCH):
-            ids = torch.arange(start, min(start + _BATCH, own.stop))
+        for start in range(own.start, own.stop, BATCH):
+            ids = torch.arange(start, min(start + BATCH, own.stop))
             fetched = reader.read(Request(0, 0, 0, ids))
             for sentence in fetched.skipped:
                 skipped += 1
@@ -111,13 +116,13 @@ class Evaluation:
             batch = to_device(fetched.batch, self._group.device)
             for name, value in self._metrics(model, batch).items():
                 sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
-        return _Sums(sums, len(own), skipped)
+        return Sums(sums, len(own), skipped)
 
     def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
         """The sum of the vectors of all parts of all ranks; ``zeros`` are like one of them."""
-        return self._group.sum(zeros + sum(vectors))
+        return self._group.sum(zeros + sum(vectors) if self._group.counts else zeros)
 
-    def _means(self, parts: Sequence[_Sums]) -> dict[str, float]:
+    def _means(self, parts: Sequence[Sums]) -> dict[str, float]:
         # A rank without test samples does not know the names.
         known = sorted({name for part in parts for name in part.metrics})
         knowing = self._group.gather(bool(known))

@@ -26,6 +26,7 @@ from ddp_trainer.train.errors import PeerLost
 from ddp_trainer.train.options import BackendName
 
 if TYPE_CHECKING:
+    from ddp_trainer.layout import Layout
     from ddp_trainer.train.control import Control
 
 _CHUNK_BYTES: Final = 64 << 20
@@ -56,6 +57,10 @@ class Group:
     ) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.data_size, self.data_rank = world_size, rank
+        """Into how many parts a batch is divided, and which one is this rank's."""
+        self.counts = True
+        """Of the ranks that share a part, this is the one that speaks for it in sums over ranks."""
         self.backend = backend
         """``nccl``, ``gloo``, or ``none`` for a group of one."""
         self.device = device
@@ -115,6 +120,15 @@ class Group:
     def alone(cls) -> Group:
         """A group of one on the CPU, for whoever belongs to none yet."""
         return cls(0, 1, "none", torch.device("cpu"))
+
+    def lay(self, layout: Layout) -> None:
+        """Divide batches as a layout does: ranks of a replica that differ in ``tp`` or ``pp`` alone share a part.
+
+        Of these the first of ``tp`` in the last stage of ``pp``, which has the losses, speaks for them.
+        """
+        place = layout.place(self.rank)
+        self.data_size, self.data_rank = layout.data_size, place.data_rank
+        self.counts = place.tp == 0 and place.pp == layout.pp - 1
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add up over ranks, in place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from ddp_trainer.train.loss_scale import LossScale
 from ddp_trainer.train.optimizer_step import OptimizerStep
 from ddp_trainer.train.options import KernelName, LrScaling
 from ddp_trainer.train.task import ChoosesOptimizer, Task
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.spread import Spread
 
 _PEAK: Final = "peak_lr"
 _OF_FLAGS: Final = (_PEAK, "foreach", "fused")
@@ -43,10 +46,16 @@ class Optimization:
     """An optimizer whose learning rate follows the global step."""
 
     def __init__(
-        self, optimizer: Optimizer, config: Config, total_steps: int, loss_scale: LossScale | None = None
+        self,
+        optimizer: Optimizer,
+        config: Config,
+        total_steps: int,
+        loss_scale: LossScale | None = None,
+        spread: Spread | None = None,
     ) -> None:
-        """``loss_scale`` is fp16's, and None in every other precision."""
+        """``loss_scale`` is fp16's, and None in every other precision; ``spread`` is that of a spread model."""
         self.optimizer = optimizer
+        self._spread = spread
         self._move = OptimizerStep(optimizer)
         self._schedule = config.schedule
         self._warmup = config.warmup_steps
@@ -65,7 +74,13 @@ class Optimization:
 
     @classmethod
     def build(
-        cls, task: Task, model: nn.Module, config: Config, total_steps: int, loss_scale: LossScale | None = None
+        cls,
+        task: Task,
+        model: nn.Module,
+        config: Config,
+        total_steps: int,
+        loss_scale: LossScale | None = None,
+        spread: Spread | None = None,
     ) -> Optimization:
         """The task's own optimizer, or the one that the flags name.
 
@@ -76,8 +91,8 @@ class Optimization:
             if isinstance(task, ChoosesOptimizer):
                 optimizer = task.optimizer(model.parameters())
             else:
-                optimizer = _optimizer(model, config)
-        return cls(optimizer, config, total_steps, loss_scale)
+                optimizer = _optimizer(model, config, lacks_fused=spread is not None and not _fuses_pieces(config))
+        return cls(optimizer, config, total_steps, loss_scale, spread)
 
     def scaled(self, losses: Tensor) -> Tensor:
         """The losses to differentiate: with fp16 scaled up, against gradients that vanish."""
@@ -98,8 +113,12 @@ class Optimization:
         if self._loss_scale is not None:
             self._loss_scale.down(self.optimizer)
         gradients = [gradient for weight in self._weights if (gradient := weight.grad) is not None]
-        self._norm = total_norm(gradients) if self._clip is not None or self._loss_scale is not None else None
-        self._flaw = flaw(gradients, self._norm, self._passed)
+        if self._spread is not None:
+            norm_of, pieces = self._spread.norm, self._spread.pieces(gradients)
+        else:
+            norm_of, pieces = total_norm, gradients
+        self._norm = norm_of(gradients) if self._clip is not None or self._loss_scale is not None else None
+        self._flaw = flaw(pieces, self._norm, self._passed)
         self._passed = None
         return self._flaw
 
@@ -160,7 +179,19 @@ class Optimization:
             self._loss_scale.load_state_dict(state)
 
 
-def _optimizer(model: nn.Module, config: Config) -> Optimizer:
+def _fuses_pieces(config: Config) -> bool:
+    """Whether torch's fused kernel takes pieces of weights; that of SGD does not know them."""
+    return config.optimizer is OptimizerName.ADAMW
+
+
+def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimizer:
+    if lacks_fused and config.optimizer_kernel is KernelName.FUSED:
+        raise BadConfig(
+            f"--optimizer-kernel is fused, but that of {config.optimizer} knows no weights in pieces (--parallel).",
+            hint="Give --optimizer-kernel auto.",
+        )
+    if lacks_fused and config.optimizer_kernel is KernelName.AUTO:
+        return _with_kernel(_KERNEL[KernelName.FOREACH], model, config)
     if config.optimizer_kernel is KernelName.AUTO:
         # The fused kernel goes over each weight once, where torch's own choice on the CPU makes ten calls for each.
         try:

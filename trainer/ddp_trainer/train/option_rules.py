@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import Final
 
+from ddp_trainer.layout import Layout, LayoutError, LayoutRange
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import Level, LrScaling, OnNonFinite, Options, PrecisionName, StrategyName
+from ddp_trainer.train.options import BalanceName, Level, LrScaling, OnNonFinite, Options, PrecisionName, StrategyName
 
 _ONLY_DDP: Final = ("find_unused_parameters", "static_graph", "sync_batchnorm")
+_ONLY_SHARD: Final = ("fsdp_blocks", "fsdp_reshard", "fsdp_prefetch", "fsdp_offload")
 
 
 def check(options: Options) -> None:
@@ -27,6 +30,8 @@ def _ranges(options: Options) -> Iterator[BadConfig]:
         value = getattr(options, name)
         if value is not None and value < 1:
             yield BadConfig(f"--{name.replace('_', '-')} is {value}.", hint="Give 1 or more.")
+    if options.fsdp_prefetch < 0:
+        yield BadConfig(f"--fsdp-prefetch is {options.fsdp_prefetch}.", hint="Give 0 or more.")
     if options.bucket_mb is not None and not 0 < options.bucket_mb < float("inf"):
         yield BadConfig(f"--bucket-mb is {options.bucket_mb}.", hint="Give a finite number above 0.")
 
@@ -84,6 +89,41 @@ def _compile(options: Options) -> Iterator[BadConfig]:
         yield BadConfig("--compile-fallback was given without --compile.", hint="Add --compile.")
 
 
+def _spread(options: Options) -> Iterator[BadConfig]:
+    if not options.spreads:
+        for of_shard in _given(options, _ONLY_SHARD):
+            yield BadConfig(
+                f"{of_shard} is of --parallel shard=N, and --parallel is {options.parallel or 'not given'}.",
+                hint="Give a layout with a shard above 1, or leave it out.",
+            )
+        return
+    for given, why in (
+        (
+            options.strategy is not StrategyName.DDP and f"--strategy {options.strategy}",
+            "the layout says how ranks stay one model",
+        ),
+        (options.level is Level.EXACT and "--level exact", "gradients are added up in an order that the layout sets"),
+        (options.balance is BalanceName.DYNAMIC and "--balance dynamic", "all ranks make the same passes"),
+        (options.channels_last and "--channels-last", "weights are cut along their first dimension"),
+        (options.compile and "--compile", "a compiled model does not gather weights block by block"),
+        *((given, "it is an option of DDP") for given in _given(options, (*_ONLY_DDP, "bucket_mb"))),
+    ):
+        if given:
+            yield BadConfig(
+                f"{given} does not go with --parallel {options.parallel}: {why}.",
+                hint="Leave one of them out.",
+            )
+
+
+def _given(options: Options, names: Sequence[str]) -> Iterator[str]:
+    """Flags of options that are not at their defaults."""
+    default = {each.name: each.default for each in fields(options)}
+    for name in names:
+        value = getattr(options, name)
+        if value != default[name]:
+            yield f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+
+
 def _scaling(options: Options) -> Iterator[BadConfig]:
     if (options.lr_scaling is LrScaling.NONE) != (options.lr_reference_batch is None):
         yield BadConfig(
@@ -99,8 +139,27 @@ _RULES: Final[tuple[Callable[[Options], Iterator[BadConfig]], ...]] = (
     _static_graph,
     _local_sgd,
     _compile,
+    _spread,
     _scaling,
 )
+
+
+def layout_of(parallel: LayoutRange, world: int) -> Layout:
+    """The layout that a group of so many ranks takes.
+
+    Raises:
+        BadConfig: none has so many ranks.
+    """
+    try:
+        layout = parallel.choose(world)
+    except LayoutError as err:
+        raise BadConfig(f"--parallel is {parallel}: {err}.") from None
+    if layout.world != world:
+        raise BadConfig(
+            f"--parallel {parallel} has a place for {layout.world} of the {world} ranks.",
+            hint=f"Start {layout.world} ranks, or give a layout of {world}.",
+        )
+    return layout
 
 
 def check_rollback(options: Options, *, keeps_checkpoints: bool, sequential: bool) -> None:

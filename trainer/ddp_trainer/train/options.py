@@ -11,6 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ddp_trainer.layout import LayoutError, LayoutRange
+from ddp_trainer.train.errors import BadConfig
+
 
 class StrategyName(StrEnum):
     """How the ranks' copies of the model stay one model."""
@@ -116,6 +119,33 @@ def flagged(
     return {"group": group, "help": help_text, "parse": parse, "metavar": metavar}
 
 
+def layouts(text: str) -> LayoutRange:
+    """``--parallel``.
+
+    Raises:
+        BadConfig: it is no layout, or range of them.
+    """
+    try:
+        return LayoutRange.parse(text)
+    except LayoutError as err:
+        raise BadConfig(f"--parallel is {text!r}: {err}.") from None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between them.
+
+    >>> names("Block, Head")
+    ('Block', 'Head')
+
+    Raises:
+        BadConfig: there is none.
+    """
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise BadConfig(f"--fsdp-blocks is {text!r}.", hint="Give names of classes, with commas between them.")
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The table. :class:`ddp_trainer.train.config.Config` has all of it."""
@@ -174,6 +204,41 @@ class Options:
     strategy: StrategyName = field(
         default=StrategyName.DDP,
         metadata=flagged(OptionGroup.STRATEGY, "how the ranks' copies stay one model", parse=StrategyName),
+    )
+    parallel: LayoutRange | None = field(
+        default=None,
+        metadata=flagged(
+            OptionGroup.STRATEGY,
+            "how the ranks share one model, as in replicate=2,shard=4; sizes may be ranges, as in replicate=1:4",
+            parse=layouts,
+            metavar="LAYOUT",
+        ),
+    )
+    fsdp_blocks: tuple[str, ...] | None = field(
+        default=None,
+        metadata=flagged(
+            OptionGroup.STRATEGY,
+            "of shard: classes of the blocks that are gathered one at a time (default: the layers of a ModuleList)",
+            parse=names,
+            metavar="NAME[,NAME]",
+        ),
+    )
+    fsdp_reshard: bool = field(
+        default=True,
+        metadata=flagged(OptionGroup.STRATEGY, "of shard: let go of a block's weights between forward and backward"),
+    )
+    fsdp_prefetch: int = field(
+        default=0,
+        metadata=flagged(
+            OptionGroup.STRATEGY,
+            "of shard: gather so many blocks ahead of the one that computes",
+            parse=int,
+            metavar="N",
+        ),
+    )
+    fsdp_offload: bool = field(
+        default=False,
+        metadata=flagged(OptionGroup.STRATEGY, "of shard: keep the pieces in the CPU's memory, and step there"),
     )
     sync_steps: int = field(
         default=8,
@@ -284,3 +349,8 @@ class Options:
         default=None,
         metadata=flagged(OptionGroup.RATE, "global batch at which the rate is as given", parse=int, metavar="N"),
     )
+
+    @property
+    def spreads(self) -> bool:
+        """Whether there is a layout in which no rank holds the whole model."""
+        return self.parallel is not None and self.parallel.largest.replica > 1

@@ -128,10 +128,18 @@ class Saver:
             return False
         return asked or (self._every_steps is not None and step % self._every_steps == 0)
 
-    def save(self, step: int, state: Callable[[], dict[str, Any]], draft: Callable[[], Manifest]) -> None:
+    def save(
+        self,
+        step: int,
+        state: Callable[[], dict[str, Any]],
+        draft: Callable[[], Manifest],
+        *,
+        together: bool = False,
+    ) -> None:
         """Begin to save, and return as soon as the state may change; :meth:`poll` hears how it ended.
 
-        While the save before is still being written this waits for it: there is memory for one.
+        While the save before is still being written this waits for it: there is memory for one. ``together``: the
+        state is to be had where all ranks ask for it, and so do those that do not write.
 
         Raises:
             StaleGeneration: a newer worker group has the directory.
@@ -139,6 +147,8 @@ class Saver:
         began = self._last = self._clock()
         self.saved_step = step
         if self._directory is None:
+            if together and self._enabled:
+                state()
             return
         self._measure_interval(began)
         self.settle()

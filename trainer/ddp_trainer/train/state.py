@@ -31,7 +31,9 @@ class Restored(NamedTuple):
 class State:
     """The state of a run, spread over its parts."""
 
-    def __init__(self, ground: Groundwork, kept: Kept, history: History) -> None:
+    def __init__(self, ground: Groundwork, kept: Kept, history: History, *, keeps: bool = True) -> None:
+        """``keeps``: of a state that is spread over ranks, this rank takes the whole."""
+        self._keeps = keeps
         self._ground = ground
         self._kept = kept
         self._history = history
@@ -42,8 +44,7 @@ class State:
         ground, kept = self._ground, self._kept
         config = ground.config
         return {
-            "model": ground.model.state_dict(),
-            "optimizer": kept.optimization.state_dict(),
+            **self._of_model(),
             "loss_scale": kept.optimization.loss_scale_state(),
             "guard": ground.guard.state_dict(),
             # The learning rate is a function of the step, and random streams are keyed: these are for the reader.
@@ -57,6 +58,16 @@ class State:
             "time": self._history.state_dict(),
             "summary": None if summary is None else summary.to_dict(),
         }
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether all ranks must take it at the same time."""
+        return self._kept.spread is not None
+
+    def _of_model(self) -> dict[str, Any]:
+        own = {"model": self._ground.model.state_dict(), "optimizer": self._kept.optimization.state_dict()}
+        spread = self._kept.spread
+        return own if spread is None else spread.whole(own, keep=self._keeps)
 
     def manifest(self, step: int) -> Manifest:
         """What will stand beside the payload, but for the digest and size of that."""
@@ -84,8 +95,14 @@ class State:
         """Go on from a checkpoint."""
         ground, kept = self._ground, self._kept
         state = unpack(checkpoint)
-        ground.model.load_state_dict(state["model"])
-        kept.optimization.load_state_dict(state["optimizer"])
+        if kept.spread is None:
+            ground.model.load_state_dict(state["model"])
+            kept.optimization.load_state_dict(state["optimizer"])
+        else:
+            kept.spread.load_weights(ground.model, state["model"])
+            kept.optimization.load_state_dict(
+                kept.spread.optimizer_state(kept.optimization.optimizer, state["optimizer"])
+            )
         kept.optimization.load_loss_scale(state.get("loss_scale"))
         ground.guard.load_state_dict(state.get("guard"))
         kept.ledger.load_state_dict(state["ledger"])

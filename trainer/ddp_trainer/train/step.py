@@ -76,7 +76,7 @@ class Stepper:
         self._guard = guard
         self._balance = balance
         self._told = told
-        self._shards = owned(plan.shards, group.world_size, group.rank)
+        self._shards = owned(plan.shards, group.data_size, group.data_rank)
         self._portions = Portions(plan, self._shards)
         self._random = KeyedRandom(plan.seed, group.device)
         self._buffers = make_buffers(strategy.model, group, plan.shards, config)
@@ -115,6 +115,8 @@ class Stepper:
             busy=() if self._balance is None else self._balance.ballot(portion.own_samples),
             time=word(),
         )
+        if not self._group.counts:
+            ballot = ballot._replace(samples=0, digest=0, loss=self._no_loss, skipped=0)
         verdict = vote(ballot, self._group)
         self._phases.lap(Phase.COMM_EXPOSED)
         if share.error is not None:

@@ -178,7 +178,7 @@ class Run:
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
             self._kept = keep(self._ground, None if checkpoint is None else checkpoint.manifest.shards)
-        self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history)
+        self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history, keeps=saver.writes)
         self._telling.begin(self._ground.model, self._plan)
         self._history.go_on_from(self._step if checkpoint is None else checkpoint.manifest.step)
         restored = None if checkpoint is None else self._load(checkpoint)
@@ -186,8 +186,14 @@ class Run:
             saver.saved_step = self._step if is_durable else None
             self._recorder.checkpoint_loaded(time.perf_counter() - began)
         elif held is None and self._config.init_from is not None:
-            optimization, with_optimizer = self._kept.optimization, self._config.init_optimizer
-            initialize(self._ground.model, optimization, self._config.init_from, with_optimizer=with_optimizer)
+            kept, with_optimizer = self._kept, self._config.init_optimizer
+            initialize(
+                self._ground.model,
+                kept.optimization,
+                self._config.init_from,
+                kept.spread,
+                with_optimizer=with_optimizer,
+            )
         self._has_state = True
         self._history.restored(loaded=restored is not None)
         return restored
@@ -321,7 +327,12 @@ class Run:
         self._to_save = False
         self._phases.lap(Phase.OTHER)
         self._phases.enter(Section.CHECKPOINT)
-        self._saver.save(step, lambda: state.take(step, summary, data), lambda: state.manifest(step))
+        self._saver.save(
+            step,
+            lambda: state.take(step, summary, data),
+            lambda: state.manifest(step),
+            together=state.is_spread,
+        )
         self._phases.lap(Phase.CHECKPOINT)
 
     def _settle(self) -> None:
@@ -368,8 +379,11 @@ class Run:
         # With a volume per pod, one copy is enough. Ranks also wait here for each other's saves.
         copies = sum(self._group.gather(self._saver.holds(self._step)))
         error = None if copies else self._saver.not_written(self._step)
-        if self._group.rank == 0 and (text := shown(self._ground.task, self._ground.model)) is not None:
-            self._progress.note(text)
+        # A spread model computes where all ranks ask it to.
+        if self._group.rank == 0 or self._state.is_spread:
+            text = shown(self._ground.task, self._ground.model)
+            if text is not None and self._group.rank == 0:
+                self._progress.note(text)
         return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
 
     def _summary(self, result: Result, metrics: dict[str, float]) -> Summary:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from ddp_trainer.train.durable import write_durably
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.optimization import Optimization
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.spread import Spread
 
 SAFETENSORS: Final = ".safetensors"
 _WEIGHTS: Final = ("model", "state_dict", "model_state_dict")
@@ -57,28 +60,37 @@ def read_plain(file: Path) -> PlainCheckpoint:
     )
 
 
-def initialize(model: nn.Module, optimization: Optimization, file: Path, *, with_optimizer: bool) -> None:
+def initialize(
+    model: nn.Module, optimization: Optimization, file: Path, spread: Spread | None = None, *, with_optimizer: bool
+) -> None:
     """Begin a run with the weights of a user's own file, and with the state of its optimizer where asked.
+
+    ``spread`` is that of a model that no rank holds whole.
 
     Raises:
         BadConfig: the file does not hold what is asked, or is of another model.
     """
     plain = read_plain(file)
-    load_weights(model, plain.weights, file)
+    demand_fit(model, plain.weights, file)
+    if spread is None:
+        model.load_state_dict(plain.weights)
+    else:
+        spread.load_weights(model, plain.weights)
     if not with_optimizer:
         return
     if plain.optimizer is None:
         raise BadConfig(f"--init-from is {file}, which holds no optimizer.", hint="Leave --init-optimizer out.")
     try:
-        _adopt(optimization.optimizer, plain.optimizer)
+        optimizer, state = optimization.optimizer, plain.optimizer
+        _adopt(optimizer, state if spread is None else spread.optimizer_state(optimizer, state))
     except (KeyError, TypeError, ValueError) as err:
         raise BadConfig(
             f"--init-from is {file}, whose optimizer is another: {err}.", hint="Leave --init-optimizer out."
         ) from None
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], file: Path) -> None:
-    """Give a model the weights of a file.
+def demand_fit(model: nn.Module, weights: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse weights of a file that are another model's.
 
     Raises:
         BadConfig: a name or a shape differs.
@@ -96,7 +108,6 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], file: Path) ->
                 f"and in the model {tuple(tensor.shape)}.",
                 hint="Give weights of the same model.",
             )
-    model.load_state_dict(dict(weights))
 
 
 def export_weights(weights: Mapping[str, Tensor], file: Path) -> None:

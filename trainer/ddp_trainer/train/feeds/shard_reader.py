@@ -7,13 +7,14 @@ shard), since what belongs to which sample cannot be told.
 
 from __future__ import annotations
 
+import torch
 from torch.utils.data import default_collate
 
 from ddp_trainer.train.batches import many_reader
-from ddp_trainer.train.errors import BadSample
+from ddp_trainer.train.errors import BadData, BadSample
 from ddp_trainer.train.feeds.fetched import Fetched, Request
 from ddp_trainer.train.randomness import KeyedRandom, Stream
-from ddp_trainer.train.task import Samples, is_rowwise
+from ddp_trainer.train.task import Batch, Samples, is_rowwise
 
 
 class ShardReader:
@@ -54,3 +55,17 @@ class ShardReader:
                     raise
                 skipped.append(err.message)
         return Fetched(default_collate(read) if read else None, tuple(skipped))
+
+
+def first_batch(samples: Samples) -> Batch:
+    """The first sample that can be read, by itself as a batch on the CPU: for a pass of which nothing counts.
+
+    Raises:
+        BadData: none can be read.
+    """
+    reader = ShardReader(samples, KeyedRandom(0, torch.device("cpu")), skips=True)
+    for index in range(len(samples)):
+        batch = reader.read(Request(0, 0, 0, torch.tensor([index]))).batch
+        if batch is not None:
+            return batch
+    raise BadData(f"None of the {len(samples)} samples can be read.", hint="Check the data.")

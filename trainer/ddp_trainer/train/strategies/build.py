@@ -35,6 +35,10 @@ def build(parts: Parts) -> Strategy:
         from ddp_trainer.train.strategies.exact import Exact  # noqa: PLC0415 - few runs need it
 
         return Exact(parts)
+    if parts.example is not None:
+        from ddp_trainer.train.strategies.fsdp import Fsdp  # noqa: PLC0415 - a second of imports; on request
+
+        return Fsdp(parts)
     name = parts.config.strategy
     if parts.group.world_size == 1 and name in _NEED_PEERS:
         return Strategy(parts)

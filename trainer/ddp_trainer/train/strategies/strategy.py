@@ -47,6 +47,8 @@ class Parts:
     group: Group
     plan: Plan
     config: Config
+    example: Callable[[], Batch] | None = None
+    """Some samples on the device; of a model that no rank holds whole, whose ranks must make equally many passes."""
 
     def module(self) -> SampleLosses:
         """The losses as a module that can be wrapped."""

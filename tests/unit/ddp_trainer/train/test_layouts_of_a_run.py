@@ -1,0 +1,103 @@
+"""``--parallel``: what it refuses, how many passes it asks of a rank, and who speaks for whom."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ddp_trainer.contract import Exit
+from ddp_trainer.layout import Layout, LayoutRange
+from ddp_trainer.train.cli import main
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.errors import BadConfig, BadData, BadSample
+from ddp_trainer.train.feeds.shard_reader import first_batch
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.option_rules import layout_of
+from ddp_trainer.train.options import Level
+from ddp_trainer.train.passes import Passes
+from ddp_trainer.train.plan import Plan, owned
+from ddp_trainer.train.sharding import named_blocks
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--parallel", "shards=2"], "--parallel is 'shards=2': 'shards' is no dimension of a layout"),
+        (["--parallel", "shard=2"], "--parallel is shard=2: shard=2 takes 2 ranks, and there is 1"),
+        (["--parallel", "shard=2", "--strategy", "manual"], "--strategy manual does not go with --parallel shard=2"),
+        (["--parallel", "shard=2", "--level", "exact"], "--level exact does not go with --parallel shard=2"),
+        (["--parallel", "shard=2", "--balance", "dynamic"], "--balance dynamic does not go with --parallel shard=2"),
+        (["--parallel", "shard=2", "--compile"], "--compile does not go with --parallel shard=2"),
+        (["--parallel", "shard=2", "--bucket-mb", "1"], "--bucket-mb does not go with --parallel shard=2"),
+        (["--parallel", "shard=2", "--fsdp-prefetch", "-1"], "--fsdp-prefetch is -1. Give 0 or more."),
+        (["--parallel", "shard=2", "--fsdp-blocks", ","], "--fsdp-blocks is ','. Give names of classes"),
+        (["--fsdp-offload"], "--fsdp-offload is of --parallel shard=N, and --parallel is not given."),
+        (["--parallel", "replicate=2", "--no-fsdp-reshard"], "--no-fsdp-reshard is of --parallel shard=N"),
+    ],
+)
+def test_layouts_that_cannot_be_meant_are_refused(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert main([*argv, "--max-steps", "1"]) == Exit.USAGE
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_layout_of_fewer_ranks_than_there_are_is_refused() -> None:
+    assert layout_of(LayoutRange.parse("replicate=1:4,shard=2"), 6) == Layout(replicate=3, shard=2)
+    with pytest.raises(BadConfig, match="has a place for 2 of the 3 ranks"):
+        layout_of(LayoutRange.parse("shard=2"), 3)
+
+
+def test_one_rank_speaks_for_those_that_compute_the_same_samples() -> None:
+    layout = Layout(replicate=2, shard=2, tp=2, pp=2)
+    groups = [Group(rank, layout.world, "gloo", torch.device("cpu")) for rank in range(layout.world)]
+    assert all(group.counts and group.data_size == layout.world for group in groups)
+    for group in groups:
+        group.lay(layout)
+    assert [group.data_rank for group in groups if group.counts] == [0, 1, 2, 3]
+    assert {group.data_size for group in groups} == {4}
+
+
+@pytest.mark.parametrize("level", [Level.ORDERED, Level.FAST])
+@pytest.mark.parametrize("most", [None, 1, 3])
+@pytest.mark.parametrize("length", [1, 2, 5, 31, 32])
+def test_no_rank_makes_more_passes_than_are_waited_for(level: Level, most: int | None, length: int) -> None:
+    plan = Plan(samples=length, global_batch=32, shards=8, seed=0, epochs=1)
+    passes = []
+    for rank in range(3):
+        sizes = [len(plan.shard(0, shard)) for shard in owned(8, 3, rank)]
+        pieces = [sum(sizes)] if level is Level.FAST else sizes
+        passes.append(sum(len(range(0, size, most or max(size, 1))) for size in pieces))
+    assert Passes(plan, 3, Config(level=level, micro_batch=most)).of(0) == max(passes) >= 1
+
+
+class _Torn:
+    """The first samples cannot be read."""
+
+    def __init__(self, torn: int) -> None:
+        self._torn = torn
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index < self._torn:
+            raise BadSample(f"sample {index} is torn")
+        return torch.tensor([index])
+
+
+def test_an_empty_pass_takes_the_first_sample_that_can_be_read() -> None:
+    assert first_batch(_Torn(2)).tolist() == [[2]]
+    with pytest.raises(BadData, match="None of the 3 samples can be read"):
+        first_batch(_Torn(3))
+
+
+def test_blocks_are_found_by_the_names_of_their_classes_innermost_first() -> None:
+    inner = nn.Sequential(nn.Linear(2, 2))
+    model = nn.Sequential(inner, nn.Linear(2, 3))
+    assert named_blocks(model, ["Sequential", "Linear"]) == [model[1], inner[0], inner]
+    with pytest.raises(BadConfig, match=r"'ReLU', and Sequential has no such module .* It has Linear, Sequential\."):
+        named_blocks(model, ["ReLU"])
