@@ -30,6 +30,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "submit": Entry("kubectl_ddp.cli.submit", "submit", "Run a script or a job file, on a cluster or here."),
         "preflight": Entry("kubectl_ddp.cli.preflight", "preflight", "Say whether a job can run, and whether at once."),
         "capacity": Entry("kubectl_ddp.cli.capacity", "capacity", "Say what is free, and which job fits now."),
+        "plan": Entry("kubectl_ddp.cli.plan", "plan", "Say which layouts of a model fit, and which is fastest."),
         "render": Entry("kubectl_ddp.cli.render", "render", "Print the objects that submit would create."),
         "clone": Entry("kubectl_ddp.cli.clone", "clone", "Submit a job again under another name, with changes."),
         "presets": Entry("kubectl_ddp.cli.presets", "presets", "List presets and fabrics, and what each of them sets."),

@@ -1,0 +1,69 @@
+"""Steps of the trainer's GPT, made of the trainer's own parts, and what ``kubectl ddp plan`` foretells of them."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ddp_trainer.layout import Layout
+from ddp_trainer.train.activation_checkpointing import checkpoint_activations
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.optimization import Optimization
+from ddp_trainer.train.strategies.backward import MeanBackward
+from ddp_trainer.train.tasks.text import Text
+from kubectl_ddp.plan.choice import Choice
+from kubectl_ddp.plan.memory import Memory, memory
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.work import Precision, Work
+
+STEPS = 2
+"""The optimizer's state is made at the end of the first one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A model, and what a step of it is."""
+
+    layers: int
+    width: int
+    heads: int
+    window: int
+    samples: int
+    """Of one pass."""
+    vocabulary: int = 256
+    passes: int = 1
+    is_checkpointed: bool = False
+
+
+def foretold(size: Size) -> Memory:
+    """What the plan says of one process that computes in 32 bits."""
+    shape = Shape(
+        layers=size.layers, hidden=size.width, heads=size.heads, vocabulary=size.vocabulary, window=size.window
+    )
+    work = Work(sequence=size.window, global_batch=size.samples * size.passes, precision=Precision.FP32)
+    return memory(shape, work, Choice(Layout(), size.samples, size.passes, size.is_checkpointed))
+
+
+def train(size: Size) -> None:
+    """Make the model and train it for :data:`STEPS` steps, on the CPU with AdamW."""
+    model = Gpt(vocabulary=size.vocabulary, window=size.window, layers=size.layers, heads=size.heads, width=size.width)
+    if size.is_checkpointed:
+        checkpoint_activations(model)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "any.txt").write_bytes(b"text " * size.window)
+        task = Text(data=Path(folder), window=size.window)
+    optimization = Optimization.build(task, model, Config(), STEPS)
+    differentiate = MeanBackward()
+    for step in range(STEPS):
+        optimization.forget()
+        for _ in range(size.passes):
+            tokens = torch.randint(size.vocabulary, (size.samples, size.window + 1))
+            losses = task.losses(model, (tokens[:, :-1], tokens[:, 1:]))
+            differentiate(losses, size.samples * size.passes)
+            del losses
+        optimization.examine()
+        optimization.step(step)

@@ -1,0 +1,185 @@
+"""What ``plan`` does: makes a model, a step and machines of flags and job file, and prints what comes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+import click
+
+from kubectl_ddp.cli.job_options import JobRequest, read_job
+from kubectl_ddp.cli.options import Options
+from kubectl_ddp.cli.target import print_document, style
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.plan.known import known, parse_count, shape_of
+from kubectl_ddp.plan.machine import GIGA, Machine, gpu_of
+from kubectl_ddp.plan.nothing import demand
+from kubectl_ddp.plan.own_program import said
+from kubectl_ddp.plan.ranking import Plan
+from kubectl_ddp.plan.ranking import plan as planned
+from kubectl_ddp.plan.report import document, left_out, sentence, tables
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.work import Optimizer, Precision, Work
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.quantity import BadValue, Memory
+
+GPU: Final = "H100"
+PER_NODE: Final = 8
+SEQUENCE: Final = 2048
+VOCABULARY: Final = 50257
+SAMPLES_PER_GPU: Final = 8
+RESERVE: Final = "4Gi"
+MOST_GPUS: Final = 16384
+_MODEL: Final = "Give --params 7B, --model llama3-8b, --layers with --hidden and --heads, or a job file with -f."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The flags of one call; ``None`` where they were not given."""
+
+    job_file: str | None = None
+    params: str | None = None
+    model: str | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    ffn: int | None = None
+    vocab: int | None = None
+    seq: int | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    activation_checkpointing: str | None = None
+    gpu_type: str | None = None
+    gpus: int | None = None
+    nnodes: int | None = None
+    network: float | None = None
+    reserve: str | None = None
+    efficiency: float | None = None
+
+
+def tell(options: Options, wanted: Wanted, *, is_complete: bool) -> None:
+    """Print the plan. Raises UsageError for what cannot be meant, and PreflightFailed where nothing fits."""
+    found = look(options, wanted)
+    if options.output is not None:
+        print_document(document(found), options.output)
+    else:
+        _show(options, found, is_complete=is_complete)
+    demand(found)
+
+
+def _show(options: Options, found: Plan, *, is_complete: bool) -> None:
+    look_of = style(options)
+    shown = tables(found, None) if is_complete else tables(found)
+    click.echo("\n\n".join([sentence(found), *(table.render(look_of) for table in shown)]))
+    if not is_complete and (more := left_out(found)):
+        options.note(f"{more} more layouts are shown with --all.")
+
+
+def look(options: Options, wanted: Wanted) -> Plan:
+    """The plan that flags and job file ask for. Raises UsageError or NotFound."""
+    job = None if wanted.job_file is None else _job(options, wanted.job_file)
+    machine = _machine(wanted, job)
+    by_flags = _shape(wanted)
+    if by_flags is not None:
+        shape, work = by_flags, None
+    elif job is not None:
+        shape, work = said(job.args)
+    else:
+        raise UsageError("No model is named.", hint=_MODEL)
+    default = work or Work(
+        sequence=min(SEQUENCE, shape.window or SEQUENCE), global_batch=SAMPLES_PER_GPU * machine.world
+    )
+    return planned(shape, _work(wanted, default), machine)
+
+
+def _job(options: Options, path: str) -> JobSpec:
+    request = JobRequest(script=None, words=None, file=path, assignments=(), shorthand=None, flags={})
+    return read_job(request, options).spec
+
+
+def _shape(wanted: Wanted) -> Shape | None:
+    """The model of the flags; None where they name none."""
+    axes = [wanted.layers, wanted.hidden, wanted.heads]
+    ways = {"--params": wanted.params, "--model": wanted.model, "--layers": next(filter(None, axes), None)}
+    named = [flag for flag, value in ways.items() if value is not None]
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(named)} exclude each other.", hint="Keep one.")
+    if wanted.params is not None:
+        return _changed(shape_of(parse_count(wanted.params), window=wanted.seq or SEQUENCE), wanted)
+    if wanted.model is not None:
+        return _changed(known(wanted.model), wanted)
+    if not named:
+        return None
+    if wanted.layers is None or wanted.hidden is None or wanted.heads is None:
+        raise UsageError("A shape needs --layers, --hidden and --heads.", hint="Give all three, or --params.")
+    return Shape(
+        layers=wanted.layers,
+        hidden=wanted.hidden,
+        heads=wanted.heads,
+        kv_heads=wanted.kv_heads or 0,
+        feed_forward=wanted.ffn or 0,
+        vocabulary=VOCABULARY if wanted.vocab is None else wanted.vocab,
+        window=wanted.seq or SEQUENCE,
+    )
+
+
+def _changed(shape: Shape, wanted: Wanted) -> Shape:
+    """The shape with the other words of the command line in it."""
+    return replace(
+        shape,
+        vocabulary=shape.vocabulary if wanted.vocab is None else wanted.vocab,
+        kv_heads=shape.kv_heads if wanted.kv_heads is None else wanted.kv_heads,
+        feed_forward=shape.feed_forward if wanted.ffn is None else wanted.ffn,
+        window=max(shape.window, wanted.seq or 0) if shape.window else 0,
+    )
+
+
+def _work(wanted: Wanted, base: Work) -> Work:
+    """A step with the flags' changes."""
+    recompute = {"on": True, "off": False, "auto": None}
+    changes = {
+        "sequence": wanted.seq,
+        "global_batch": wanted.global_batch,
+        "micro_batch": wanted.micro_batch,
+        "precision": None if wanted.precision is None else Precision(wanted.precision),
+        "optimizer": None if wanted.optimizer is None else Optimizer(wanted.optimizer),
+        "efficiency": wanted.efficiency,
+    }
+    values = {each.name: getattr(base, each.name) for each in fields(base)}
+    values |= {name: value for name, value in changes.items() if value is not None}
+    if wanted.activation_checkpointing is not None:
+        values["is_checkpointed"] = recompute[wanted.activation_checkpointing]
+    return Work(**values)
+
+
+def _machine(wanted: Wanted, job: JobSpec | None) -> Machine:
+    nodes = wanted.nnodes if wanted.nnodes is not None else job.nnodes.maximum if job else 1
+    per_node = wanted.gpus if wanted.gpus is not None else (job.gpus or job.nproc) if job else PER_NODE
+    for flag, value in (("--nnodes", nodes), ("--gpus", per_node)):
+        if value < 1:
+            raise UsageError(f"{flag} is {value}.", hint="Give 1 or more.")
+    if nodes * per_node > MOST_GPUS:
+        raise UsageError(
+            f"--nnodes {nodes} with --gpus {per_node} are {nodes * per_node} GPUs.",
+            hint=f"Plan for {MOST_GPUS} at most.",
+        )
+    gpu = gpu_of(wanted.gpu_type or (job.gpu_type if job else None) or GPU)
+    reserved = _reserved(wanted.reserve or RESERVE)
+    if reserved >= gpu.memory_bytes:
+        raise UsageError(f"--reserve {wanted.reserve} leaves nothing of a {gpu.name}.", hint="Give a smaller one.")
+    if wanted.network is not None and not 0 < wanted.network < float("inf"):
+        raise UsageError(f"--network is {wanted.network}.", hint="Give gigabits per second, as in 400.")
+    far = gpu.far_bytes if wanted.network is None else wanted.network / 8 * GIGA
+    return Machine(gpu=gpu, nodes=nodes, per_node=per_node, far_bytes=far, reserved_bytes=reserved)
+
+
+def _reserved(text: str) -> int:
+    if text == "0":
+        return 0
+    try:
+        return Memory.parse(text).size_bytes
+    except BadValue as error:
+        raise UsageError(f"--reserve: {error.message}.", hint=error.hint) from None

@@ -1,0 +1,78 @@
+"""One way to train: a layout, the samples of a pass, and whether activations are kept; and all the ways there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddp_trainer.layout import Layout
+from kubectl_ddp.plan.machine import Machine
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to train."""
+
+    layout: Layout
+    micro_batch: int
+    """Samples of one pass on a rank."""
+    passes: int
+    """Passes of a step on the rank that has most of them: of a pipeline, its micro-batches."""
+    is_checkpointed: bool
+    """Activations within a block are dropped, and computed again in the backward pass."""
+
+
+def layouts(world: int) -> Iterator[Layout]:
+    """Every layout of so many ranks.
+
+    >>> [str(each) for each in layouts(2)]
+    ['replicate=2', 'shard=2', 'tp=2', 'pp=2']
+    """
+    for pp in _divisors(world):
+        for tp in _divisors(world // pp):
+            for shard in _divisors(world // pp // tp):
+                yield Layout(replicate=world // pp // tp // shard, shard=shard, tp=tp, pp=pp)
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def obstacle(layout: Layout, shape: Shape, work: Work, machine: Machine) -> str:
+    """Why a model cannot be laid out so, whatever the memory; empty where it can."""
+    if layout.tp > machine.per_node:
+        return f"tp={layout.tp} is more than the {machine.per_node} GPUs of a node."
+    divided = {
+        "GPUs of a node": machine.per_node,
+        "heads": shape.heads,
+        "heads of keys": shape.keys,
+        "numbers of a row": shape.hidden,
+        "tokens of a sample": work.sequence,
+    }
+    for name, count in divided.items():
+        if count % layout.tp:
+            return f"tp={layout.tp} does not divide the {count} {name}."
+    if layout.pp > shape.layers:
+        return f"pp={layout.pp} is more than the {shape.layers} layers."
+    if layout.data_size > work.global_batch:
+        return f"{layout.data_size} parts of a batch are more than its {work.global_batch} samples."
+    return ""
+
+
+def choices(layout: Layout, work: Work) -> Iterator[Choice]:
+    """The ways to train in one layout: every pass of a power of two samples, with activations kept and not."""
+    share = -(-work.global_batch // layout.data_size)
+    sizes = [min(work.micro_batch, share)] if work.micro_batch is not None else list(_powers(share))
+    kept = [work.is_checkpointed] if work.is_checkpointed is not None else [False, True]
+    for is_checkpointed in kept:
+        for size in sizes:
+            yield Choice(layout, size, -(-share // size), is_checkpointed)
+
+
+def _powers(most: int) -> Iterator[int]:
+    size = 1
+    while size <= most:
+        yield size
+        size *= 2

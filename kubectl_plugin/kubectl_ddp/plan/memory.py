@@ -1,0 +1,155 @@
+"""The most memory that a rank has in use during a step, and for what.
+
+Weights, gradients and optimizer take 4 + 4 + 8 bytes per weight with AdamW, the 16 of "ZeRO" (Rajbhandari et al.,
+2020, section 3.1), whose third stage divides all of them by ``shard``; what is sharded is gathered a block at a time,
+the next one while this one is computed. A stage of a pipeline under 1F1B keeps the activations of at most as many
+micro-batches as there are stages from it to the end ("PipeDream-2BW", Narayanan et al., 2021).
+
+A step has no one moment at which everything is there: gradients come as activations go. So what is in use is added up
+at the moments at which it can be most, and the largest counts. ``bench plan`` compares it with what a run measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kubectl_ddp.plan.activations import Kept, kept
+from kubectl_ddp.plan.choice import Choice
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.work import Precision, Work
+
+_SINGLE: Final = 4
+_GATHERED: Final = 2
+"""Blocks whose weights are there as a whole: the one that is computed, and the one that is fetched meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes that are in use on a rank at one moment."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    moment: str
+    """When in the step."""
+    stage: int = 0
+    """Of the pipeline, from 0: the one that needs the most."""
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+    @property
+    def largest(self) -> str:
+        """What takes the most of it."""
+        parts = {name: getattr(self, name) for name in ("weights", "gradients", "optimizer", "activations")}
+        return max(parts, key=lambda name: parts[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one stage of a pipeline holds; without a pipeline there is one stage, and it holds everything."""
+
+    layers: int
+    block: float
+    """Weights of a block on this rank, before they are sharded."""
+    ends: float
+    """Weights of embedding, positions, last norm and output layer, as far as the stage has them."""
+    embedding: float
+    """Weights of the embedding of tokens, or of the output layer."""
+    is_first: bool
+    is_last: bool
+    in_flight: int
+    """Micro-batches whose activations are kept at the same time."""
+
+    @property
+    def weights(self) -> float:
+        """All weights of the stage on this rank, before they are sharded."""
+        return self.layers * self.block + self.ends
+
+
+def stages(shape: Shape, choice: Choice) -> Iterator[Stage]:
+    """The stages; layers that are left over go to the first ones."""
+    pp, tp = choice.layout.pp, choice.layout.tp
+    each, more = divmod(shape.layers, pp)
+    embedding = shape.embedding / tp
+    for number in range(pp):
+        is_first, is_last = number == 0, number == pp - 1
+        has_output = is_last and not (is_first and shape.is_tied)
+        ends = (embedding + shape.positions) * is_first + embedding * has_output + shape.hidden * is_last
+        yield Stage(
+            layers=each + (number < more),
+            block=shape.block_matrices / tp + 2 * shape.hidden,
+            ends=ends,
+            embedding=embedding,
+            is_first=is_first,
+            is_last=is_last,
+            in_flight=min(choice.passes, pp - number),
+        )
+
+
+def memory(shape: Shape, work: Work, choice: Choice) -> Memory:
+    """The most that any rank needs, at the moment at which it needs it."""
+    held = kept(shape, work, choice)
+    found = [
+        replace(moment, stage=number)
+        for number, stage in enumerate(stages(shape, choice))
+        for moment in _moments(shape, work, choice, stage, held)
+    ]
+    return max(found, key=lambda moment: moment.total)
+
+
+def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept) -> Iterator[Memory]:
+    """What is in use when it may be most."""
+    layout = choice.layout
+    stays = choice.passes > 1 or (layout.replicate > 1 and layout.shard == 1)  # added up, or in DDP's buckets
+    whole = stage.weights / layout.shard * _SINGLE
+    now = Memory(
+        weights=whole + _copies(work, choice, stage),
+        gradients=whole if stays else 0.0,
+        optimizer=stage.weights / layout.shard * work.optimizer.per_weight,
+        activations=0.0,
+        moment="",
+    )
+    of_block = held.stream if choice.is_checkpointed else held.block
+    in_one = stage.layers * of_block
+    others = (stage.in_flight - 1) * in_one
+    made = stage.embedding / layout.shard * _SINGLE if stage.is_last else 0.0
+    fresh = _fresh(shape, work, choice, stage)
+    if stage.is_last:
+        yield replace(now, activations=others + in_one + held.head + held.loss, moment="loss")
+    yield replace(
+        now,
+        gradients=(now.gradients or made) + fresh,
+        activations=others + in_one - of_block + held.block + held.backward,
+        moment="backward of the last block",
+    )
+    above = (stage.layers - 1) * stage.block / layout.shard * _SINGLE
+    yield replace(
+        now,
+        gradients=(now.gradients or made + above) + fresh,
+        activations=others + held.block + held.backward,
+        moment="backward of the first block",
+    )
+    if stage.is_first:
+        embedded = stage.embedding * _SINGLE
+        yield replace(now, gradients=whole + embedded, activations=others + held.stream, moment="embedding's gradient")
+    yield replace(now, weights=whole, gradients=whole, moment="optimizer")
+
+
+def _copies(work: Work, choice: Choice, stage: Stage) -> float:
+    """Weights as they are computed with, beside those that are kept: gathered, or cast once per pass by autocast."""
+    if choice.layout.shard > 1:
+        return (stage.ends + min(_GATHERED, stage.layers) * stage.block) * work.precision.computed
+    return stage.weights * work.precision.computed if work.precision is Precision.BF16 else 0.0
+
+
+def _fresh(shape: Shape, work: Work, choice: Choice, stage: Stage) -> float:
+    """Gradients that were just computed and not added, or not yet divided among shards."""
+    if choice.layout.shard > 1:
+        return stage.block * (work.precision.computed + _SINGLE)
+    return shape.hidden * shape.perceptron / choice.layout.tp * work.precision.computed

@@ -1,0 +1,54 @@
+"""The best layout; and where there is none, what comes nearest and the way out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ddp_trainer.layout import Layout
+from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.plan.amounts import count, gibibytes
+from kubectl_ddp.plan.machine import Machine
+from kubectl_ddp.plan.ranking import Plan, plan
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.work import Work
+
+_MOST: Final = 2048
+"""GPUs up to which more nodes are tried."""
+
+
+def best(shape: Shape, work: Work, machine: Machine) -> Layout:
+    """The layout to train in. Raises PreflightFailed where none fits."""
+    found = plan(shape, work, machine)
+    demand(found)
+    return found.fitting[0].choice.layout
+
+
+def demand(found: Plan) -> None:
+    """Raises PreflightFailed, with the nearest miss and a way out, where no layout fits."""
+    if found.fitting:
+        return
+    whose = f"a model of {count(found.shape.parameters)} parameters on {found.machine.told()}"
+    if not found.too_large:
+        raise PreflightFailed(f"There is no layout for {whose}: {found.impossible[0].reason}", hint=_way_out(found))
+    miss = found.too_large[0]
+    raise PreflightFailed(
+        f"No layout fits {whose}: the nearest, {miss.choice.layout}, takes {gibibytes(miss.memory.total)} per GPU, "
+        f"the most of it for {miss.memory.largest}, and {gibibytes(found.machine.usable_bytes)} can be used.",
+        hint=_way_out(found),
+    )
+
+
+def _way_out(found: Plan) -> str:
+    """The least that helps: flags that are in the way, or more nodes."""
+    work, machine = found.work, found.machine
+    free = replace(work, micro_batch=None, is_checkpointed=None)
+    if free != work and plan(found.shape, free, machine).fitting:
+        return "It fits without --micro-batch and --activation-checkpointing."
+    nodes = 2 * machine.nodes
+    while nodes * machine.per_node <= _MOST:
+        more = plan(found.shape, work, replace(machine, nodes=nodes)).fitting
+        if more:
+            return f"It fits on {nodes} such nodes (--nnodes {nodes}), as {more[0].choice.layout}."
+        nodes *= 2
+    return "Take GPUs with more memory, a smaller model, a shorter --seq or another --global-batch."

@@ -1,0 +1,35 @@
+"""Why a layout stands where it stands, in one short sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kubectl_ddp.plan.amounts import gibibytes, percent
+from kubectl_ddp.plan.machine import Machine
+from kubectl_ddp.plan.ranking import Outlook
+from kubectl_ddp.plan.timing import BUBBLE, IMBALANCE, RECOMPUTATION
+
+_WORTH_SAYING: Final = 0.03
+_LOSSES: Final[Mapping[str, str]] = {
+    BUBBLE: "The pipeline idles for {share} of the step.",
+    RECOMPUTATION: "Computing activations again takes {share} of the step.",
+    IMBALANCE: "Samples or layers do not divide evenly, which takes {share} of the step.",
+    "replicate": "Adding up gradients is waited for, {share} of the step.",
+    "shard": "Gathering weights is waited for, {share} of the step.",
+    "tp": "Exchanges within each layer take {share} of the step.",
+    "pp": "What stages hand over is waited for, {share} of the step.",
+}
+
+
+def reason(way: Outlook, machine: Machine) -> str:
+    """What a layout that fits loses most by; of one that does not, by how much it is too large."""
+    if not way.fits:
+        need, have = gibibytes(way.memory.total), gibibytes(machine.usable_bytes)
+        return f"Takes {need} where {have} can be used, the most of it for {way.memory.largest}."
+    timing = way.timing
+    worst = max(timing.lost_seconds, key=lambda name: timing.lost_seconds[name])
+    share = timing.lost_seconds[worst] / timing.step_seconds
+    if share >= _WORTH_SAYING:
+        return _LOSSES[worst].format(share=percent(share))
+    return "Its traffic hides behind computing." if way.traffic else "It is one GPU, and waits for nobody."

@@ -1,0 +1,137 @@
+"""A plan as tables for people and as the versioned JSON of ``-o json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.plan.amounts import count, gibibytes, percent, seconds
+from kubectl_ddp.plan.ranking import Outlook, Plan
+from kubectl_ddp.plan.reasons import reason
+from kubectl_ddp.present import NOTHING, Cell, Table
+
+SHOWN: Final = 8
+"""Layouts that fit, and as many of each other kind, in a table that is not asked to be complete."""
+
+_MEMORY: Final = ("weights", "gradients", "optimizer", "activations")
+
+
+def sentence(found: Plan) -> str:
+    """What was asked about."""
+    shape, work = found.shape, found.work
+    return (
+        f"{count(shape.parameters)} parameters ({shape.layers} layers, width {shape.hidden}, {shape.heads} heads, "
+        f"vocabulary {shape.vocabulary}), {work.global_batch} samples of {work.sequence} tokens a step, "
+        f"{work.precision}, {work.optimizer}, on {found.machine.told()} with "
+        f"{gibibytes(found.machine.usable_bytes)} each to use."
+    )
+
+
+def tables(found: Plan, most: int | None = SHOWN) -> Iterator[Table]:
+    """What fits, and what does not; ``most`` rows of each kind, or all."""
+    if found.fitting:
+        header = ("LAYOUT", "MICRO-BATCH", "RECOMPUTES", "MEMORY", *(name.upper() for name in _MEMORY))
+        rows: list[Sequence[Cell]] = [_row(way, found) for way in found.fitting[:most]]
+        yield Table((*header, "SENT PER STEP", "STEP", "MFU", "BUBBLE", "WHY"), rows)
+    misses: list[Sequence[Cell]] = [
+        *(_words(str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
+        *(_words(str(each.layout), each.reason) for each in found.impossible[:most]),
+    ]
+    if misses:
+        yield Table(("LAYOUT", "DOES NOT FIT BECAUSE"), misses)
+
+
+def left_out(found: Plan, most: int = SHOWN) -> int:
+    """Layouts that :func:`tables` leaves out."""
+    return sum(max(0, len(part) - most) for part in (found.fitting, found.too_large, found.impossible))
+
+
+def _words(*words: str) -> list[Cell]:
+    return [Cell(word) for word in words]
+
+
+def _row(way: Outlook, found: Plan) -> list[Cell]:
+    choice, timing = way.choice, way.timing
+    return _words(
+        str(choice.layout),
+        f"{choice.micro_batch} x {choice.passes}",
+        "yes" if choice.is_checkpointed else "no",
+        gibibytes(way.memory.total),
+        *(gibibytes(getattr(way.memory, name)) for name in _MEMORY),
+        _sent(way) or NOTHING,
+        seconds(timing.step_seconds),
+        percent(timing.mfu),
+        percent(timing.bubble),
+        reason(way, found.machine),
+    )
+
+
+def _sent(way: Outlook) -> str:
+    """What each rank sends, by the dimension that it is for."""
+    sums: dict[str, float] = {}
+    for each in way.traffic:
+        sums[each.dimension] = sums.get(each.dimension, 0.0) + each.sent_bytes
+    return ", ".join(f"{name} {gibibytes(size)}" for name, size in sums.items())
+
+
+def document(found: Plan) -> dict[str, Any]:
+    """All of it for programs."""
+    machine = found.machine
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Plan",
+        "parameters": found.shape.parameters,
+        "model": asdict(found.shape),
+        "work": {name: _plain(value) for name, value in asdict(found.work).items()},
+        "machine": {
+            "gpu": machine.gpu.name,
+            "nodes": machine.nodes,
+            "gpus_per_node": machine.per_node,
+            "usable_bytes": machine.usable_bytes,
+            "near_bytes_per_second": machine.gpu.near_bytes,
+            "far_bytes_per_second": machine.far_bytes,
+        },
+        "best": str(found.fitting[0].choice.layout) if found.fitting else None,
+        "fitting": [_outlook(way, found) for way in found.fitting],
+        "too_large": [_outlook(way, found) for way in found.too_large],
+        "impossible": [{"layout": str(each.layout), "reason": each.reason} for each in found.impossible],
+    }
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, str) else value
+
+
+def _outlook(way: Outlook, found: Plan) -> dict[str, Any]:
+    choice, memory, timing = way.choice, way.memory, way.timing
+    return {
+        "layout": str(choice.layout),
+        "micro_batch": choice.micro_batch,
+        "micro_batches": choice.passes,
+        "activation_checkpointing": choice.is_checkpointed,
+        "memory": {
+            "total_bytes": round(memory.total),
+            **{f"{name}_bytes": round(getattr(memory, name)) for name in _MEMORY},
+            "moment": memory.moment,
+            "stage": memory.stage,
+        },
+        "traffic": [
+            {
+                "dimension": each.dimension,
+                "operation": each.operation,
+                "sent_bytes": round(each.sent_bytes),
+                "link_bytes_per_second": each.link_bytes,
+                "seconds": each.seconds,
+            }
+            for each in way.traffic
+        ],
+        "step_seconds": timing.step_seconds,
+        "lost_seconds": dict(timing.lost_seconds),
+        "bubble": timing.bubble,
+        "mfu": timing.mfu,
+        "hfu": timing.hfu,
+        "tokens_per_second": timing.tokens_per_second,
+        "reason": reason(way, found.machine),
+    }

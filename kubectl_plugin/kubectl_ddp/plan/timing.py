@@ -1,0 +1,104 @@
+"""How long a step takes, and how much of the GPUs' peak it is: an estimate, by which layouts are compared.
+
+A GPU computes at ``efficiency`` of its peak and, where activations are computed again, a third more. In a pipeline of
+``p`` stages and ``m`` micro-batches each GPU idles for ``(p-1)/(m+p-1)`` of the time (GPipe, Huang et al., 2019; 1F1B
+has the same bubble). Of the traffic only that which computing cannot hide takes time:
+
+- ``tp``'s stands between one matrix and the next, and hides behind nothing;
+- ``shard``'s is hidden by what is computed meanwhile, as far as that is long enough;
+- ``replicate``'s by the backward pass of the last micro-batch, two thirds of its computing;
+- ``pp``'s hops are waited for only while the pipeline fills and drains.
+
+MFU is the operations that the model needs (:meth:`~kubectl_ddp.plan.shape.Shape.flops_per_token`) over the peak of all
+GPUs in that time ("PaLM", Chowdhery et al., 2022); HFU counts those that are computed again, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kubectl_ddp.plan.choice import Choice
+from kubectl_ddp.plan.machine import Machine
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.traffic import Traffic
+from kubectl_ddp.plan.work import Precision, Work
+
+_AGAIN: Final = 4 / 3
+_BACKWARD: Final = 2 / 3
+BUBBLE: Final = "bubble"
+RECOMPUTATION: Final = "recomputation"
+IMBALANCE: Final = "imbalance"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One step."""
+
+    step_seconds: float
+    needed_seconds: float
+    """What the model's own operations take, evenly shared and without a wait."""
+    lost_seconds: Mapping[str, float]
+    """What takes the rest: ``bubble``, ``recomputation``, ``imbalance``, and dimensions whose traffic is waited for."""
+    bubble: float
+    """Share of the computing time in which a pipeline's GPU idles."""
+    mfu: float
+    hfu: float
+    tokens_per_second: float
+    """Over all GPUs."""
+
+
+def bubble(stages: int, micro_batches: int) -> float:
+    """Share of the time in which a stage idles while the pipeline fills and drains.
+
+    >>> bubble(4, 12), bubble(1, 7)
+    (0.2, 0.0)
+    """
+    return (stages - 1) / (micro_batches + stages - 1)
+
+
+def timing(shape: Shape, work: Work, choice: Choice, machine: Machine, sent: Sequence[Traffic]) -> Timing:
+    """How long a step takes."""
+    layout = choice.layout
+    tokens = work.global_batch * work.sequence
+    flops = tokens * shape.flops_per_token(work.sequence)
+    peak = machine.gpu.bf16_flops if work.precision is Precision.BF16 else machine.gpu.fp32_flops
+    needed = flops / (machine.world * peak * work.efficiency)
+    uneven = needed * (_unevenness(shape, work, choice) - 1)
+    again = (needed + uneven) * (_AGAIN - 1) if choice.is_checkpointed else 0.0
+    busy = needed + uneven + again
+    idle = busy * (layout.pp - 1) / choice.passes
+    waits = _waits(choice, busy, sent)
+    losses = {BUBBLE: idle, RECOMPUTATION: again, IMBALANCE: uneven, **waits}
+    step = busy + idle + sum(waits.values())
+    mfu = flops / (step * machine.world * peak)
+    return Timing(
+        step_seconds=step,
+        needed_seconds=needed,
+        lost_seconds=losses,
+        bubble=bubble(layout.pp, choice.passes),
+        mfu=mfu,
+        hfu=mfu * (_AGAIN if choice.is_checkpointed else 1.0),
+        tokens_per_second=tokens / step,
+    )
+
+
+def _unevenness(shape: Shape, work: Work, choice: Choice) -> float:
+    """How much more the rank with most samples, and the stage with most layers, have than the mean."""
+    layout = choice.layout
+    samples = -(-work.global_batch // layout.data_size) * layout.data_size / work.global_batch
+    return samples * -(-shape.layers // layout.pp) * layout.pp / shape.layers
+
+
+def _waits(choice: Choice, busy: float, sent: Sequence[Traffic]) -> dict[str, float]:
+    """What is not hidden, of each dimension."""
+    seconds: dict[str, float] = {}
+    for each in sent:
+        seconds[each.dimension] = seconds.get(each.dimension, 0.0) + each.seconds
+    hidden = {
+        "shard": busy,
+        "replicate": busy * _BACKWARD / choice.passes,
+        "pp": seconds.get("pp", 0.0) * (1 - min(1.0, (choice.layout.pp - 1) / choice.passes)),
+    }
+    return {name: max(0.0, taken - hidden.get(name, 0.0)) for name, taken in seconds.items()}

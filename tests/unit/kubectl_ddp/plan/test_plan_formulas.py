@@ -1,0 +1,168 @@
+"""Formulas of papers, with values worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_trainer.layout import Layout
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.plan.activations import kept
+from kubectl_ddp.plan.choice import Choice
+from kubectl_ddp.plan.known import KNOWN, known, parse_count, shape_of
+from kubectl_ddp.plan.machine import GIGA, GPUS, Machine, gpu_of
+from kubectl_ddp.plan.memory import memory, stages
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.timing import bubble, timing
+from kubectl_ddp.plan.traffic import Traffic, traffic
+from kubectl_ddp.plan.work import Precision, Work
+
+SMALL = Shape(layers=4, hidden=64, heads=4, vocabulary=256, window=32)
+STEP = Work(sequence=32, global_batch=8, precision=Precision.FP32)
+
+
+def machine(nodes: int = 1, per_node: int = 8) -> Machine:
+    gpu = GPUS["H100"]
+    return Machine(gpu=gpu, nodes=nodes, per_node=per_node, far_bytes=gpu.far_bytes, reserved_bytes=0)
+
+
+def test_gpt_3_has_175_billion_parameters() -> None:
+    # 96 blocks of 12 x 12288^2 and two norms, 50257 tokens, 2048 positions, and the last norm.
+    by_hand = 96 * (12 * 12288**2 + 2 * 12288) + 50257 * 12288 + 2048 * 12288 + 12288
+    assert known("gpt3-175b").parameters == by_hand == 174_591_270_912
+    assert 174e9 < by_hand < 176e9
+
+
+def test_llama_7b_has_its_6_738_415_616_parameters() -> None:
+    by_hand = 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 32000 * 4096 + 4096
+    assert known("llama-7b").parameters == by_hand == 6_738_415_616
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("gpt2", 124.3), ("gpt2-xl", 1557), ("llama3-8b", 8030), ("llama3-70b", 70554), ("llama3-405b", 405853)],
+)
+def test_models_have_the_parameters_that_they_are_published_with(name: str, millions: float) -> None:
+    assert known(name).parameters / 1e6 == pytest.approx(millions, rel=0.002)
+
+
+@pytest.mark.parametrize("text", ["124M", "350M", "1.3B", "7B", "13B", "70B", "175B", "400B", "1T", "10M", "500k"])
+def test_a_number_of_parameters_becomes_a_usual_shape_of_about_that_size(text: str) -> None:
+    wanted = parse_count(text)
+    shape = shape_of(wanted)
+    if wanted > 1e8:
+        assert shape.parameters == pytest.approx(wanted, rel=0.1)
+        assert 32 <= shape.hidden // shape.heads <= 256
+    assert shape.layers >= 1
+
+
+@pytest.mark.parametrize("text", ["", "7", "-7B", "7BB", "many", "9999999T", "1e9", "\u0667B"])
+def test_what_is_no_number_of_parameters_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--params is"):
+        parse_count(text)
+
+
+def test_flops_are_six_per_weight_and_token_and_attention_is_on_top() -> None:
+    multiplied = 4 * (12 * 64 * 64 + 2 * 64) + 64 + 256 * 64
+    assert SMALL.flops_per_token(32) == 6 * multiplied + 12 * 4 * 64 * 32
+
+
+def test_a_block_keeps_16_numbers_per_token_and_width_and_what_norms_and_attention_keep_per_row() -> None:
+    rows = 2 * 32
+    held = kept(SMALL, STEP, Choice(Layout(), 2, 4, is_checkpointed=False))
+    assert held.block == 4 * (16 * rows * 64 + rows * (4 + 4))
+    assert held.stream == 4 * rows * 64
+    assert held.loss == 3 * 4 * rows * 256
+
+
+def test_sixteen_bits_and_a_stream_in_them_make_the_34_bytes_of_the_paper_without_masks() -> None:
+    work = Work(sequence=32, global_batch=8, precision=Precision.BF16)
+    held = kept(SMALL, work, Choice(Layout(shard=2), 1, 1, is_checkpointed=False))
+    assert held.block == (34 - 2) * 32 * 64 + 32 * 8 * 4
+
+
+def test_tensor_parallelism_divides_all_but_what_enters_matrices() -> None:
+    one = kept(SMALL, STEP, Choice(Layout(), 1, 1, is_checkpointed=False))
+    two = kept(SMALL, STEP, Choice(Layout(tp=2), 1, 1, is_checkpointed=False))
+    entering = 2 * 32 * 64 * 4
+    assert two.block - entering == (one.block - entering) / 2
+    assert two.loss == one.loss / 2
+
+
+def test_adamw_keeps_16_bytes_per_weight_with_weights_and_gradients() -> None:
+    # With next to no activations the optimizer's moment, or the one before it, is the largest.
+    tiny = Work(sequence=1, global_batch=2, precision=Precision.FP32)
+    taken = memory(SMALL, tiny, Choice(Layout(), 1, 2, is_checkpointed=False))
+    assert taken.weights == 4 * SMALL.parameters
+    assert taken.optimizer == 8 * SMALL.parameters
+    assert taken.gradients >= 4 * SMALL.parameters
+
+
+def test_four_shards_keep_a_quarter_of_the_states_each() -> None:
+    whole = memory(SMALL, STEP, Choice(Layout(), 1, 8, is_checkpointed=False))
+    shard = memory(SMALL, STEP, Choice(Layout(shard=4), 1, 2, is_checkpointed=False))
+    assert shard.optimizer == whole.optimizer / 4
+
+
+def test_stages_share_layers_and_the_first_keeps_most_micro_batches() -> None:
+    shape = Shape(layers=7, hidden=64, heads=4, vocabulary=256, window=32)
+    found = list(stages(shape, Choice(Layout(pp=3), 1, 8, is_checkpointed=False)))
+    assert [stage.layers for stage in found] == [3, 2, 2]
+    assert [stage.in_flight for stage in found] == [3, 2, 1]
+    # The embedding is also the output layer: the first and the last stage have one each.
+    assert sum(stage.weights for stage in found) == shape.parameters + shape.embedding
+
+
+def test_the_bubble_is_p_minus_1_of_m_and_p_minus_1() -> None:
+    assert bubble(8, 32) == 7 / 39
+    choice = Choice(Layout(pp=8), 1, 32, is_checkpointed=False)
+    shape = Shape(layers=8, hidden=64, heads=4, vocabulary=256, window=32)
+    found = timing(shape, Work(sequence=32, global_batch=32), choice, machine(), [])
+    assert found.lost_seconds["bubble"] / found.step_seconds == pytest.approx(7 / 39)
+    assert found.mfu == pytest.approx(0.6 * 32 / 39)
+
+
+def sent(choice: Choice, on: Machine) -> dict[tuple[str, str], Traffic]:
+    return {(each.dimension, each.operation): each for each in traffic(SMALL, STEP, choice, on)}
+
+
+def test_replicas_send_every_gradient_twice_but_for_their_own_part() -> None:
+    found = sent(Choice(Layout(replicate=4), 1, 2, is_checkpointed=False), machine(per_node=4))
+    assert found["replicate", "all-reduce"].sent_bytes == 2 * 3 / 4 * 4 * SMALL.parameters
+
+
+def test_shards_gather_weights_twice_per_pass_and_scatter_gradients_once() -> None:
+    found = sent(Choice(Layout(shard=4), 1, 2, is_checkpointed=False), machine(per_node=4))
+    assert found["shard", "all-gather"].sent_bytes == 2 * 2 * 3 / 4 * 4 * SMALL.parameters
+    assert found["shard", "reduce-scatter"].sent_bytes == 3 / 4 * 4 * SMALL.parameters
+
+
+def test_tensor_parallelism_sends_what_four_all_reduces_of_the_stream_would_per_block() -> None:
+    found = sent(Choice(Layout(tp=2), 2, 4, is_checkpointed=False), machine(per_node=2))
+    an_all_reduce = 2 * 1 / 2 * (2 * 32 * 64) * 4
+    assert found["tp", "all-gather and reduce-scatter"].sent_bytes == 4 * an_all_reduce * 4 * 4
+    again = sent(Choice(Layout(tp=2), 2, 4, is_checkpointed=True), machine(per_node=2))
+    assert again["tp", "all-gather and reduce-scatter"].sent_bytes == 6 * an_all_reduce * 4 * 4
+
+
+def test_a_stage_hands_the_stream_on_and_gets_its_gradient_back() -> None:
+    found = sent(Choice(Layout(pp=2), 2, 4, is_checkpointed=False), machine(per_node=2))
+    assert found["pp", "send"].sent_bytes == 2 * 4 * (2 * 32 * 64) * 4
+
+
+def test_a_group_between_nodes_sends_by_the_network_of_all_its_ranks_in_a_node() -> None:
+    two, near = machine(nodes=2), GPUS["H100"].near_bytes
+    assert two.link(1, 8) == 0.8 * near
+    assert two.link(8, 2) == 0.8 * 50 * GIGA
+    assert two.link(1, 16) == 0.8 * 400 * GIGA
+    assert two.hop(8, 2) == 0.8 * 50 * GIGA
+
+
+def test_gpus_are_known_by_name_and_by_the_label_of_their_machines() -> None:
+    assert gpu_of("NVIDIA-A100-SXM4-80GB").name == "A100-80GB"
+    assert gpu_of("b200").name == "B200"
+    with pytest.raises(UsageError, match=r"'H1000'.*known. Did you mean 'H100'"):
+        gpu_of("H1000")
+
+
+def test_every_known_model_says_where_its_shape_was_published() -> None:
+    assert all("20" in each.source for each in KNOWN.values())

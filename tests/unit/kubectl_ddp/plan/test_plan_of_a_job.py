@@ -1,0 +1,57 @@
+"""A plan of what a job of the reference trainer says."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.tasks.text import VOCABULARY, WINDOW
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.plan.own_program import said
+from kubectl_ddp.plan.work import Optimizer, Precision
+
+
+def test_defaults_are_the_trainers_own() -> None:
+    shape, work = said(["train", "--task", "text"])
+    of_gpt = {name: each.default for name, each in inspect.signature(Gpt).parameters.items()}
+    assert (shape.layers, shape.heads, shape.hidden) == (of_gpt["layers"], of_gpt["heads"], of_gpt["width"])
+    assert (shape.vocabulary, shape.window, work.sequence) == (VOCABULARY, WINDOW, WINDOW)
+    config = Config()
+    assert (work.global_batch, str(work.precision), str(work.optimizer)) == (
+        config.global_batch,
+        str(config.precision),
+        str(config.optimizer),
+    )
+    assert (work.micro_batch, work.is_checkpointed) == (config.micro_batch, config.activation_checkpointing)
+
+
+def test_a_shape_has_as_many_weights_as_the_model_and_counts_its_operations_alike() -> None:
+    shape, _ = said(["train", "--task=text", "--model", "gpt:layers=3,width=64,heads=2", "--window=32"])
+    model = Gpt(vocabulary=VOCABULARY, window=32, layers=3, width=64, heads=2)
+    assert shape.parameters == model.parameter_count()
+    assert shape.flops_per_token(32) * 32 == model.flops_per_sample()
+
+
+def test_words_of_the_job_are_read() -> None:
+    words = "train --task text --global-batch 32 --micro-batch=2 --precision bf16 --optimizer sgd"
+    _, work = said([*words.split(), "--activation-checkpointing"])
+    assert (work.global_batch, work.micro_batch, work.is_checkpointed) == (32, 2, True)
+    assert (work.precision, work.optimizer) == (Precision.BF16, Optimizer.SGD)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("train", "does not train the task 'text'"),
+        ("train --task text --model mlp", "--model is 'mlp'"),
+        ("train --task text --window x", "--window of the job is 'x'"),
+        ("train --task text --model gpt:width=65", "--hidden 65 cannot be divided"),
+        ("train --task text --global-batch", "--global-batch of the job is ''"),
+    ],
+)
+def test_what_no_plan_can_be_made_of_is_said(words: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        said(words.split())

@@ -1,0 +1,114 @@
+"""Layouts in order, and what is said where none fits."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from ddp_trainer.layout import Layout
+from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.plan.choice import layouts, obstacle
+from kubectl_ddp.plan.known import known
+from kubectl_ddp.plan.machine import GPUS, Machine
+from kubectl_ddp.plan.nothing import best, demand
+from kubectl_ddp.plan.ranking import Plan, plan
+from kubectl_ddp.plan.reasons import reason
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.work import Work
+
+H100 = Machine(gpu=GPUS["H100"], nodes=1, per_node=8, far_bytes=GPUS["H100"].far_bytes, reserved_bytes=4 * 2**30)
+GPT2 = known("gpt2")
+LLAMA = known("llama-7b")
+STEP = Work(sequence=1024, global_batch=64)
+
+
+def test_every_layout_of_a_world_is_looked_at_once() -> None:
+    found = list(layouts(24))
+    assert len(found) == len(set(found))
+    # 24 = 2^3 * 3: three factors of two among four dimensions, and one of three: C(6, 3) * 4.
+    assert len(found) == 20 * 4
+    assert {layout.world for layout in found} == {24}
+
+
+def test_a_small_model_is_best_replicated() -> None:
+    assert best(GPT2, STEP, H100) == Layout(replicate=8)
+
+
+def test_a_model_whose_states_do_not_fit_one_gpu_is_sharded() -> None:
+    assert best(LLAMA, STEP, H100) == Layout(shard=8)
+
+
+def test_what_does_not_fit_stands_behind_with_what_it_takes() -> None:
+    found = plan(LLAMA, STEP, H100)
+    miss = found.too_large[0]
+    assert miss.choice.layout == Layout(replicate=8)
+    assert reason(miss, H100).startswith("Takes 1")
+    assert "the most of it for optimizer" in reason(miss, H100)
+
+
+def test_layouts_that_fit_are_ordered_by_their_step_and_fit() -> None:
+    found = plan(LLAMA, STEP, replace(H100, nodes=4))
+    steps = [way.timing.step_seconds for way in found.fitting]
+    assert all(later > earlier / 1.03 for earlier, later in itertools.pairwise(steps))
+    assert all(way.memory.total <= H100.usable_bytes for way in found.fitting)
+    assert len(found.fitting) + len(found.too_large) + len(found.impossible) == len(list(layouts(32)))
+
+
+def test_slices_within_a_node_are_ahead_of_those_whose_replicas_need_a_slow_network() -> None:
+    slow = replace(H100, nodes=2, far_bytes=1e8)
+    ranked = [way.choice.layout for way in plan(GPT2, STEP, slow).fitting]
+    assert ranked[0].pp == 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        (Layout(tp=16), "tp=16 is more than the 8 GPUs of a node."),
+        (Layout(tp=8), "tp=8 does not divide the 12 heads."),
+        (Layout(pp=16), "pp=16 is more than the 12 layers."),
+        (Layout(shard=128), "128 parts of a batch are more than its 64 samples."),
+        (Layout(replicate=2, tp=2, pp=4), ""),
+    ],
+)
+def test_what_a_model_cannot_be_laid_out_as_is_said(layout: Layout, sentence: str) -> None:
+    assert obstacle(layout, GPT2, STEP, H100) == sentence
+
+
+def test_where_nothing_fits_the_nearest_miss_and_the_nodes_that_help_are_named() -> None:
+    with pytest.raises(PreflightFailed, match=r"175B parameters on 8 H100 on one node: the nearest, ") as raised:
+        best(known("gpt3-175b"), STEP, H100)
+    assert raised.value.exit_code == 4
+    assert "(--nnodes " in raised.value.hint
+    nodes = int(raised.value.hint.split("--nnodes ")[1].split(")")[0])
+    assert plan(known("gpt3-175b"), STEP, replace(H100, nodes=nodes)).fitting
+    assert not plan(known("gpt3-175b"), STEP, replace(H100, nodes=nodes // 2)).fitting
+
+
+def test_a_flag_that_is_in_the_way_is_named() -> None:
+    fixed = replace(STEP, micro_batch=64, is_checkpointed=False, sequence=4096)
+    with pytest.raises(PreflightFailed) as raised:
+        best(LLAMA, fixed, H100)
+    assert raised.value.hint == "It fits without --micro-batch and --activation-checkpointing."
+
+
+def test_where_no_layout_can_be_had_the_obstacle_is_named() -> None:
+    odd = Shape(layers=1, hidden=64, heads=1, vocabulary=256, window=32)
+    with pytest.raises(PreflightFailed, match="There is no layout for a model"):
+        best(odd, Work(sequence=32, global_batch=1), H100)
+
+
+def test_a_gpu_of_its_own_waits_for_nobody() -> None:
+    alone = replace(H100, per_node=1)
+    found: Plan = plan(GPT2, replace(STEP, is_checkpointed=False), alone)
+    demand(found)
+    assert reason(found.fitting[0], alone) == "It is one GPU, and waits for nobody."
+
+
+def test_recomputing_and_idling_are_given_as_reasons() -> None:
+    found = plan(GPT2, replace(STEP, is_checkpointed=True), replace(H100, per_node=1))
+    assert reason(found.fitting[0], found.machine) == "Computing activations again takes 25 % of the step."
+    found = plan(GPT2, replace(STEP, micro_batch=32), H100)
+    piped = next(way for way in found.fitting if way.choice.layout == Layout(replicate=4, pp=2))
+    assert reason(piped, H100) == "The pipeline idles for 49 % of the step."
