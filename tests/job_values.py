@@ -162,7 +162,18 @@ class Draw:
 def scenario(seed: int, number: int) -> Scenario:
     """The scenario of a number; the same for the same seed."""
     draw = Draw(Random(f"{seed}/{number}"))
-    for part in (_program, _size, _machines, _environment, _endings, _placement, _volumes, _network, _charts_own):
+    for part in (
+        _program,
+        _size,
+        _machines,
+        _environment,
+        _endings,
+        _placement,
+        _volumes,
+        _network,
+        _charts_own,
+        _layout,
+    ):
         part(draw)
     release = draw.one(["digits", "vision-7", "run", "a" * 30])
     namespace = draw.one(["default", "team-a"])
@@ -303,6 +314,14 @@ def _charts_own(draw: Draw) -> None:
     draw.some(0.2, "podMonitor", lambda: draw.one(["auto", "always", "never"]))
     if draw.chance(0.2):
         draw.values |= {"apiVersion": "ddp.dev/v1", "kind": "Job"}
+
+
+def _layout(draw: Draw) -> None:
+    layouts = (
+        *("replicate=1:1000000", "shard=1:4096", " pp=1 , shard = 1:64,replicate=1:64", "tp=1:2,replicate=1:999"),
+        *("replicate=1:64,shard=2", "shard=4", "replicate=1:3,shard=2:4,pp=1:2", "ddp=4", "tp=2:1"),
+    )
+    draw.some(0.3, "parallel", lambda: draw.one(layouts))
 
 
 def _cluster(draw: Draw) -> tuple[tuple[str, ...], tuple[int, int]]:

@@ -32,6 +32,10 @@ CASES: Final[tuple[dict[str, Any], ...]] = (
     GPUS | {"fabric": "coreweave-roce", "rdma": "rdma/roce=1", "image": OLD},
     GPUS | {"fabric": "azure-ib", "rdma": "rdma/ib=8", "image": OLD},
     GPUS | {"fabric": "gb200-mnnvl+ib", "gpus": 4, "rdma": "rdma/ib=4", "env": {"NCCL_MNNVL_ENABLE": "1"}},
+    {"nnodes": 3, "nproc": 2, "parallel": "replicate=2,shard=3"},
+    {"nnodes": "2:5", "nproc": 1, "parallel": "replicate=1:2,shard=1:5,pp=1:2"},
+    {"nnodes": "2:9", "nproc": 2, "parallel": "replicate=1:9,shard=2,tp=1:2"},
+    {"nnodes": "2:8", "nproc": 2, "parallel": "replicate=1:4,shard=4"},
     {"gpus": 8, "env": {"NCCL_P2P_DISABLE": "1"}},
 )
 

@@ -12,6 +12,7 @@ together, since stages speak the least.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,8 +24,11 @@ DIMENSIONS: Final = ("replicate", "pp", "shard", "tp")
 MOST: Final = 1_000_000
 """Largest size of a dimension; far above any cluster, so that a slip of the hand is told at once."""
 
-_WRITTEN: Final = ("replicate", "shard", "tp", "pp")
-"""The same in the order in which people write them."""
+MOST_REPLICAS: Final = 4096
+"""Most kinds of replica that a range may allow, so that the choice among them takes no time."""
+
+WRITTEN: Final = ("replicate", "shard", "tp", "pp")
+"""The same in the order in which people, and the canonical text, write them."""
 _EXAMPLE: Final = "replicate=2,shard=4"
 _SIZE: Final = re.compile(r"[0-9]+")
 
@@ -108,7 +112,7 @@ class Layout:
         >>> str(Layout(pp=2, shard=4)), str(Layout())
         ('shard=4,pp=2', 'replicate=1')
         """
-        return _text({name: str(getattr(self, name)) for name in _WRITTEN})
+        return _text({name: str(getattr(self, name)) for name in WRITTEN})
 
     @property
     def world(self) -> int:
@@ -203,10 +207,13 @@ class LayoutRange:
     """The most of each dimension."""
 
     def __post_init__(self) -> None:
-        for name in _WRITTEN:
+        for name in WRITTEN:
             least, most = getattr(self.smallest, name), getattr(self.largest, name)
             if least > most:
                 raise LayoutError(f"{name}={least}:{most} begins above its end; write {name}={most}:{least}")
+        kinds = math.prod(most - least + 1 for name, (least, most) in self.spans.items() if name != "replicate")
+        if kinds > MOST_REPLICAS:
+            raise LayoutError(f"{self} allows {kinds} kinds of replica; narrow shard, tp and pp to {MOST_REPLICAS}")
 
     @classmethod
     def parse(cls, text: str) -> LayoutRange:
@@ -245,7 +252,7 @@ replicate=2,shard=4
     @property
     def spans(self) -> Mapping[str, tuple[int, int]]:
         """Least and most of each dimension, by its name."""
-        return {name: (getattr(self.smallest, name), getattr(self.largest, name)) for name in _WRITTEN}
+        return {name: (getattr(self.smallest, name), getattr(self.largest, name)) for name in WRITTEN}
 
     @property
     def fixed(self) -> Layout | None:
@@ -313,7 +320,7 @@ def _sizes(text: str) -> dict[str, tuple[int, int]]:
         name, equals, size = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise LayoutError(f"{text!r} is no layout; write dimension=size with commas, as in {_EXAMPLE}")
-        if name not in _WRITTEN:
+        if name not in WRITTEN:
             raise LayoutError(
                 f"{name!r} is no dimension of a layout; use replicate, shard, tp and pp, as in {_EXAMPLE}"
             )

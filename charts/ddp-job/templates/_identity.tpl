@@ -53,7 +53,7 @@
 {{- define "ddp-job.document" -}}
 {{- $spec := .spec -}}
 {{- $document := dict "apiVersion" .c.document.apiVersion "kind" .c.document.kind -}}
-{{- range $key := list "name" "namespace" "script" "code" "module" "command" "args" "nnodes" "cpu" "memory" "shm" "image" "env" "checkpointClaim" "priority" "nodeSelector" "engine" "queue" "queuePriority" "gang" "scheduler" "gpuType" "mig" "networks" "fabric" "egress" -}}
+{{- range $key := list "name" "namespace" "script" "code" "module" "command" "args" "nnodes" "parallel" "cpu" "memory" "shm" "image" "env" "checkpointClaim" "priority" "nodeSelector" "engine" "queue" "queuePriority" "gang" "scheduler" "gpuType" "mig" "networks" "fabric" "egress" -}}
 {{- $value := get $spec $key -}}
 {{- if hasKey $spec $key -}}
 {{- if not (and (or (kindIs "slice" $value) (kindIs "map" $value)) (empty $value)) -}}{{- $_ := set $document $key $value -}}{{- end -}}

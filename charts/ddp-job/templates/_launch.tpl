@@ -50,8 +50,10 @@
 {{- define "ddp-job.workerVariables" -}}
 {{- $env := .c.env -}}
 {{- $variables := include "ddp-job.ownVariables" . | fromJsonArray -}}
-{{- range $pair := list (list $env.RUN_DIR .c.path.RUN_DIR) (list $env.CHECKPOINT_DIR .c.path.CHECKPOINT_DIR) (list $env.CHECKPOINT_SCOPE (ternary .c.scope.JOB .c.scope.POD (hasKey .spec "checkpointClaim"))) (list $env.METRICS_PORT (int .c.port.METRICS | toString)) (list $env.TERMINATION_LOG .c.path.TERMINATION_LOG) (list $env.GRACE_SECONDS (toString .spec.grace)) (list $env.SHARE_STORE_OFF "1") (list "HOME" .c.path.SCRATCH) -}}
+{{- range $pair := list (list $env.RUN_DIR .c.path.RUN_DIR) (list $env.CHECKPOINT_DIR .c.path.CHECKPOINT_DIR) (list $env.CHECKPOINT_SCOPE (ternary .c.scope.JOB .c.scope.POD (hasKey .spec "checkpointClaim"))) (list $env.METRICS_PORT (int .c.port.METRICS | toString)) (list $env.TERMINATION_LOG .c.path.TERMINATION_LOG) (list $env.GRACE_SECONDS (toString .spec.grace)) (list $env.SHARE_STORE_OFF "1") (list $env.PARALLEL .spec.parallel) (list "HOME" .c.path.SCRATCH) -}}
+{{- if last $pair -}}
 {{- $variables = append $variables (dict "name" (first $pair) "value" (last $pair)) -}}
+{{- end -}}
 {{- end -}}
 {{- range $name, $value := .spec.env -}}
 {{- $variables = append $variables (dict "name" $name "value" (include "ddp-job.literal" $value)) -}}

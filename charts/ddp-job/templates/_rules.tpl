@@ -7,6 +7,7 @@
 {{- include "ddp-job.gpusFit" . -}}
 {{- include "ddp-job.variablesAreFree" . -}}
 {{- include "ddp-job.secretsAreKept" . -}}
+{{- include "ddp-job.layoutFits" . -}}
 {{- include "ddp-job.batchFeedsTheWorld" . -}}
 {{- include "ddp-job.timeIsEnough" . -}}
 {{- include "ddp-job.topologyIsSaidOnce" . -}}
@@ -97,7 +98,13 @@
 {{/* Of the reference trainer's arguments; those of other programs are their own. */}}
 {{- define "ddp-job.batchFeedsTheWorld" -}}
 {{- $isTrainer := and (eq .spec.program "module") (eq (splitList "." (default "" .spec.module) | first) .c.trainer) -}}
-{{- $world := mul .spec.most .spec.nproc -}}
+{{- $eaters := mul .spec.most .spec.nproc -}}
+{{- $who := printf "%d ranks" $eaters -}}
+{{- if hasKey . "spans" -}}
+{{- $chosen := dict "spans" .spans "world" $eaters | include "ddp-job.chosen" | fromJson -}}
+{{- $eaters = mul $chosen.replicate $chosen.shard -}}
+{{- $who = printf "the %d replicas and shards of '%s'" $eaters .spec.parallel -}}
+{{- end -}}
 {{- range $flag, $what := dict "--global-batch" "sample" "--shards" "shard" -}}
 {{- $count := -1 -}}
 {{- range $place, $word := $.spec.args -}}
@@ -107,8 +114,8 @@
 {{- end -}}
 {{- if and (ne $value $word) (regexMatch "^[0-9]{1,18}$" $value) -}}{{- $count = atoi $value -}}{{- end -}}
 {{- end -}}
-{{- if and $isTrainer (ge $count 0) (lt $count $world) -}}
-{{- fail (printf "A batch of %d %s%s cannot feed %d ranks (%d %s of %d %s). Raise %s to %d or more, or ask for fewer nodes or processes." $count $what (ternary "" "s" (eq $count 1)) $world $.spec.most (ternary "node" "nodes" (eq $.spec.most 1)) $.spec.nproc (ternary "process" "processes" (eq $.spec.nproc 1)) $flag $world) -}}
+{{- if and $isTrainer (ge $count 0) (lt $count $eaters) -}}
+{{- fail (printf "A batch of %d %s%s cannot feed %s (%d %s of %d %s). Raise %s to %d or more, or ask for fewer nodes or processes." $count $what (ternary "" "s" (eq $count 1)) $who $.spec.most (ternary "node" "nodes" (eq $.spec.most 1)) $.spec.nproc (ternary "process" "processes" (eq $.spec.nproc 1)) $flag $eaters) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -19,6 +19,7 @@
 {{- include "ddp-job.texts" . -}}
 {{- include "ddp-job.lists" . -}}
 {{- include "ddp-job.amounts" . -}}
+{{- include "ddp-job.layout" . -}}
 {{- include "ddp-job.variables" . -}}
 {{- include "ddp-job.fabric" . -}}
 {{- include "ddp-job.queue" . -}}

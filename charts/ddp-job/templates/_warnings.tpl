@@ -12,6 +12,7 @@
 {{- if and $spec.mig (gt $spec.most 1) }}
 - Nodes of MIG slices ({{ $spec.mig }}) may share one GPU, and NCCL refuses two ranks on one. Use one node, whole GPUs, or gloo.
 {{- end }}
+{{- include "ddp-job.layoutWarnings" . }}
 {{- range $reader := $spec.metricsFrom }}
 {{- if eq $reader.text "*" }}
 - Everybody who reaches the pods may read their metrics (metricsFrom: ["*"]).

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from ddp_trainer import contract
+from ddp_trainer import layout as arithmetic
 from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
@@ -14,7 +15,7 @@ from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.script import LARGEST_BYTES
-from kubectl_ddp.spec import document, in_clear, machines, mounts, queues, rules, shared_presets
+from kubectl_ddp.spec import document, in_clear, layout, machines, mounts, queues, rules, shared_presets
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
@@ -93,6 +94,12 @@ def _rules() -> dict[str, Any]:
         "nameLength": contract.NAME_LENGTH,
         "storePodSuffix": rules.STORE_POD_SUFFIX,
         "podOfJobSet": rules.POD_OF_JOBSET.replace("{index}", "%d"),
+        "layout": {
+            "dimensions": list(arithmetic.WRITTEN),
+            "most": arithmetic.MOST,
+            "mostReplicas": arithmetic.MOST_REPLICAS,
+            "mostLookedAt": layout.MOST_LOOKED_AT,
+        },
         "leastGrace": rules.LEAST_GRACE_SECONDS,
         "trainer": TRAINER,
         "variables": {

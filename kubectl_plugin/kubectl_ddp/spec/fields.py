@@ -11,6 +11,7 @@ from kubectl_ddp.fabrics.catalogue import AUTO, NONE
 from kubectl_ddp.spec import values as v
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fabric import parse_fabric
+from kubectl_ddp.spec.layout import parse_layouts
 from kubectl_ddp.spec.machines import MIG_PROFILE, Rdma, Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes, parse_seconds
@@ -69,6 +70,12 @@ FIELDS: Final[Mapping[str, Field]] = {
     "args": Field("args", v.texts, "Arguments of the program.", "WORDS", is_list=True),
     "nnodes": Field("nnodes", v.parsed(Nodes.parse), "Nodes: N, or MIN:MAX for an elastic job.", "N|MIN:MAX"),
     "nproc": Field("nproc", v.process_count, "Processes per node; one per GPU when left out.", "N"),
+    "parallel": Field(
+        "parallel",
+        v.parsed(parse_layouts),
+        "How ranks share one model; a size is N, or MIN:MAX in an elastic job.",
+        "replicate=N,shard=N,tp=N,pp=N",
+    ),
     "gpus": Field("gpus", v.Whole(0, 64), "GPUs per node.", "N"),
     "cpu": Field("cpu", v.parsed(Cpu.parse), "Cores per node.", "CORES"),
     "memory": Field("memory", v.parsed(Memory.parse), "Memory per node.", "SIZE"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ddp_trainer.layout import LayoutRange
 from kubectl_ddp.fabrics.catalogue import NONE
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.engine import Engine, Gang
@@ -32,6 +33,8 @@ class JobSpec:
     """How many nodes, at least and at best."""
     nproc: int
     """Processes per node, one rank each."""
+    parallel: LayoutRange | None = None
+    """How the ranks share one model; the program's own affair when ``None``."""
     gpus: int = 0
     """GPUs per node."""
     cpu: Cpu

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec import fabric, machines, mounts, queues
+from kubectl_ddp.spec import fabric, layout, machines, mounts, queues
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.in_clear import in_clear
 from kubectl_ddp.spec.program import TRAINER, Module
@@ -94,13 +94,15 @@ def _variables_are_free(spec: JobSpec) -> None:
 
 
 def _batch_feeds_the_world(spec: JobSpec) -> None:
+    eaters = layout.layout_of(spec).data_size
+    who = f"{eaters} ranks" if spec.parallel is None else f"the {eaters} replicas and shards of '{spec.parallel}'"
     for flag, what in (("--global-batch", "sample"), ("--shards", "shard")):
         count = trainer_argument(spec, flag)
-        if count is not None and count < spec.largest_world:
+        if count is not None and count < eaters:
             raise UsageError(
-                f"A batch of {_count(count, what)} cannot feed {spec.largest_world} ranks "
+                f"A batch of {_count(count, what)} cannot feed {who} "
                 f"({_count(spec.nnodes.maximum, 'node')} of {_count(spec.nproc, 'process', 'processes')}).",
-                hint=f"Raise {flag} to {spec.largest_world} or more, or ask for fewer nodes or processes.",
+                hint=f"Raise {flag} to {eaters} or more, or ask for fewer nodes or processes.",
             )
 
 
@@ -132,6 +134,9 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     machines.one_process_has_one_slice,
     _processes_have_a_gpu_each,
     _variables_are_free,
+    layout.the_layout_changes_with_the_nodes,
+    layout.the_layout_takes_all_ranks,
+    layout.tensor_slices_stay_in_a_pod,
     _batch_feeds_the_world,
     _time_is_enough,
     machines.gpu_type_is_of_a_gpu,
@@ -164,6 +169,8 @@ DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Doubt]]]] = (
     _idle_gpus,
     _floating_image,
     machines.slices_of_one_gpu,
+    layout.replicas_over_pods,
+    layout.ranks_to_spare,
     fabric.contradictions,
     fabric.refusals,
     fabric.grave_needs,

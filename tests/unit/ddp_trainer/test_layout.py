@@ -153,6 +153,13 @@ def test_the_choice_is_the_best_of_all_that_are_allowed() -> None:
         assert (chosen.world, chosen.replica) == (best, most)
 
 
+def test_a_range_of_too_many_kinds_of_replica_is_told() -> None:
+    LayoutRange.parse("replicate=1:1000000,shard=1:4096")
+    with pytest.raises(LayoutError) as caught:
+        LayoutRange.parse("shard=1:4097")
+    assert str(caught.value) == "shard=1:4097 allows 4097 kinds of replica; narrow shard, tp and pp to 4096"
+
+
 def test_more_ranks_never_take_a_smaller_layout() -> None:
     allowed = LayoutRange.parse("replicate=1:5,shard=2:3,tp=1:2")
     sizes = [allowed.choose(world).world for world in range(2, 40)]

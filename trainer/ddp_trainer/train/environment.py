@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import CheckpointScope, Env, Moment
+from ddp_trainer.layout import LayoutError, LayoutRange
 from ddp_trainer.train.account import Moments
 from ddp_trainer.train.errors import BadConfig
 
@@ -34,6 +35,8 @@ class Environment:
     run_id: str = ""
     most_ranks: int | None = None
     """The most ranks that the job can ever have, where the launcher says so."""
+    parallel: LayoutRange | None = None
+    """How the ranks share one model, where the job says so."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """Restarts of the run so far, by cause."""
     moments: Moments = field(default_factory=Moments)
@@ -72,6 +75,7 @@ class Environment:
             fence=_integer(environ, Env.FENCE, generation),
             run_id=environ.get(Env.RUN_ID, ""),
             most_ranks=_most_ranks(environ, local_world),
+            parallel=_layouts(environ),
             restarts=_counts(environ),
             moments=_moments(environ),
             run_dir=_path(environ, Env.RUN_DIR),
@@ -111,6 +115,14 @@ def _scope(environ: Mapping[str, str]) -> CheckpointScope:
     except ValueError:
         allowed = " or ".join(CheckpointScope)
         raise BadConfig(f"{Env.CHECKPOINT_SCOPE} is {text!r}.", hint=f"Set it to {allowed}.") from None
+
+
+def _layouts(environ: Mapping[str, str]) -> LayoutRange | None:
+    text = environ.get(Env.PARALLEL, "")
+    try:
+        return LayoutRange.parse(text) if text else None
+    except LayoutError as err:
+        raise BadConfig(f"{Env.PARALLEL} is {text!r}: {err}.") from None
 
 
 def _most_ranks(environ: Mapping[str, str], local_world: int) -> int | None:

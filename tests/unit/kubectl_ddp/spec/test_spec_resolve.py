@@ -137,7 +137,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "deadline": "1h", "ttl": "1h", "priority": "a", "nodeSelector": {"a.b/c": "d"},
         "tolerations": ["a=b:NoSchedule"], "gang": "kai", "egress": "closed", "engine": "job",
         "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
-        "queuePriority": "c",
+        "queuePriority": "c", "parallel": "replicate=1",
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
         "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".",
     }  # fmt: skip

@@ -1,0 +1,131 @@
+{{/* How the ranks share one model: what ddp_trainer.layout reads, and the rules of the plugin's spec, in its words. */}}
+
+{{/* Text becomes its canonical form and the bounds of each dimension, as JSON. */}}
+{{- define "ddp-job.layouts" -}}
+{{- $key := .key -}}
+{{- $text := .text -}}
+{{- $spans := dict -}}
+{{- range $part := splitList "," $text -}}
+{{- if not (contains "=" $part) -}}
+{{- fail (printf "%s: '%s' is no layout; write dimension=size with commas, as in replicate=2,shard=4." $key $text) -}}
+{{- end -}}
+{{- $name := splitList "=" $part | first | trim -}}
+{{- $size := trimPrefix (printf "%s=" (splitList "=" $part | first)) $part | trim -}}
+{{- if not (has $name $.layout.dimensions) -}}
+{{- fail (printf "%s: '%s' is no dimension of a layout; use replicate, shard, tp and pp, as in replicate=2,shard=4." $key $name) -}}
+{{- end -}}
+{{- if hasKey $spans $name -}}
+{{- fail (printf "%s: '%s' names %s twice; name it once." $key $text $name) -}}
+{{- end -}}
+{{- $least := splitList ":" $size | first -}}
+{{- $most := trimPrefix (printf "%s:" $least) $size -}}
+{{- range list $least $most -}}
+{{- if or (not (regexMatch "^[0-9]{1,7}$" .)) (lt (atoi .) 1) (gt (atoi .) (int $.layout.most)) -}}
+{{- fail (printf "%s: %s=%s is no size of a dimension; give a whole number from 1 to %d, as %s=2." $key $name $size (int $.layout.most) $name) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $spans $name (dict "least" (atoi $least) "most" (atoi $most)) -}}
+{{- end -}}
+{{- $parts := list -}}
+{{- $kinds := 1 -}}
+{{- range $name := .layout.dimensions -}}
+{{- $span := get $spans $name | default (dict "least" 1 "most" 1) -}}
+{{- $_ := set $spans $name $span -}}
+{{- if gt $span.least $span.most -}}
+{{- fail (printf "%s: %s=%d:%d begins above its end; write %s=%d:%d." $key $name $span.least $span.most $name $span.most $span.least) -}}
+{{- end -}}
+{{- if lt $span.least $span.most -}}
+{{- $parts = printf "%s=%d:%d" $name $span.least $span.most | append $parts -}}
+{{- else if gt $span.most 1 -}}
+{{- $parts = printf "%s=%d" $name $span.most | append $parts -}}
+{{- end -}}
+{{- if ne $name "replicate" -}}{{- $kinds = sub $span.most $span.least | add1 | mul $kinds -}}{{- end -}}
+{{- end -}}
+{{- $canonical := join "," $parts | default "replicate=1" -}}
+{{- if gt $kinds (int64 .layout.mostReplicas) -}}
+{{- fail (printf "%s: %s allows %d kinds of replica; narrow shard, tp and pp to %d." $key $canonical $kinds (int .layout.mostReplicas)) -}}
+{{- end -}}
+{{- dict "text" $canonical "spans" $spans | toJson -}}
+{{- end -}}
+
+{{- define "ddp-job.layout" -}}
+{{- if hasKey .said "parallel" -}}
+{{- $layouts := dict "key" "parallel" "text" .said.parallel "layout" .c.layout | include "ddp-job.layouts" | fromJson -}}
+{{- $_ := set .spec "parallel" $layouts.text -}}
+{{- $_ := set . "spans" $layouts.spans -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The layout that so many ranks choose: most ranks, then largest replica, then most shards, then most stages. */}}
+{{- define "ddp-job.chosen" -}}
+{{- $spans := .spans -}}
+{{- $world := int .world -}}
+{{- $best := dict "world" 0 "replica" 0 "shard" 0 "pp" 0 "replicate" 0 -}}
+{{- range $tp := untilStep (int $spans.tp.least) (min $spans.tp.most $world | add1 | int) 1 -}}
+{{- range $pp := untilStep (int $spans.pp.least) (min $spans.pp.most (div $world $tp) | add1 | int) 1 -}}
+{{- range $shard := untilStep (int $spans.shard.least) (min $spans.shard.most (div $world (mul $tp $pp)) | add1 | int) 1 -}}
+{{- $replica := mul $tp $pp $shard -}}
+{{- $replicate := min $spans.replicate.most (div $world $replica) -}}
+{{- if ge $replicate (int64 $spans.replicate.least) -}}
+{{- $taken := mul $replicate $replica -}}
+{{- $isBetter := gt $taken $best.world -}}
+{{- if eq $taken $best.world -}}
+{{- $isBetter = or (gt $replica $best.replica) (and (eq $replica $best.replica) (or (gt $shard $best.shard) (and (eq $shard $best.shard) (gt $pp $best.pp)))) -}}
+{{- end -}}
+{{- if $isBetter -}}
+{{- $best = dict "world" $taken "replica" $replica "shard" $shard "pp" $pp "replicate" $replicate -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $best -}}
+{{- end -}}
+
+{{- define "ddp-job.layoutFits" -}}
+{{- if hasKey . "spans" -}}
+{{- $spec := .spec -}}
+{{- $processes := printf "%d %s" $spec.nproc (ternary "process" "processes" (eq $spec.nproc 1)) -}}
+{{- if and (lt $spec.least $spec.most) (not (contains ":" $spec.parallel)) -}}
+{{- $fixed := 1 -}}
+{{- range .spans -}}{{- $fixed = mul $fixed .most -}}{{- end -}}
+{{- fail (printf "nnodes %s lets the number of ranks change, and parallel '%s' always takes %d. Let a dimension change with it, as in replicate=1:4, or fix nnodes." $spec.nnodes $spec.parallel $fixed) -}}
+{{- end -}}
+{{- range $nodes := list $spec.most $spec.least -}}
+{{- $world := mul $nodes $spec.nproc -}}
+{{- $chosen := dict "spans" $.spans "world" $world | include "ddp-job.chosen" | fromJson -}}
+{{- if ne (int64 $chosen.world) $world -}}
+{{- fail (printf "parallel '%s' has no layout of %d %s, which %d %s of %s make. Change one of them: the product of the sizes is that of nnodes and nproc." $spec.parallel $world (ternary "rank" "ranks" (eq $world 1)) $nodes (ternary "node" "nodes" (eq $nodes 1)) $processes) -}}
+{{- end -}}
+{{- end -}}
+{{- range $tp := untilStep (int .spans.tp.least) (max .spans.tp.least (add1 $spec.nproc) | min .spans.tp.most | add1 | int) 1 -}}
+{{- if mod $spec.nproc $tp -}}
+{{- fail (printf "parallel '%s' allows tp=%d, and a node has %s: slices of a tensor stay in a pod. Give a tp that divides nproc, or change nproc." $spec.parallel $tp $processes) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is legal about a layout and probably not meant, for the notes. */}}
+{{- define "ddp-job.layoutWarnings" -}}
+{{- if hasKey . "spans" }}
+{{- $spec := .spec }}
+{{- $chosen := dict "spans" .spans "world" (mul $spec.most $spec.nproc) | include "ddp-job.chosen" | fromJson }}
+{{- $replica := int64 $chosen.replica }}
+{{- if and (gt $spec.most 1) (mod $replica $spec.nproc) (mod $spec.nproc $replica) }}
+- A replica of parallel '{{ $spec.parallel }}' is {{ $replica }} ranks, and a pod has {{ $spec.nproc }}: some pods have parts of two replicas, and losing one of them loses both. Use an nproc that divides a replica, or that replicas divide.
+{{- end }}
+{{- $isSaid := false }}
+{{- range $nodes := untilStep (add1 $spec.least | int) (min $spec.most (add $spec.least 1 $.c.layout.mostLookedAt) | int) 1 }}
+{{- if not $isSaid }}
+{{- $world := mul $nodes $spec.nproc }}
+{{- $taken := dict "spans" $.spans "world" $world | include "ddp-job.chosen" | fromJson }}
+{{- $spare := sub $world $taken.world }}
+{{- if $spare }}
+{{- $isSaid = true }}
+- With {{ $nodes }} of nnodes {{ $spec.nnodes }}, {{ $spare }} {{ ternary "rank" "ranks" (eq $spare 1) }} of parallel '{{ $spec.parallel }}' would have no place.
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,106 @@
+"""What must hold between a job's layout, its nodes and processes, and the model that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from ddp_trainer.layout import Layout, LayoutError, LayoutRange
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.doubt import Doubt
+from kubectl_ddp.spec.quantity import BadValue
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.model import JobSpec
+
+MOST_LOOKED_AT: Final = 64
+"""Numbers of nodes between the least and the most that are looked at; of more, nobody reads what is said."""
+
+
+def parse_layouts(text: str) -> LayoutRange:
+    """Read ``replicate=2,shard=4,tp=2,pp=2``, sizes as N or MIN:MAX. Raises BadValue."""
+    try:
+        return LayoutRange.parse(text)
+    except LayoutError as error:
+        raise BadValue(str(error)) from None
+
+
+def the_layout_changes_with_the_nodes(spec: JobSpec) -> None:
+    """A number of nodes that changes needs a layout that does."""
+    if spec.parallel is not None and spec.nnodes.is_elastic and (fixed := spec.parallel.fixed) is not None:
+        raise UsageError(
+            f"nnodes {spec.nnodes} lets the number of ranks change, and parallel '{fixed}' always takes {fixed.world}.",
+            hint="Let a dimension change with it, as in replicate=1:4, or fix nnodes.",
+        )
+
+
+def the_layout_takes_all_ranks(spec: JobSpec) -> None:
+    """The product of the sizes is that of nodes and processes, when all nodes are there and when the fewest are."""
+    if spec.parallel is None:
+        return
+    for nodes in dict.fromkeys((spec.nnodes.maximum, spec.nnodes.minimum)):
+        world = nodes * spec.nproc
+        if _spare(spec.parallel, world):
+            raise UsageError(
+                f"parallel '{spec.parallel}' has no layout of {_count(world, 'rank')}, which "
+                f"{_count(nodes, 'node')} of {_count(spec.nproc, 'process', 'processes')} make.",
+                hint="Change one of them: the product of the sizes is that of nnodes and nproc.",
+            )
+
+
+def tensor_slices_stay_in_a_pod(spec: JobSpec) -> None:
+    """Ranks of ``tp`` speak in every layer, forth and back; between pods that is slower than the work it spares."""
+    if spec.parallel is None:
+        return
+    least, most = spec.parallel.spans["tp"]
+    beyond = max(least, spec.nproc + 1)  # no larger one divides it either
+    for tp in range(least, min(most, beyond) + 1):
+        if spec.nproc % tp:
+            processes = _count(spec.nproc, "process", "processes")
+            raise UsageError(
+                f"parallel '{spec.parallel}' allows tp={tp}, and a node has {processes}: "
+                "slices of a tensor stay in a pod.",
+                hint="Give a tp that divides nproc, or change nproc.",
+            )
+
+
+def layout_of(spec: JobSpec) -> Layout:
+    """The layout when all nodes are there; without one, every rank is a replica."""
+    world = spec.largest_world
+    return spec.parallel.choose(world) if spec.parallel is not None else Layout(replicate=world)
+
+
+def replicas_over_pods(spec: JobSpec) -> Iterator[Doubt]:
+    """Replicas that end within a pod: losing that pod, the job loses two of them."""
+    if spec.parallel is None:
+        return
+    replica = layout_of(spec).replica
+    if spec.nnodes.maximum > 1 and replica % spec.nproc and spec.nproc % replica:
+        yield Doubt(
+            f"A replica of parallel '{spec.parallel}' is {replica} ranks, and a pod has {spec.nproc}: some pods have "
+            "parts of two replicas, and losing one of them loses both.",
+            "Use an nproc that divides a replica, or that replicas divide.",
+        )
+
+
+def ranks_to_spare(spec: JobSpec) -> Iterator[Doubt]:
+    """Numbers of nodes between the least and the most at which not every rank has a place."""
+    if spec.parallel is None:
+        return
+    between = range(spec.nnodes.minimum + 1, spec.nnodes.maximum)[:MOST_LOOKED_AT]
+    odd = next((nodes for nodes in between if _spare(spec.parallel, nodes * spec.nproc)), None)
+    if odd is not None:
+        spare = _count(_spare(spec.parallel, odd * spec.nproc), "rank")
+        yield Doubt(f"With {odd} of nnodes {spec.nnodes}, {spare} of parallel '{spec.parallel}' would have no place.")
+
+
+def _spare(allowed: LayoutRange, world: int) -> int:
+    """Ranks without a place; all of them where no layout is small enough."""
+    try:
+        return world - allowed.choose(world).world
+    except LayoutError:
+        return world
+
+
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

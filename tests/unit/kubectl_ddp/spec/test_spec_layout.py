@@ -1,0 +1,109 @@
+"""A layout that the nodes, the processes or the batch of a job cannot have is refused before anything is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddp_trainer.contract import Env
+from ddp_trainer.layout import LayoutRange
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.render.objects import render
+from kubectl_ddp.spec.document import from_document, to_document
+from kubectl_ddp.spec.quantity import Nodes
+from kubectl_ddp.spec.rules import warnings
+from tests.jobs import a_job
+
+
+def laid_out(text: str, **changes: Any) -> Any:
+    return a_job(parallel=LayoutRange.parse(text), **changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "sentence"),
+    [
+        (
+            "shard=3",
+            {"nnodes": Nodes(2, 2), "nproc": 2},
+            "parallel 'shard=3' has no layout of 4 ranks, which 2 nodes of 2 processes make. Change one of them",
+        ),
+        (
+            "replicate=1:4,shard=8",
+            {"nnodes": Nodes(2, 4), "nproc": 2},
+            "has no layout of 4 ranks, which 2 nodes of 2 processes make.",
+        ),
+        (
+            "replicate=1:2,shard=2",
+            {"nnodes": Nodes(1, 4), "nproc": 2},
+            "has no layout of 8 ranks, which 4 nodes of 2 processes make.",
+        ),
+        (
+            "shard=4",
+            {"nnodes": Nodes(1, 2), "nproc": 2},
+            "nnodes 1:2 lets the number of ranks change, and parallel 'shard=4' always takes 4. Let a dimension change",
+        ),
+        (
+            "tp=4",
+            {"nnodes": Nodes(2, 2), "nproc": 2},
+            "allows tp=4, and a node has 2 processes: slices of a tensor stay",
+        ),
+        ("tp=1:3,replicate=1:6", {"nnodes": Nodes(1, 3), "nproc": 2}, "allows tp=3, and a node has 2 processes"),
+        (
+            "shard=2,tp=2",
+            {"nnodes": Nodes(2, 2), "nproc": 2, "args": ("train", "--global-batch", "1")},
+            "A batch of 1 sample cannot feed the 2 replicas and shards of 'shard=2,tp=2' (2 nodes of 2 processes).",
+        ),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_one_sentence(text: str, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        laid_out(text, **changes)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("replicate=1:8", {"nnodes": Nodes(1, 8), "nproc": 1}),
+        ("replicate=1:4,tp=2", {"nnodes": Nodes(1, 4), "nproc": 2}),
+        ("shard=2:8", {"nnodes": Nodes(2, 8), "nproc": 1}),
+        ("tp=1:2,replicate=1:8", {"nnodes": Nodes(1, 4), "nproc": 2}),
+        ("shard=1:4096,replicate=1:1000000", {"nnodes": Nodes(1, 100_000), "nproc": 16}),
+        ("shard=2,tp=2", {"nnodes": Nodes(2, 2), "nproc": 2, "args": ("train", "--global-batch", "2")}),
+    ],
+)
+def test_a_layout_that_fits_is_kept_by_the_document_and_reaches_the_pods(text: str, changes: dict[str, Any]) -> None:
+    spec = laid_out(text, **changes)
+    assert from_document(to_document(spec)) == spec
+    assert f"'name': '{Env.PARALLEL}', 'value': '{spec.parallel}'" in str(render(spec, "r1"))
+
+
+def test_a_job_without_a_layout_says_nothing_of_one() -> None:
+    assert "parallel" not in to_document(a_job())
+    assert Env.PARALLEL not in str(render(a_job(), "r1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "doubt"),
+    [
+        (
+            "replicate=2,shard=3",
+            {"nnodes": Nodes(3, 3), "nproc": 2},
+            "is 3 ranks, and a pod has 2: some pods have parts of two replicas, and losing one of them loses both.",
+        ),
+        (
+            "replicate=1:2,shard=4",
+            {"nnodes": Nodes(2, 4), "nproc": 2},
+            "With 3 of nnodes 2:4, 2 ranks of parallel 'replicate=1:2,shard=4' would have no place.",
+        ),
+    ],
+)
+def test_a_layout_that_is_odd_is_doubted(text: str, changes: dict[str, Any], doubt: str) -> None:
+    assert any(doubt in str(each) for each in warnings(laid_out(text, **changes)))
+
+
+@pytest.mark.parametrize("text", ["replicate=2,shard=2", "shard=4", "replicate=4", "tp=2,replicate=2"])
+def test_replicas_of_whole_pods_and_pods_of_whole_replicas_are_not_doubted(text: str) -> None:
+    found = warnings(laid_out(text, nnodes=Nodes(2, 2), nproc=2))
+    assert not [each for each in found if "parallel" in str(each)]
