@@ -22,7 +22,7 @@ from kubectl_ddp.describe import header
 from kubectl_ddp.document import API_VERSION, job_document
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import stores, workers
-from kubectl_ddp.keeping import keep_first_error
+from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.parallel import AT_ONCE, each
 from kubectl_ddp.present import Style, rank_table
 from kubectl_ddp.redaction import redact, redact_text
@@ -55,7 +55,7 @@ class File:
 def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time) -> Iterator[File]:
     """Every file. Raises NotFound, and what else reading the job itself is refused with."""
     facts = gather(backend, name, also=KINDS, clock=clock)
-    keep_first_error(backend, facts.job, facts.state)
+    keep_last_words(backend, facts.job, facts.state)
     found = findings(facts)
     state = facts.state
     plain = Style()

@@ -19,7 +19,7 @@ _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "lost_steps": lambda value: f"{value} steps done again" if value else "no step done again",
     "goodput": lambda value: f"goodput {percent(value)}",
     "largest_badput": lambda value: f"most of the rest {value}".replace("_", " ") if value else "no badput",
-    "seconds": lambda value: f"{duration(value)} of training",
+    "seconds": lambda value: f"{duration(value)} in all",
 }
 """What a summary says in one line, in order; all of it is in ``-o json``."""
 

@@ -1,7 +1,8 @@
 """What ended pods say about a run: the first error, or the summary; and whose fault a failure was.
 
 The launcher writes one JSON object into the termination message of its pod. Other programs write what they like. Pods
-go, and what they said with them; so the first error is kept in an annotation of the job (:mod:`kubectl_ddp.keeping`).
+go, and what they said with them; so the first error is kept in an annotation of the job (:mod:`kubectl_ddp.keeping`),
+and so is what the run came to (:mod:`kubectl_ddp.outcome`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ USER_REASONS: Final = frozenset({FailureReason.PYTHON_EXCEPTION, FailureReason.I
 
 
 _ACCOUNT: Final = (
-    *("result", "restarts", "goodput", "largest_badput", "lost_steps", "lost_seconds", "spent", "seconds"),
+    *("result", "steps", "restarts", "goodput", "largest_badput", "lost_steps", "lost_seconds", "spent", "seconds"),
+    "started",
 )
 """What the end of a run that failed has in common with the summary of one that did not."""
 
@@ -234,11 +236,23 @@ def summary(pods: Iterable[Object]) -> dict[str, Any] | None:
 
 
 def account(pods: Iterable[Object]) -> dict[str, Any] | None:
-    """What the time of a run that failed went into, by the pod that saw most of it; None where none tells."""
-    told = [ending.document for ending in _endings(pods) if ending.is_error]
+    """What the time of a run that failed went into, by the pod that saw most of it; None where none tells.
+
+    A pod that came late may not know that steps were taken before it; one that took some, and kept no account, says so
+    by telling nothing of its time.
+    """
+    told = [ending.document for ending in _endings(pods) if ending.is_error and "result" in ending.document]
     known = [document for document in told if isinstance(document.get("seconds"), int | float)]
-    most = max(known, key=lambda document: float(document["seconds"]), default={})
+    most = max(known, key=seconds_of, default={})
+    if most.get("steps") == 0 and len(known) < len(told):
+        return None
     return {name: most[name] for name in _ACCOUNT if name in most} or None
+
+
+def seconds_of(document: Mapping[str, Any]) -> float:
+    """The time of the job that it knows of."""
+    seconds = document.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
 def restarts(pods: Iterable[Object]) -> dict[str, int]:

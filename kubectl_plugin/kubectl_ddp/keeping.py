@@ -1,27 +1,35 @@
-"""Keeps the first error of a job where it outlives the pods: in an annotation of the job.
+"""Keeps the last words of pods where they outlive them, in annotations of the job: the first error, and the summary.
 
-Written by the commands that look at one job anyway: ``status``, ``logs``, ``wait``, ``why``, ``bundle``, and ``submit``
-that waits. A list of many jobs writes nothing, since looking around must not become a write for every failure.
+Written by the commands that look at one job anyway: ``status``, ``logs``, ``wait``, ``why``, ``report``, ``bundle``,
+and ``submit`` that waits. A list of many jobs writes nothing, since looking around must not become a write for every
+job.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 from ddp_trainer.contract import Annotation
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import kept, to_keep
-from kubectl_ddp.state import JobState
+from kubectl_ddp.outcome import text_to_keep
+from kubectl_ddp.state import JobState, State
 
 
-def keep_first_error(backend: Backend, job: Object, state: JobState) -> None:
-    """Copy the first error to the job, unless it is there; where that is not allowed, or fails, nothing is lost."""
+def keep_last_words(backend: Backend, job: Object, state: JobState) -> None:
+    """Copy them to the job, unless they are there; where that is not allowed, or fails, nothing is lost."""
+    there = job["metadata"].get("annotations") or {}
+    new = {str(name): text for name, text in _last_words(job, state) if there.get(name) != text}
+    if new:
+        with contextlib.suppress(DdpError):
+            backend.annotate(job, new)
+
+
+def _last_words(job: Object, state: JobState) -> Iterator[tuple[Annotation, str]]:
     error = state.first_error
-    if error is None or (error.rank is None and kept(job) is not None):
-        return
-    text = to_keep(error)
-    if (job["metadata"].get("annotations") or {}).get(Annotation.FIRST_ERROR) == text:
-        return
-    with contextlib.suppress(DdpError):
-        backend.annotate(job, {Annotation.FIRST_ERROR: text})
+    if error is not None and (error.rank is not None or kept(job) is None):
+        yield Annotation.FIRST_ERROR, to_keep(error)
+    if state.summary is not None:
+        yield Annotation.SUMMARY, text_to_keep(state.summary, has_succeeded=state.state is State.SUCCEEDED)

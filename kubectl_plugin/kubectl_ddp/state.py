@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer.contract import GroupState, Metric, MetricLabel
-from kubectl_ddp import evidence, roots
+from kubectl_ddp import evidence, outcome, roots
 from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError
@@ -190,7 +190,9 @@ def job_state(
     state = next(state for state, holds in _DECISION if holds(facts))
     nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
     ranks = rank_states(told, nodes_of, before)
-    done = evidence.summary(workers) if state is State.SUCCEEDED else None
+    has_succeeded = state is State.SUCCEEDED
+    is_over = has_succeeded or state is State.FAILED
+    summary = outcome.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
     error = _first_error(state, job, workers)
     running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
     status = job.get("status") or {}
@@ -203,7 +205,7 @@ def job_state(
         reason=_reason(state, facts, [*workers, *evidence.stores(snapshot.pods)]),
         nodes=_nodes(job, workers),
         processes_per_node=roots.processes_per_node(job),
-        restarts=counted,
+        restarts=counted or outcome.restarts_of(summary or {}),
         created=epoch(job["metadata"].get("creationTimestamp")),
         started=epoch(roots.started(job)),
         finished=_finished(status, facts) if state in TERMINAL else None,
@@ -211,9 +213,9 @@ def job_state(
         silent=tuple(sorted(running - told.keys())),
         first_error=error,
         failed_ranks=evidence.failed_ranks(error, workers),
-        summary=evidence.account(workers) if state is State.FAILED else done,
+        summary=summary,
         queue=snapshot.queued,
-        **_progress(told, ranks, done),
+        **_progress(told, ranks, summary, has_succeeded=has_succeeded),
     )
 
 
@@ -270,10 +272,15 @@ def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[st
 
 
 def _progress(
-    told: Mapping[str, Samples], ranks: Sequence[RankState], done: Mapping[str, Any] | None
+    told: Mapping[str, Samples], ranks: Sequence[RankState], summary: Mapping[str, Any] | None, *, has_succeeded: bool
 ) -> dict[str, Any]:
-    if done is not None:
-        return _progress_of_summary(done)
+    if summary is not None:
+        told_last = outcome.progress(summary, has_succeeded=has_succeeded)
+        return told_last if has_succeeded else {**_progress_of(told, ranks), **told_last}
+    return _progress_of(told, ranks)
+
+
+def _progress_of(told: Mapping[str, Samples], ranks: Sequence[RankState]) -> dict[str, Any]:
     alive = [rank for rank in ranks if rank.state is not RankActivity.DOWN]
     step = max((rank.step for rank in ranks if rank.step is not None), default=None)
     latest = _Latest(told)
@@ -295,18 +302,6 @@ def _progress(
         "goodput": goodput(told.values()),
         "world_size": world,
         "generation": _whole(latest.value(Metric.RENDEZVOUS_ROUND)),
-    }
-
-
-def _progress_of_summary(done: Mapping[str, Any]) -> dict[str, Any]:
-    steps = done.get("steps")
-    return {
-        "step": steps,
-        "steps_planned": steps,
-        "loss": done.get("loss"),
-        "goodput": done.get("goodput"),
-        "world_size": done.get("world_size"),
-        "generation": done.get("generation"),
     }
 
 

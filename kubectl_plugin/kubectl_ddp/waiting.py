@@ -15,7 +15,7 @@ from typing import Final
 
 from kubectl_ddp.backend import Backend, Snapshot
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, TimedOut, UsageError
-from kubectl_ddp.keeping import keep_first_error
+from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.program import program, there
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.state import JobState, State, failure, job_state
@@ -124,7 +124,7 @@ def wait_for(
         for snapshot in _changes(backend, name, timeout, asks=goal.needs_metrics):
             last = observe(backend, snapshot) if goal.needs_metrics else job_state(snapshot, {}, where=backend.where)
             seen(last)
-            keep_first_error(backend, snapshot.job, last)
+            keep_last_words(backend, snapshot.job, last)
             heard = heard if last.is_mute else time.monotonic()
             is_believed = goal.state is last.state is State.RUNNING and time.monotonic() - heard > _MUTE_SECONDS
             if goal.is_reached(last) or is_believed:

@@ -192,11 +192,15 @@ def test_an_agent_of_another_run_is_refused(stage: Stage) -> None:
 def test_a_store_that_is_not_there_is_named_when_patience_ends(stage: Stage, tmp_path: Path) -> None:
     log = tmp_path / "log"
     agent = stage.agent(
-        0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log)
-    )
+        0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log),
+        DDP_RUN_DIR=str(tmp_path / "run"), DDP_METRICS_PORT="0",
+    )  # fmt: skip
     assert agent.code() == 170
     assert f"The store at 127.0.0.1:{stage.port} could not be reached for 1 s" in agent.output
-    assert json.loads(log.read_text())["pod_exit_code"] == 170
+    told = json.loads(log.read_text())
+    assert (told["pod_exit_code"], told["goodput"], told["steps"]) == (170, 0.0, 0)
+    assert told["spent"]["rendezvous"] >= 0.9
+    assert told["largest_badput"] == "rendezvous"
 
 
 def test_too_few_nodes_are_counted_when_patience_ends(stage: Stage) -> None:

@@ -127,6 +127,39 @@ def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: St
     assert "bootstrap.py" not in run.output
 
 
+UNSTEPPED = "raise ValueError('no data')"
+STEPPED = """
+from ddp_trainer.metrics.attach import rank_recorder
+rank_recorder().step(7, 0, 1, *[0.1] * 8)
+raise ValueError('no more data')
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "hooks", "known"),
+    [(UNSTEPPED, "1", True), (UNSTEPPED, "0", False), (STEPPED, "1", False)],
+    ids=["fails before its first step", "is not listened to", "fails after a step and keeps no ledger"],
+)
+def test_a_run_that_fails_before_its_first_step_tells_that_none_of_its_time_was_productive(
+    stage: Stage, tmp_path: Path, *, script: str, hooks: str, known: bool
+) -> None:
+    log, run_dir = tmp_path / "log", tmp_path / "run"
+    run = stage.launch(
+        stage.script(script), DDP_RUN_DIR=str(run_dir), DDP_TERMINATION_LOG=str(log), DDP_METRICS_PORT="0",
+        DDP_METRICS_HOOKS=hooks,
+    )  # fmt: skip
+    assert run.code() == 1
+    told = json.loads(log.read_text())
+    assert told["type"] == "ValueError"
+    if not known:
+        assert not told.keys() & {"goodput", "spent", "seconds", "steps"}
+        return
+    assert (told["steps"], told["goodput"], told["lost_steps"]) == (0, 0.0, 0)
+    assert told["spent"].keys() <= {"startup", "rendezvous"}
+    assert sum(told["spent"].values()) == pytest.approx(told["seconds"], abs=0.01)
+    assert told["seconds"] > 0
+
+
 def test_an_import_that_fails_is_named_so(stage: Stage, tmp_path: Path) -> None:
     run = stage.launch(stage.script("import no_such_thing"), DDP_TERMINATION_LOG=str(tmp_path / "log"))
     assert run.code() == 1

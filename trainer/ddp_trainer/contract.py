@@ -137,6 +137,8 @@ class Annotation(StrEnum):
     """SHA-256 of the effective specification, without what differs per submission."""
     FIRST_ERROR = f"{GROUP}/first-error"
     """The first error of any rank as JSON, copied from the pod that told it, which may be gone."""
+    SUMMARY = f"{GROUP}/summary"
+    """What a run that is over came to as JSON, copied likewise."""
 
 
 class Path(StrEnum):
@@ -162,6 +164,9 @@ class File(StrEnum):
     """What the run came to; see design: samples_lost, samples_repeated, steps, restarts, goodput, result."""
     FIRST_ERROR = "error.json"
     """The earliest error of any rank of this pod."""
+    ACCOUNT = "account.json"
+    """What the time of the job went into before this pod came, as rank 0 found it: for its launcher, should this pod
+    end before a step."""
     METRICS = "metrics"
     """Directory of the boards."""
     ATTEMPTS = "attempts"

@@ -6,9 +6,11 @@ productive, since a counter cannot be taken back, and is counted beside it.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ddp_trainer.contract import JobTime
 
@@ -44,6 +46,27 @@ class JobAccount:
         more = max(0.0, now - self.until)
         seconds = [spent + more * (each is state) for each, spent in self.spent.items()]
         return JobAccount(self.started, seconds, self.lost_steps, self.lost_seconds)
+
+    @classmethod
+    def begun(cls, started: float) -> Self:
+        """That of a job of which nothing is known yet but when it started."""
+        return cls(started, (0.0,) * len(JobTime), 0, 0.0)
+
+    def to_json(self) -> str:
+        """For the launcher of the same pod; the inverse is :meth:`from_json`."""
+        return json.dumps([self.started, self.lost_steps, self.lost_seconds, *self.seconds])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self | None:
+        """The inverse of :meth:`to_json`; None of a text that is something else."""
+        try:
+            numbers = json.loads(text)
+            if len(numbers) != 3 + len(JobTime) or not all(0.0 <= number < math.inf for number in numbers):
+                return None
+        except (ValueError, TypeError):
+            return None
+        started, lost_steps, lost_seconds, *seconds = map(float, numbers)
+        return cls(started, seconds, int(lost_steps), lost_seconds)
 
     def summary(self) -> dict[str, Any]:
         """Plain values, as summaries and termination messages hold them; states that took no time are left out."""

@@ -119,6 +119,11 @@ class AgentRecorder(Protocol):
     def job_account(self) -> JobAccount | None:
         """What the workers of this pod have told of the job's time, also those that are gone; None of nothing."""
 
+    def highest_step(self) -> int | None:
+        """The last step that a worker of this pod has told, also one that is gone; 0 of none, None where metrics are
+        off.
+        """
+
 
 class SilentRankRecorder:
     """Reports to nobody; used where no launcher gave a metrics directory."""
@@ -167,4 +172,7 @@ class SilentAgentRecorder:
     def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None: ...
     def restarts_remaining(self, count: int) -> None: ...
     def job_account(self) -> JobAccount | None:
+        """Nobody knows."""
+
+    def highest_step(self) -> int | None:
         """Nobody knows."""

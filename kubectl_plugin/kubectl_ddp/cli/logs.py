@@ -16,7 +16,7 @@ from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import Interrupted, NotFound
 from kubectl_ddp.fold import Folded, fold, with_pauses
 from kubectl_ddp.follow import PREFIX, follow, rank_filter, read
-from kubectl_ddp.keeping import keep_first_error
+from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.program import program, there
 from kubectl_ddp.state import JobState, job_state
 
@@ -54,7 +54,7 @@ def logs(
     backend, name = target(options, job)
     snapshot = backend.job(name)
     state = job_state(snapshot, {}, where=backend.where)
-    keep_first_error(backend, snapshot.job, state)
+    keep_last_words(backend, snapshot.job, state)
     if first_error:
         _print_first_error(state, options)
         return

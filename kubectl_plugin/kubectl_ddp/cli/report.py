@@ -16,7 +16,7 @@ from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import target
 from kubectl_ddp.errors import DdpError, Forbidden, UsageError
 from kubectl_ddp.evidence import workers
-from kubectl_ddp.keeping import keep_first_error
+from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.scrape import observe
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
     backend, name = target(options, job)
     snapshot = backend.job(name, events=False)
     state = observe(backend, snapshot)
-    keep_first_error(backend, snapshot.job, state)
+    keep_last_words(backend, snapshot.job, state)
     now = time.time()
     series, words = _series(backend, snapshot, state, url, now)
     made = composed(snapshot, state, _events(backend, name, options), series, now=now, source=words)

@@ -10,7 +10,7 @@ from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import print_document, style, target
 from kubectl_ddp.describe import header, why_no_ranks
 from kubectl_ddp.document import job_document
-from kubectl_ddp.keeping import keep_first_error
+from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.present import rank_table
 from kubectl_ddp.scrape import observe
 
@@ -24,7 +24,7 @@ def status(options: Options, job: str | None, *, ranks: bool) -> None:
     backend, name = target(options, job)
     snapshot = backend.job(name, events=False)
     state = observe(backend, snapshot)
-    keep_first_error(backend, snapshot.job, state)
+    keep_last_words(backend, snapshot.job, state)
     if options.output is not None:
         print_document(job_document(state), options.output)
         return

@@ -17,14 +17,14 @@ def why(options: Options, job: str | None) -> None:
     The exit code tells the class of the first cause: 0 it runs or has succeeded, 10 its code failed, 11 a machine did,
     12 it is suspended or being deleted, 13 it waits for something, 14 it hangs.
     """
-    from kubectl_ddp.keeping import keep_first_error  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.keeping import keep_last_words  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.why.chain import findings  # noqa: PLC0415
     from kubectl_ddp.why.gather import gather  # noqa: PLC0415
     from kubectl_ddp.why.tell import document, text  # noqa: PLC0415
 
     backend, name = target(options, job)
     facts = gather(backend, name)
-    keep_first_error(backend, facts.job, facts.state)
+    keep_last_words(backend, facts.job, facts.state)
     found = findings(facts)
     if options.output is not None:
         print_document(document(facts, found), options.output)

@@ -129,7 +129,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         commands=("status", "logs", "wait", "report", *EXPLAINING, "submit", "clone"),
         verbs=("patch",),
         resources=JOBS,
-        without="the first error goes with its pods",
+        without="the first error and the summary go with the pods",
     ),
     Need(
         commands=("list", *OF_ONE),

@@ -9,7 +9,7 @@ from ddp_trainer.contract import Annotation
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.evidence import KEPT_CHARACTERS, FirstError, explaining, kept, to_keep
-from kubectl_ddp.keeping import keep_first_error
+from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.state import failure, job_state
 from tests.kube_objects import job, pod, terminated
 from tests.scripted_backend import ScriptedBackend
@@ -24,7 +24,7 @@ def failed(*pods: Object, annotation: str | None = None) -> Snapshot:
 
 def keep(snapshot: Snapshot) -> dict[str, str]:
     backend = ScriptedBackend([snapshot])
-    keep_first_error(backend, snapshot.job, job_state(snapshot, {}))
+    keep_last_words(backend, snapshot.job, job_state(snapshot, {}))
     return backend.annotations
 
 
@@ -82,7 +82,7 @@ def test_a_command_does_not_fail_where_the_error_may_not_be_kept() -> None:
             raise Forbidden("You may not patch pytorchjobs.")
 
     snapshot = failed(pod(0, terminated(1, TOLD)))
-    keep_first_error(ReadOnly([snapshot]), snapshot.job, job_state(snapshot, {}))
+    keep_last_words(ReadOnly([snapshot]), snapshot.job, job_state(snapshot, {}))
 
 
 def test_a_job_that_succeeded_tells_no_error_that_it_recovered_from() -> None:

@@ -113,7 +113,7 @@ def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> 
     failed = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, ending))), {})
     assert failed.summary == {"result": "failed", "restarts": {"failure": 2}, **spent}
     text = header(failed, NOW, Style())
-    line = "2 restarts, 7 steps done again, goodput 61%, most of the rest checkpoint load, 90s of training"
+    line = "2 restarts, 7 steps done again, goodput 61%, most of the rest checkpoint load, 90s in all"
     assert f"Summary:     {line}" in text
     assert "First error: rank 1 on digits-worker-0: ValueError: no" in text
 
@@ -133,9 +133,9 @@ def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> 
                 "seconds": 12.6,
                 "loss": 0.1,
             },
-            "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 3 restarts, goodput 81%, 12s of training",
+            "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 3 restarts, goodput 81%, 12s in all",
         ),
-        ({"result": "succeeded", "restarts": {}, "seconds": 1.0}, "0 restarts, 1s of training"),
+        ({"result": "succeeded", "restarts": {}, "seconds": 1.0}, "0 restarts, 1s in all"),
         ({"accuracy": "high", "restarts": [1], "goodput": None, "steps": 3}, "3 steps"),
     ],
     ids=["the trainer's", "the launcher's", "somebody's"],

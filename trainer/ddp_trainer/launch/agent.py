@@ -37,6 +37,7 @@ from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.hang_guard import HangGuard
 from ddp_trainer.launch.hang_limits import HangPolicy
 from ddp_trainer.launch.joining import Joining
+from ddp_trainer.launch.last_account import last_account
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import LogSpec, Std
 from ddp_trainer.launch.moments import Moments
@@ -380,18 +381,18 @@ class Agent:
     # ------------------------------------------------------------------ the end
 
     def _say_goodbye(self, finish: Finish) -> None:
-        report = self._setup.report
+        setup, moments = self._setup, self._moments
         restarts = finish.restarts or self._restarts or {}
         generation = self._core.generation
         if finish.code == Exit.SUCCESS:
             seconds = round(time.monotonic() - self._started_at, 3)
-            report.succeeded(restarts, world_size=generation.world_size if generation else 0, seconds=seconds)
+            setup.report.succeeded(restarts, world_size=generation.world_size if generation else 0, seconds=seconds)
         elif finish.failure:
-            report.failed(finish.failure, finish.code, restarts, self._setup.recorder.job_account())
+            setup.report.failed(finish.failure, finish.code, restarts, last_account(setup, moments, finish.failure))
         elif finish.code != Exit.TERMINATED:
-            report.ended(finish.code, finish.sentence)
+            setup.report.ended(finish.code, finish.sentence, last_account(setup, moments, None))
         if generation:
-            shown = self._setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
+            shown = setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
             told = farewell.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
         else:
             told = [farewell.sentence(finish)]

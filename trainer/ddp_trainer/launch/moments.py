@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ddp_trainer.contract import Env, Moment
 
@@ -16,10 +16,18 @@ class Moments:
         """The launcher starts now."""
         self._clock = clock
         self._times = {Moment.LAUNCHED: clock()}
+        self.groups = 0
+        """How many worker groups this pod has been in."""
 
     def reached(self, moment: Moment) -> None:
         """It is now."""
         self._times[moment] = self._clock()
+        self.groups += moment is Moment.FORMED
+
+    @property
+    def times(self) -> Mapping[Moment, float]:
+        """When what was reached last; what was not is missing."""
+        return self._times
 
     @property
     def environment(self) -> dict[str, str]:

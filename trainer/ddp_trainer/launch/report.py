@@ -6,13 +6,12 @@ import contextlib
 import json
 import os
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer import contract
-from ddp_trainer.contract import CREDENTIALS, TERMINATION_MESSAGE_BYTES, Env, FailureReason, File, JobTime
+from ddp_trainer.contract import CREDENTIALS, TERMINATION_MESSAGE_BYTES, Env, File
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.launch.evidence import shorten, type_of
 from ddp_trainer.launch.protocol import Failure
@@ -38,29 +37,33 @@ class Report:
             (self._run_dir / File.SUMMARY).unlink(missing_ok=True)  # of a container that was here before
 
     def failed(
-        self, failure: Failure, exit_code: int, restarts: Mapping[str, int], account: JobAccount | None = None
+        self, failure: Failure, exit_code: int, restarts: Mapping[str, int], account: Mapping[str, object] | None = None
     ) -> None:
         """Keep the first error of the run: in ``error.json`` whole, in the termination message shortened.
 
-        ``account`` is what the ranks last told of the job's time: what passed since went into the failure.
+        ``account`` is what the job's time went into, see :mod:`ddp_trainer.launch.last_account`.
         """
         error = self._error(failure)
         self.keep(failure)
-        spent: Json = {}
-        if account is not None:
-            state = JobTime.HANG if failure.reason == FailureReason.HANG else JobTime.RESTART
-            spent = account.up_to(time.time(), state).summary()
         ending = {"result": "failed", "pod_exit_code": exit_code, "restarts": dict(restarts)}
-        self._terminate(fit({**error, **ending, **spent}))
+        self._terminate(fit({**error, **ending, **(account or {})}))
 
     def keep(self, failure: Failure) -> None:
         """Keep an error in ``error.json``; the run may go on."""
         if self._run_dir:
             _replace(self._run_dir / File.FIRST_ERROR, json.dumps(self._error(failure), indent=1))
 
-    def ended(self, exit_code: int, sentence: str) -> None:
+    def ended(self, exit_code: int, sentence: str, account: Mapping[str, object] | None = None) -> None:
         """The pod ends for a reason that is no worker's."""
-        self._terminate(fit({"result": "failed", "pod_exit_code": exit_code, "message": sentence, "pod": self._pod}))
+        ending = {"result": "failed", "pod_exit_code": exit_code, "message": sentence, "pod": self._pod}
+        self._terminate(fit({**ending, **(account or {})}))
+
+    def account(self) -> JobAccount | None:
+        """What rank 0 found of the job's time when it came to this pod; None where it found nothing."""
+        if self._run_dir:
+            with contextlib.suppress(OSError, ValueError):
+                return JobAccount.from_json((self._run_dir / File.ACCOUNT).read_text())
+        return None
 
     def succeeded(self, restarts: Mapping[str, int], **known: object) -> None:
         """Merge what the launcher knows into the summary that the program wrote, or write one in its place."""

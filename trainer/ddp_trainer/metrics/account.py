@@ -1,7 +1,8 @@
-"""What the ranks of a pod have told of the job's time, read back from their boards: they may be gone."""
+"""What the ranks of a pod have told of the job's time and steps, read back from their boards: they may be gone."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,14 +18,19 @@ def job_account(directory: Path) -> JobAccount | None:
     return max(_accounts(directory), key=lambda account: account.until, default=None)
 
 
+def highest_step(directory: Path) -> int:
+    """The last step that a rank has told; 0 where none has."""
+    return int(max((values.get(Metric.STEP, 0.0) for values in _boards(directory)), default=0.0))
+
+
 def _accounts(directory: Path) -> Iterator[JobAccount]:
+    return (_account(values) for values in _boards(directory) if Metric.JOB_START in values)
+
+
+def _boards(directory: Path) -> Iterator[Mapping[str, float]]:
     for path in rank_boards(directory):
-        try:
-            values = read(path, RANK).values
-        except (StaleBoard, OSError):
-            continue
-        if Metric.JOB_START in values:
-            yield _account(values)
+        with contextlib.suppress(StaleBoard, OSError):
+            yield read(path, RANK).values
 
 
 def _account(values: Mapping[str, float]) -> JobAccount:

@@ -20,7 +20,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, MetricLabel, Phase, RestartCause
 from ddp_trainer.goodput import JobAccount
-from ddp_trainer.metrics.account import job_account
+from ddp_trainer.metrics.account import highest_step, job_account
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.catalogue import STEP_SECONDS, cell
 from ddp_trainer.metrics.gpu import Memory, identity_of, nccl_version, peak_flops
@@ -404,3 +404,7 @@ class BoardAgentRecorder:
     def job_account(self) -> JobAccount | None:
         """What the workers of this pod have told of the job's time."""
         return job_account(self._directory)
+
+    def highest_step(self) -> int | None:
+        """The last step that a worker of this pod has told."""
+        return highest_step(self._directory)

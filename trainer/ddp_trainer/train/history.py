@@ -10,10 +10,12 @@ a counter that another rank would have to take back, however little, is read as 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NotRequired, TypedDict
 
+from ddp_trainer.contract import File, JobTime
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.account import Account, Arrival
@@ -74,6 +76,20 @@ class History:
         self._is_training, self._is_first, self._group = False, group.rank == _FIRST, group
         own = self._reading if odometer is None else self._reading.merged(odometer.read())
         self._reading = agreed(own, group, min(began, env.moments.launched or began))
+        self._leave_to_launcher()
+
+    def _leave_to_launcher(self) -> None:
+        """What was before this pod: should it end before its first step, nobody else could tell.
+
+        It is no metric before that step: until then another rank may have to begin anew.
+        """
+        account, run_dir, launched = self._account.copy(), self._env.run_dir, self._env.moments.launched
+        if not self._is_first or run_dir is None or not account.until:
+            return
+        account.begin(self._reading.first_start)
+        account.spend(JobTime.SUSPENDED if account.has_left else JobTime.SCHEDULING, launched)
+        with contextlib.suppress(OSError):
+            (run_dir / File.ACCOUNT).write_text(self._of_job(account).to_json())
 
     def restoring(self) -> None:
         """From now on this process looks for a state to go on from: it trains no more, if it did in another group."""
@@ -201,3 +217,4 @@ class History:
         self._account.survives(state["productive"])
         self._reading.lost_steps = max(self._reading.lost_steps, state.get("lost_steps", 0))
         self._reading.first_start = min(self._reading.first_start, state["first_start"])
+        self._leave_to_launcher()

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ddp_trainer.contract import JobTime, Metric, RestartCause
+from ddp_trainer.contract import File, JobTime, Metric, RestartCause
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.recorder import SilentRankRecorder
 from ddp_trainer.train.account import SIZE, Account, Moments
@@ -306,6 +306,33 @@ def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspensi
     assert sum(told.seconds) == 2.0 + 16.0 + 16.0, "the last vote's share is told after the next one"
     spent = Odometer(tmp_path, "run").read().account
     assert (spent[JobTime.PRODUCTIVE], spent[JobTime.RESTART], spent[JobTime.SUSPENDED]) == (3.0, 16.0, 16.0)
+
+
+def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tmp_path: Path) -> None:
+    job, run_dir = Job(tmp_path), tmp_path / "run"
+    run_dir.mkdir()
+    job.pod()
+    job.group(is_new=True)
+    for _ in range(4):
+        job.train(0.25, 0.75)
+    job.history.leave()
+    left = job.now
+    env = Environment(moments=Moments(left + 60.0, left + 61.0, left + 62.0), run_dir=run_dir)
+    told = Told()
+    later = History(Phases(job.clock), job.clock)
+    later.recall(Odometer(tmp_path, "run"), told, Group.alone(), left + 63.0, env)
+    account = JobAccount.from_json((run_dir / File.ACCOUNT).read_text())
+    assert account is not None
+    assert account.started == FIRST
+    assert account.until == pytest.approx(left + 60.0)
+    assert (account.spent[JobTime.PRODUCTIVE], account.spent[JobTime.SUSPENDED]) == (3.0, pytest.approx(60.0))
+    assert not told.seconds, "a metric that another rank may have to take back is none yet"
+
+
+def test_a_new_run_leaves_nothing_of_before(tmp_path: Path) -> None:
+    history = History(Phases(lambda: FIRST), lambda: FIRST)
+    history.recall(Odometer(tmp_path, "run"), Told(), Group.alone(), FIRST, Environment(run_dir=tmp_path))
+    assert not (tmp_path / File.ACCOUNT).exists()
 
 
 def test_a_clock_that_is_set_back_takes_nothing_back() -> None:
