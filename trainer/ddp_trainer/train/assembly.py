@@ -72,7 +72,7 @@ def keep(ground: Groundwork, stored_shards: int | None) -> Kept:
         ground.model.to(group.device)
     losses = prepare(ground.model, ground.task.losses, config, group, ground.around.progress.alarm)
     if spread is not None:
-        _spread_out(ground, spread)
+        spread = _spread_out(ground, spread)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
     return Kept(
         plan=plan,
@@ -98,6 +98,7 @@ def assemble(ground: Groundwork, kept: Kept) -> Assembly:
             group=group,
             plan=plan,
             config=config,
+            spread=kept.spread,
             example=None if kept.spread is None else lambda: _example(ground),
         )
     )
@@ -163,16 +164,28 @@ def _lay(config: Config, group: Group) -> Spread | None:
     return Spread(Mesh.of(layout, group, config.timeout_seconds), group)
 
 
-def _spread_out(ground: Groundwork, spread: Spread) -> None:
-    layout = spread.mesh.layout
-    if layout.tp > 1 or layout.pp > 1:
-        raise BadConfig(
-            f"--parallel is {layout}, and this trainer knows replicate and shard alone.",
-            hint=f"Give shard={layout.replica} in place of tp and pp.",
-        )
-    from ddp_trainer.train.sharding import shard  # noqa: PLC0415 - a second of imports; on request
+def _spread_out(ground: Groundwork, spread: Spread) -> Spread:
+    """Cut the model in place, before its optimizer is built.
 
-    shard(ground.model, spread.mesh, ground.config, ground.around.group)
+    Raises:
+        BadConfig: the model cannot be cut so.
+    """
+    layout = spread.mesh.layout
+    if layout.tp > 1:
+        from ddp_trainer.train.slicing import slice_up  # noqa: PLC0415 - a second of imports; on request
+
+        slice_up(ground.model, ground.task, spread.mesh, ground.around.group)
+    if layout.pp > 1:
+        from ddp_trainer.train.stage_spread import StageSpread  # noqa: PLC0415 - as above
+        from ddp_trainer.train.stages import cut_into_stages  # noqa: PLC0415 - as above
+
+        stages = cut_into_stages(ground.model, ground.task, ground.config, spread.mesh, ground.around.group)
+        return StageSpread(ground.model, stages)
+    if layout.shard > 1:
+        from ddp_trainer.train.sharding import shard  # noqa: PLC0415 - as above
+
+        shard(ground.model, spread.mesh, ground.config, ground.around.group)
+    return spread
 
 
 def _example(ground: Groundwork) -> Batch:

@@ -24,14 +24,14 @@ def add_up(weights: Sequence[nn.Parameter], group: Group) -> None:
         return
     reached = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32, device=group.device)
     used = [weight for weight, flag in zip(weights, group.max(reached).tolist(), strict=True) if flag]
-    for bucket in _buckets(used):
+    for bucket in buckets(used):
         grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in bucket]
         flat = group.sum(torch.cat([grad.flatten() for grad in grads]))
         for weight, part in zip(bucket, torch.split(flat, [grad.numel() for grad in grads]), strict=True):
             weight.grad = part.view_as(weight)
 
 
-def _buckets(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+def buckets(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """Runs of weights of one type, each about as large as is sent at once."""
     bucket: list[nn.Parameter] = []
     size = 0

@@ -190,6 +190,9 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
             f"--optimizer-kernel is fused, but that of {config.optimizer} knows no weights in pieces (--parallel).",
             hint="Give --optimizer-kernel auto.",
         )
+    if config.optimizer_kernel is KernelName.AUTO and len({type(weight) for weight in model.parameters()}) > 1:
+        # Some weights are cut over ranks, others are not, and no kernel takes both at once.
+        return _with_kernel(_KERNEL[KernelName.LOOP], model, config)
     if lacks_fused and config.optimizer_kernel is KernelName.AUTO:
         return _with_kernel(_KERNEL[KernelName.FOREACH], model, config)
     if config.optimizer_kernel is KernelName.AUTO:
@@ -208,7 +211,9 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
 
 
 def _with_kernel(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:
-    weights, rate, decay = model.parameters(), config.learning_rate, config.weight_decay
+    # Of a pipeline, the weights of other stages have no memory here.
+    weights = [weight for weight in model.parameters() if not weight.is_meta]
+    rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer is OptimizerName.ADAMW:
         return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, **kernel)
     return torch.optim.SGD(weights, lr=rate, momentum=config.momentum, weight_decay=decay, **kernel)

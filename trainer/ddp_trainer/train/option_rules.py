@@ -115,6 +115,26 @@ def _spread(options: Options) -> Iterator[BadConfig]:
             )
 
 
+def _cut(options: Options) -> Iterator[BadConfig]:
+    """What ranks that compute one sample together cannot do so far."""
+    if options.parallel is None:
+        return
+    largest = options.parallel.largest
+    ways = [name for name in ("shard", "tp", "pp") if getattr(largest, name) > 1]
+    if len(ways) > 1:
+        yield BadConfig(
+            f"--parallel is {options.parallel}, and this trainer cuts a model in one way at a time.",
+            hint=f"Give replicate and one of {' and '.join(ways)}.",
+        )
+    if largest.tp == largest.pp == 1:
+        return
+    for given in _given(options, ("precision", "activation_checkpointing", "init_from")):
+        yield BadConfig(
+            f"{given} does not go with --parallel {options.parallel} so far.",
+            hint="Leave it out, or give shard in place of tp and pp.",
+        )
+
+
 def _given(options: Options, names: Sequence[str]) -> Iterator[str]:
     """Flags of options that are not at their defaults."""
     default = {each.name: each.default for each in fields(options)}
@@ -140,6 +160,7 @@ _RULES: Final[tuple[Callable[[Options], Iterator[BadConfig]], ...]] = (
     _local_sgd,
     _compile,
     _spread,
+    _cut,
     _scaling,
 )
 

@@ -25,6 +25,16 @@ class StrategyName(StrEnum):
     LOCAL_SGD = "local-sgd"
 
 
+class PipelineSchedule(StrEnum):
+    """In which order the stages of a pipeline compute."""
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zero-bubble"
+    ZERO_BUBBLE_V = "zero-bubble-v"
+
+
 class Level(StrEnum):
     """How equal the results of runs at different numbers of ranks are."""
 
@@ -239,6 +249,12 @@ class Options:
     fsdp_offload: bool = field(
         default=False,
         metadata=flagged(OptionGroup.STRATEGY, "of shard: keep the pieces in the CPU's memory, and step there"),
+    )
+    pipeline_schedule: PipelineSchedule = field(
+        default=PipelineSchedule.ONE_F_ONE_B,
+        metadata=flagged(
+            OptionGroup.STRATEGY, "of pp: in which order stages compute their micro-batches", parse=PipelineSchedule
+        ),
     )
     sync_steps: int = field(
         default=8,

@@ -83,13 +83,18 @@ class Stepper:
         self._no_loss = torch.zeros((), dtype=torch.float64, device=group.device)
         self._moves = group.device.type != "cpu"
         self._micro_batch = config.micro_batch
-        self._passes = self._one_pass if config.level is Level.FAST else self._pass_by_shard
+        self._passes = self._passes_of(config)
         self._forward = strategy.forward if balance is None else balance.timed(strategy.forward)
         # Computing activations again asks for the compiler, as optimizers do.
         again = config.activation_checkpointing
         self._backward = without_compiler(strategy.backward) if again else strategy.backward
         self.samples = 0
         """This rank's samples of the last step."""
+
+    def _passes_of(self, config: Config) -> Callable[[Portion, Share], None]:
+        if self._strategy.takes_whole_steps:
+            return self._whole_step
+        return self._one_pass if config.level is Level.FAST else self._pass_by_shard
 
     def take(self, step: int, *, stop: bool, save: bool, word: Callable[[], Sequence[float]]) -> Verdict:
         """Compute and commit one global step; what the ranks agreed on. ``word`` is what to say of the time.
@@ -148,23 +153,38 @@ class Stepper:
 
     def _one_pass(self, portion: Portion, share: Share) -> None:
         """All shards of the rank together, as if they were the first of them."""
+        batch, total = self._merged(portion, share)
+        if total:
+            self._shard(portion, portion.own[0].shard, batch, total, share, is_last=True)
+
+    def _whole_step(self, portion: Portion, share: Share) -> None:
+        """As one pass, forward and backward of which the strategy interleaves; all of it counts as backward."""
+        batch, total = self._merged(portion, share)
+        if total:
+            self._random.enter(Stream.MODEL, portion.step, portion.own[0].shard)
+            share.loss = self._strategy.whole(batch, total, portion.samples)
+            self._phases.lap(Phase.BACKWARD)
+
+    def _merged(self, portion: Portion, share: Share) -> tuple[Batch, int]:
+        """All samples of the rank, and how many they are; none where some cannot be fetched."""
         batches: list[Batch] = []
         total = 0
         for request in portion.own:
             batch, samples = self._fetch(request, share)
             if share.error is not None:
-                return
+                return None, 0
             if samples:
                 batches.append(batch)
                 total += samples
-        if total:
-            self._shard(portion, portion.own[0].shard, merge(batches), total, share, is_last=True)
+        return (merge(batches) if total else None), total
 
     def _fetch(self, request: Request, share: Share) -> tuple[Batch, int]:
         """The samples on the device, and how many could be read."""
         try:
             batch, skipped = self._feed.fetch(request)
-        except Exception as err:  # noqa: BLE001 - the user's dataset may raise anything; raised again after the vote
+        except Exception as err:  # the user's dataset may raise anything; raised again after the vote
+            if self._strategy.computes_together:
+                raise
             share.error = err
             return None, 0
         for sentence in skipped:
@@ -216,7 +236,7 @@ class Stepper:
         self._ledger.commit(portion.ids, verdict.skipped)
         if self._plan.ends_epoch(portion.step):
             self._ledger.close_epoch()
-        self.samples = portion.own_samples
+        self.samples = portion.own_samples if self._group.counts else 0
         shards = None if self._balance is None else self._balance.settle(verdict.busy)
         if shards is not None:
             self._reassign(shards)

@@ -6,6 +6,8 @@ The token embedding is also the output layer. Attention is torch's ``scaled_dot_
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,9 @@ from torch.nn import functional
 
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.models.demand import at_least, share
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 _STD = 0.02
 
@@ -40,6 +45,8 @@ class Gpt(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width, bias=False)
+        self.head = Head()
+        self.heads = heads
         self._layers, self._width, self._window = layers, width, window
         for name, weight in self.named_parameters():
             if weight.dim() > 1:
@@ -53,7 +60,19 @@ class Gpt(nn.Module):
         stream = self.dropout(self.tokens(tokens) + self.positions(times))
         for block in self.blocks:
             stream = block(stream)
-        return functional.linear(self.norm(stream), self.tokens.weight)
+        return self.head(self.norm(stream), self.tokens.weight)  # type: ignore[no-any-return] # a Module's call
+
+    def tp_plan(self, tp: int) -> Mapping[str, ParallelStyle]:
+        """How the weights are cut over ``tp`` ranks: see :mod:`ddp_trainer.train.models.gpt_tensor`."""
+        from ddp_trainer.train.models.gpt_tensor import tp_plan  # noqa: PLC0415 - few runs need it
+
+        return tp_plan(self, tp)
+
+    def pipeline_stage(self, index: int, count: int) -> nn.Module:
+        """Stage ``index`` of ``count`` of this model: see :mod:`ddp_trainer.train.models.gpt_stage`."""
+        from ddp_trainer.train.models.gpt_stage import GptStage  # noqa: PLC0415 - few runs need it
+
+        return GptStage(self, index, count)
 
     def parameter_count(self) -> int:
         """All weights; the embedding that is also the output layer counts once."""
@@ -94,20 +113,26 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self._heads = heads
+        self._head_width = width // heads
         self._dropout = dropout
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        # Three layers and not one: cut by rows, each rank then has query, key and value of the same heads.
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
         """What the tokens found, ``(n, time, width)``."""
-        n, time, width = stream.shape
-        heads = self.qkv(stream).view(n, time, 3, self._heads, width // self._heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        query, key, value = (self._by_head(layer(stream)) for layer in (self.query, self.key, self.value))
         dropout = self._dropout if self.training else 0.0
         found = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-        return self.dropout(self.out(found.transpose(1, 2).reshape(n, time, width)))  # type: ignore[no-any-return] # as above
+        return self.dropout(self.out(found.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return] # as above
+
+    def _by_head(self, projected: Tensor) -> Tensor:
+        """``(n, heads, time, width of a head)``; of the heads that are here, which may be a part of them."""
+        n, time, width = projected.shape
+        return projected.view(n, time, width // self._head_width, self._head_width).transpose(1, 2)
 
 
 class Perceptron(nn.Module):
@@ -122,6 +147,14 @@ class Perceptron(nn.Module):
     def forward(self, stream: Tensor) -> Tensor:
         """The perceptron's output, ``(n, time, width)``."""
         return self.dropout(self.out(functional.gelu(self.hidden(stream))))  # type: ignore[no-any-return] # as above
+
+
+class Head(nn.Module):
+    """The output layer, whose weights are those of the token embedding."""
+
+    def forward(self, stream: Tensor, weight: Tensor) -> Tensor:
+        """Logits, ``(n, time, vocabulary)``."""
+        return functional.linear(stream, weight)
 
 
 _EVEN = "Give a width that is a multiple of heads."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.train.options import Level, StrategyName
 from ddp_trainer.train.strategies.data_parallel import DataParallel
@@ -12,6 +12,9 @@ from ddp_trainer.train.strategies.local_sgd import LocalSgd
 from ddp_trainer.train.strategies.manual import Manual
 from ddp_trainer.train.strategies.single import Single
 from ddp_trainer.train.strategies.strategy import Parts, Strategy
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.spread import Spread
 
 _BY_NAME: Final[Mapping[StrategyName, Callable[[Parts], Strategy]]] = {
     StrategyName.DDP: Ddp,
@@ -35,11 +38,27 @@ def build(parts: Parts) -> Strategy:
         from ddp_trainer.train.strategies.exact import Exact  # noqa: PLC0415 - few runs need it
 
         return Exact(parts)
-    if parts.example is not None:
-        from ddp_trainer.train.strategies.fsdp import Fsdp  # noqa: PLC0415 - a second of imports; on request
-
-        return Fsdp(parts)
+    if parts.spread is not None:
+        return _of_spread(parts, parts.spread)
     name = parts.config.strategy
     if parts.group.world_size == 1 and name in _NEED_PEERS:
         return Strategy(parts)
     return _BY_NAME[name](parts)
+
+
+def _of_spread(parts: Parts, spread: Spread) -> Strategy:
+    """The strategy of a layout in which no rank holds the whole model; each imports for a second, and on request."""
+    layout = spread.mesh.layout
+    if layout.pp > 1:
+        from ddp_trainer.train.stage_spread import StageSpread  # noqa: PLC0415 - see above
+        from ddp_trainer.train.strategies.pipeline import Pipeline  # noqa: PLC0415 - see above
+
+        assert isinstance(spread, StageSpread)  # noqa: S101 - cut before the optimizer was built
+        return Pipeline(parts, spread.stages)
+    if layout.tp > 1:
+        from ddp_trainer.train.strategies.tensor import TensorParallel  # noqa: PLC0415 - see above
+
+        return TensorParallel(parts, spread.mesh)
+    from ddp_trainer.train.strategies.fsdp import Fsdp  # noqa: PLC0415 - see above
+
+    return Fsdp(parts)

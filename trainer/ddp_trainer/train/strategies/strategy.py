@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -34,6 +34,9 @@ from ddp_trainer.train.plan import Plan
 from ddp_trainer.train.strategies.backward import MeanBackward
 from ddp_trainer.train.strategies.sample_losses import SampleLosses
 from ddp_trainer.train.task import Batch
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.spread import Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class Parts:
     group: Group
     plan: Plan
     config: Config
+    spread: Spread | None = None
+    """Of a model that no rank holds whole."""
     example: Callable[[], Batch] | None = None
     """Some samples on the device; of a model that no rank holds whole, whose ranks must make equally many passes."""
 
@@ -63,6 +68,12 @@ class Strategy:
 
     averages: ClassVar[bool] = False
     """Gradients are averaged over ranks where their sum is wanted, so each is made larger by the number of ranks."""
+
+    computes_together: ClassVar[bool] = False
+    """In a pass this rank waits for others: one that cannot fetch its samples fails at once, and is lost to them."""
+
+    takes_whole_steps: ClassVar[bool] = False
+    """:meth:`whole` is called in place of ``forward`` and ``backward``, once in a step in which there are samples."""
 
     def __init__(self, parts: Parts) -> None:
         self.model = parts.model
@@ -85,6 +96,13 @@ class Strategy:
     def backward(self, losses: Tensor, samples: int) -> None:
         """Add the gradients of ``losses.sum() / samples``, where ``samples`` are those of the whole global step."""
         self._differentiate(losses, samples)
+
+    def whole(self, batch: Batch, here: int, samples: int) -> Tensor:
+        """Forward and backward of ``here`` samples, all that this rank has of the step; the sum of their losses.
+
+        Only of a strategy that :attr:`takes_whole_steps`.
+        """
+        raise NotImplementedError
 
     def shard_done(self, shard: int) -> None:
         """All passes over a logical shard are done; ``weight.grad`` holds it and, unless taken out, those before."""

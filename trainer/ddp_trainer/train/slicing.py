@@ -1,0 +1,33 @@
+"""Cut a model into slices, one for each rank of the dimension ``tp``, by its plan; before its optimizer is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import parallelize_module
+
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.mesh import Mesh
+from ddp_trainer.train.task import Task
+from ddp_trainer.train.tensor_plan import demand_no_dropout, find_plan
+
+
+def slice_up(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
+    """Cut the model in place; the first rank's weights of each slice group are everybody's.
+
+    Raises:
+        BadConfig: it has no plan, or one that does not fit so many ranks, or it draws at random.
+        BadTask: the plan names what does not exist.
+    """
+    plan = find_plan(model, task, mesh.layout.tp)
+    demand_no_dropout(model, f"tp={mesh.layout.tp}")
+    with group.watched():
+        parallelize_module(model.to(group.device), mesh.along("tp"), dict(plan))
+    model.register_forward_hook(_whole_in_evaluation)
+
+
+def _whole_in_evaluation(model: nn.Module, _: Any, output: Any) -> Any:
+    """A loss knows what to do with slices of logits; metrics are the task's own, and need not."""
+    return output.full_tensor() if isinstance(output, DTensor) and not model.training else output

@@ -1,0 +1,166 @@
+"""``--parallel pp=N``: ranks have some layers each, and micro-batches pass through them one behind the other.
+
+Y. Huang et al., "GPipe", 2019, with the schedules of :mod:`torch.distributed.pipelining`. A step is one run of the
+schedule over all samples of this part of the batch, in micro-batches of ``--micro-batch`` samples; what is missing to
+the last one is filled up with copies whose losses do not count. Losses are added up and divided once, by the samples of
+the whole global step. With ``replicate``, gradients are added up over replicas when the schedule is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+
+from ddp_trainer.train.errors import BadTask
+from ddp_trainer.train.lazy_dynamo import uncompiled
+from ddp_trainer.train.micro_batches import micro_batches
+from ddp_trainer.train.plan import cut, owned
+from ddp_trainer.train.stages import Stages
+from ddp_trainer.train.strategies.pipeline_schedule import demand_fit, make_schedule, micro_batch_size
+from ddp_trainer.train.strategies.strategy import Parts, Strategy
+from ddp_trainer.train.strategies.tensor import add_up_along, settle
+from ddp_trainer.train.task import Batch
+
+
+class Pipeline(Strategy):
+    """Of a model that :func:`ddp_trainer.train.stages.cut_into_stages` has cut."""
+
+    computes_together: ClassVar[bool] = True
+    takes_whole_steps: ClassVar[bool] = True
+
+    def __init__(self, parts: Parts, stages: Stages) -> None:
+        super().__init__(parts)
+        config, plan, group = parts.config, parts.plan, parts.group
+        self._stages = stages
+        self._layout = stages.mesh.layout
+        self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        named = dict(self.model.named_parameters())
+        self._shared = [named[name] for name, holders in stages.weights.items() if len(holders) > 1]
+        length = min(plan.global_batch, plan.samples)
+        shards = owned(plan.shards, group.data_size, group.data_rank)
+        most = sum(len(range(length)[cut(length, plan.shards, shard)]) for shard in shards)
+        self._size = micro_batch_size(most, config.micro_batch, self._layout.pp)
+        self._count = -(-most // self._size)
+        demand_fit(stages.kind, config.pipeline_schedule, self._count, self._layout.pp)
+        self._schedule: Any = None
+        self._loss: Callable[[Tensor, int], Tensor] | None = None
+
+    def whole(self, batch: Batch, here: int, samples: int) -> Tensor:
+        """One run of the schedule; the sum of the losses, 0 where the last stage is elsewhere."""
+        pieces = micro_batches(batch, here, self._size)
+        sizes = [len(range(here)[start : start + self._size]) for start in range(0, here, self._size)]
+        total = torch.zeros((), dtype=torch.float64, device=self._group.device)
+
+        def loss(output: Tensor, number: int) -> Tensor:
+            if number >= len(pieces):
+                return output.sum() * 0.0
+            losses = self._losses(_Answer(output[: sizes[number]]), pieces[number])
+            total.add_(losses.detach().sum(dtype=torch.float64))
+            return losses.sum() / samples
+
+        inputs = torch.cat([self._inputs(piece) for piece in pieces])
+        filled = inputs[:1].expand(self._size * self._count - here, *inputs.shape[1:])
+        self._run(torch.cat([inputs, filled]), loss)
+        return total
+
+    def _run(self, inputs: Tensor, loss: Callable[[Tensor, int], Tensor]) -> None:
+        own, last = self._stages.own, len(self._stages.modules) - 1
+        with self._group.watched_pass(), uncompiled():
+            if self._schedule is None:
+                self._schedule = self._make(inputs[: self._size])
+            self._loss = loss
+            numbers = {"target": torch.arange(self._count)} if last in own else {}
+            self._schedule.step(*((inputs,) if 0 in own else ()), **numbers, return_outputs=False)
+            self._loss = None
+
+    def _make(self, example: Tensor) -> Any:
+        """The schedule for micro-batches like this one."""
+        shapes = self._stages.shapes(example)
+        count = len(self._stages.modules)
+        with self._group.watched():
+            made = [
+                PipelineStage(
+                    self._stages.modules[number],
+                    number,
+                    count,
+                    self._group.device,
+                    input_args=_as_passed(shapes[number]),
+                    output_args=_as_passed(shapes[number + 1]),
+                    group=self._stages.process_group,
+                )
+                for number in self._stages.own
+            ]
+            return make_schedule(self._stages.kind, made, self._count, self._loss_of)
+
+    def _loss_of(self, output: Tensor, number: Tensor) -> Tensor:
+        assert self._loss is not None  # noqa: S101 - the schedule runs inside of a step
+        return self._loss(output, int(number))
+
+    def _inputs(self, batch: Batch) -> Tensor:
+        """What the losses of a task ask the model about."""
+        question = _Question()
+        try:
+            self._losses(question, batch)
+        except _Asked:
+            if len(question.asked) == 1 and isinstance(question.asked[0], Tensor):
+                return question.asked[0]
+        raise BadTask(
+            "--parallel has pp, and losses() of the task does not call its model with one tensor.",
+            hint="Let losses() begin with model(inputs), where inputs is a tensor of a row for each sample.",
+        )
+
+    def reduce(self, samples: int) -> None:  # noqa: ARG002 - the losses were divided by it
+        """Add up gradients over the stages that have the same weight, and over replicas."""
+        with self._group.watched():
+            for weight in self._weights:
+                settle(weight)
+            for weight in self._shared:
+                gradient = torch.zeros(weight.shape, dtype=weight.dtype, device=self._group.device)
+                gradient = gradient if weight.grad is None else weight.grad
+                dist.all_reduce(gradient, group=self._stages.process_group)
+            if self._layout.replicate > 1:
+                add_up_along(self._weights, self._stages.mesh, "replicate")
+
+    def loss_for_vote(self, own: Tensor) -> Tensor:
+        """Known where the last stage is, and told to the others."""
+        told = own.clone()
+        with self._group.watched():
+            dist.all_reduce(told, group=self._stages.process_group)
+        return told
+
+
+class _Asked(Exception):
+    """The model was called, and more need not be known."""
+
+
+class _Question(nn.Module):
+    """Stands for the model, to learn what it is asked."""
+
+    asked: tuple[Any, ...] = ()
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Ends whatever asked."""
+        self.asked = inputs
+        raise _Asked
+
+
+class _Answer(nn.Module):
+    """Stands for the model where its answer is known."""
+
+    def __init__(self, answer: Tensor) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def forward(self, *_: Any) -> Tensor:
+        """The answer."""
+        return self._answer
+
+
+def _as_passed(shape: Tensor) -> Tensor:
+    """With gradients on the way back, where its numbers have any."""
+    return shape.detach().requires_grad_(shape.is_floating_point())
