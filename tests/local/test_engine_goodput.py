@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 
 from ddp_trainer.contract import JobTime, Metric, MetricLabel
 from ddp_trainer.train.odometer import _COUNTS, _RECORD, FILE
-from kubectl_ddp.exposition import Samples
+from kubectl_ddp import evidence
+from kubectl_ddp.errors import Unreachable
+from kubectl_ddp.exposition import Samples, parse
 from kubectl_ddp.scrape import observe, scrape
 from kubectl_ddp.waiting import parse_goal, wait_for
 from tests.local.engine_place import Place, a_place, all_run, condition, workers
@@ -61,6 +64,14 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def all_told(place: Place) -> Iterator[Samples]:
+    """Everything that pods which run tell, and not only what commands read."""
+    for pod in evidence.workers(place.job("digits").pods):
+        if evidence.is_running(pod):
+            with suppress(Unreachable):
+                yield parse(place.metrics(pod))
+
+
 def lost_in(ledger: bytes) -> int:
     """Lost steps by the later one of the two places in which the trainer counts them."""
     later = max((ledger[place:] for place in (0, 64)), key=lambda record: _RECORD.unpack_from(record)[-1])
@@ -77,8 +88,7 @@ class Watched:
 
     def look(self) -> Samples | None:
         """What is told now by rank 0's pod, or by the later one where it has moved."""
-        pods = scrape(self._place, self._place.job("digits")).values()
-        said = max(pods, key=lambda pod: pod.total(Metric.JOB_TIME), default=None)
+        said = max(all_told(self._place), key=lambda pod: pod.total(Metric.JOB_TIME), default=None)
         if said is None or not said.value(Metric.JOB_START):
             return None
         spent = said.by(MetricLabel.STATE, Metric.JOB_TIME)
