@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ddp_trainer.metrics.catalogue import FAMILIES, Kind
@@ -22,6 +23,13 @@ REFERENCE = {
     "ddp_job_start_time_seconds": "the launcher, for its account of the job's time: ddp_trainer.metrics.account",
 }
 """Metrics that neither a rule nor a panel reads, each with who does."""
+IN_RUNBOOKS = {
+    "ddp_collective_errors_total": "DdpCollectivesFailing",
+    "ddp_collective_timeouts_total": "DdpCollectivesFailing",
+    "ddp_rendezvous_failures_total": "DdpRendezvousSlow",
+}
+"""Metrics that people ask for when an alert has fired, each with the runbook that tells them to."""
+RUNBOOKS = Path(__file__).parents[2] / "docs/runbooks"
 FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
     family.name: family for family in FAMILIES
 }
@@ -73,6 +81,11 @@ def test_a_counter_is_read_by_its_growth(helm: Helm) -> None:
 
 def test_every_metric_is_read_by_somebody(helm: Helm) -> None:
     read = set().union(*map(metrics_of, [*expressions(helm), *of_dashboards()]))
-    known = {FAMILY_OF[name].name for name in read if name in FAMILY_OF} | set(REFERENCE)
+    known = {FAMILY_OF[name].name for name in read if name in FAMILY_OF} | set(REFERENCE) | set(IN_RUNBOOKS)
     unread = {family.name for family in FAMILIES} - known
     assert unread == set(), "write a rule or a panel that reads these, or say in REFERENCE who needs them"
+
+
+def test_a_runbook_asks_for_the_metrics_that_are_there_for_it() -> None:
+    for metric, runbook in IN_RUNBOOKS.items():
+        assert f"`{metric}`" in (RUNBOOKS / f"{runbook}.md").read_text(), metric

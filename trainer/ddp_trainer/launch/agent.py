@@ -179,6 +179,7 @@ class Agent:
     def link_trouble(self, why: str) -> None:
         """A try to reach the store failed."""
         self._core.link_trouble(why)
+        self._setup.recorder.rendezvous_failed()
         is_soon = time.monotonic() - self._joined_at < absence.SILENT_SECONDS
         if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
             self._troubles.add(why)
@@ -226,6 +227,8 @@ class Agent:
                 self._do(self._core.able(local_rank, able=message.able))
             case Left() if message.generation in {0, generation}:
                 failure = self._witness.left(local_rank, message) if message.generation else None
+                if failure:
+                    self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
                 self._do(self._core.left(local_rank, failure, stays=message.stays))
                 self._keep_failure()
             case _:
@@ -240,6 +243,7 @@ class Agent:
         failure = self._guard.failure_of(local_rank, self._witness.ended(local_rank, exit_code))
         if self._core.state is State.RUNNING:
             self._setup.recorder.failed(FailureReason(failure.reason))
+        self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
         return failure
 
     # ------------------------------------------------------------------ what to do

@@ -127,6 +127,20 @@ class Board:
         finally:
             os.close(descriptor)
 
+    @classmethod
+    def existing(cls, path: Path, layout: Layout) -> Board | None:
+        """Map the board at ``path``, which is another's, to add to what it holds; None where no sound one is there.
+
+        Raises OSError where it cannot be mapped.
+        """
+        descriptor = _open_sound(path, layout)
+        if descriptor is None:
+            return None
+        try:
+            return cls(mmap.mmap(descriptor, layout.size))
+        finally:
+            os.close(descriptor)
+
     @property
     def owner(self) -> ProcessId:
         """The process that claimed it last."""

@@ -194,6 +194,20 @@ COLLECTIVES: Final = tuple(
         (Metric.COMPLETED, "Number of the last collective that this rank saw completed in a process group."),
     )
 )
+COLLECTIVE_FAILURES: Final = (
+    _on_rank(
+        "ddp_collective_timeouts_total",
+        Kind.COUNTER,
+        "Times this rank ended, or left its group, since a collective took too long: who has none is waited for.",
+    ),
+    _on_rank(
+        "ddp_collective_errors_total",
+        Kind.COUNTER,
+        "Times this rank ended, or left its group, since a collective failed: a peer or the network went away.",
+    ),
+)
+"""On the board of the rank, and written by its launcher, which knows how it ended."""
+
 ACCOUNT: Final = (
     Family(
         name=Metric.JOB_TIME,
@@ -240,8 +254,8 @@ CHECKPOINTS: Final = (
         scope=Scope.POD,
         source=Source.RANK_BOARD,
         labels=(MetricLabel.RESULT,),
-        values=("success", "failure"),
-        help="Checkpoints this pod tried to write, by how it went.",
+        values=("success", "failure", "skipped"),
+        help="Checkpoints of this pod that were due, by how it went; skipped while the one before was being written.",
     ),
     _on_rank(
         "ddp_checkpoint_save_seconds_total",
@@ -353,6 +367,11 @@ AGENT: Final = (
         "ddp_rendezvous_duration_seconds", Kind.SUMMARY, "Time from joining until a group was formed.", unit="seconds"
     ),
     _of_agent("ddp_rendezvous_last_duration_seconds", Kind.GAUGE, "What the last rendezvous took.", unit="seconds"),
+    _of_agent(
+        "ddp_rendezvous_failures_total",
+        Kind.COUNTER,
+        "Tries of this pod's launcher to reach the store that failed; while they go on, no group can be formed.",
+    ),
     _of_agent(Metric.RENDEZVOUS_ROUND, Kind.GAUGE, "Generation of the group, the number of its rendezvous."),
     _of_agent(Metric.WORLD_SIZE, Kind.GAUGE, "Processes in the group."),
     _of_agent(Metric.FIRST_RANK, Kind.GAUGE, "First rank of the pod in the group; the others follow in order."),
@@ -388,5 +407,7 @@ AGGREGATOR: Final = (
 )
 
 FAMILIES: Final = (
-    EVERY_STEP + PROGRESS + WORK + HOST + GPU + COLLECTIVES + ACCOUNT + CHECKPOINTS + PROCESS + AGENT + AGGREGATOR
+    (EVERY_STEP + PROGRESS + WORK + HOST + GPU)
+    + (COLLECTIVES + COLLECTIVE_FAILURES + ACCOUNT + CHECKPOINTS)
+    + (PROCESS + AGENT + AGGREGATOR)
 )

@@ -23,6 +23,7 @@ from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics.account import highest_step, job_account
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.catalogue import STEP_SECONDS, cell
+from ddp_trainer.metrics.directory import rank_board
 from ddp_trainer.metrics.gpu import Memory, identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.watch import Watch
 from ddp_trainer.recorder import Marks
@@ -77,6 +78,7 @@ LOST_PROGRESS: Final = RANK.index(Metric.LOST_PROGRESS)
 LOST_STEPS: Final = RANK.index(Metric.LOST_STEPS)
 SAVES_SUCCESS: Final = RANK.index(cell("ddp_checkpoint_saves_total", "success"))
 SAVES_FAILURE: Final = RANK.index(cell("ddp_checkpoint_saves_total", "failure"))
+SAVES_SKIPPED: Final = RANK.index(cell("ddp_checkpoint_saves_total", "skipped"))
 SAVE_SECONDS: Final = RANK.index("ddp_checkpoint_save_seconds_total")
 BLOCKING_SECONDS: Final = RANK.index("ddp_checkpoint_blocking_seconds_total")
 LOAD_SECONDS: Final = RANK.index("ddp_checkpoint_load_seconds_total")
@@ -85,11 +87,18 @@ LAST_SAVED_STEP: Final = RANK.index("ddp_checkpoint_last_step")
 CHECKPOINT_BYTES: Final = RANK.index("ddp_checkpoint_size_bytes")
 CHECKPOINT_INTERVAL: Final = RANK.index("ddp_checkpoint_interval_seconds")
 
+COLLECTIVE_FAILURES: Final = {
+    FailureReason.COLLECTIVE_TIMEOUT: RANK.index("ddp_collective_timeouts_total"),
+    FailureReason.COLLECTIVE_ERROR: RANK.index("ddp_collective_errors_total"),
+}
+"""Written by the launcher alone, which knows how a rank ended."""
+
 STATES: Final = {state: AGENT.index(cell(Metric.GROUP_STATE, state)) for state in GroupState}
 RESTARTS: Final = {cause: AGENT.index(cell(Metric.RESTARTS, cause)) for cause in RestartCause}
 FAILURES: Final = {reason: AGENT.index(cell(Metric.FAILURES, reason)) for reason in FailureReason}
 RENDEZVOUS_SECONDS: Final = AGENT.index("ddp_rendezvous_duration_seconds_sum")
 RENDEZVOUS_COUNT: Final = AGENT.index("ddp_rendezvous_duration_seconds_count")
+RENDEZVOUS_FAILURES: Final = AGENT.index("ddp_rendezvous_failures_total")
 RENDEZVOUS_LAST: Final = AGENT.index("ddp_rendezvous_last_duration_seconds")
 RENDEZVOUS_ROUND: Final = AGENT.index(Metric.RENDEZVOUS_ROUND)
 WORLD_SIZE: Final = AGENT.index(Metric.WORLD_SIZE)
@@ -316,6 +325,11 @@ class BoardRankRecorder:
         self._cells[SAVES_FAILURE] += 1.0
 
     @_harmless
+    def checkpoint_skipped(self) -> None:
+        """A checkpoint was due while the one before was still being written."""
+        self._cells[SAVES_SKIPPED] += 1.0
+
+    @_harmless
     def checkpoint_loaded(self, seconds: float) -> None:
         """State was restored."""
         self._cells[LOAD_SECONDS] += seconds
@@ -377,6 +391,20 @@ class BoardAgentRecorder:
     def failed(self, reason: FailureReason) -> None:
         """A worker process of this pod ended that should not have."""
         self._cells[FAILURES[reason]] += 1.0
+
+    @_harmless
+    def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
+        """A rank ended, or left its group, for want of a collective; on its own board, which it may not touch again."""
+        board = Board.existing(rank_board(self._directory, local_rank), RANK) if reason in COLLECTIVE_FAILURES else None
+        if board is not None:
+            # The cell is nobody else's, and the revision is the rank's own.
+            board.cells[COLLECTIVE_FAILURES[reason]] += 1.0
+            board.close()
+
+    @_harmless
+    def rendezvous_failed(self) -> None:
+        """The store could not be reached, once more."""
+        self._cells[RENDEZVOUS_FAILURES] += 1.0
 
     @_harmless
     def rendezvous(self, seconds: float, generation: int) -> None:

@@ -60,6 +60,7 @@ class Saver:
         self._alarm = alarm
         self._clock = clock
         self._last = clock()
+        self._skipped_at = self._last
         self._saved_at: float | None = None
         if self._enabled and self._every_seconds is not None:
             recorder.checkpoint_interval(self._every_seconds)
@@ -118,9 +119,15 @@ class Saver:
 
     def wants_save(self) -> bool:
         """Rank 0's vote to save after the step under way: it is time, and the last one is written."""
-        if not (self._enabled and self._keeps_time) or self._every_seconds is None or self._writing is not None:
+        if not (self._enabled and self._keeps_time) or self._every_seconds is None:
             return False
-        return self._clock() - self._last >= self._every_seconds
+        now = self._clock()
+        if self._writing is None:
+            return now - self._last >= self._every_seconds
+        if now - max(self._last, self._skipped_at) >= self._every_seconds:
+            self._skipped_at = now
+            self._recorder.checkpoint_skipped()
+        return False
 
     def is_due(self, step: int, *, asked: bool) -> bool:
         """Whether to save after ``step`` committed steps; all ranks come to the same answer."""

@@ -17,7 +17,9 @@ from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics import recorders
 from ddp_trainer.metrics.board import AGENT, RANK, Board, read
 from ddp_trainer.metrics.catalogue import cell
+from ddp_trainer.metrics.directory import rank_board
 from ddp_trainer.metrics.gpu import Memory
+from ddp_trainer.metrics.process import ProcessId
 from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
 from ddp_trainer.recorder import AgentRecorder, RankRecorder
 
@@ -129,10 +131,13 @@ def test_checkpoints_arrive(rank: Rank) -> None:
     rank.recorder.checkpoint_saved(40, 2.0, 0.5, 1 << 20)
     rank.recorder.checkpoint_saved(80, 4.0, 0.5, 1 << 21)
     rank.recorder.checkpoint_failed()
+    for _ in range(3):
+        rank.recorder.checkpoint_skipped()
     rank.recorder.checkpoint_loaded(3.0)
     rank.recorder.checkpoint_interval(30.0)
     assert rank["ddp_checkpoint_saves_total{success}"] == 2
     assert rank["ddp_checkpoint_saves_total{failure}"] == 1
+    assert rank["ddp_checkpoint_saves_total{skipped}"] == 3
     assert rank["ddp_checkpoint_save_seconds_total"] == 6.0
     assert rank["ddp_checkpoint_blocking_seconds_total"] == 1.0
     assert rank["ddp_checkpoint_load_seconds_total"] == 3.0
@@ -180,17 +185,33 @@ def test_restarts_and_failures_are_counted_by_cause(agent: Agent) -> None:
     assert agent[cell(Metric.FAILURES, "sigkill")] == 2
 
 
+def test_a_collective_that_failed_is_counted_on_the_board_of_its_rank(rank: Rank, agent: Agent, tmp_path: Path) -> None:
+    rank.board.claim(ProcessId.current())
+    revision = rank.board.revision[0]
+    for reason in FailureReason:
+        agent.recorder.collective_failed(0, reason)
+    agent.recorder.collective_failed(0, FailureReason.COLLECTIVE_TIMEOUT)
+    agent.recorder.collective_failed(1, FailureReason.COLLECTIVE_TIMEOUT)
+    assert (rank["ddp_collective_timeouts_total"], rank["ddp_collective_errors_total"]) == (2, 1)
+    assert rank.board.owner == ProcessId.current()
+    assert rank.board.revision[0] == revision, "the rank may be in the midst of a step"
+    assert not rank_board(tmp_path, 1).exists(), "a rank that has none gets none"
+
+
 def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
     agent.recorder.rendezvous(2.0, 1)
     agent.recorder.rendezvous(0.5, 2)
     agent.recorder.world(size=4, nodes=2, nodes_desired=3)
     agent.recorder.restarts_remaining(0)
+    agent.recorder.rendezvous_failed()
+    agent.recorder.rendezvous_failed()
     assert agent["ddp_rendezvous_duration_seconds_sum"] == 2.5
     assert agent["ddp_rendezvous_duration_seconds_count"] == 2
     assert agent["ddp_rendezvous_last_duration_seconds"] == 0.5
     assert agent[Metric.RENDEZVOUS_ROUND] == 2
     assert (agent[Metric.WORLD_SIZE], agent[Metric.NODES], agent["ddp_nodes_desired"]) == (4, 2, 3)
     assert agent["ddp_restarts_remaining"] == 0
+    assert agent["ddp_rendezvous_failures_total"] == 2
 
 
 REPORTS: list[tuple[str, tuple[Any, ...]]] = [

@@ -9,11 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from ddp_trainer.recorder import SilentRankRecorder
 from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.checkpoint import CheckpointDirectory
 from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.config import Config
 from ddp_trainer.train.manifest import Manifest
+from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.writing import Writing
 from tests.unit.ddp_trainer.train.train_builders import a_manifest, a_state
 
@@ -48,3 +52,54 @@ def test_only_a_thread_that_writes_behind_the_training_gives_way_to_it(behind: b
     assert (writing.error, writing.size_bytes > 0) == (None, True)
     assert directory.seen == (min(before + 10, 19) if behind else before)
     assert niceness() == before
+
+
+class Slow(CheckpointDirectory):
+    """A store that writes nothing until it is let."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, keep=1, claim=Claim(path, generation=0, fence=0, run_id="run", token="a"))
+        self.let = threading.Event()
+
+    def write(self, draft: Manifest, archive: Archive) -> Manifest:
+        self.let.wait()
+        return super().write(draft, archive)
+
+
+class Told(SilentRankRecorder):
+    """Notes what becomes of checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = self.saved = 0
+
+    def checkpoint_skipped(self) -> None:
+        self.skipped += 1
+
+    def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
+        self.saved += 1
+
+
+def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skipped(tmp_path: Path) -> None:
+    now, directory, told = [0.0], Slow(tmp_path), Told()
+    saver = Saver(
+        Config(checkpoint_dir=tmp_path, checkpoint_seconds=10.0),
+        directory,
+        keeps_time=True,
+        recorder=told,
+        alarm=pytest.fail,
+        note=print,
+        device=torch.device("cpu"),
+        clock=lambda: now[0],
+    )
+    saver.open()
+    wanted = {}
+    for second in range(9, 46):
+        now[0] = float(second)
+        if saver.wants_save():
+            wanted[second] = told.skipped
+            saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
+    assert (wanted, told.skipped) == ({10: 0}, 3), "due at 20, 30 and 40 again"
+    directory.let.set()
+    saver.settle()
+    assert (told.saved, saver.wants_save()) == (1, True)
