@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -91,6 +92,31 @@ def test_idle_clients_do_not_keep_a_scrape_out(tmp_path: Path) -> None:
         assert running.scrape().value("ddp_steps_total", rank="0") == 2
         for client in idle:
             client.close()
+
+
+def resident_kib(pid: int) -> int:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1])
+
+
+def test_hostile_clients_cost_the_pod_neither_its_metrics_nor_its_memory(tmp_path: Path) -> None:
+    """Requests without an end, requests one after another on many connections, and answers that nobody reads."""
+    with aggregator(tmp_path) as running, Rank(tmp_path, 0) as rank, contextlib.ExitStack() as crowd:
+        rank.tell("step 2")
+        running.scrape()
+        before = resident_kib(running.process.pid)
+        for _ in range(20):
+            client = socket.create_connection(("127.0.0.1", running.port), timeout=DEADLINE_SECONDS)
+            with client, contextlib.suppress(ConnectionError):
+                client.sendall(b"GET /" + b"x" * (8 << 20))
+        for _ in range(150):
+            client = crowd.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 20)
+        assert running.scrape().value("ddp_steps_total", rank="0") == 2
+        assert resident_kib(running.process.pid) - before < 32 << 10
+        rank.tell("step 1")
+        running.scrape_until(lambda scrape: scrape.value("ddp_steps_total", rank="0") == 3)
 
 
 def test_every_address_means_ipv4_too(tmp_path: Path) -> None:

@@ -106,6 +106,21 @@ class Jobs:
         return f"{path(kind_of(job), self._namespace)}/{job['metadata']['name']}"
 
 
+def namesake(api: Api, namespace: str, job: Object) -> Object | None:
+    """A job of ours with the name of ``job`` and of another kind, whose pods would have the same labels, and some the
+    same names; None where there is none, or where that may not be read.
+    """
+
+    def asked(kind: roots.Root) -> Object | None:
+        try:
+            found = whole(kind, api.get(f"{path(kind, namespace)}/{job['metadata']['name']}"))
+        except (NotServed, NotFound, Forbidden):
+            return None
+        return found if _is_ours(found) else None
+
+    return next(filter(None, each(asked, [kind for kind in KINDS if kind.kind != job["kind"]])), None)
+
+
 def path(kind: roots.Root, namespace: str | None) -> str:
     """Where the objects of a kind are."""
     return collection(kind.api_version, kind.plural, namespace)

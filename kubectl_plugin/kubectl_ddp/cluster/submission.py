@@ -23,6 +23,7 @@ from ddp_trainer.contract import GROUP, Annotation, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.jobs import namesake
 from kubectl_ddp.cluster.refusals import Conflict
 from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection, not_served
@@ -136,6 +137,8 @@ class Submission:
 
     def _claim(self) -> Object | None:
         """Create the root, suspended and marked; ``None`` when the identical job is there already. Raises NameTaken."""
+        if (other := namesake(self._api, self._namespace, self._root)) is not None:
+            raise self._taken(other)
         root = deepcopy(self._root)
         root["metadata"].setdefault("annotations", {})[INCOMPLETE] = "true"
         roots.put(root, self._kind.suspend, value=True)

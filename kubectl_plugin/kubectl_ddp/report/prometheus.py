@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -150,7 +151,7 @@ def _ask(place: _Place, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     request = urllib.request.Request(url, headers={"Accept": "application/json", **place.headers})  # noqa: S310 - checked
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:  # noqa: S310 - http and https alone
-            document = json.loads(response.read(MOST_BYTES))
+            document = json.loads(_body(response))
     except urllib.error.HTTPError as error:
         raise _refused(place, error) from error
     except (OSError, http.client.HTTPException) as error:
@@ -164,6 +165,17 @@ def _ask(place: _Place, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise _no_prometheus(place, "it answers with something else")
     return document
+
+
+def _body(response: http.client.HTTPResponse) -> bytes:
+    """All of an answer. Raises TimeoutError where that comes too slowly: each piece of it may be in time."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    body = bytearray()
+    while len(body) < MOST_BYTES and (piece := response.read1(1 << 20)):
+        body += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"after {PATIENCE_SECONDS:g} s its answer is not complete")
+    return bytes(body)
 
 
 def _refused(place: _Place, error: urllib.error.HTTPError) -> DdpError:

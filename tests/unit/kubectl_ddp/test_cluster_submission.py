@@ -9,8 +9,9 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.submission import INCOMPLETE
-from kubectl_ddp.errors import Forbidden, NameTaken, PreflightFailed, UsageError
+from kubectl_ddp.errors import Forbidden, NameTaken, NotFound, PreflightFailed, UsageError
 from kubectl_ddp.render import render
+from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.quantity import Nodes
 from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 from tests.jobs import a_job
@@ -102,6 +103,39 @@ def test_another_job_of_the_name_is_refused_and_the_first_left_alone(
     with pytest.raises(NameTaken, match=r"PyTorchJob 'digits' in namespace 'team' of context 'test' already.*--name"):
         backend.submit(digits(nproc=1))
     assert server.objects == before
+
+
+def test_a_job_of_the_name_that_another_engine_runs_is_named_before_anything_is_made(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    """Their pods would have the same labels, and each command would show both as one job."""
+    backend.submit(digits())
+    before = dict(server.objects)
+    with pytest.raises(NameTaken, match=r"another PyTorchJob 'digits' in namespace 'team'.*delete digits"):
+        backend.submit(digits(engine=Engine.JOB))
+    assert server.objects == before
+
+
+def test_a_job_of_the_name_in_another_namespace_is_another_job(
+    server: ApiServer, tmp_path: Path, notices: list[str]
+) -> None:
+    config = str(kubeconfig(tmp_path, server.url))
+    teams = {
+        namespace: ClusterBackend(connection=connect(kubeconfig=config, namespace=namespace), notice=notices.append)
+        for namespace in ("team", "other")
+    }
+    engines = {"team": Engine.PYTORCHJOB, "other": Engine.JOB}
+    for namespace, there in teams.items():
+        there.submit(digits(f"run-{namespace}", engine=engines[namespace]))
+    for namespace, there in teams.items():
+        job = there.job("digits", events=False).job
+        assert (job["kind"] == "Job", job["metadata"]["labels"][Label.RUN_ID]) == (
+            namespace == "other",
+            f"run-{namespace}",
+        )
+        there.delete("digits")
+        with pytest.raises(NotFound):
+            there.job("digits", events=False)
 
 
 @pytest.mark.parametrize("died_after", range(1, 7))
