@@ -91,11 +91,6 @@ def _compile(options: Options) -> Iterator[BadConfig]:
 
 def _spread(options: Options) -> Iterator[BadConfig]:
     if not options.spreads:
-        for of_shard in _given(options, _ONLY_SHARD):
-            yield BadConfig(
-                f"{of_shard} is of --parallel shard=N, and --parallel is {options.parallel or 'not given'}.",
-                hint="Give a layout with a shard above 1, or leave it out.",
-            )
         return
     for given, why in (
         (
@@ -163,6 +158,21 @@ _RULES: Final[tuple[Callable[[Options], Iterator[BadConfig]], ...]] = (
     _cut,
     _scaling,
 )
+
+
+def check_shard(options: Options) -> None:
+    """Refuse options of a layout that there is not; asked when the job's own layout is known.
+
+    Raises:
+        BadConfig: an option of ``shard`` was given, and ranks hold the whole model.
+    """
+    if options.spreads:
+        return
+    for given in _given(options, _ONLY_SHARD):
+        raise BadConfig(
+            f"{given} is of --parallel shard=N, and --parallel is {options.parallel or 'not given'}.",
+            hint="Give a layout with a shard above 1, or leave it out.",
+        )
 
 
 def layout_of(parallel: LayoutRange, world: int) -> Layout:

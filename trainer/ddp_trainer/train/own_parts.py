@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ddp_trainer.train.batches import data_digest
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.manifest import Identity, signature
 from ddp_trainer.train.mixing import ALGORITHM
@@ -100,7 +101,16 @@ def identity_of(model: nn.Module, samples: Samples, config: Config) -> Identity:
 
 
 def plan_of(samples: Samples, config: Config, env: Environment, stored_shards: int | None) -> Plan:
-    """How the samples become steps; ``stored_shards`` are those of the state that the run goes on from."""
+    """How the samples become steps; ``stored_shards`` are those of the state that the run goes on from.
+
+    Raises:
+        BadConfig: the layout spreads the model, which is the user's own to spread.
+    """
+    if config.spreads:
+        raise BadConfig(
+            f"--parallel is {config.parallel}, and a loop of one's own holds the whole model on each rank.",
+            hint="Give replicate alone, or train a task of the trainer.",
+        )
     shards = choose_shards(
         config.shards if config.shards is not None else stored_shards,
         most_ranks=env.most_ranks,

@@ -1,0 +1,62 @@
+"""One rank of ``bench sharding``: the trainer as it is, which writes down what its state takes after every step.
+
+``DDP_BENCH_STATE`` names the directory to write to. ``DDP_BENCH_WRONG`` makes it the negative control: groups of ranks
+that hold the model once each do not add up their gradients, as a layout does whose ``replicate`` was forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from torch import Tensor
+
+from ddp_trainer.train.cli import main
+from ddp_trainer.train.optimization import Optimization
+
+
+def observe(directory: Path) -> None:
+    """Write the most bytes of weights, gradients and moments that this rank has held between two steps."""
+    step = Optimization.step
+    most = 0
+
+    def watched(self: Optimization, number: int) -> None:
+        nonlocal most
+        step(self, number)
+        if (taken := state_bytes(self)) > most:
+            most = taken
+            (directory / os.environ["RANK"]).write_text(str(most))
+
+    Optimization.step = watched  # type: ignore[method-assign] # of this process alone
+
+
+def state_bytes(optimization: Optimization) -> int:
+    """Of what lies on this rank."""
+    from ddp_trainer.train.spread import state_bytes as bytes_here
+
+    optimizer = optimization.optimizer
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return bytes_here(*weights, *gradients, *states)
+
+
+def forget_replicas() -> None:
+    """Let no gradients travel between replicas."""
+    from torch.distributed.fsdp import FSDPModule
+
+    told = FSDPModule.set_requires_gradient_sync
+
+    def wrong(self: FSDPModule, requires_gradient_sync: bool, **options: bool) -> None:
+        told(self, requires_gradient_sync, **options)
+        self.set_requires_all_reduce(False)
+
+    FSDPModule.set_requires_gradient_sync = wrong  # type: ignore[method-assign] # of this process alone
+
+
+if __name__ == "__main__":
+    observe(Path(os.environ["DDP_BENCH_STATE"]))
+    if os.environ.get("DDP_BENCH_WRONG"):
+        forget_replicas()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,206 @@
+"""``--parallel``: every layout learns what one process does, from any layout's checkpoint, and holds what it should.
+
+The same 50 steps of a GPT in 32 bits on text, clipped, in one process and then in worker groups on gloo, one for each
+row of :data:`LAYOUTS`. A row is a layout and the flags that it needs; what is asked of a row is asked of all. The
+negative control is a layout that is wrong on purpose, since a check that everything passes checks nothing. The rate is
+a third of the trainer's own: at that one AdamW, which makes steps of one size of gradients of any, lets roundings grow
+until plain DDP is 4e-4 apart, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.harness import CannotMeasure, Options, Report
+from ddp_trainer.layout import Layout
+
+SUMMARY = "losses, checkpoints and bytes per rank of models in pieces (--parallel shard), against one process"
+PARTS: Final = ("losses", "memory", "checkpoints")
+
+STEPS: Final = 50
+QUICK_STEPS: Final = 10
+TEXT_BYTES: Final = 60_000
+COMMON: Final = (
+    *("--task", "text", "--window", "32", "--model", "gpt:layers=4,width=64,heads=4", "--global-batch", "16"),
+    *("--learning-rate", "0.001", "--schedule", "constant", "--warmup-steps", "5", "--clip-norm", "0.5"),
+    *("--checkpoint-seconds", "inf"),
+    *("--log-steps", "1", "--log-json", "--threads", "1", "--device", "cpu"),
+)
+TOLERANCE: Final = 1e-4
+"""Largest difference of a loss, relative to that of one process."""
+SLACK: Final = 1.05
+"""Bytes of a rank over its share of the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One layout of the table."""
+
+    layout: str
+    flags: tuple[str, ...] = ()
+
+    @property
+    def world(self) -> int:
+        """Ranks that it takes."""
+        return Layout.parse(self.layout).world if self.layout else 1
+
+    @property
+    def name(self) -> str:
+        """As a part of the name of a figure."""
+        return re.sub(r"[^a-z0-9]+", "_", " ".join((self.layout, *self.flags)).lower()).strip("_") or "one_process"
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Flags of the trainer."""
+        return ("--parallel", self.layout, *self.flags) if self.layout else self.flags
+
+
+ALONE: Final = Row("")
+LAYOUTS: Final = (
+    Row("replicate=4"),
+    Row("shard=4"),
+    Row("replicate=2,shard=2"),
+)
+STORED: Final = (ALONE, Row("replicate=2"), Row("shard=2"), Row("shard=4"), Row("replicate=2,shard=2"))
+"""Layouts of which each goes on from a checkpoint of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What one run said and held."""
+
+    losses: Mapping[int, float]
+    """By the number of the step."""
+    most_bytes: int
+    """Of weights, gradients and moments on the rank with the most of them."""
+
+
+def measure(options: Options) -> Report:
+    """Train under every layout, and go on from every layout's state under every other."""
+    parts = options.parts(PARTS)
+    report = Report()
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-sharding-") as name:
+        directory = Path(name)
+        write_text(directory / "text", options.seed)
+        steps = QUICK_STEPS if options.quick else STEPS
+        alone = train(directory, ALONE, steps)
+        if "losses" in parts or "memory" in parts:
+            rows = {row: train(directory, row, steps) for row in LAYOUTS}
+            if "losses" in parts:
+                compare(report, options, rows, alone)
+                control(report, options, alone, train(directory, Row("replicate=2,shard=2"), steps, wrong=True))
+            if "memory" in parts:
+                weigh(report, options, rows, alone)
+        if "checkpoints" in parts:
+            cross(report, options, directory, alone, steps)
+    return report
+
+
+def compare(report: Report, options: Options, rows: Mapping[Row, Trained], alone: Trained) -> None:
+    """Losses of every row beside those of one process."""
+    for row, trained in rows.items():
+        apart = difference(trained.losses, alone.losses)
+        options.progress(f"{row.layout}: {len(trained.losses)} losses, apart from one process's by {apart:.1e} at most")
+        report.figure(f"{row.name}_loss_difference_ratio", apart)
+        report.at_most(f"relative difference of losses under {' '.join(row.argv)}", apart, TOLERANCE)
+
+
+def control(report: Report, options: Options, alone: Trained, wrong: Trained) -> None:
+    """What a layout comes to that is wrong."""
+    apart = difference(wrong.losses, alone.losses)
+    options.progress(f"replicas that share no gradients: apart by {apart:.1e}")
+    report.baseline("wrong_layout_loss_difference_ratio", apart)
+    report.at_least("relative difference of losses under a wrong layout, the negative control", apart, 10 * TOLERANCE)
+
+
+def weigh(report: Report, options: Options, rows: Mapping[Row, Trained], alone: Trained) -> None:
+    """What ranks hold beside their share of what one process does."""
+    report.baseline("one_process_state_bytes", alone.most_bytes)
+    for row, trained in rows.items():
+        share = trained.most_bytes / alone.most_bytes
+        options.progress(f"{row.layout}: {trained.most_bytes} bytes a rank, {share:.3f} of the whole")
+        report.figure(f"{row.name}_state_bytes", trained.most_bytes)
+        report.figure(f"{row.name}_state_ratio", share)
+        due = 1 / Layout.parse(row.layout).replica
+        report.at_most(f"bytes of a rank's state over its share under {row.layout}", share / due, SLACK)
+
+
+def cross(report: Report, options: Options, directory: Path, alone: Trained, steps: int) -> None:
+    """Half of the steps under one layout, the others from its checkpoint under another."""
+    held = 0
+    for before in STORED:
+        stored = directory / "stored"
+        train(directory, before, steps // 2, checkpoints=stored)
+        for after in STORED:
+            copy = directory / "copy"
+            shutil.copytree(stored, copy)
+            trained = train(directory, after, steps, checkpoints=copy)
+            shutil.rmtree(copy)
+            apart = difference(trained.losses, alone.losses)
+            went_on = sorted(trained.losses) == list(range(steps // 2 + 1, steps + 1))
+            held += went_on and apart <= TOLERANCE
+            options.progress(f"{before.layout or 'one process'} -> {after.layout or 'one process'}: {apart:.1e}")
+        shutil.rmtree(stored)
+    report.figure("checkpoints_crossed_count", held)
+    report.at_least("pairs of layouts of which one goes on from the other", held, len(STORED) ** 2)
+
+
+def difference(losses: Mapping[int, float], of: Mapping[int, float]) -> float:
+    """Largest difference of a step's loss, relative to that which it should be.
+
+    >>> difference({2: 1.0, 3: 2.2}, {1: 5.0, 2: 1.0, 3: 2.0})
+    0.10000000000000009
+    """
+    return max(abs(loss / of[step] - 1) for step, loss in losses.items())
+
+
+def train(directory: Path, row: Row, steps: int, *, checkpoints: Path | None = None, wrong: bool = False) -> Trained:
+    """A worker group under this layout, to its end."""
+    held = directory / "held"
+    held.mkdir()
+    keeping = ("--checkpoint-dir", str(checkpoints)) if checkpoints is not None else ()
+    flags = (*COMMON, "--data", str(directory / "text"), "--max-steps", str(steps), *row.argv, *keeping)
+    launch = [sys.executable, "-m", "ddp_trainer", "launch", "--standalone", "--nproc-per-node", str(row.world)]
+    log = directory / "stderr"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [*launch, "-m", "bench._sharding_rank", *flags],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=_environment(held, wrong=wrong),
+        ) as group,
+    ):
+        events = [json.loads(line) for line in group.stdout or ()]
+    if group.returncode:
+        raise CannotMeasure(
+            f"{row.layout or 'One process'} ended with {group.returncode}: {log.read_text()[-500:].strip()}"
+        )
+    most = max(int(file.read_text()) for file in held.iterdir())
+    shutil.rmtree(held)
+    return Trained({event["step"]: event["loss"] for event in events if event["event"] == "step"}, most)
+
+
+def write_text(folder: Path, seed: int) -> None:
+    """Words of a small language, so that there is something to learn."""
+    chance = random.Random(seed)
+    words = ["".join(chance.choices("abcdefghijklmnop", k=chance.randint(2, 7))) for _ in range(200)]
+    folder.mkdir()
+    (folder / "words.txt").write_text(" ".join(chance.choices(words, k=TEXT_BYTES // 5)))
+
+
+def _environment(held: Path, *, wrong: bool) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
+    return {**inherited, "DDP_BENCH_STATE": str(held), **({"DDP_BENCH_WRONG": "1"} if wrong else {})}
