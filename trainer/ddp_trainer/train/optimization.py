@@ -129,7 +129,9 @@ class Optimization:
             group["lr"] = group[_PEAK] * factor
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         if self._clip is not None and self._norm is not None:
-            nn.utils.clip_grads_with_norm_(self._weights, self._clip, self._norm)
+            # Of a spread model some gradients may be in pieces and others whole, which no kernel takes at once.
+            at_once = None if self._spread is None else False
+            nn.utils.clip_grads_with_norm_(self._weights, self._clip, self._norm, foreach=at_once)
         self._move()
         # Nobody would step by gradients with a flaw: that answer was 0, and will do for the next one.
         self._passed = self._flaw
