@@ -3,65 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.task import rowwise
-
-VOCABULARY: Final = 32
-WINDOW: Final = 16
+from tests.local import train_layouts
 
 
-class Rows:
-    """Rows in which each number follows from the one before."""
+class Numbers(train_layouts.Numbers):
+    """That of the tests, four times as large."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.batch(torch.tensor([index]))[0]
-
-    @rowwise
-    def batch(self, ids: Tensor) -> Tensor:
-        """Int64 ``(n, window + 1)``."""
-        rows = [(ids + ids // VOCABULARY) % VOCABULARY]
-        for _ in range(WINDOW):
-            rows.append((rows[-1] * 5 + 3) % VOCABULARY)
-        return torch.stack(rows, 1)
-
-
-class Numbers:
-    """Foretell the next number."""
-
-    name = "numbers"
-
-    def model(self) -> nn.Module:
-        """Four layers, so that two ranks may have two stages each."""
-        return Gpt(vocabulary=VOCABULARY, window=WINDOW, layers=4, heads=4, width=32)
-
-    def train_samples(self) -> Rows:
-        """Not a multiple of the global batch: the last step of an epoch is a partial one."""
-        return Rows(203)
-
-    def test_samples(self) -> Rows:
-        """A few."""
-        return Rows(5)
-
-    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Mean cross entropy of each row."""
-        logits = model(batch[:, :-1])
-        return nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none").mean(1)
-
-    def metrics(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
-        """The loss, and how many numbers were foretold."""
-        found = model(batch[:, :-1]).argmax(2) == batch[:, 1:]
-        return {"loss": self.losses(model, batch).sum(), "accuracy": found.double().mean(1).sum()}
+    vocabulary = 32
+    window = 16
+    heads = 4
+    width = 32
+    rows = 203
 
 
 class WronglyCut(Numbers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +11,12 @@ from torch import Tensor, nn
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.task import rowwise
 
-VOCABULARY = 16
-WINDOW = 8
-
 
 class Rows:
     """Rows in which each number follows from the one before."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, *, vocabulary: int, window: int) -> None:
+        self._count, self._vocabulary, self._window = count, vocabulary, window
 
     def __len__(self) -> int:
         return self._count
@@ -29,9 +27,9 @@ class Rows:
     @rowwise
     def batch(self, ids: Tensor) -> Tensor:
         """Int64 ``(n, window + 1)``."""
-        rows = [(ids + ids // VOCABULARY) % VOCABULARY]
-        for _ in range(WINDOW):
-            rows.append((rows[-1] * 5 + 3) % VOCABULARY)
+        rows = [(ids + ids // self._vocabulary) % self._vocabulary]
+        for _ in range(self._window):
+            rows.append((rows[-1] * 5 + 3) % self._vocabulary)
         return torch.stack(rows, 1)
 
 
@@ -39,18 +37,24 @@ class Numbers:
     """Foretell the next number."""
 
     name = "numbers"
+    vocabulary: ClassVar = 16
+    window: ClassVar = 8
+    heads: ClassVar = 2
+    width: ClassVar = 16
+    rows: ClassVar = 61
+    """Not a multiple of the global batch: the last step of an epoch is a partial one."""
 
     def model(self) -> nn.Module:
         """Four layers, so that two ranks may have two stages each."""
-        return Gpt(vocabulary=VOCABULARY, window=WINDOW, layers=4, heads=2, width=16)
+        return Gpt(vocabulary=self.vocabulary, window=self.window, layers=4, heads=self.heads, width=self.width)
 
     def train_samples(self) -> Rows:
-        """Not a multiple of the global batch: the last step of an epoch is a partial one."""
-        return Rows(61)
+        """Those to learn."""
+        return Rows(self.rows, vocabulary=self.vocabulary, window=self.window)
 
     def test_samples(self) -> Rows:
         """A few."""
-        return Rows(5)
+        return Rows(5, vocabulary=self.vocabulary, window=self.window)
 
     def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Mean cross entropy of each row."""
