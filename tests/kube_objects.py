@@ -139,10 +139,14 @@ def rank_metrics(
     seconds: float = 2.0,
     up: int = 1,
     last_step: float = 1000.0,
+    place: str = "",
 ) -> str:
-    """What one rank contributes to its pod's metrics: half of its time forward, half backward."""
+    """What one rank contributes to its pod's metrics: half of its time forward, half backward.
+
+    ``place`` is what its labels say of a layout, as in ``shard="1"``.
+    """
     labels = f'ddp_job="digits",rank="{rank}"'
-    info = f'{labels},local_rank="{local_rank}",node_rank="0",backend="gloo",device="cpu"'
+    info = f'{labels},local_rank="{local_rank}",node_rank="0",backend="gloo",device="cpu"{f",{place}" if place else ""}'
     return f"""# TYPE ddp_steps counter
 ddp_steps_total{{{labels}}} {step}
 ddp_samples_total{{{labels}}} {samples}

@@ -53,8 +53,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
         yield "Summary", summary_text(state.summary)
     error = state.first_error
     if error is not None:
-        who = f"rank {error.rank} on {error.pod}" if error.rank is not None else error.pod
-        yield "First error", style.paint(f"{who}: {error.message}", "red")
+        yield "First error", style.paint(f"{error.who}: {error.message}", "red")
 
 
 def queue_place(queue: Queued) -> str:

@@ -50,6 +50,20 @@ class FirstError:
     timestamp: float | None = None
     generation: int | None = None
     """Number of the worker group that it ended, where it is known."""
+    place: str = ""
+    """Of the rank in the layout of the job, in words; empty where there is none."""
+
+    @property
+    def who(self) -> str:
+        """Rank and pod, or the pod where nobody knows the rank."""
+        if self.rank is None:
+            return self.pod
+        return f"rank {self.rank}{f' ({self.place})' if self.place else ''} on {self.pod}"
+
+    @property
+    def subject(self) -> str:
+        """The same, where a sentence begins with it."""
+        return f"Pod {self.pod}" if self.rank is None else f"R{self.who[1:]}"
 
     @property
     def is_users(self) -> bool:
@@ -192,6 +206,7 @@ def _told(ending: _Ending) -> FirstError:
         stack=_clean(str(document.get("stack") or "")),
         timestamp=float(moment) if isinstance(moment, int | float) else None,
         generation=generation if isinstance(generation, int) else None,
+        place=_clean(str(document.get("place") or "")),
     )
 
 

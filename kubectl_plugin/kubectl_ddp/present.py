@@ -220,19 +220,22 @@ def _job_row(state: JobState, now: float, *, wide: bool, namespaced: bool) -> li
 
 
 def rank_table(state: JobState, now: float) -> Table:
-    """One row per rank."""
-    header = ("RANK", "POD", "NODE", "STATE", "STEP", "SAMPLES/S", "PHASES", "LAST-SEEN")
-    rows: list[Sequence[Cell]] = [_rank_row(rank, now) for rank in state.ranks]
+    """One row per rank; where the job has a layout, with each one's place in it."""
+    has_places = any(rank.place for rank in state.ranks)
+    mesh = ("MESH",) * has_places
+    header = ("RANK", *mesh, "POD", "NODE", "STATE", "STEP", "SAMPLES/S", "PHASES", "LAST-SEEN")
+    rows: list[Sequence[Cell]] = [_rank_row(rank, now, has_places=has_places) for rank in state.ranks]
+    unknown = [Cell(NOTHING)] * len(("RANK", *mesh))
     rows += [
-        [Cell(NOTHING), Cell(pod), *[Cell(NOTHING)] * 1, Cell("silent", "yellow"), *[Cell(NOTHING)] * 4]
-        for pod in state.silent
+        [*unknown, Cell(pod), Cell(NOTHING), Cell("silent", "yellow"), *[Cell(NOTHING)] * 4] for pod in state.silent
     ]
     return Table(header, rows)
 
 
-def _rank_row(rank: RankState, now: float) -> list[Cell]:
+def _rank_row(rank: RankState, now: float, *, has_places: bool) -> list[Cell]:
     return [
         Cell(str(rank.rank)),
+        *[Cell(rank.place or NOTHING)] * has_places,
         Cell(rank.pod),
         Cell(rank.node or NOTHING),
         Cell(rank.state, RANK_COLORS[rank.state]),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.contract import Metric, MetricLabel, Phase
+from ddp_trainer.contract import PLACE_LABELS, Metric, MetricLabel, Phase
 from kubectl_ddp.exposition import RANK_STOPPED, Samples
 
 
@@ -45,6 +45,8 @@ class RankState:
     """Part of a step → share of its time, 0 to 1."""
     last_step: float | None = None
     """Unix time of its last committed step."""
+    place: str = ""
+    """In the layout of the job, as ``r1 s0 t1``; empty where it has none."""
 
 
 _NOTHING: Final = Samples()
@@ -98,6 +100,7 @@ def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> Ran
         busy_seconds=busy / sampled if sampled > 0 else _apart(phases, steps),
         phases={phase: value / seconds for phase, value in phases.items() if value > 0} if seconds > 0 else {},
         last_step=said.value(Metric.LAST_STEP_TIMESTAMP),
+        place=" ".join(f"{label[0]}{info[label]}" for label in PLACE_LABELS if info.get(label)),
     )
 
 

@@ -380,9 +380,8 @@ def failure(state: JobState) -> DdpError:
     error = state.first_error
     if error is None:
         return InfrastructureFailed(f"Job '{state.name}' failed: {_sentence(state.reason)}", hint=_hint(state))
-    who = f"rank {error.rank} on {error.pod}" if error.rank is not None else error.pod
     kind = JobFailed if error.is_users else InfrastructureFailed
-    return kind(f"Job '{state.name}' failed: {who}: {_sentence(error.message)}", hint=_hint(state))
+    return kind(f"Job '{state.name}' failed: {error.who}: {_sentence(error.message)}", hint=_hint(state))
 
 
 def _sentence(text: str) -> str:

@@ -364,6 +364,15 @@ class MetricLabel(StrEnum):
     PRECISION = "precision"
     PARALLELISM = "parallelism"
     VERSION = "version"
+    REPLICATE = "replicate"
+    PP = "pp"
+    SHARD = "shard"
+    TP = "tp"
+
+
+PLACE_LABELS: Final = (MetricLabel.REPLICATE, MetricLabel.PP, MetricLabel.SHARD, MetricLabel.TP)
+"""A rank's coordinates in the layout of its job, from the outermost dimension to the innermost; those of dimensions of
+size 1 are empty, and all where there is no layout."""
 
 
 class Metric(StrEnum):

@@ -178,7 +178,7 @@ class Layout:
         Raises:
             LayoutError: There is no such rank.
         """
-        return ", ".join(f"{name} {coordinate}" for name, coordinate in self._coordinates(rank))
+        return ", ".join(f"{name} {coordinate}" for name, coordinate in self.named(rank).items())
 
     def coordinates(self, rank: int) -> str:
         """The same for a narrow column: a letter of each dimension, and the coordinate.
@@ -189,12 +189,17 @@ class Layout:
         Raises:
             LayoutError: There is no such rank.
         """
-        return " ".join(f"{name[0]}{coordinate}" for name, coordinate in self._coordinates(rank))
+        return " ".join(f"{name[0]}{coordinate}" for name, coordinate in self.named(rank).items())
 
-    def _coordinates(self, rank: int) -> list[tuple[str, int]]:
+    def named(self, rank: int) -> Mapping[str, int]:
+        """The same by the dimensions' names.
+
+        Raises:
+            LayoutError: There is no such rank.
+        """
         place = self.place(rank)
         shown = [name for name in DIMENSIONS if getattr(self, name) > 1] or ["replicate"]
-        return [(name, getattr(place, name)) for name in shown]
+        return {name: getattr(place, name) for name in shown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +258,18 @@ replicate=2,shard=4
     def spans(self) -> Mapping[str, tuple[int, int]]:
         """Least and most of each dimension, by its name."""
         return {name: (getattr(self.smallest, name), getattr(self.largest, name)) for name in WRITTEN}
+
+    def coordinates(self, rank: int, world: int) -> Mapping[str, int]:
+        """Where a rank stands in the layout that a group of so many ranks takes: a coordinate for each dimension that
+        has more than one.
+
+        >>> dict(LayoutRange.parse("replicate=1:4,tp=2").coordinates(5, world=6))
+        {'replicate': 2, 'tp': 1}
+
+        Raises:
+            LayoutError: No layout of the range has so few ranks, or this one has no place.
+        """
+        return self.choose(world).named(rank)
 
     @property
     def fixed(self) -> Layout | None:

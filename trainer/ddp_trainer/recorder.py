@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from ddp_trainer.contract import FailureReason, GroupState, RestartCause, Section
 from ddp_trainer.goodput import JobAccount
+from ddp_trainer.layout import LayoutRange
 
 
 class Marks(Protocol):
@@ -34,8 +35,20 @@ class RankRecorder(Protocol):
     def marks(self) -> Marks:
         """Where the section is marked, for the launcher's hang watch."""
 
-    def identity(self, *, rank: int, local_rank: int, world_size: int, backend: str, device: str) -> None:
-        """Name this process; called once per process, before the first step."""
+    def identity(
+        self,
+        *,
+        rank: int,
+        local_rank: int,
+        world_size: int,
+        backend: str,
+        device: str,
+        parallel: LayoutRange | None = None,
+    ) -> None:
+        """Name this process; called once per process, before the first step.
+
+        ``parallel`` are the layouts that its group may take; those of the job, if any, when None.
+        """
 
     def planned(self, steps: int) -> None:
         """The run will have this many global steps."""
@@ -141,7 +154,16 @@ class SilentRankRecorder:
         """``marks`` are watched also where metrics are off; by nobody when None."""
         self.marks: Marks = [0.0, 0.0] if marks is None else marks
 
-    def identity(self, *, rank: int, local_rank: int, world_size: int, backend: str, device: str) -> None: ...
+    def identity(
+        self,
+        *,
+        rank: int,
+        local_rank: int,
+        world_size: int,
+        backend: str,
+        device: str,
+        parallel: LayoutRange | None = None,
+    ) -> None: ...
     def planned(self, steps: int) -> None: ...
     def step(
         self,

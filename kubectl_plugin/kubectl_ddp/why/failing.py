@@ -102,7 +102,7 @@ def host_oom(facts: Facts) -> Iterator[Finding]:
         return
     limits = [_limit(each.pod, each.status["name"]) for each in killed] or [_limit(pod, "") for pod in facts.workers]
     limit = next((text for text in limits if text), "")
-    who = names_of([each.pod for each in killed]) if killed else f"rank {error.rank} on {error.pod}" if error else ""
+    who = names_of([each.pod for each in killed]) if killed else error.who if error else ""
     evidence = [f"{each.who}: container {each.status['name']} ended with OOMKilled" for each in killed[:3]]
     evidence += [f"{error.pod}: {line_of(error.message)}"] if error is not None and is_told else []
     yield Finding(
@@ -120,7 +120,7 @@ def gpu_oom(facts: Facts) -> Iterator[Finding]:
     if error is not None and error.reason == FailureReason.GPU_OOM:
         yield Finding(
             cause=Cause.GPU_OOM,
-            sentence=f"Rank {error.rank} on {error.pod} ran out of GPU memory.",
+            sentence=f"{error.subject} ran out of GPU memory.",
             evidence=(line_of(error.message), *_last_call(error)),
             help="Use a smaller batch per GPU, accumulate gradients, or more GPUs; it will not help to try again.",
             is_aside=_is_over_it(facts),
@@ -135,11 +135,10 @@ def first_error(facts: Facts) -> Iterator[Finding]:
         return
     if error.reason in {FailureReason.GPU_OOM, FailureReason.HOST_OOM}:
         return
-    who = f"Rank {error.rank} on {error.pod}" if error.rank is not None else f"Pod {error.pod}"
     source = "kept in the job's annotation, since its pod is gone" if kept(facts.job) == error else ""
     yield Finding(
         cause=Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
-        sentence=f"{who} failed first: {line_of(error.message).rstrip('.')}.",
+        sentence=f"{error.subject} failed first: {line_of(error.message).rstrip('.')}.",
         evidence=tuple(filter(None, [_how(error), *_last_call(error), source])),
         help=f"'{program()} logs {facts.name} --first-error{there()}' prints its stack.",
         is_aside=_is_over_it(facts),

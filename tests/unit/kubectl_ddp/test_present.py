@@ -31,6 +31,16 @@ def a_state() -> JobState:
     return job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
 
 
+def test_ranks_of_a_layout_have_their_places_in_it() -> None:
+    told = {"digits-worker-0": parse(pod_metrics() + rank_metrics(0, place='replicate="0",pp="",shard="1",tp=""'))}
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+    header, of_rank, silent = (line.split() for line in rank_table(state, NOW).render(Style()).splitlines())
+    assert header[:4] == ["RANK", "MESH", "POD", "NODE"]
+    assert of_rank[:5] == ["0", "r0", "s1", "digits-worker-0", "node-0"]
+    assert silent[:5] == ["-", "-", "digits-worker-1", "-", "silent"]
+    assert "MESH" not in rank_table(a_state(), NOW).render(Style())
+
+
 def test_a_job_is_one_row() -> None:
     lines = job_table([a_state()], NOW).render(Style()).splitlines()
     assert lines[0].split() == [

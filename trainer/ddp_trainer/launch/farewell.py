@@ -45,4 +45,5 @@ def _of_failure(failure: Failure) -> str:
     what = how if first_line == how else f"{how}: {first_line.rstrip('.')}"
     hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
     host = f" ({failure.host})" if failure.host and not failure.node.startswith(failure.host) else ""
-    return f"Rank {failure.rank} on {failure.node}{host} failed first, it {what}{hint}."
+    place = f" ({failure.place})" if failure.place else ""
+    return f"Rank {failure.rank}{place} on {failure.node}{host} failed first, it {what}{hint}."

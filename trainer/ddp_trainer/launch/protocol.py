@@ -123,6 +123,8 @@ class Failure:
     stack: str = ""
     host: str = ""
     """Machine that the node ran on."""
+    place: str = ""
+    """Of the rank in the layout of the job, in words; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

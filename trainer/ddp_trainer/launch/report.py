@@ -76,6 +76,7 @@ class Report:
         return {
             "rank": failure.rank,
             "local_rank": failure.local_rank,
+            **({"place": failure.place} if failure.place else {}),
             "pod": failure.node,
             "host": failure.host,
             "generation": failure.generation,

@@ -13,6 +13,7 @@ from ddp_trainer.contract import Env, FailureReason
 from ddp_trainer.launch import evidence
 from ddp_trainer.launch.core import Core
 from ddp_trainer.launch.protocol import Failure
+from ddp_trainer.layout import LayoutError, LayoutRange
 
 
 @dataclass(slots=True)
@@ -53,9 +54,10 @@ class Witness:
         self, local_rank: int, *, exit_code: int, reason: FailureReason, message: str, timestamp: float, stack: str = ""
     ) -> Failure:
         generation, node = self.core.generation, self.core.node
+        rank = (generation.first_rank(node.token) if generation else 0) + local_rank
         return Failure(
             generation=generation.number if generation else 0,
-            rank=(generation.first_rank(node.token) if generation else 0) + local_rank,
+            rank=rank,
             local_rank=local_rank,
             node=node.name,
             exit_code=exit_code,
@@ -64,4 +66,11 @@ class Witness:
             host=self.environment.get(Env.NODE_NAME) or socket.gethostname(),
             timestamp=timestamp,
             stack=stack,
+            place=self._place(rank, generation.world_size) if generation else "",
         )
+
+    def _place(self, rank: int, world_size: int) -> str:
+        try:
+            return LayoutRange.parse(self.environment.get(Env.PARALLEL, "")).choose(world_size).told(rank)
+        except LayoutError:  # there is none, or one that does not fit, as whoever trains by it says
+            return ""

@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, MetricLabel, Phase, RestartCause
+from ddp_trainer.contract import (
+    PLACE_LABELS,
+    FailureReason,
+    GroupState,
+    JobTime,
+    Metric,
+    MetricLabel,
+    Phase,
+    RestartCause,
+)
 from ddp_trainer.metrics.family import Family, Kind, Scope, Series, Source, cell
 
 __all__ = ["FAMILIES", "STEP_SECONDS", "Family", "Kind", "Scope", "Series", "Source", "cell", "families_of"]
@@ -328,8 +337,9 @@ PROCESS: Final = (
         labels=(
             *(MetricLabel.LOCAL_RANK, MetricLabel.NODE_RANK, MetricLabel.BACKEND),
             *(MetricLabel.DEVICE, MetricLabel.DEVICE_NAME, MetricLabel.GPU_UUID),
+            *PLACE_LABELS,
         ),
-        help="Where this rank runs; 1, to be joined with.",
+        help="Where this rank runs, and its place in a layout; 1, to be joined with.",
     ),
     Family(
         name=Metric.JOB_INFO,

@@ -18,8 +18,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, MetricLabel, Phase, RestartCause
+from ddp_trainer.contract import (
+    PLACE_LABELS,
+    Env,
+    FailureReason,
+    GroupState,
+    JobTime,
+    Metric,
+    MetricLabel,
+    Phase,
+    RestartCause,
+)
 from ddp_trainer.goodput import JobAccount
+from ddp_trainer.layout import LayoutError, LayoutRange
 from ddp_trainer.metrics.account import highest_step, job_account
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.catalogue import STEP_SECONDS, cell
@@ -137,6 +148,16 @@ def _harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Conc
     return harmless
 
 
+def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str, str]:
+    """Coordinates of a rank, by the labels that tell them; those of a group before it are forgotten."""
+    try:
+        layouts = parallel or LayoutRange.parse(os.environ.get(Env.PARALLEL, ""))
+        coordinates = layouts.coordinates(rank, world_size)
+    except LayoutError:  # there is none, or one that whoever trains by it refuses
+        coordinates = {}
+    return {label: str(coordinates.get(label, "")) for label in PLACE_LABELS}
+
+
 class BoardRankRecorder:
     """One rank's reports, on its board. Every method may be called from any thread, ``step`` from one only."""
 
@@ -186,13 +207,22 @@ class BoardRankRecorder:
         self._cells, self._revision = self._board.cells, self._board.revision
 
     @_harmless
-    def identity(self, *, rank: int, local_rank: int, world_size: int, backend: str, device: str) -> None:
+    def identity(
+        self,
+        *,
+        rank: int,
+        local_rank: int,
+        world_size: int,
+        backend: str,
+        device: str,
+        parallel: LayoutRange | None = None,
+    ) -> None:
         """Name this process."""
         known = self._board.identity | {MetricLabel.RANK: rank, MetricLabel.LOCAL_RANK: local_rank}
         words = {MetricLabel.BACKEND: backend[:_WORD_BYTES], MetricLabel.DEVICE: device[:_WORD_BYTES]}
         gpu = identity_of(device)
         words |= {MetricLabel.DEVICE_NAME: gpu.name, MetricLabel.GPU_UUID: gpu.uuid}
-        self._board.describe(known | words | {"world_size": world_size})
+        self._board.describe(known | words | _place(parallel, rank, world_size) | {"world_size": world_size})
         if (most := peak_flops(gpu.name)) is not None:
             self._cells[PEAK_FLOPS] = most
 

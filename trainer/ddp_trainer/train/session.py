@@ -178,6 +178,7 @@ def _in_group(around: Surroundings, given: _Given, passage: Passage, env: Enviro
         world_size=env.world_size,
         backend=group.backend,
         device=str(group.device),
+        parallel=given.config.parallel,
     )
     recorder.job(precision=given.config.precision, parallelism=given.config.strategy)
     return replace(around, env=env, group=group, recorder=recorder)

@@ -12,8 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ddp_trainer.contract import FailureReason, GroupState, JobTime, Metric, Phase, RestartCause
+from ddp_trainer.contract import (
+    PLACE_LABELS,
+    Env,
+    FailureReason,
+    GroupState,
+    JobTime,
+    Metric,
+    Phase,
+    RestartCause,
+)
 from ddp_trainer.goodput import JobAccount
+from ddp_trainer.layout import LayoutRange
 from ddp_trainer.metrics import recorders
 from ddp_trainer.metrics.board import AGENT, RANK, Board, read
 from ddp_trainer.metrics.catalogue import cell
@@ -168,7 +178,22 @@ def test_an_identity_keeps_what_the_environment_told(rank: Rank) -> None:
         "device": "x" * 128,
         "device_name": "",
         "gpu_uuid": "",
+        **dict.fromkeys(PLACE_LABELS, ""),
     }
+
+
+def test_the_place_of_a_rank_is_that_in_the_layout_of_its_group(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def place_at(number: int, world_size: int, parallel: LayoutRange | None = None) -> str:
+        who = {"local_rank": 0, "backend": "gloo", "device": "cpu", "parallel": parallel}
+        rank.recorder.identity(rank=number, world_size=world_size, **who)
+        return " ".join(f"{label}={rank.board.identity[label]}" for label in PLACE_LABELS if rank.board.identity[label])
+
+    assert place_at(3, 4) == ""
+    monkeypatch.setenv(Env.PARALLEL, "replicate=1:2,shard=2")
+    assert place_at(3, 4) == "replicate=1 shard=1"
+    assert place_at(1, 2) == "shard=1", "what it was in a larger group is forgotten"
+    assert place_at(3, 4, LayoutRange.parse("pp=2,tp=2")) == "pp=1 tp=1", "the program knows better than its job"
+    assert place_at(0, 1) == "", "no layout of the job's is so small"
 
 
 def test_exactly_one_state_is_on(agent: Agent) -> None:
