@@ -192,8 +192,8 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
             f"--optimizer-kernel is fused, but that of {config.optimizer} knows no weights in pieces (--parallel).",
             hint="Give --optimizer-kernel auto.",
         )
-    if config.optimizer_kernel is KernelName.AUTO and len({type(weight) for weight in model.parameters()}) > 1:
-        # Some weights are cut over ranks, others are not, and no kernel takes both at once.
+    if config.optimizer_kernel is KernelName.AUTO and len({_lies(weight) for weight in model.parameters()}) > 1:
+        # Some weights are cut over other ranks than others, or not at all, and no kernel takes both at once.
         return _with_kernel(_KERNEL[KernelName.LOOP], model, config)
     if lacks_fused and config.optimizer_kernel is KernelName.AUTO:
         return _with_kernel(_KERNEL[KernelName.FOREACH], model, config)
@@ -210,6 +210,11 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
             f"--optimizer-kernel is {config.optimizer_kernel}, but {config.optimizer} cannot: {str(err).rstrip('.')}.",
             hint="Give --optimizer-kernel auto.",
         ) from None
+
+
+def _lies(weight: Tensor) -> object:
+    """What tells weights apart that lie over different ranks: those of the same are of one mesh."""
+    return type(weight), getattr(weight, "device_mesh", None)
 
 
 def _with_kernel(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:

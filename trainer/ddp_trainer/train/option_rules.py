@@ -115,11 +115,11 @@ def _cut(options: Options) -> Iterator[BadConfig]:
     if options.parallel is None:
         return
     largest = options.parallel.largest
-    ways = [name for name in ("shard", "tp", "pp") if getattr(largest, name) > 1]
-    if len(ways) > 1:
+    ways = [name for name in ("pp", "tp", "shard") if getattr(largest, name) > 1]
+    if len(ways) > 1 and largest.pp > 1:
         yield BadConfig(
-            f"--parallel is {options.parallel}, and this trainer cuts a model in one way at a time.",
-            hint=f"Give replicate and one of {' and '.join(ways)}.",
+            f"--parallel is {options.parallel}, and this trainer cuts stages in no other way so far.",
+            hint=f"Leave out pp, or {' and '.join(ways[1:])}.",
         )
     if largest.tp == largest.pp == 1:
         return

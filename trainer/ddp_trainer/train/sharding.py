@@ -20,6 +20,7 @@ from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.options import PrecisionName
+from ddp_trainer.train.spread import piece
 
 _COMPUTED_IN: Final[Mapping[PrecisionName, torch.dtype]] = {
     PrecisionName.BF16: torch.bfloat16,
@@ -31,9 +32,10 @@ _NAMED: Final = 12
 
 
 def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
-    """Cut the model in place, over ``shard`` and, one copy each, ``replicate``; rank 0's weights are everybody's.
+    """Cut the model in place, over ``shard`` and, a copy each, ``replicate``; the first rank's weights are everybody's.
 
-    A model on the CPU comes to the device piece by piece: no rank need have room for the whole.
+    A model on the CPU comes to the device piece by piece: no rank need have room for the whole. What has been cut into
+    slices is cut again, each slice by itself.
 
     Raises:
         BadConfig: it has no block of a class that was named, or the pieces cannot be kept where they are to be.
@@ -44,7 +46,7 @@ def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
             "--fsdp-offload keeps pieces in the CPU's memory, and this run computes on the CPU.",
             hint="Leave it out.",
         )
-    _send_from_first(model, group)
+    send_from_first(model, mesh, group)
     computed_in = _COMPUTED_IN.get(config.precision)
     devices = mesh.along("replicate", "shard")
     offload = CPUOffloadPolicy() if config.fsdp_offload else OffloadPolicy()
@@ -87,12 +89,17 @@ def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     return [module for module in reversed(inside) if type(module).__name__ in names]
 
 
-def _send_from_first(model: nn.Module, group: Group) -> None:
-    """Rank 0's weights and buffers, one at a time by way of the device, where collectives run."""
+def send_from_first(model: nn.Module, mesh: Mesh, group: Group) -> None:
+    """Give ranks that differ in ``replicate`` and ``shard`` alone the same weights and buffers, those of their first.
+
+    One at a time by way of the device, where collectives run.
+    """
+    lines = [mesh.along(name).get_group() for name in ("replicate", "shard") if getattr(mesh.layout, name) > 1]
     with group.watched(), torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
+        for tensor in map(piece, [*model.parameters(), *model.buffers()]):
             sent = tensor.detach().to(group.device)
-            dist.broadcast(sent, 0)
+            for line in lines:
+                dist.broadcast(sent, dist.get_global_rank(line, 0), line)
             if sent.data_ptr() != tensor.data_ptr():
                 tensor.copy_(sent)
 

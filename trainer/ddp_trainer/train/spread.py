@@ -95,7 +95,8 @@ class Spread:
         if not isinstance(tensor, DTensor):
             return ranks
         for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True):
-            if placement.is_shard():
+            # torch's shards of slices do not call themselves shards.
+            if not placement.is_replicate():
                 ranks //= size
         return ranks
 

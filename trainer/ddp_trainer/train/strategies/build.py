@@ -55,6 +55,10 @@ def _of_spread(parts: Parts, spread: Spread) -> Strategy:
 
         assert isinstance(spread, StageSpread)  # noqa: S101 - cut before the optimizer was built
         return Pipeline(parts, spread.stages)
+    if layout.tp > 1 and layout.shard > 1:
+        from ddp_trainer.train.strategies.sliced_fsdp import SlicedFsdp  # noqa: PLC0415 - see above
+
+        return SlicedFsdp(parts)
     if layout.tp > 1:
         from ddp_trainer.train.strategies.tensor import TensorParallel  # noqa: PLC0415 - see above
 

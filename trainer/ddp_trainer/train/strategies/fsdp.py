@@ -63,8 +63,11 @@ class Fsdp(Strategy):
             return
         buffers = [buffer.detach().clone() for buffer in self.model.buffers()]
         while self._made < self._wanted:
-            losses = self.forward(self._example() if self._batch is None else self._batch)
-            with self._group.watched_pass():
-                torch.autograd.backward(losses, torch.zeros_like(losses))
+            self.give_nothing(self.forward(self._example() if self._batch is None else self._batch))
         for buffer, before in zip(self.model.buffers(), buffers, strict=True):
             buffer.detach().copy_(before)
+
+    def give_nothing(self, losses: Tensor) -> None:
+        """Go back from losses of which nothing counts."""
+        with self._group.watched_pass():
+            torch.autograd.backward(losses, torch.zeros_like(losses))

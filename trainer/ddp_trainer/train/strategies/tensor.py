@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from ddp_trainer.train.gradients import buckets
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.mesh import Mesh
+from ddp_trainer.train.spread import piece
 from ddp_trainer.train.strategies.strategy import Parts, Strategy
 from ddp_trainer.train.task import Batch
 
@@ -37,13 +38,12 @@ class TensorParallel(Strategy):
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits stay cut by the words of a vocabulary where the plan leaves them so; losses are whole."""
-        with self._in_slices():
-            losses = super().forward(batch)
-            return losses.full_tensor() if isinstance(losses, DTensor) else losses
+        with self._group.watched_pass(), in_slices():
+            return whole(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """The same way back."""
-        with self._in_slices():
+        with self._group.watched_pass(), in_slices():
             super().backward(losses, samples)
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
@@ -54,10 +54,17 @@ class TensorParallel(Strategy):
             if self._mesh.layout.replicate > 1:
                 add_up_along(self._weights, self._mesh, "replicate")
 
-    @contextmanager
-    def _in_slices(self) -> Iterator[None]:
-        with self._group.watched_pass(), uncompiled(), loss_parallel():
-            yield
+
+@contextmanager
+def in_slices() -> Iterator[None]:
+    """Around passes, there and back, of a model in slices: its losses are computed from slices of logits."""
+    with uncompiled(), loss_parallel():
+        yield
+
+
+def whole(losses: Tensor) -> Tensor:
+    """On every rank of a slice group; gradients go back to the slices."""
+    return losses.full_tensor() if isinstance(losses, DTensor) else losses
 
 
 def settle(weight: nn.Parameter) -> None:
@@ -77,12 +84,8 @@ def add_up_along(weights: list[nn.Parameter], mesh: Mesh, dimension: str) -> Non
     group = mesh.along(dimension).get_group()
     with torch.no_grad():
         for bucket in buckets(weights):
-            pieces = [_piece(weight.grad) for weight in bucket if weight.grad is not None]
+            pieces = [piece(weight.grad) for weight in bucket if weight.grad is not None]
             flat = torch.cat([piece.flatten() for piece in pieces])
             dist.all_reduce(flat, group=group)
-            for piece, added in zip(pieces, torch.split(flat, [each.numel() for each in pieces]), strict=True):
-                piece.copy_(added.view_as(piece))
-
-
-def _piece(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            for own, added in zip(pieces, torch.split(flat, [each.numel() for each in pieces]), strict=True):
+                own.copy_(added.view_as(own))

@@ -1,0 +1,63 @@
+"""Runs of the trainer one after the other, whose ranks are forked from one process that has imported what they need.
+
+Eight ranks that import torch each by itself cost a small machine ten seconds; forked, they cost it nothing. Arguments
+are JSON: for each run the number of its ranks, and its flags. The last rank's code ends all of it if it is not 0.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from tests.local.train_group import free_port
+
+IMPORTED = (
+    "ddp_trainer.train.cli",
+    "ddp_trainer.train.even_evaluation",
+    "ddp_trainer.train.sharding",
+    "ddp_trainer.train.slicing",
+    "ddp_trainer.train.stage_spread",
+    "ddp_trainer.train.strategies.pipeline",
+    "ddp_trainer.train.strategies.sliced_fsdp",
+    "tests.local.train_layouts",
+)
+
+
+def train(world: int, flags: Sequence[str], *, generation: int) -> list[int]:
+    """Exit codes of the ranks of a run, of which the first one speaks on stdout."""
+    port = free_port()
+    ranks = []
+    for rank in range(world):
+        if child := os.fork():
+            ranks.append(child)
+        else:
+            _be(rank, world, port, generation, flags)
+    return [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+
+
+def _be(rank: int, world: int, port: int, generation: int, flags: Sequence[str]) -> None:
+    """Rank ``rank``, to its end and that of the process."""
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in own.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", DDP_GENERATION=str(generation), DDP_RUN_ID="test")
+    code = 1
+    with suppress(BaseException):
+        if rank:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from ddp_trainer.train.cli import main
+
+        code = main(["--log-json", *flags])
+        sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    for each in IMPORTED:
+        importlib.import_module(each)
+    for number, (ranks_of, flags_of) in enumerate(map(json.loads, sys.argv[1:])):
+        if any(codes := train(ranks_of, flags_of, generation=number)):
+            sys.exit(f"{flags_of} ended with {codes}")
