@@ -60,7 +60,7 @@
 {{- define "ddp-job.chosen" -}}
 {{- $spans := .spans -}}
 {{- $world := int .world -}}
-{{- $best := dict "world" 0 "replica" 0 "shard" 0 "pp" 0 "replicate" 0 -}}
+{{- $best := dict "world" 0 "replica" 0 "shard" 0 "pp" 0 "tp" 0 "replicate" 0 -}}
 {{- range $tp := untilStep (int $spans.tp.least) (min $spans.tp.most $world | add1 | int) 1 -}}
 {{- range $pp := untilStep (int $spans.pp.least) (min $spans.pp.most (div $world $tp) | add1 | int) 1 -}}
 {{- range $shard := untilStep (int $spans.shard.least) (min $spans.shard.most (div $world (mul $tp $pp)) | add1 | int) 1 -}}
@@ -73,7 +73,7 @@
 {{- $isBetter = or (gt $replica $best.replica) (and (eq $replica $best.replica) (or (gt $shard $best.shard) (and (eq $shard $best.shard) (gt $pp $best.pp)))) -}}
 {{- end -}}
 {{- if $isBetter -}}
-{{- $best = dict "world" $taken "replica" $replica "shard" $shard "pp" $pp "replicate" $replicate -}}
+{{- $best = dict "world" $taken "replica" $replica "shard" $shard "pp" $pp "tp" $tp "replicate" $replicate -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -9,6 +9,7 @@
 {{- include "ddp-job.secretsAreKept" . -}}
 {{- include "ddp-job.layoutFits" . -}}
 {{- include "ddp-job.batchFeedsTheWorld" . -}}
+{{- include "ddp-job.modelFitsTheLayout" . -}}
 {{- include "ddp-job.timeIsEnough" . -}}
 {{- include "ddp-job.topologyIsSaidOnce" . -}}
 {{- include "ddp-job.pathsAreFree" . -}}
@@ -97,7 +98,6 @@
 
 {{/* Of the reference trainer's arguments; those of other programs are their own. */}}
 {{- define "ddp-job.batchFeedsTheWorld" -}}
-{{- $isTrainer := and (eq .spec.program "module") (eq (splitList "." (default "" .spec.module) | first) .c.trainer) -}}
 {{- $eaters := mul .spec.most .spec.nproc -}}
 {{- $who := printf "%d ranks" $eaters -}}
 {{- if hasKey . "spans" -}}
@@ -106,15 +106,9 @@
 {{- $who = printf "the %d replicas and shards of '%s'" $eaters .spec.parallel -}}
 {{- end -}}
 {{- range $flag, $what := dict "--global-batch" "sample" "--shards" "shard" -}}
-{{- $count := -1 -}}
-{{- range $place, $word := $.spec.args -}}
-{{- $value := trimPrefix (printf "%s=" $flag) $word -}}
-{{- if and (eq $word $flag) (lt (add1 $place) (len $.spec.args)) -}}
-{{- $value = index $.spec.args (add1 $place | int) -}}
-{{- end -}}
-{{- if and (ne $value $word) (regexMatch "^[0-9]{1,18}$" $value) -}}{{- $count = atoi $value -}}{{- end -}}
-{{- end -}}
-{{- if and $isTrainer (ge $count 0) (lt $count $eaters) -}}
+{{- $said := dict "job" $ "flag" $flag | include "ddp-job.argument" | fromJson -}}
+{{- $count := ternary $said.text "-1" (regexMatch "^[0-9]{1,18}$" $said.text) | int64 -}}
+{{- if and (ge $count 0) (lt $count $eaters) -}}
 {{- fail (printf "A batch of %d %s%s cannot feed %s (%d %s of %d %s). Raise %s to %d or more, or ask for fewer nodes or processes." $count $what (ternary "" "s" (eq $count 1)) $who $.spec.most (ternary "node" "nodes" (eq $.spec.most 1)) $.spec.nproc (ternary "process" "processes" (eq $.spec.nproc 1)) $flag $eaters) -}}
 {{- end -}}
 {{- end -}}

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ddp_trainer import contract
 from ddp_trainer import layout as arithmetic
+from ddp_trainer.demands import SCHEDULES
 from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
@@ -15,7 +16,7 @@ from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.script import LARGEST_BYTES
-from kubectl_ddp.spec import document, in_clear, layout, machines, mounts, queues, rules, shared_presets
+from kubectl_ddp.spec import document, in_clear, layout, machines, mounts, own_gpt, queues, rules, shared_presets
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
@@ -99,6 +100,20 @@ def _rules() -> dict[str, Any]:
             "most": arithmetic.MOST,
             "mostReplicas": arithmetic.MOST_REPLICAS,
             "mostLookedAt": layout.MOST_LOOKED_AT,
+        },
+        "ownGpt": {
+            "task": own_gpt.TASK,
+            "model": own_gpt.MODEL,
+            "sizes": dict(own_gpt.SIZES),
+            "vocabulary": own_gpt.VOCABULARY,
+            "globalBatch": own_gpt.GLOBAL_BATCH,
+            "schedule": own_gpt.SCHEDULE,
+            "whole": f"^(?:{own_gpt.WHOLE.pattern})$",
+            "flags": dict(own_gpt.FLAGS),
+            "schedules": {
+                name: {"stagesPerRank": asks.stages_per_rank, "inRounds": asks.in_rounds, "fills": asks.fills}
+                for name, asks in SCHEDULES.items()
+            },
         },
         "leastGrace": rules.LEAST_GRACE_SECONDS,
         "trainer": TRAINER,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ddp_trainer.layout import Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.doubt import Doubt
+from kubectl_ddp.spec.own_gpt import last_said, own_gpt
 from kubectl_ddp.spec.quantity import BadValue
 
 if TYPE_CHECKING:
@@ -62,6 +63,17 @@ def tensor_slices_stay_in_a_pod(spec: JobSpec) -> None:
                 "slices of a tensor stay in a pod.",
                 hint="Give a tp that divides nproc, or change nproc.",
             )
+
+
+def the_model_fits_the_layout(spec: JobSpec) -> None:
+    """The reference trainer's GPT can be cut so, with all nodes and with the fewest; models of others are unknown."""
+    model = own_gpt(spec.program, spec.args)
+    if spec.parallel is None or model is None or last_said(spec.args, "--parallel") is not None:
+        return
+    for nodes in dict.fromkeys((spec.nnodes.maximum, spec.nnodes.minimum)):
+        layout = spec.parallel.choose(nodes * spec.nproc)
+        for misfit in model.misfits(layout, spec.largest_world):
+            raise UsageError(misfit.sentence, hint=misfit.help)
 
 
 def layout_of(spec: JobSpec) -> Layout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -12,7 +11,7 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import fabric, layout, machines, mounts, queues
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.in_clear import in_clear
-from kubectl_ddp.spec.program import TRAINER, Module
+from kubectl_ddp.spec.own_gpt import last_said, runs_the_trainer
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -108,14 +107,8 @@ def _batch_feeds_the_world(spec: JobSpec) -> None:
 
 def trainer_argument(spec: JobSpec, flag: str) -> int | None:
     """A whole number among the reference trainer's arguments; other programs' flags are their own."""
-    if not (isinstance(spec.program, Module) and spec.program.name.partition(".")[0] == TRAINER):
-        return None
-    found = None
-    for word, following in itertools.pairwise([*spec.args, ""]):
-        value = following if word == flag else word.removeprefix(f"{flag}=")
-        if value != word and re.fullmatch(r"\d{1,18}", value):
-            found = int(value)
-    return found
+    said = last_said(spec.args, flag) if runs_the_trainer(spec.program) else None
+    return int(said) if said is not None and re.fullmatch(r"[0-9]{1,18}", said) else None
 
 
 def _time_is_enough(spec: JobSpec) -> None:
@@ -138,6 +131,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     layout.the_layout_takes_all_ranks,
     layout.tensor_slices_stay_in_a_pod,
     _batch_feeds_the_world,
+    layout.the_model_fits_the_layout,
     _time_is_enough,
     machines.gpu_type_is_of_a_gpu,
     machines.spread_keys_are_said_once,

@@ -132,7 +132,7 @@ def test_each_stage_has_one_rank(name: PipelineSchedule, ranks: int) -> None:
 def test_a_schedule_refuses_micro_batches_that_it_cannot_do() -> None:
     name = PipelineSchedule.ONE_F_ONE_B
     with pytest.raises(BadConfig, match="1f1b needs at least 4 micro-batches for 4 stages, and a step has 3"):
-        demand_fit(KINDS[name], name, 3, 4)
+        demand_fit(name, 3, 4)
     name = PipelineSchedule.INTERLEAVED
     with pytest.raises(BadConfig, match="equal rounds over 2 ranks, and a step has 5"):
-        demand_fit(KINDS[name], name, 5, 2)
+        demand_fit(name, 5, 2)

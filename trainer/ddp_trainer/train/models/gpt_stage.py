@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from ddp_trainer.demands import of_stages
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.plan import cut
 
@@ -29,11 +30,8 @@ class GptStage(nn.Module):
         """
         super().__init__()
         layers = len(model.blocks)
-        if count > layers:
-            raise BadConfig(
-                f"The model's layers are {layers}, which cannot fill {count} stages of a pipeline.",
-                hint=f"Give a pp of at most {layers}, half of that with two stages on each rank.",
-            )
+        for misfit in of_stages(count, layers=layers):
+            raise BadConfig(misfit.sentence, hint=misfit.help)
         own = range(layers)[cut(layers, count, index)]
         self._is_first, self._is_last = index == 0, index == count - 1
         self.blocks = nn.ModuleDict({str(layer): model.blocks[layer] for layer in own})

@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
+from ddp_trainer.demands import of_slices
 from ddp_trainer.train.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -36,12 +37,8 @@ def tp_plan(model: Gpt, tp: int) -> Mapping[str, ParallelStyle]:
     Raises:
         BadConfig: heads or vocabulary cannot be divided among the ranks.
     """
-    for name, size in (("number of heads", model.heads), ("vocabulary", model.tokens.num_embeddings)):
-        if size % tp:
-            raise BadConfig(
-                f"The model's {name} is {size}, which tp={tp} ranks cannot share evenly.",
-                hint=f"Give a tp that divides {size}.",
-            )
+    for misfit in of_slices(tp, heads=model.heads, vocabulary=model.tokens.num_embeddings):
+        raise BadConfig(misfit.sentence, hint=misfit.help)
     by_time = Shard(_TIME)
     return {
         "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=by_time, use_local_output=False),

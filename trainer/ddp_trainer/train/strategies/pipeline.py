@@ -16,12 +16,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
+from ddp_trainer.demands import micro_batch_size
 from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.micro_batches import micro_batches
 from ddp_trainer.train.plan import cut, owned
 from ddp_trainer.train.stages import Stages
-from ddp_trainer.train.strategies.pipeline_schedule import demand_fit, make_schedule, micro_batch_size
+from ddp_trainer.train.strategies.pipeline_schedule import demand_fit, make_schedule
 from ddp_trainer.train.strategies.strategy import Parts, Strategy
 from ddp_trainer.train.strategies.tensor import add_up_along, settle
 from ddp_trainer.train.task import Batch
@@ -46,7 +47,7 @@ class Pipeline(Strategy):
         most = sum(len(range(length)[cut(length, plan.shards, shard)]) for shard in shards)
         self._size = micro_batch_size(most, config.micro_batch, self._layout.pp)
         self._count = -(-most // self._size)
-        demand_fit(stages.kind, config.pipeline_schedule, self._count, self._layout.pp)
+        demand_fit(config.pipeline_schedule, self._count, self._layout.pp)
         self._schedule: Any = None
         self._loss: Callable[[Tensor, int], Tensor] | None = None
 

@@ -7,7 +7,7 @@ Parallelism", Qi et al., 2023) put off the gradients of weights and compute them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
+from ddp_trainer.demands import SCHEDULES, of_micro_batches
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.options import PipelineSchedule
 
@@ -24,13 +25,9 @@ class Kind:
     """One schedule."""
 
     of_torch: Callable[..., Any]
-    stages_per_rank: int = 1
+    stages_per_rank: int
     turns_back: bool = False
     """The second half of the stages goes back over the ranks, so that the first rank has the last stage, too."""
-    in_rounds: bool = False
-    """Micro-batches come in rounds of as many as there are ranks."""
-    fills: bool = False
-    """Needs as many micro-batches as there are stages."""
 
     def stages_of(self, rank: int, ranks: int) -> tuple[int, ...]:
         """Stages of a rank, in order."""
@@ -39,42 +36,28 @@ class Kind:
         return tuple(range(rank, ranks * self.stages_per_rank, ranks))
 
 
-KINDS: Final = {
-    PipelineSchedule.GPIPE: Kind(pipelining.ScheduleGPipe),
-    PipelineSchedule.ONE_F_ONE_B: Kind(pipelining.Schedule1F1B, fills=True),
-    PipelineSchedule.INTERLEAVED: Kind(pipelining.ScheduleInterleaved1F1B, stages_per_rank=2, in_rounds=True),
-    PipelineSchedule.ZERO_BUBBLE: Kind(pipelining.ScheduleInterleavedZeroBubble, stages_per_rank=2, in_rounds=True),
-    PipelineSchedule.ZERO_BUBBLE_V: Kind(pipelining.ScheduleZBVZeroBubble, stages_per_rank=2, turns_back=True),
+_OF_TORCH: Final[Mapping[PipelineSchedule, Callable[..., Any]]] = {
+    PipelineSchedule.GPIPE: pipelining.ScheduleGPipe,
+    PipelineSchedule.ONE_F_ONE_B: pipelining.Schedule1F1B,
+    PipelineSchedule.INTERLEAVED: pipelining.ScheduleInterleaved1F1B,
+    PipelineSchedule.ZERO_BUBBLE: pipelining.ScheduleInterleavedZeroBubble,
+    PipelineSchedule.ZERO_BUBBLE_V: pipelining.ScheduleZBVZeroBubble,
 }
+KINDS: Final[Mapping[PipelineSchedule, Kind]] = {
+    name: Kind(schedule, SCHEDULES[name].stages_per_rank, turns_back=name is PipelineSchedule.ZERO_BUBBLE_V)
+    for name, schedule in _OF_TORCH.items()
+}
+"""Schedules by their names; what each asks of the number of micro-batches is said in :mod:`ddp_trainer.demands`."""
 
 
-def micro_batch_size(samples: int, most: int | None, ranks: int) -> int:
-    """Samples of a micro-batch: what was asked, else a fourth of what each rank would have by itself.
-
-    >>> micro_batch_size(64, None, 2), micro_batch_size(64, 4, 2), micro_batch_size(3, None, 2)
-    (8, 4, 1)
-    """
-    return min(most, samples) if most is not None else max(1, samples // (4 * ranks))
-
-
-def demand_fit(kind: Kind, name: PipelineSchedule, micro_batches: int, ranks: int) -> None:
+def demand_fit(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:
     """Refuse a number of micro-batches that a schedule cannot do.
 
     Raises:
         BadConfig: they are too few, or no whole rounds.
     """
-    if kind.fills and micro_batches < ranks:
-        raise BadConfig(
-            f"--pipeline-schedule {name} needs at least {ranks} micro-batches for {ranks} stages, and a step has "
-            f"{micro_batches}.",
-            hint="Give a smaller --micro-batch, a larger --global-batch, or --pipeline-schedule gpipe.",
-        )
-    if kind.in_rounds and micro_batches > ranks and micro_batches % (micro_batches // ranks):
-        raise BadConfig(
-            f"--pipeline-schedule {name} takes micro-batches in equal rounds over {ranks} ranks, and a step has "
-            f"{micro_batches}.",
-            hint=f"Give a --micro-batch that makes them a multiple of {ranks}.",
-        )
+    for misfit in of_micro_batches(name, micro_batches, pp=ranks):
+        raise BadConfig(misfit.sentence, hint=misfit.help)
 
 
 def make_schedule(

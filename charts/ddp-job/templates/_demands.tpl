@@ -1,0 +1,116 @@
+{{/* What a layout demands of the reference trainer's GPT: ddp_trainer.demands and the plugin's spec.own_gpt, in their words. */}}
+
+{{/* The last value of a flag of the reference trainer's, as {isSaid, text}; the arguments of other programs are their own. */}}
+{{- define "ddp-job.argument" -}}
+{{- $spec := .job.spec -}}
+{{- $flag := .flag -}}
+{{- $said := dict "isSaid" false "text" "" -}}
+{{- if and (eq $spec.program "module") (eq (splitList "." (default "" $spec.module) | first) .job.c.trainer) -}}
+{{- range $place, $word := $spec.args -}}
+{{- if eq $word $flag -}}
+{{- $isLast := ge (add1 $place) (len $spec.args | int64) -}}
+{{- $said = dict "isSaid" true "text" (ternary "" (index $spec.args (min (add1 $place) (sub (len $spec.args) 1) | int)) $isLast) -}}
+{{- else if hasPrefix (printf "%s=" $flag) $word -}}
+{{- $said = dict "isSaid" true "text" (trimPrefix (printf "%s=" $flag) $word) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $said -}}
+{{- end -}}
+
+{{/* The model as {layers, heads, globalBatch, shards, microBatch, schedule}; {} where another one is trained, or none can be. */}}
+{{- define "ddp-job.ownGpt" -}}
+{{- $job := . -}}
+{{- $own := .c.ownGpt -}}
+{{- $said := dict -}}
+{{- range $key, $flag := $own.flags -}}
+{{- $_ := dict "job" $job "flag" $flag | include "ddp-job.argument" | fromJson | set $said $key -}}
+{{- end -}}
+{{- $model := $said.model.text | default $own.model -}}
+{{- $gpt := dict "schedule" ($said.schedule.text | default $own.schedule) -}}
+{{- $isOurs := and (eq $said.task.text $own.task) (eq (splitList ":" $model | first) $own.model) (hasKey $own.schedules $gpt.schedule) -}}
+{{- range $key, $size := $own.sizes -}}
+{{- $_ := set $gpt $key $size -}}
+{{- end -}}
+{{- range $part := trimPrefix (printf "%s:" $own.model) $model | splitList "," -}}
+{{- $key := splitList "=" $part | first -}}
+{{- if hasKey $own.sizes $key -}}
+{{- $value := trimPrefix (printf "%s=" $key) $part -}}
+{{- if not (regexMatch $own.whole $value) -}}{{- $isOurs = false -}}{{- end -}}
+{{- $_ := atoi $value | set $gpt $key -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := list "globalBatch" "shards" "microBatch" -}}
+{{- $given := get $said $key -}}
+{{- if and $given.isSaid (not (regexMatch $own.whole $given.text)) -}}{{- $isOurs = false -}}{{- end -}}
+{{- $_ := atoi $given.text | set $gpt $key -}}
+{{- end -}}
+{{- $_ := $gpt.globalBatch | default $own.globalBatch | set $gpt "globalBatch" -}}
+{{- ternary $gpt dict $isOurs | toJson -}}
+{{- end -}}
+
+{{/* Where a part begins of so many among which a length is divided; longer ones come first, by at most one. */}}
+{{- define "ddp-job.start" -}}
+{{- add (div .length .parts | mul .part) (mod .length .parts | min .part) -}}
+{{- end -}}
+
+{{- define "ddp-job.modelFitsTheLayout" -}}
+{{- $own := dict "job" . "flag" "--parallel" | include "ddp-job.argument" | fromJson -}}
+{{- if and (hasKey . "spans") (not $own.isSaid) -}}
+{{- $job := . -}}
+{{- $gpt := include "ddp-job.ownGpt" . | fromJson -}}
+{{- if $gpt -}}
+{{- range $nodes := list .spec.most .spec.least -}}
+{{- $layout := dict "spans" $job.spans "world" (mul $nodes $job.spec.nproc) | include "ddp-job.chosen" | fromJson -}}
+{{- dict "job" $job "gpt" $gpt "layout" $layout | include "ddp-job.slicesAndStagesFit" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.slicesAndStagesFit" -}}
+{{- $gpt := .gpt -}}
+{{- $tp := int64 .layout.tp -}}
+{{- $pp := int64 .layout.pp -}}
+{{- $sizes := list (dict "name" "number of heads" "size" $gpt.heads) (dict "name" "vocabulary" "size" .job.c.ownGpt.vocabulary) -}}
+{{- range $sizes -}}
+{{- if mod .size $tp -}}
+{{- fail (printf "The model's %s is %d, which tp=%d ranks cannot share evenly. Give a tp that divides %d." .name (int64 .size) $tp (int64 .size)) -}}
+{{- end -}}
+{{- end -}}
+{{- if gt $pp 1 -}}
+{{- $asks := get .job.c.ownGpt.schedules $gpt.schedule -}}
+{{- $stages := mul $pp $asks.stagesPerRank -}}
+{{- if gt $stages (int64 $gpt.layers) -}}
+{{- fail (printf "The model's layers are %d, which cannot fill %d stages of a pipeline. Give a pp of at most %d, half of that with two stages on each rank." (int64 $gpt.layers) $stages (int64 $gpt.layers)) -}}
+{{- end -}}
+{{- dict "gpt" $gpt "asks" $asks "pp" $pp "parts" (mul .layout.replicate .layout.shard) "most" (mul .job.spec.most .job.spec.nproc) | include "ddp-job.microBatchesFit" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Micro-batches of a step, in each part of a batch: those of its run of shards. */}}
+{{- define "ddp-job.microBatchesFit" -}}
+{{- $job := . -}}
+{{- $gpt := .gpt -}}
+{{- $batch := int64 $gpt.globalBatch -}}
+{{- $shards := int64 $gpt.shards -}}
+{{- if not $shards -}}
+{{- $shards = 1 -}}
+{{- range until 63 -}}{{- if lt $shards (max $job.most $job.parts) -}}{{- $shards = mul $shards 2 -}}{{- end -}}{{- end -}}
+{{- $shards = min $shards $batch -}}
+{{- end -}}
+{{- range $part := untilStep 0 (ternary .parts 0 (le .parts $shards) | int) 1 -}}
+{{- $first := dict "length" $shards "parts" $job.parts "part" $part | include "ddp-job.start" | atoi -}}
+{{- $beyond := dict "length" $shards "parts" $job.parts "part" (add1 $part) | include "ddp-job.start" | atoi -}}
+{{- $from := dict "length" $batch "parts" $shards "part" $first | include "ddp-job.start" | atoi -}}
+{{- $samples := sub (dict "length" $batch "parts" $shards "part" $beyond | include "ddp-job.start" | atoi) $from -}}
+{{- $size := ternary (min $gpt.microBatch $samples) (div $samples (mul 4 $job.pp)) (gt (int64 $gpt.microBatch) 0) | max 1 -}}
+{{- $count := div (add $samples $size -1) $size -}}
+{{- if and $job.asks.fills (lt $count $job.pp) -}}
+{{- fail (printf "--pipeline-schedule %s needs at least %d micro-batches for %d stages, and a step has %d. Give a smaller --micro-batch, a larger --global-batch, or --pipeline-schedule gpipe." $gpt.schedule $job.pp $job.pp $count) -}}
+{{- end -}}
+{{- if and $job.asks.inRounds (gt $count $job.pp) (mod $count (div $count $job.pp)) -}}
+{{- fail (printf "--pipeline-schedule %s takes micro-batches in equal rounds over %d ranks, and a step has %d. Give a --micro-batch that makes them a multiple of %d." $gpt.schedule $job.pp $count $job.pp) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

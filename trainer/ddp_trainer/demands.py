@@ -1,0 +1,124 @@
+"""What a layout demands of a transformer and of its steps, and the words in which it is refused.
+
+``kubectl ddp`` refuses a job of the reference trainer before it is sent, the chart does so in Helm's language, and the
+trainer refuses what nobody looked at before. All of them must say the same, so the rules stand here: arithmetic,
+standard library only. Each is an iterator that is empty where all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+
+class Misfit(NamedTuple):
+    """Why a layout cannot be."""
+
+    sentence: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What a schedule of a pipeline asks for."""
+
+    stages_per_rank: int = 1
+    in_rounds: bool = False
+    """Micro-batches come in rounds of as many as there are ranks."""
+    fills: bool = False
+    """Needs as many micro-batches as there are ranks."""
+
+
+SCHEDULES: Final[Mapping[str, Schedule]] = {
+    "gpipe": Schedule(),
+    "1f1b": Schedule(fills=True),
+    "interleaved": Schedule(stages_per_rank=2, in_rounds=True),
+    "zero-bubble": Schedule(stages_per_rank=2, in_rounds=True),
+    "zero-bubble-v": Schedule(stages_per_rank=2),
+}
+"""By the trainer's own names."""
+
+
+def of_slices(tp: int, *, heads: int, vocabulary: int) -> Iterator[Misfit]:
+    """Slices of a transformer are whole heads, and as many tokens of the vocabulary each.
+
+    >>> [misfit.sentence for misfit in of_slices(3, heads=4, vocabulary=256)][0]
+    "The model's number of heads is 4, which tp=3 ranks cannot share evenly."
+    """
+    for name, size in (("number of heads", heads), ("vocabulary", vocabulary)):
+        if size % tp:
+            yield Misfit(
+                f"The model's {name} is {size}, which tp={tp} ranks cannot share evenly.",
+                f"Give a tp that divides {size}.",
+            )
+
+
+def of_stages(stages: int, *, layers: int) -> Iterator[Misfit]:
+    """Every stage has a layer.
+
+    >>> next(of_stages(8, layers=6)).help
+    'Give a pp of at most 6, half of that with two stages on each rank.'
+    """
+    if stages > layers:
+        yield Misfit(
+            f"The model's layers are {layers}, which cannot fill {stages} stages of a pipeline.",
+            f"Give a pp of at most {layers}, half of that with two stages on each rank.",
+        )
+
+
+def of_micro_batches(schedule: str, micro_batches: int, *, pp: int) -> Iterator[Misfit]:
+    """A schedule can do so many micro-batches in a step.
+
+    >>> list(of_micro_batches("gpipe", 1, pp=4)), len(list(of_micro_batches("1f1b", 3, pp=4)))
+    ([], 1)
+    """
+    asks = SCHEDULES[schedule]
+    if asks.fills and micro_batches < pp:
+        yield Misfit(
+            f"--pipeline-schedule {schedule} needs at least {pp} micro-batches for {pp} stages, and a step has "
+            f"{micro_batches}.",
+            "Give a smaller --micro-batch, a larger --global-batch, or --pipeline-schedule gpipe.",
+        )
+    if asks.in_rounds and micro_batches > pp and micro_batches % (micro_batches // pp):
+        yield Misfit(
+            f"--pipeline-schedule {schedule} takes micro-batches in equal rounds over {pp} ranks, and a step has "
+            f"{micro_batches}.",
+            f"Give a --micro-batch that makes them a multiple of {pp}.",
+        )
+
+
+def micro_batch_size(samples: int, most: int | None, pp: int) -> int:
+    """Samples of a micro-batch: what was asked, else a fourth of what each rank would have by itself.
+
+    >>> micro_batch_size(64, None, 2), micro_batch_size(64, 4, 2), micro_batch_size(3, None, 2)
+    (8, 4, 1)
+    """
+    return min(most, samples) if most is not None else max(1, samples // (4 * pp))
+
+
+def logical_shards(asked: int | None, *, most_ranks: int, parts: int, global_batch: int) -> int:
+    """Into how many shards the trainer cuts a batch: what was asked, else a power of two that the most ranks fit.
+
+    >>> logical_shards(None, most_ranks=6, parts=3, global_batch=64)
+    8
+    """
+    if asked is not None:
+        return asked
+    return int(min(1 << (max(most_ranks, parts) - 1).bit_length(), global_batch))
+
+
+def share(part: int, *, parts: int, shards: int, global_batch: int) -> int:
+    """Samples of a whole step that one of the parts has among which a layout divides a batch: those of a run of shards.
+
+    >>> [share(part, parts=3, shards=8, global_batch=32) for part in range(3)]
+    [12, 12, 8]
+    """
+    first, beyond = (_start(shards, parts, each) for each in (part, part + 1))
+    return _start(global_batch, shards, beyond) - _start(global_batch, shards, first)
+
+
+def _start(length: int, parts: int, part: int) -> int:
+    """Where a part begins; longer ones come first, by at most one."""
+    size, longer = divmod(length, parts)
+    return part * size + min(part, longer)
