@@ -143,6 +143,7 @@ MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_samples_total": lambda moment: moment.trained * STEPS_A_SECOND * SAMPLES_OF_A_STEP,
     "ddp_step_phase_seconds_total": _phase,
     "ddp_step_duration_seconds_bucket": _durations,
+    "ddp_step_duration_seconds_count": lambda moment: moment.trained * STEPS_A_SECOND,
     "ddp_tokens_total": lambda moment: moment.trained * 1000,
     "ddp_model_flops_total": lambda moment: moment.trained * MFU * PEAK_FLOPS,
     "ddp_peak_flops_per_second": _constant(PEAK_FLOPS),

@@ -36,7 +36,7 @@ def test_names_of_records_say_level_metric_and_operation(helm: Helm) -> None:
             level, metric, operation = rule["record"].split(":")
             assert level in {"ddp_job", "ddp_job_phase", "ddp_job_rank", "ddp_job_state", "ddp_run"}
             assert metric.startswith("ddp_")
-            assert re.fullmatch(r"(rate|ratio|mean|increase)(5m|1h)", operation)
+            assert re.fullmatch(r"(rate|ratio|mean|median|increase)(5m|1h)|max", operation)
 
 
 def test_what_is_recorded_is_recorded_once_and_before_it_is_read(helm: Helm) -> None:
