@@ -4,6 +4,8 @@ A model and its AdamW of 500 MB are saved by the trainer, by ``torch.save`` with
 ``dcp.async_save``, in turns. A stall is what the training thread waits; the write is then waited for outside of it, so
 no save meets another. The first save of each is a figure of its own: it is the one that takes memory. Beside the
 writes of both asynchronous ways, small steps are computed, and compared with steps beside nothing.
+
+The part ``layouts`` is about what is in a checkpoint: :mod:`bench._checkpoint_layouts`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench._checkpoint_layouts import cross
 from bench._kills import kill_at_random_moments
 from bench.harness import Options, Report, interleaved, paired_ratio
 
-SUMMARY = "how long a save of 500 MB stops the training, and what 50 kills during saves leave"
+SUMMARY = "how long a save of 500 MB stops the training, what 50 kills during saves leave, and layouts that go on"
+PARTS = ("stall", "kills", "layouts")
 
 STATE_BYTES = 500_000_000
 LAYERS = 12
@@ -48,8 +52,16 @@ class Arm:
 
 
 def measure(options: Options) -> Report:
-    """Stalls in turns, steps beside writes, then kills."""
+    """Stalls in turns and steps beside writes, kills, and layouts of ranks."""
     report = Report()
+    parts: dict[str, Callable[[Report, Options], None]] = {"stall": stall, "kills": kill, "layouts": cross}
+    for part in options.parts(PARTS):
+        parts[part](report, options)
+    return report
+
+
+def stall(report: Report, options: Options) -> None:
+    """How long each way to save stops the training, in turns, and steps beside writes."""
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         arms = make_arms(Path(directory))
         for name, arm in arms.items():
@@ -62,6 +74,10 @@ def measure(options: Options) -> Report:
             report.baseline(f"{name}_stall_seconds", seconds)
         slower(arms, report, rounds=rounds, options=options)
     report.at_most("median seconds that a save of 500 MB stops the training", ours.median, STALL_BAR_SECONDS)
+
+
+def kill(report: Report, options: Options) -> None:
+    """What kills at random moments leave."""
     count, size = (10, 100_000_000) if options.quick else (50, STATE_BYTES)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         kills = kill_at_random_moments(Path(directory), count=count, size_bytes=size, chance=options.random)
@@ -69,7 +85,6 @@ def measure(options: Options) -> Report:
     report.figure("kills_mid_save_count", float(kills.mid_save))
     report.at_most(f"kills of {count} that left no loadable checkpoint", kills.unloadable, 0)
     report.at_most(f"kills of {count} that left one older than was reported durable", kills.older, 0)
-    return report
 
 
 def slower(arms: dict[str, Arm], report: Report, *, rounds: int, options: Options) -> None:

@@ -2,8 +2,10 @@
 
 A checkpoint is a directory ``step-00000420`` of a payload and a manifest. It comes into being under a temporary
 name, is synced, manifest last, and is renamed; only then are older ones removed. ``write`` streams an archive to the
-disk and may run beside the training, on a snapshot. Loading never trusts a payload whose digest the manifest does not
-confirm, and unpickles nothing but tensors and plain values (``weights_only``).
+disk and may run beside the training, on a snapshot. Of a model that no rank holds whole, each rank writes what it has:
+the payload is then the first rank's part, and the files beside it are those of others, with their digests in the same
+manifest (:mod:`ddp_trainer.train.together`). Loading never trusts a file whose digest the manifest does not confirm,
+and unpickles nothing but tensors and plain values (``weights_only``).
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import hashlib
 import io
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,20 +27,25 @@ from ddp_trainer.train.claim import Claim
 from ddp_trainer.train.durable import SyncedStream, sync_directory, write_synced
 from ddp_trainer.train.errors import CheckpointMismatch
 from ddp_trainer.train.goal import Goal
-from ddp_trainer.train.manifest import FORMAT, Manifest
+from ddp_trainer.train.manifest import FORMAT, IN_PIECES, Manifest, Piece
 
 PAYLOAD: Final = "state.pt"
 MANIFEST: Final = "manifest.json"
 _NAME: Final = re.compile(r"step-(\d{8,})(\.old)?")
 _TEMPORARY: Final = ".tmp-"
+_PROVEN_AT_ONCE: Final = 4
+"""Files whose digests are computed at a time: one thread sums about as fast as a disk reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint in memory, its digest checked."""
+    """A checkpoint whose digests were checked: in memory, or, where it is in pieces, on a disk."""
 
     manifest: Manifest
     payload: bytes
+    """The whole state; empty where it is in pieces."""
+    directory: Path | None = None
+    """Where it lies in pieces; None where the payload is the whole."""
 
 
 class Damaged(Exception):
@@ -80,20 +88,36 @@ class CheckpointDirectory:
                 skipped(f"Skipped the checkpoint {directory}: {reason}. Going on from the one before.")
         return None
 
-    def write(self, draft: Manifest, archive: Archive) -> Manifest:
+    def prepare(self, step: int) -> Path:
+        """Make the unfinished directory of a step now, for others to write to before :meth:`write` does.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        temporary = self._unfinished(step)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        return temporary
+
+    def write(
+        self, draft: Manifest, archive: Archive, others: Callable[[Path], Sequence[Piece]] | None = None
+    ) -> Manifest:
         """Make a checkpoint durable, remove the ones that are no longer kept; its manifest, with digest and size.
+
+        ``others`` waits for the files of other ranks in the directory that was prepared, and says what they are.
 
         Raises:
             StaleGeneration: another writer has claimed the directory; nothing was replaced.
             OSError: the disk is full or fails; nothing was replaced.
         """
-        target = self.path / f"step-{draft.step:08d}"
-        temporary = self.path / f"{_TEMPORARY}{target.name}-{self._claim.token}"
+        target, temporary = self.path / _name(draft.step), self._unfinished(draft.step)
         try:
-            temporary.mkdir(parents=True)
+            temporary.mkdir(parents=True, exist_ok=others is not None)
             with SyncedStream(temporary / PAYLOAD) as stream:
                 archive.write_to(stream)
             manifest = replace(draft, sha256=stream.sha256, size_bytes=stream.size_bytes)
+            if others is not None:
+                manifest = replace(manifest, format=IN_PIECES, pieces=tuple(others(temporary)))
             write_synced(temporary / MANIFEST, manifest.to_json().encode())
             sync_directory(temporary)
             self._claim.check()
@@ -107,6 +131,9 @@ class CheckpointDirectory:
         sync_directory(self.path)
         self._prune(manifest.step)
         return manifest
+
+    def _unfinished(self, step: int) -> Path:
+        return self.path / f"{_TEMPORARY}{_name(step)}-{self._claim.token}"
 
     def _prune(self, newest: int) -> None:
         """Keep the newest ``keep`` whole ones up to the one just written, and the best of all up to there.
@@ -149,11 +176,15 @@ def best_of(manifests: Mapping[Path, Manifest], goal: Goal) -> Path | None:
 
 
 def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The state in a payload, on the CPU.
+    """The whole state, on the CPU.
 
     Raises:
-        CheckpointMismatch: the payload is whole, but holds something that must not be loaded.
+        CheckpointMismatch: the files are whole, but hold something that must not be loaded.
     """
+    if checkpoint.directory is not None:
+        from ddp_trainer.train.piece_reader import assembled  # noqa: PLC0415 - a second of imports; few need it
+
+        return assembled(checkpoint.directory, checkpoint.manifest)
     try:
         state = torch.load(io.BytesIO(checkpoint.payload), map_location="cpu", weights_only=True)
     except Exception as err:
@@ -163,6 +194,15 @@ def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
             hint="Give another --checkpoint-dir.",
         ) from err
     return state  # type: ignore[no-any-return] # torch.load is untyped
+
+
+def weights(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Of the state, the model's part alone. Raises CheckpointMismatch, as :func:`unpack` does."""
+    if checkpoint.directory is None:
+        return unpack(checkpoint)["model"]  # type: ignore[no-any-return] # as above
+    from ddp_trainer.train.piece_reader import assembled  # noqa: PLC0415 - as above
+
+    return assembled(checkpoint.directory, checkpoint.manifest, only="model")["model"]  # type: ignore[no-any-return]
 
 
 def copied(state: dict[str, Any], draft: Manifest) -> Checkpoint:
@@ -190,25 +230,51 @@ def read(directory: Path) -> Checkpoint:
         if manifest.format > FORMAT:
             # Of a later version: nothing of it is believed, and whoever wants to go on from it is told so.
             return Checkpoint(manifest, b"")
+        if manifest.pieces or manifest.format == IN_PIECES:
+            _prove(directory, manifest)
+            return Checkpoint(manifest, b"", directory)
         payload = (directory / PAYLOAD).read_bytes()
     except FileNotFoundError as err:
         raise Damaged(f"{Path(err.filename).name} is missing") from None
     except ValueError as err:
         raise Damaged(f"{MANIFEST} is damaged ({err})") from None
-    if len(payload) != manifest.size_bytes:
-        raise Damaged(f"{PAYLOAD} has {len(payload)} of {manifest.size_bytes} bytes")
-    if digest(payload) != manifest.sha256:
-        raise Damaged(f"{PAYLOAD} does not have the digest that {MANIFEST} names")
+    _demand_proof(PAYLOAD, len(payload), digest(payload), manifest.size_bytes, manifest.sha256)
     return Checkpoint(manifest, payload)
+
+
+def files(manifest: Manifest) -> tuple[Piece, ...]:
+    """All files but the manifest itself, the payload first."""
+    return Piece(file=PAYLOAD, sha256=manifest.sha256, size_bytes=manifest.size_bytes), *manifest.pieces
+
+
+def _prove(directory: Path, manifest: Manifest) -> None:
+    """Hold files against their digests, several at a time and none of them in memory."""
+
+    def prove(piece: Piece) -> None:
+        with (directory / piece.file).open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+            _demand_proof(piece.file, stream.tell(), found, piece.size_bytes, piece.sha256)
+
+    with ThreadPoolExecutor(_PROVEN_AT_ONCE, "ddp-digest") as threads:
+        for _ in threads.map(prove, files(manifest)):
+            pass
+
+
+def _demand_proof(file: str, size_bytes: int, sha256: str, wanted_bytes: int, wanted: str) -> None:
+    if size_bytes != wanted_bytes:
+        raise Damaged(f"{file} has {size_bytes} of {wanted_bytes} bytes")
+    if sha256 != wanted:
+        raise Damaged(f"{file} does not have the digest that {MANIFEST} names")
 
 
 def looks_whole(directory: Path) -> Manifest | None:
     """Cheap version of :func:`read` for pruning: sizes, not digests; the manifest, or None of one that is torn."""
     try:
         manifest = Manifest.from_json((directory / MANIFEST).read_text())
-        return manifest if (directory / PAYLOAD).stat().st_size == manifest.size_bytes else None
+        whole = all((directory / each.file).stat().st_size == each.size_bytes for each in files(manifest))
     except (OSError, ValueError):
         return None
+    return manifest if whole else None
 
 
 def _install(temporary: Path, target: Path) -> None:
@@ -218,6 +284,10 @@ def _install(temporary: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
     temporary.rename(target)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def parse_name(directory: Path) -> tuple[int, bool]:

@@ -25,6 +25,7 @@ from ddp_trainer.train.checkpoint import (
     parse_name,
     read,
     unpack,
+    weights,
 )
 from ddp_trainer.train.errors import BadConfig, TrainError
 from ddp_trainer.train.goal import Goal
@@ -53,7 +54,7 @@ class Entry:
             "reason": self.trouble or None,
             "step": parse_name(self.directory)[0],
             "epoch": None if manifest is None else manifest.epoch,
-            "size_bytes": None if manifest is None else manifest.size_bytes,
+            "size_bytes": None if manifest is None else manifest.total_bytes,
             "world_size": None if manifest is None else manifest.world_size,
             "written_at": None if manifest is None else manifest.written_at,
             "metrics": None if manifest is None else manifest.metrics,
@@ -117,7 +118,7 @@ def _listed(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     checkpoint = _chosen(arguments)
     try:
-        export_weights(unpack(checkpoint)["model"], arguments.to)
+        export_weights(weights(checkpoint), arguments.to)
     except OSError as err:
         raise BadConfig(
             f"{arguments.to} cannot be written: {err.strerror or err}.", hint="Give another --to."
@@ -206,7 +207,7 @@ def _show(entries: Sequence[Entry], arguments: argparse.Namespace) -> None:
         manifest = entry.manifest
         metrics = " ".join(f"{name}={value:.4g}" for name, value in (manifest.metrics or {}).items())
         written = datetime.fromtimestamp(manifest.written_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        size = f"{manifest.size_bytes:,}"
+        size = f"{manifest.total_bytes:,}"
         rows.append((step, str(manifest.epoch), size, str(manifest.world_size), written, metrics or "-", valid))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
 import torch
 
 from ddp_trainer.train.account import Account
-from ddp_trainer.train.checkpoint import Checkpoint
+from ddp_trainer.train.checkpoint import Checkpoint, copied, looks_whole, unpack
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.manifest import Manifest
 from ddp_trainer.train.odometer import Reading
@@ -45,8 +47,20 @@ def from_rank(
     text = group.broadcast(None if mine is None else mine.manifest.to_json().encode(), holder)
     manifest = Manifest.from_json(text.decode())
     demand(manifest)
+    if manifest.pieces:
+        return _in_pieces(mine, manifest, holder, group)
     payload = group.broadcast(None if mine is None else mine.payload, holder)
     return Checkpoint(manifest, payload)
+
+
+def _in_pieces(mine: Checkpoint | None, manifest: Manifest, holder: int, group: Group) -> Checkpoint:
+    """A checkpoint in pieces where every rank sees it; else the holder puts the whole together, and sends that."""
+    place = group.broadcast(None if mine is None else bytes(cast("Path", mine.directory)), holder)
+    directory = Path(place.decode())
+    if not sum(group.gather(int(looks_whole(directory) != manifest))):
+        return Checkpoint(manifest, b"", directory)
+    whole = None if mine is None else copied(unpack(mine), manifest)
+    return Checkpoint(manifest, group.broadcast(None if whole is None else whole.payload, holder))
 
 
 def agreed(own: Reading, group: Group, now: float) -> Reading:

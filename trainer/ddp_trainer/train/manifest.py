@@ -16,7 +16,12 @@ from torch import nn
 from ddp_trainer.train.config import flag
 from ddp_trainer.train.errors import CheckpointMismatch
 
-FORMAT: Final = 1
+WHOLE: Final = 1
+"""Format of a checkpoint whose payload is the whole state."""
+IN_PIECES: Final = 2
+"""Format of one that lies in several files, of which the payload is the first."""
+FORMAT: Final = IN_PIECES
+"""The newest that this version reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,27 @@ class Identity:
     global_batch: int
     order: str
     """Algorithm that orders the samples and seeds the random streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A file beside the payload, with what one rank held of the state."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Piece:
+        """The inverse of ``asdict``.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is something else, or the name leads out of the directory.
+        """
+        piece = cls(file=str(raw["file"]), sha256=str(raw["sha256"]), size_bytes=int(raw["size_bytes"]))
+        if "/" in piece.file or piece.file.startswith("."):
+            raise ValueError(f"a piece named {piece.file!r}")
+        return piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +81,16 @@ class Manifest:
     """Seconds since the Unix epoch."""
     torch: str
     """Version of torch that wrote it."""
-    format: int = FORMAT
+    format: int = WHOLE
     metrics: Mapping[str, float] | None = None
     """Of the evaluation after this step; None where there was none."""
+    pieces: tuple[Piece, ...] = ()
+    """Files beside the payload; none where that is the whole state."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all files but this one."""
+        return self.size_bytes + sum(piece.size_bytes for piece in self.pieces)
 
     def to_json(self) -> str:
         """For people to read, too."""
@@ -72,10 +105,11 @@ class Manifest:
         """
         raw = json.loads(text)
         try:
-            if raw.get("format", FORMAT) > FORMAT:
+            if raw.get("format", WHOLE) > FORMAT:
                 return cls.later(raw)
             own = {each.name: raw[each.name] for each in fields(cls) if each.default is MISSING or each.name in raw}
             own["identity"] = Identity(**{each.name: raw["identity"][each.name] for each in fields(Identity)})
+            own["pieces"] = tuple(map(Piece.of, raw.get("pieces", ())))
         except (AttributeError, KeyError, TypeError) as err:
             raise ValueError(f"a manifest without {err}") from None
         return cls(**own)
@@ -119,7 +153,7 @@ def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | 
     Raises:
         CheckpointMismatch: it differs in something that decides what is computed; named with both values.
     """
-    if manifest.format != FORMAT:
+    if manifest.format > FORMAT:
         raise CheckpointMismatch(
             f"The checkpoint {where} has format {manifest.format}, and this version reads format {FORMAT}.",
             hint="Go on with the version that wrote it, or give another --checkpoint-dir.",

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 
@@ -20,6 +20,7 @@ from ddp_trainer.train.errors import BadConfig, CheckpointNotWritten
 from ddp_trainer.train.keeping import CheckpointMode
 from ddp_trainer.train.manifest import Manifest
 from ddp_trainer.train.snapshot import Snapshot
+from ddp_trainer.train.together import Target, Together
 from ddp_trainer.train.writing import Writing
 
 _LAST_WORDS_SECONDS: Final = 1.0
@@ -28,6 +29,14 @@ _SAVES_MEASURED: Final = 3
 """After so many saves their cost is known well enough to give advice; the first one may find cold caches."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class InPieces(NamedTuple):
+    """How a state is saved of which each rank writes what it has."""
+
+    together: Together
+    part: Callable[[], dict[str, Any]]
+    """This rank's part."""
 
 
 class Saver:
@@ -112,9 +121,12 @@ class Saver:
         """The newest whole checkpoint that this rank sees."""
         return None if self._directory is None else self._directory.newest(self._alarm)
 
-    def reserve(self, size_bytes: int) -> None:
-        """Take memory for snapshots of a state of this size now, so that the first save need not."""
-        if self._snapshot is not None and self._directory is not None:
+    def reserve(self, size_bytes: int, *, of_part: bool = False) -> None:
+        """Take memory for snapshots of a state of this size now, so that the first save need not.
+
+        ``of_part``: this rank writes that much of a state, though others publish it.
+        """
+        if self._snapshot is not None and self._enabled and (self._directory is not None or of_part):
             self._snapshot.reserve(size_bytes)
 
     def wants_save(self) -> bool:
@@ -142,29 +154,45 @@ class Saver:
         draft: Callable[[], Manifest],
         *,
         together: bool = False,
+        in_pieces: InPieces | None = None,
     ) -> None:
         """Begin to save, and return as soon as the state may change; :meth:`poll` hears how it ended.
 
         While the save before is still being written this waits for it: there is memory for one. ``together``: the
-        state is to be had where all ranks ask for it, and so do those that do not write.
+        state is to be had where all ranks ask for it, and so do those that do not write. ``in_pieces``: where ranks
+        see one directory each writes its part, and nobody asks for the whole.
 
         Raises:
             StaleGeneration: a newer worker group has the directory.
         """
         began = self._last = self._clock()
         self.saved_step = step
-        if self._directory is None:
-            if together and self._enabled:
-                state()
+        if not self._enabled:
             return
-        self._measure_interval(began)
         self.settle()
+        target: Target | None = self._directory
+        if in_pieces is not None and (begun := in_pieces.together.begin(step, self._directory)) is not None:
+            try:
+                target, state = begun(), in_pieces.part
+            except OSError as err:
+                self._failed(err)
+                return
+        elif target is None and together:
+            state()
+        if target is not None:
+            self._write(target, state, draft, began)
+
+    def _write(
+        self, target: Target, state: Callable[[], dict[str, Any]], draft: Callable[[], Manifest], began: float
+    ) -> None:
+        if self._directory is not None:
+            self._measure_interval(began)
         archive = pack(state())
         if self._snapshot is None:
-            self._writing = Writing(self._directory, draft(), archive, began)
+            self._writing = Writing(target, draft(), archive, began)
             self._writing.run()
         else:
-            self._writing = Writing(self._directory, draft(), self._snapshot.take(archive), began)
+            self._writing = Writing(target, draft(), self._snapshot.take(archive), began)
             self._writing.start()
         self._last = self._clock()
         self._writing.blocking_seconds = self._last - began
@@ -180,6 +208,8 @@ class Saver:
         if writing is None or not writing.is_over:
             return
         self._writing = None
+        if self._directory is None and isinstance(writing.error, OSError | None):
+            return  # of a part; the rank that publishes the whole hears of it, and tells
         if isinstance(writing.error, OSError):
             self._failed(writing.error)
         elif writing.error is not None:

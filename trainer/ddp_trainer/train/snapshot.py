@@ -73,12 +73,23 @@ class Snapshot:
             self._growing = None
 
 
-def state_bytes(model: nn.Module, samples: int) -> int:
+def state_bytes(model: nn.Module, samples: int, *, here: bool = False) -> int:
     """What the state of a run will hold at most, before its optimizer has taken a step.
 
     Two values per weight are those of Adam; SGD has one. The rest are counters and the ledger's bit per sample.
+    ``here``: of a model that is spread over ranks, what lies on this one.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    own = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    moments = sum(2 * weight.numel() * weight.element_size() + 64 for weight in weights)
-    return int(own) + moments + samples // 8 + _SLACK_BYTES
+    size = _bytes_here if here else _bytes
+    own = sum(map(size, model.state_dict().values()))
+    moments = sum(2 * size(weight) + 64 for weight in weights)
+    return own + moments + samples // 8 + _SLACK_BYTES
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _bytes_here(tensor: Tensor) -> int:
+    # A DTensor, whose class takes a second to import, knows its piece.
+    return 0 if tensor.is_meta else _bytes(getattr(tensor, "_local_tensor", tensor))

@@ -46,6 +46,18 @@ class Spread:
         gathered = piece_here.full_tensor()
         return gathered.cpu() if keep else None
 
+    def numbers(self, groups: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+        """In the whole model, of the weights of this rank's optimizer, whose groups these are."""
+        return range(sum(len(group["params"]) for group in groups))
+
+    def whole_groups(self, groups: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The groups of an optimizer of the whole model, which this rank's stand for."""
+        return list(groups)
+
+    def first_stage_of(self, name: str) -> int:  # noqa: ARG002 - where there are stages
+        """The first rank of ``pp`` that has the weight of this name."""
+        return 0
+
     def cut(self, whole: Tensor, like: Tensor) -> Tensor:
         """This rank's piece of a tensor that every rank has whole; as it is where ``like`` is no piece either."""
         if not isinstance(like, DTensor):

@@ -31,7 +31,7 @@ class StageSpread(Spread):
         """As ever; each weight and its moments come from the first rank that has it."""
         model = {name: self._sent(name, state["model"][name], keep=keep) for name in self._names}
         optimizer = state["optimizer"]
-        numbers = self._numbers(optimizer["param_groups"])
+        numbers = self.numbers(optimizer["param_groups"])
         own = {numbers[number]: state for number, state in optimizer["state"].items()}
         example: Mapping[str, Any] = next(iter(own.values()), {})
         states = {}
@@ -39,12 +39,20 @@ class StageSpread(Spread):
             for number, name in enumerate(self._names):
                 here = own.get(number)
                 states[number] = {key: self._entry(name, key, here, example, keep=keep) for key in example}
-        groups = optimizer["param_groups"]
-        if len(numbers) < len(self._names):
-            groups = [{**group, "params": list(range(len(self._names)))} for group in groups]
+        groups = self.whole_groups(optimizer["param_groups"])
         return {"model": model, "optimizer": {**optimizer, "state": states, "param_groups": groups}}
 
-    def _numbers(self, groups: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+    def whole_groups(self, groups: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """As ever; an optimizer of this rank's weights alone is one of the flags', which has one group."""
+        if len(self.numbers(groups)) == len(self._names):
+            return list(groups)
+        return [{**group, "params": list(range(len(self._names)))} for group in groups]
+
+    def first_stage_of(self, name: str) -> int:
+        """As ever."""
+        return self.stages.weights[name][0]
+
+    def numbers(self, groups: Sequence[Mapping[str, Any]]) -> Sequence[int]:
         """In the whole model, of the weights of an optimizer: ours has those that are here, a task's own has all."""
         count = sum(len(group["params"]) for group in groups)
         return self._own if count == len(self._own) else range(count)
@@ -79,7 +87,7 @@ class StageSpread(Spread):
     def optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
         """Of a whole state, what belongs to these weights, under their numbers here."""
         groups = optimizer.state_dict()["param_groups"]
-        numbers = {number: here for here, number in enumerate(self._numbers(groups))}
+        numbers = {number: here for here, number in enumerate(self.numbers(groups))}
         own = {numbers[number]: each for number, each in state["state"].items() if number in self._own}
         groups = [
             {**stored, "params": group["params"]} for stored, group in zip(state["param_groups"], groups, strict=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ddp_trainer.contract import CheckpointScope
 from ddp_trainer.train.assembly import Kept
 from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.groundwork import Groundwork
@@ -14,7 +15,10 @@ from ddp_trainer.train.history import History
 from ddp_trainer.train.manifest import Manifest
 from ddp_trainer.train.mixing import ALGORITHM
 from ddp_trainer.train.options import Level
+from ddp_trainer.train.saver import InPieces
+from ddp_trainer.train.snapshot import state_bytes
 from ddp_trainer.train.summary import Summary
+from ddp_trainer.train.together import Together
 
 
 class Restored(NamedTuple):
@@ -38,13 +42,45 @@ class State:
         self._kept = kept
         self._history = history
         self._is_exact = ground.config.level is Level.EXACT
+        self._together = _together(ground, kept)
 
     def take(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
         """All that a run is made of after so many steps; tensors and plain values only. ``data``: the feed's part."""
+        return {**self._of_model(), **self._of_run(step, summary, data)}
+
+    def in_pieces(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> InPieces | None:
+        """How this state is saved where each rank writes what it has; None where one writes the whole."""
+        if self._together is None:
+            return None
+        return InPieces(self._together, lambda: self._part(step, summary, data))
+
+    def reserved(self) -> tuple[int, bool]:
+        """Bytes that a save copies on this rank, and whether they are a part of the state."""
+        in_pieces, samples = self._together is not None, self._kept.plan.samples
+        is_part = self._together is not None and self._together.writes
+        return state_bytes(self._ground.model, samples, here=in_pieces), is_part
+
+    def _part(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
+        """This rank's pieces; with the first rank's, all that is not in pieces."""
+        from ddp_trainer.train.pieces import own_part  # noqa: PLC0415 - a second of imports; of spread states alone
+
+        spread, optimization = self._kept.spread, self._kept.optimization
+        assert spread is not None  # noqa: S101 - else there are no parts
+        pieces = own_part(self._ground.model, optimization.optimizer, spread)
+        if self._ground.around.group.rank:
+            return pieces
+        optimizer = optimization.state_dict()
+        groups = spread.whole_groups(optimizer["param_groups"])
+        return {
+            "pieces": pieces,
+            "optimizer": {**optimizer, "state": {}, "param_groups": groups},
+            **self._of_run(step, summary, data),
+        }
+
+    def _of_run(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
         ground, kept = self._ground, self._kept
         config = ground.config
         return {
-            **self._of_model(),
             "loss_scale": kept.optimization.loss_scale_state(),
             "guard": ground.guard.state_dict(),
             # The learning rate is a function of the step, and random streams are keyed: these are for the reader.
@@ -94,15 +130,7 @@ class State:
     def give_back(self, checkpoint: Checkpoint) -> Restored:
         """Go on from a checkpoint."""
         ground, kept = self._ground, self._kept
-        state = unpack(checkpoint)
-        if kept.spread is None:
-            ground.model.load_state_dict(state["model"])
-            kept.optimization.load_state_dict(state["optimizer"])
-        else:
-            kept.spread.load_weights(ground.model, state["model"])
-            kept.optimization.load_state_dict(
-                kept.spread.optimizer_state(kept.optimization.optimizer, state["optimizer"])
-            )
+        state = self._give_back_weights(checkpoint)
         kept.optimization.load_loss_scale(state.get("loss_scale"))
         ground.guard.load_state_dict(state.get("guard"))
         kept.ledger.load_state_dict(state["ledger"])
@@ -114,6 +142,24 @@ class State:
         if summary is None or not (step >= kept.plan.total_steps or ground.watch.has_waited_enough):
             return Restored(step, None, data)
         return Restored(step, Summary.from_dict(summary), data)
+
+    def _give_back_weights(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Model and optimizer; the state that they were in."""
+        model, optimization, spread = self._ground.model, self._kept.optimization, self._kept.spread
+        if spread is not None and checkpoint.directory is not None:
+            from ddp_trainer.train.piece_reader import take_pieces  # noqa: PLC0415 - as above
+
+            state = take_pieces(checkpoint.directory, checkpoint.manifest, model, optimization.optimizer, spread)
+            optimization.load_state_dict(state["optimizer"])
+            return state
+        state = unpack(checkpoint)
+        if spread is None:
+            model.load_state_dict(state["model"])
+            optimization.load_state_dict(state["optimizer"])
+        else:
+            spread.load_weights(model, state["model"])
+            optimization.load_state_dict(spread.optimizer_state(optimization.optimizer, state["optimizer"]))
+        return state
 
     def digest(self) -> str | None:
         """SHA-256 of weights and optimizer; None where no bits are promised."""
@@ -137,3 +183,11 @@ class State:
 
             if (told := change(before, self._computed_on())) is not None:
                 self._ground.around.progress.note(told)
+
+
+def _together(ground: Groundwork, kept: Kept) -> Together | None:
+    """How ranks write one checkpoint together; None where one writes the whole, as where pods have a disk each."""
+    config, spread = ground.config, kept.spread
+    if spread is None or config.checkpoint_dir is None or config.checkpoint_scope is CheckpointScope.POD:
+        return None
+    return Together(spread.mesh.layout, ground.around.group, config.timeout_seconds)

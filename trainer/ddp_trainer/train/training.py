@@ -33,7 +33,6 @@ from ddp_trainer.train.reports import Reports, open_reports
 from ddp_trainer.train.resume import attained, find_state
 from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.showing import shown
-from ddp_trainer.train.snapshot import state_bytes
 from ddp_trainer.train.state import Restored, State
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.surroundings import Surroundings
@@ -206,7 +205,8 @@ class Run:
             self._parts.feed.load_state_dict(restored.data)
         if self._parts.strategy.remark:
             self._progress.note(self._parts.strategy.remark)
-        self._saver.reserve(state_bytes(self._ground.model, self._plan.samples))
+        size_bytes, of_part = self._state.reserved()
+        self._saver.reserve(size_bytes, of_part=of_part)
 
     def _copy(self) -> Checkpoint:
         return self._state.copy(self._step)
@@ -332,6 +332,7 @@ class Run:
             lambda: state.take(step, summary, data),
             lambda: state.manifest(step),
             together=state.is_spread,
+            in_pieces=state.in_pieces(step, summary, data),
         )
         self._phases.lap(Phase.CHECKPOINT)
 

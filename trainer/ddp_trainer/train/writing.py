@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Final
 
 from ddp_trainer.train.archive import Archive
-from ddp_trainer.train.checkpoint import CheckpointDirectory
 from ddp_trainer.train.manifest import Manifest
+from ddp_trainer.train.together import Target
 
 _NICENESS: Final = 10
 """A tenth of an equal share where every core is wanted; the lowest priority of all could starve there, with the next
@@ -30,7 +30,7 @@ save waiting for it."""
 class Writing:
     """Writes one archive, once."""
 
-    def __init__(self, directory: CheckpointDirectory, draft: Manifest, archive: Archive, began: float) -> None:
+    def __init__(self, target: Target, draft: Manifest, archive: Archive, began: float) -> None:
         """``began`` is when the save began, by the clock of :func:`time.monotonic`."""
         self.step = draft.step
         self.blocking_seconds = 0.0
@@ -38,11 +38,11 @@ class Writing:
         self.error: BaseException | None = None
         """Why it did not become durable."""
         self.size_bytes = 0
-        """Of the payload, once it is durable."""
+        """Of all that was written, once it is durable."""
         self.seconds = 0.0
         """From the beginning of the save until it was durable."""
         self._began = began
-        self._work: Callable[[], Manifest] | None = lambda: directory.write(draft, archive)
+        self._work: Callable[[], Manifest] | None = lambda: target.write(draft, archive)
         self._thread: threading.Thread | None = None
 
     @property
@@ -64,7 +64,7 @@ class Writing:
         """Write now; errors are kept for the thread that trains."""
         assert self._work is not None  # noqa: S101 - written once
         try:
-            self.size_bytes = self._work().size_bytes
+            self.size_bytes = self._work().total_bytes
         except BaseException as err:  # noqa: BLE001 - raised again, or reported, on the thread that trains
             self.error = err
         self.seconds = time.monotonic() - self._began

@@ -190,12 +190,12 @@ def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
 def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     write(directory, 1)
-    later = {"format": 2, "step": 2, "hashes": {"state.pt": "..."}}
+    later = {"format": 3, "step": 2, "hashes": {"state.pt": "..."}}
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / "step-00000002" / MANIFEST).write_text(json.dumps(later))
     newest = directory.newest(pytest.fail)
     assert newest is not None
-    with pytest.raises(CheckpointMismatch, match=r"has format 2, and this version reads format 1\. Go on with"):
+    with pytest.raises(CheckpointMismatch, match=r"has format 3, and this version reads format 2\. Go on with"):
         demand_same(newest.manifest, IDENTITY, where="here", shards=None)
 
 

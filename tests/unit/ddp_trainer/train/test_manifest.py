@@ -50,7 +50,7 @@ def test_shards_must_agree_only_when_they_were_asked_for() -> None:
 
 
 def test_a_later_format_is_refused() -> None:
-    with pytest.raises(CheckpointMismatch, match="has format 2, and this version reads format 1"):
+    with pytest.raises(CheckpointMismatch, match="has format 3, and this version reads format 2"):
         demand_same(replace(MANIFEST, format=2), IDENTITY, where="in /c", shards=None)
 
 

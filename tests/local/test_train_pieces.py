@@ -1,0 +1,31 @@
+"""One state is the same under every layout, whichever has saved it, and damage to a rank's piece is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.local import train_pieces
+from tests.local.train_group import WorkerGroup
+from tests.local.train_pieces import FIRST, LATER, LAYOUTS
+
+SPREAD = ("shard=2", "tp=2", "pp=2")
+
+
+def test_a_state_saved_under_any_layout_is_loaded_under_any_other_bit_for_bit(tmp_path: Path) -> None:
+    """Then a bit of the other rank's file flips, and then its disk is full: the checkpoint before is the newest."""
+    program = ("-m", train_pieces.__name__)
+    with WorkerGroup(2, [str(tmp_path)], directory=tmp_path, program=program) as group:
+        told = list(group.events())
+        assert group.finish() == [0, 0], group.stderr() + group.stderr(1)
+    *states, saved, loaded, refused = told
+    assert len({each["digest"] for each in states}) == 1
+    assert [each["durable"] for each in states[: len(LAYOUTS)]] == [FIRST] * len(LAYOUTS)
+    assert len(states) == len(LAYOUTS) + len(LAYOUTS) ** 2
+    for layout in LAYOUTS:
+        files = {file.name for file in (tmp_path / layout / f"step-{FIRST:08d}").iterdir()}
+        assert files == {"manifest.json", "state.pt"} | ({"pieces-00001.pt"} if layout in SPREAD else set())
+    assert (saved, loaded, refused) == ({"durable": LATER}, {"loaded": FIRST}, {"durable": None})
+    assert "pieces-00001.pt does not have the digest that manifest.json names. Going on from the one" in group.stderr()
+    assert "rank 1 could not write its pieces: File too large. Training goes on" in group.stderr()
+    left = sorted(entry.name for entry in (tmp_path / "shard=2").iterdir())
+    assert left == ["CLAIM", f"step-{FIRST:08d}", f"step-{LATER:08d}"]

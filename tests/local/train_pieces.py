@@ -1,0 +1,175 @@
+"""Ranks that save and load one state under several layouts, one after the other, without training.
+
+Prints, as JSON lines, the digest of what each layout loads of what each has saved, and what becomes of damage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.layout import LayoutRange
+from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.train.assembly import keep
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.exact.digest import sha256
+from ddp_trainer.train.exchange import newest_of_all
+from ddp_trainer.train.groundwork import lay_groundwork
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.history import History
+from ddp_trainer.train.options import KernelName
+from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.session import make_progress
+from ddp_trainer.train.state import State
+from ddp_trainer.train.stop import StopRequest, leave_at_once
+from ddp_trainer.train.surroundings import Surroundings
+from ddp_trainer.train.writer import make_saver
+from tests.local.train_layouts import Numbers
+
+LAYOUTS = ("replicate=2", "shard=2", "tp=2", "pp=2")
+FIRST, LATER, LAST = 3, 4, 5
+
+
+class OddNumbers(Numbers):
+    """With a table of an odd number of rows, of which ranks have unlike shares."""
+
+    window = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A run under a layout that has built what it keeps, and takes no step."""
+
+    state: State
+    config: Config
+    around: Surroundings
+
+    @classmethod
+    def under(cls, layout: str, around: Surroundings, path: Path) -> Stand:
+        config = Config(
+            checkpoint_dir=path,
+            parallel=LayoutRange.parse(layout),
+            optimizer_kernel=KernelName.LOOP,
+            global_batch=8,
+            device="cpu",
+        )
+        ground = lay_groundwork(config, OddNumbers(), around)
+        kept = keep(ground, None)
+        optimizer = kept.optimization.optimizer
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                weight.grad = weight.detach().clone()
+        optimizer.step()
+        return cls(State(ground, kept, History(ground.phases), keeps=around.group.rank == 0), config, around)
+
+    def save(self, step: int) -> int | None:
+        """The step that became durable, as this rank knows."""
+        saver = self._saver()
+        saver.open()
+        state = self.state
+        saver.save(
+            step,
+            lambda: state.take(step, None, None),
+            lambda: state.manifest(step),
+            together=state.is_spread,
+            in_pieces=state.in_pieces(step, None, None),
+        )
+        saver.settle()
+        self.around.group.gather(0)  # until all are through
+        return saver.durable_step
+
+    def load(self) -> int:
+        """Go on from the newest checkpoint; its step."""
+        found = newest_of_all(self._saver().newest(), self.around.group, lambda _: None)
+        assert found is not None
+        return self.state.give_back(found.checkpoint).step
+
+    def spoil(self) -> None:
+        """Forget everything, so that what is right later was loaded."""
+        with torch.no_grad():
+            for weight in self.state._ground.model.parameters():
+                weight.zero_()
+        self.state._kept.optimization.optimizer.state.clear()
+
+    def digest(self) -> str:
+        """Of the whole state, on the ranks that gather it."""
+        whole = self.state.take(FIRST, None, None)
+        return sha256(list(tensors(whole["model"]))) + sha256(list(tensors(whole["optimizer"]["state"])))
+
+    def _saver(self) -> Saver:
+        around = self.around
+        return make_saver(self.config, around.env, around.group, around.recorder, around.progress)
+
+
+def tensors(tree: Mapping[Any, Any]) -> Any:
+    """In the order of their names."""
+    for name in sorted(tree):
+        value = tree[name]
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from tensors(value)
+
+
+def tell(**what: object) -> None:
+    if os.environ["RANK"] == "0":
+        print(json.dumps(what), flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    path = Path(arguments[-1])
+    env = Environment.from_environ(os.environ)
+    around = Surroundings(
+        env=env,
+        group=Group.join(env, torch.device("cpu"), 60.0),
+        recorder=SilentRankRecorder(),
+        progress=make_progress(Config(), env),
+        stop=StopRequest(grace_seconds=30.0, leave=leave_at_once),
+        began=time.time(),
+    )
+    for layout in LAYOUTS:
+        stand = Stand.under(layout, around, path / layout)
+        tell(saved=layout, digest=stand.digest(), durable=stand.save(FIRST))
+    for before in LAYOUTS:
+        for after in LAYOUTS:
+            stand = Stand.under(after, around, path / before)
+            stand.spoil()
+            stand.load()
+            tell(saved=before, loaded=after, digest=stand.digest())
+    meet_damage(Stand.under("shard=2", around, path / "shard=2"), path / "shard=2")
+    around.group.close()
+
+
+def meet_damage(stand: Stand, path: Path) -> None:
+    """One bit of what the other rank has written is another one; then its disk takes no more than a little."""
+    rank = stand.around.group.rank
+    tell(durable=stand.save(LATER))
+    if rank == 1:
+        flip_a_bit(path / f"step-{LATER:08d}" / "pieces-00001.pt")
+    stand.around.group.gather(0)
+    tell(loaded=stand.load())
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    tell(durable=stand.save(LAST))
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+if __name__ == "__main__":
+    main(sys.argv)
