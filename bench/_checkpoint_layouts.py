@@ -26,7 +26,7 @@ STEPS: Final = 20
 QUICK_STEPS: Final = 6
 BAR: Final = 1e-4
 """Relative, at the worst step."""
-LAYOUTS: Final = ("replicate=4", "shard=4", "replicate=2,shard=2", "tp=2", "pp=2")
+LAYOUTS: Final = ("replicate=4", "shard=4", "replicate=2,shard=2", "shard=2,tp=2", "pp=2")
 QUICK_LAYOUTS: Final = ("replicate=2", "shard=2", "pp=2")
 UNFELT: Final = "1e-30"
 """A learning rate whose steps are lost in the rounding of any weight but 0."""

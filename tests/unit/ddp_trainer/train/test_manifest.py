@@ -51,7 +51,7 @@ def test_shards_must_agree_only_when_they_were_asked_for() -> None:
 
 def test_a_later_format_is_refused() -> None:
     with pytest.raises(CheckpointMismatch, match="has format 3, and this version reads format 2"):
-        demand_same(replace(MANIFEST, format=2), IDENTITY, where="in /c", shards=None)
+        demand_same(replace(MANIFEST, format=3), IDENTITY, where="in /c", shards=None)
 
 
 def test_the_signature_tells_models_of_equal_size_apart() -> None:
