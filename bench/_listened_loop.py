@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,9 @@ class ListenedLoop:
         self._batches = self._endless()
         recorder = attach.opened(os.environ | {"DDP_METRICS_DIR": str(directory)}, waits_are_told=False)
         assert isinstance(recorder, BoardRankRecorder)
-        timeline = Timeline(Stead(torch, recorder).step)
         self.recorder = recorder
-        self._hooks = Hooks(torch, timeline)
+        self._timeline = Timeline(Stead(torch, recorder))
+        self._hooks = Hooks(torch, self._timeline)
         self._hooks.leave()
 
     def close(self) -> None:
@@ -62,16 +62,17 @@ class ListenedLoop:
         """Processor's seconds of a step whose course is counted."""
         self._hooks.install()
         try:
-            return self._run(steps)
+            return self._run(steps, self._timeline.pause)
         finally:
             self._hooks.leave()
 
-    def _run(self, steps: int) -> float:
+    def _run(self, steps: int, last: Callable[[], None] = lambda: None) -> float:
         begun = time.process_time()
         for inputs, labels in itertools.islice(self._batches, steps):
             self._optimizer.zero_grad()
             nn.functional.cross_entropy(self._model(inputs), labels).backward()
             self._optimizer.step()
+        last()  # what is told later is paid for here
         return (time.process_time() - begun) / steps
 
 

@@ -10,7 +10,7 @@ better: the hooks then leave.
 
 from __future__ import annotations
 
-import functools
+import atexit
 import logging
 import os
 import sys
@@ -19,15 +19,14 @@ from typing import Any, Final
 
 from ddp_trainer.metrics import attach, exposure
 from ddp_trainer.metrics.board import ABSENT_NUMBER
-from ddp_trainer.metrics.intake import Intake
+from ddp_trainer.metrics.detour import Detour
+from ddp_trainer.metrics.intake import intake_of
 from ddp_trainer.metrics.recorders import BoardRankRecorder
+from ddp_trainer.metrics.stride import Outlook, Strode
 from ddp_trainer.metrics.timeline import Timeline
 from ddp_trainer.metrics.watch import Watch
 
 _log: Final = logging.getLogger(__name__)
-
-INTAKE: Final = "_ddp_intake"
-"""Attribute of a loader's iterator."""
 
 LOOK_AT_RATE: Final = 8
 """The learning rate is read every so many steps."""
@@ -38,9 +37,9 @@ def listen(torch: Any) -> None:
     recorder = attach.opened(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
         return
-    timeline = Timeline(Stead(torch, recorder).step)
-    hooks = Hooks(torch, timeline)
+    hooks = Hooks(torch, Timeline(Stead(torch, recorder)))
     attach.stand_ins.append(hooks.leave)
+    atexit.register(hooks.leave)
     os.register_at_fork(after_in_child=hooks.leave)
     hooks.install()
 
@@ -52,30 +51,48 @@ class Stead:
         self._torch = torch
         self._recorder = recorder
         self._watch = recorder.watched_by or Watch(recorder)
-        self._number = recorder.steps
         self._is_known = False
+        self._looked_at = -LOOK_AT_RATE
 
     def step(
-        self,
-        optimizer: Any,
-        samples: int,
-        waited: float,
-        forward: float,
-        backward: float,
-        moved: float,
-        rest: float,
+        self, optimizer: Any, samples: int, waited: float, forward: float, backward: float, moved: float, rest: float
     ) -> None:
-        """A step of the script has ended; see :class:`~ddp_trainer.metrics.timeline.Timeline`."""
-        self._number += 1
+        """A step of the script has ended."""
         recorder = self._recorder
         # What waiting for gradients took is known of some steps, and taken for that of those after them.
         exposed = min(self._watch.exposed_seconds, backward)
         own = backward - exposed
-        recorder.step(self._number, ABSENT_NUMBER, samples, waited, 0.0, forward, own, exposed, moved, 0.0, rest)
-        if self._number % LOOK_AT_RATE == 1:
-            self._look(optimizer)
+        number = recorder.steps + 1
+        recorder.step(number, ABSENT_NUMBER, samples, waited, 0.0, forward, own, exposed, moved, 0.0, rest)
+        if number >= self._looked_at + LOOK_AT_RATE:
+            self._look(optimizer, number)
 
-    def _look(self, optimizer: Any) -> None:
+    def strode(self, optimizer: Any, stride: Strode) -> None:
+        """Several steps have ended; ``optimizer`` is None where it is gone."""
+        exposed = min(self._watch.exposed_seconds * stride.steps, stride.backward)
+        own = stride.backward - exposed
+        recorder = self._recorder
+        recorder.strode(
+            stride.steps,
+            stride.last,
+            stride.samples,
+            stride.waited,
+            stride.forward,
+            own,
+            exposed,
+            stride.moved,
+            stride.rest,
+        )
+        if optimizer is not None:
+            self._look(optimizer, recorder.steps)
+
+    def outlook(self) -> Outlook:
+        """What the next steps are to know."""
+        recorder = self._recorder
+        return Outlook(recorder.steps, recorder.unwatched_steps, recorder.reach)
+
+    def _look(self, optimizer: Any, number: int) -> None:
+        self._looked_at = number
         group = optimizer.param_groups[0]
         rate = group.get("lr")
         if isinstance(rate, float | int):  # a tensor may be on a GPU, and would have to be waited for
@@ -106,7 +123,6 @@ class Hooks:
         self._torch = torch
         self._timeline = timeline
         self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-        self._gradients_are_on: Callable[[], bool] = torch.is_grad_enabled
         self._undo: list[Callable[[], None]] = []
         self._in_backward = False
         self.is_on = False
@@ -123,102 +139,98 @@ class Hooks:
     def leave(self) -> None:
         """Put everything back that is still ours."""
         self.is_on = False
+        self._pause()
         for undo in self._undo:
             undo()
         self._undo.clear()
+
+    def _pause(self) -> None:
+        try:
+            self._timeline.pause()
+        except Exception as error:  # noqa: BLE001 - see the module
+            _log.warning("metrics: some steps are not counted (%r); training goes on", error)
 
     def _failed(self, error: Exception) -> None:
         self.leave()
         _log.warning("metrics: steps are not counted any more (%r); training goes on", error)
 
-    def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        inner = getattr(owner, name)
-        setattr(owner, name, functools.wraps(inner)(function))
-        ours = getattr(owner, name)
-
-        def put_back() -> None:
-            if getattr(owner, name) is ours:
-                setattr(owner, name, inner)
-
-        self._undo.append(put_back)
+    def _detour(self, owner: Any, name: str) -> Detour:
+        detour = Detour(owner, name)
+        self._undo.append(detour.unset)
+        return detour
 
     def _optimizers(self) -> None:
         optimizers = sys.modules["torch.optim.optimizer"]
+        stride = self._timeline.stride
 
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             # What is compiled must look as it would without us, and is: this is a constant there.
-            if not self._is_compiling() and self.is_on:
+            if not self._is_compiling() and not stride.is_on and self.is_on:
                 try:
                     self._timeline.move(optimizer)
                 except Exception as error:  # noqa: BLE001 - see the module
                     self._failed(error)
 
-        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if not self._is_compiling() and self.is_on:
+        def after(optimizer: Any) -> None:
+            if self.is_on:
                 try:
                     self._timeline.moved(optimizer)
                 except Exception as error:  # noqa: BLE001 - see the module
                     self._failed(error)
 
+        stepped = stride.stepping(self._is_compiling, self._pause, after)
         self._undo.append(optimizers.register_optimizer_step_pre_hook(before).remove)
-        self._undo.append(optimizers.register_optimizer_step_post_hook(after).remove)
+        self._undo.append(optimizers.register_optimizer_step_post_hook(stepped).remove)
 
     def _loaders(self) -> None:
         dataloader = sys.modules["torch.utils.data.dataloader"]
         base = dataloader._BaseDataLoaderIter  # noqa: SLF001 - guarded by the caller
-        stream = dataloader._DatasetKind.Iterable  # noqa: SLF001
-        next_index, next_batch = base._next_index, base.__next__  # noqa: SLF001
+        streams = dataloader._DatasetKind.Iterable  # noqa: SLF001
+        indices, batches = self._detour(base, "_next_index"), self._detour(base, "__next__")
+        timeline, gradients_are_on = self._timeline, self._torch.is_grad_enabled
 
-        def drawing(iterator: Any) -> Any:
-            index = next_index(iterator)
+        def drew(iterator: Any, index: Any) -> None:
             if self.is_on:
                 try:
-                    intake = iterator.__dict__.get(INTAKE) or intake_of(iterator)
-                    intake.drew(iterator._sampler_iter, index)  # noqa: SLF001
+                    intake_of(iterator).drew(iterator._sampler_iter, index)  # noqa: SLF001
                 except Exception as error:  # noqa: BLE001 - see the module
                     self._failed(error)
-            return index
 
         def fetching(iterator: Any) -> Any:
             if not self.is_on:
-                return next_batch(iterator)
-            self._timeline.fetch()
+                return batches.inner(iterator)
+            begun = timeline.clock()
             try:
-                batch = next_batch(iterator)
+                batch = batches.inner(iterator)
             except StopIteration:
                 intake_of(iterator).ended()
                 raise
             try:
-                intake = iterator.__dict__.get(INTAKE) or intake_of(iterator)
-                intake.handed_out(batch, is_stream=iterator._dataset_kind == stream)  # noqa: SLF001
-                self._timeline.fetched(intake, is_training=self._gradients_are_on())
+                intake = intake_of(iterator)
+                intake.handed_out(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
+                timeline.fetched(begun, intake, is_training=gradients_are_on())
             except Exception as error:  # noqa: BLE001 - see the module
                 self._failed(error)
             return batch
 
-        self._replace(base, "_next_index", drawing)
-        self._replace(base, "__next__", fetching)
+        indices.by(timeline.stride.drawing(indices.inner, drew))
+        batches.by(timeline.stride.fetching(batches.inner, gradients_are_on, fetching))
 
     def _backward_passes(self) -> None:
-        autograd = self._torch.autograd
-        inner = autograd.backward
+        passes = self._detour(self._torch.autograd, "backward")
+        timeline = self._timeline
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             # Checkpointed layers begin a pass inside of a pass.
-            if self._is_compiling() or self._in_backward or not self.is_on:
-                return inner(*args, **kwargs)
+            if self._is_compiling() or self._in_backward or timeline.stride.is_on or not self.is_on:
+                return passes.inner(*args, **kwargs)
             self._in_backward = True
-            self._timeline.backward()
+            timeline.backward()
             try:
-                return inner(*args, **kwargs)
+                return passes.inner(*args, **kwargs)
             finally:
                 self._in_backward = False
-                self._timeline.backward_done()
+                timeline.backward_done()
 
-        self._replace(autograd, "backward", backward)
-
-
-def intake_of(iterator: Any) -> Intake:
-    """What is known of a loader's iterator; kept with it, so that it ends with it."""
-    intake: Intake = iterator.__dict__.setdefault(INTAKE, Intake())
-    return intake
+        passes.by(backward)
+        timeline.looks_away, timeline.looks_again = passes.unset, passes.set

@@ -31,30 +31,42 @@ def size_of(batch: Any, depth: int = DEEPEST) -> int:
     return 0
 
 
+INTAKE: Final = "_ddp_intake"
+"""Attribute of a loader's iterator."""
+
+
 class Intake:
     """What one iterator over a loader has drawn and handed out."""
 
-    __slots__ = ("_drawn", "_of", "is_training", "samples")
+    __slots__ = ("drawn", "is_over", "is_plain", "is_training", "sampler", "samples")
 
     def __init__(self) -> None:
         self.samples = 0
         """Handed out, and in no step yet."""
         self.is_training = False
         """Whether samples of it were in a step."""
-        self._of: Any = None
-        self._drawn: deque[int] = deque()
+        self.is_plain = False
+        """Whether its batches are as large as what was drawn for them."""
+        self.is_over = False
+        """Whether nothing is left of it."""
+        self.drawn: deque[int] = deque()
+        """Sizes of the batches that were drawn, and not handed out yet."""
+        self.sampler: Any = None
+        """Where they were drawn."""
 
     def drew(self, sampler: Any, index: Any) -> None:
         """The indices of a batch were drawn; ``sampler`` is another one in each pass of an iterator that goes on."""
-        if sampler is not self._of:
-            self._of = sampler
-            self._drawn.clear()
-        self._drawn.append(len(index) if isinstance(index, list | tuple) else 0)
+        if sampler is not self.sampler:
+            self.sampler = sampler
+            self.drawn.clear()
+            self.is_over = False
+        self.drawn.append(len(index) if isinstance(index, list | tuple) else 0)
 
     def handed_out(self, batch: Any, *, is_stream: bool) -> None:
         """A batch goes to the script."""
-        drawn = self._drawn.popleft() if self._drawn else 0
-        if drawn and not is_stream:
+        drawn = self.drawn.popleft() if self.drawn else 0
+        self.is_plain = drawn > 0 and not is_stream
+        if self.is_plain:
             self.samples += drawn
             return
         size = size_of(batch) or drawn or 1
@@ -62,6 +74,7 @@ class Intake:
 
     def ended(self) -> None:
         """Nothing is left; what no step came after was no training, but an evaluation."""
+        self.is_over = True
         if not self.is_training:
             self.samples = 0
 
@@ -70,3 +83,13 @@ class Intake:
         samples, self.samples = self.samples, 0
         self.is_training = self.is_training or samples > 0
         return samples
+
+
+def intake_of(iterator: Any) -> Intake:
+    """What is known of a loader's iterator; kept with it, so that it ends with it."""
+    # Its ``__dict__`` is not asked for: to have one made slows all that torch does with the iterator.
+    intake: Intake | None = getattr(iterator, INTAKE, None)
+    if intake is None:
+        intake = Intake()
+        setattr(iterator, INTAKE, intake)
+    return intake

@@ -196,6 +196,11 @@ class BoardRankRecorder:
         self._looked_at = self._cells[STEPS]
         self._look_at = self._looked_at + watch.first
 
+    @property
+    def unwatched_steps(self) -> int:
+        """How many may be taken before the one that is to be looked at."""
+        return int(min(self._look_at - self._cells[STEPS], sys.maxsize)) - 1
+
     def _look(self, count: float, seconds: float, waited: float) -> None:
         if self.watched_by is not None:
             self._look_at = count + self.watched_by.look(seconds, waited, int(count - self._looked_at))
@@ -286,6 +291,40 @@ class BoardRankRecorder:
                 self._look(count, seconds, comm_exposed)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once("step", error)
+
+    @property
+    def reach(self) -> Callable[[float], None]:
+        """Takes the number of a step that has ended, and of which :meth:`strode` is told later; one plain store."""
+        return functools.partial(self._cells.__setitem__, STEP)
+
+    @_harmless
+    def strode(
+        self,
+        steps: int,
+        last: float,
+        samples: int,
+        data_wait: float,
+        forward: float,
+        backward: float,
+        comm_exposed: float,
+        optimizer: float,
+        other: float,
+    ) -> None:
+        """Some steps ended, the last just now; each but that took no longer than the first bucket has room for."""
+        cells = self._cells
+        with self._board.changing():
+            cells[STEPS] += steps
+            cells[STEP] = cells[STEPS]
+            cells[SAMPLES] += samples
+            cells[DATA_WAIT] += data_wait
+            cells[FORWARD] += forward
+            cells[BACKWARD] += backward
+            cells[COMM_EXPOSED] += comm_exposed
+            cells[OPTIMIZER] += optimizer
+            cells[OTHER] += other
+            cells[FIRST_BUCKET] += steps - 1
+            cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, last)] += 1.0
+            cells[LAST_STEP_TIMESTAMP] = self._clock()
 
     @_harmless
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:

@@ -34,6 +34,10 @@ what torch calls anyway:
   takes each step to be like the last one that was timed; the `ddp_sampled_` counters have those alone. Without DDP
   there is neither.
 - On a GPU, phases are the times at which work was handed over, and not those at which it was done.
+- Steps of at most 10 ms are not all taken apart: four in a row are, and those of the next quarter of a second are
+  counted, and their waits for data timed; what they computed is shared out among forward, backward and optimizer as in
+  those four. `ddp_step` is told at each step, the rest of such steps after a quarter of a second or at the end; of a
+  process that is killed before, it is missing.
 - `ddp_step` is the number of steps that were seen; where a script goes on from a checkpoint, only the script knows.
 
 `DDP_METRICS_HOOKS=0` switches this off. A command that is no Python script (`--no-python`) is not listened to.

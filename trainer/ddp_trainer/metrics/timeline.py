@@ -1,17 +1,20 @@
 """The steps of a loop that tells nothing, from what can be seen of it: batches, backward passes, optimizers' steps.
 
 A step ends where the optimizer's step does, and everything since the end of the one before belongs to it. Of several
-optimizers the first that stepped counts; should it stop while another goes on, that one counts from then on.
+optimizers the first that stepped counts; should it stop while another goes on, that one counts from then on. Where
+steps are short and plain, most are counted only; see :mod:`ddp_trainer.metrics.stride`.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ddp_trainer.metrics.intake import Intake
+from ddp_trainer.metrics.stride import SHORT_SECONDS, STRIDE_SECONDS, TIMED_STEPS, Outlook, Stride, Strode
 
 RIVAL_STEPS: Final = 16
 """So often another optimizer may step while the one that counts does not."""
@@ -22,16 +25,38 @@ FETCHED: Final = "fetched"
 COMPUTED: Final = "computed"
 """What was seen last: nothing yet, the end of a step, a batch, a backward pass."""
 
-Step = Callable[[Any, int, float, float, float, float, float], None]
-"""Hears the optimizer, samples, and the seconds of data wait, forward, backward, optimizer, and the rest."""
+
+class Listener(Protocol):
+    """Hears of every step once."""
+
+    def step(
+        self, optimizer: Any, samples: int, waited: float, forward: float, backward: float, moved: float, rest: float
+    ) -> None:
+        """A step of ``optimizer`` has ended: seconds of data wait, forward, backward, optimizer, and the rest."""
+
+    def strode(self, optimizer: Any, stride: Strode) -> None:
+        """A stride has ended; ``optimizer`` is None where it is gone."""
+
+    def outlook(self) -> Outlook:
+        """How far a stride may go that begins now."""
+
+
+def _nothing() -> None:
+    """Do it."""
 
 
 class Timeline:
-    """Told of each thing when it begins and when it is over; hands every step on."""
+    """Told of each thing when it begins and when it is over, but in a stride; hands every step on."""
 
-    def __init__(self, step: Step, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._step = step
-        self._clock = clock
+    def __init__(self, listener: Listener, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.stride = Stride(clock)
+        """While it is on, it alone is told of the batches of its loader and of the steps of its leader."""
+        self.looks_away: Callable[[], None] = _nothing
+        """Called as a stride begins: nobody need be told of backward passes …"""
+        self.looks_again: Callable[[], None] = _nothing
+        """… until now."""
+        self._listener = listener
         self._mark = 0.0
         self._seen = START
         self._waited = self._forward = self._backward = self._moved = self._rest = 0.0
@@ -40,36 +65,39 @@ class Timeline:
         self._rival: Callable[[], Any] = lambda: None
         self._rival_steps = 0
         self._is_moving = False
+        self._is_plain = False
+        self._plain: deque[tuple[float, float, float, float]] = deque(maxlen=TIMED_STEPS)
 
     def _begin(self, now: float) -> None:
         """The first step begins here: what was before is no part of any."""
         self._mark = now
         self._seen = IDLE
 
-    def fetch(self) -> None:
-        """The script asks for a batch."""
-        now = self._clock()
+    def fetched(self, begun: float, intake: Intake, *, is_training: bool) -> None:
+        """The script has a batch, for which it asked at ``begun``; with gradients off it is none to train with."""
+        if self.stride.is_on:
+            if is_training and self.stride.takes(intake):
+                self.stride.fetched(begun, self.clock())
+                return
+            self.pause()
+        now = self.clock()
         if self._seen is START:
-            self._begin(now)
-        self._rest += now - self._mark
+            self._begin(begun)
+        self._rest += begun - self._mark
         self._mark = now
-
-    def fetched(self, intake: Intake, *, is_training: bool) -> None:
-        """It has the batch; what it fetches with gradients off is none to train with."""
-        now = self._clock()
         if is_training:
-            self._waited += now - self._mark
+            self._waited += now - begun
             self._seen = FETCHED
             if intake not in self._intakes:
                 self._intakes.append(intake)
         else:
-            self._rest += now - self._mark
+            self._rest += now - begun
             intake.samples = 0
-        self._mark = now
+            self._is_plain = False
 
     def backward(self) -> None:
         """A backward pass begins."""
-        now = self._clock()
+        now = self.clock()
         if self._seen is START:
             self._begin(now)
         self._forward += now - self._mark
@@ -77,14 +105,14 @@ class Timeline:
 
     def backward_done(self) -> None:
         """It is over."""
-        now = self._clock()
+        now = self.clock()
         self._backward += now - self._mark
         self._mark = now
         self._seen = COMPUTED
 
     def move(self, optimizer: object) -> None:
         """An optimizer's step begins; its closure, if it has one, may compute the gradients first."""
-        now = self._clock()
+        now = self.clock()
         if self._seen is START:
             self._begin(now)
         spent = now - self._mark
@@ -95,6 +123,8 @@ class Timeline:
         else:
             self._rest += spent
         self._mark = now
+        if self._is_moving or self._seen is not COMPUTED:
+            self._is_plain = False
         leader = self._leader()
         if leader is None:
             self._leader = weakref.ref(optimizer)
@@ -106,7 +136,9 @@ class Timeline:
 
     def moved(self, optimizer: object) -> None:
         """It is over. A step that calls that of its base class is one step."""
-        now = self._clock()
+        if self.stride.is_on:
+            self.pause()
+        now = self.clock()
         self._moved += now - self._mark
         self._mark = now
         if self._is_moving and self._leader() is optimizer:
@@ -114,7 +146,22 @@ class Timeline:
             self._rival_steps = 0
             self._end(optimizer)
 
+    def pause(self) -> None:
+        """End the stride, if there is one; what comes next is taken apart."""
+        stride = self.stride
+        if stride.is_on:
+            strode = stride.end()
+            self.looks_again()
+            self._mark = stride.mark
+            if stride.is_fetched:
+                self._seen = FETCHED
+                self._intakes.append(stride.intake)
+            self._is_plain = not stride.is_fetched
+            if strode.steps:
+                self._listener.strode(self._leader(), strode)
+
     def _note_rival(self, optimizer: object) -> None:
+        self._is_plain = False
         if self._rival() is not optimizer:
             if self._rival_steps:
                 return  # the first of several is enough
@@ -127,8 +174,29 @@ class Timeline:
         samples = 0
         for intake in self._intakes:
             samples += intake.take()
-        self._intakes.clear()
-        spent = (self._waited, self._forward, self._backward, self._moved, self._rest)
+        computed = (self._forward, self._backward, self._moved)
+        seconds = self._waited + sum(computed) + self._rest
+        self._listener.step(optimizer, samples, self._waited, *computed, self._rest)
+        if self._is_plain and seconds <= SHORT_SECONDS and len(self._intakes) == 1 and self._intakes[0].is_plain:
+            self._plain.append((seconds, *computed))
+            self._set_out(self._intakes[0])
+        else:
+            self._plain.clear()
         self._waited = self._forward = self._backward = self._moved = self._rest = 0.0
+        self._intakes.clear()
         self._seen = IDLE
-        self._step(optimizer, samples, *spent)
+        self._is_plain = True
+
+    def _set_out(self, intake: Intake) -> None:
+        """Begin a stride, if what there is to know is known by now."""
+        if len(self._plain) < TIMED_STEPS:
+            return
+        seconds, *shares = (sum(column) for column in zip(*self._plain, strict=True))
+        outlook = self._listener.outlook()
+        if sum(shares) <= 0:
+            return
+        most = min(outlook.unwatched, int(TIMED_STEPS * STRIDE_SECONDS / seconds))
+        if most >= TIMED_STEPS:
+            self.stride.begin(self._leader, intake, (shares[0], shares[1], shares[2]), self._mark, outlook, most)
+            self.looks_away()
+            self._plain.clear()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from ddp_trainer.metrics.intake import Intake
+from ddp_trainer.metrics.stride import Outlook, Strode
 from ddp_trainer.metrics.timeline import RIVAL_STEPS, Timeline
 
 
@@ -34,18 +36,27 @@ class Loop:
     def __init__(self) -> None:
         self.now = 100.0
         self.steps: list[Step] = []
-        self.timeline = Timeline(lambda _, *step: self.steps.append(Step(*step)), clock=lambda: self.now)
+        self.timeline = Timeline(self, clock=lambda: self.now)
         self.optimizer = Optimizer()
         self.loader = Intake()
+
+    def step(self, _: Any, *told: Any) -> None:
+        self.steps.append(Step(*told))
+
+    def strode(self, _: Any, stride: Strode) -> None:
+        raise AssertionError(f"these steps are not short: {stride}")
+
+    def outlook(self) -> Outlook:
+        raise AssertionError("these steps are not short")
 
     def fetch(
         self, samples: int = 4, seconds: float = 1.0, *, is_training: bool = True, of: Intake | None = None
     ) -> None:
         loader = of or self.loader
-        self.timeline.fetch()
+        begun = self.now
         self.now += seconds
         loader.samples += samples
-        self.timeline.fetched(loader, is_training=is_training)
+        self.timeline.fetched(begun, loader, is_training=is_training)
 
     def backward(self, forward: float = 2.0, seconds: float = 4.0) -> None:
         self.now += forward
