@@ -52,10 +52,10 @@ class Assembly:
     stepper: Stepper
     evaluation: Evaluation
 
-    def abandon(self) -> None:
+    def abandon(self, *, keeps_gradients: bool = False) -> None:
         """The group is gone in the middle of whatever it was about: nothing stays of a step that did not count."""
         self.feed.close()
-        self.stepper.abandon()
+        self.stepper.abandon(keeps_gradients=keeps_gradients)
 
 
 def keep(ground: Groundwork, stored_shards: int | None) -> Kept:
@@ -162,7 +162,8 @@ def _lay(config: Config, group: Group) -> Spread | None:
     from ddp_trainer.train.mesh import Mesh  # noqa: PLC0415 - a second of imports; on request
     from ddp_trainer.train.spread import Spread  # noqa: PLC0415 - as above
 
-    return Spread(Mesh.of(layout, group, config.timeout_seconds), group)
+    with group.growing():
+        return Spread(Mesh.of(layout, group, config.timeout_seconds), group)
 
 
 def _spread_out(ground: Groundwork, spread: Spread) -> Spread:

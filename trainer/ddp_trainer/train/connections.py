@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 _OPEN = Path("/proc/self/fd")
 
 
 class Connections:
-    """Those that are opened between :meth:`__init__` and :meth:`complete`."""
+    """Those that are opened between :meth:`__init__` and :meth:`complete`, and by what is met later: :meth:`more`."""
 
     def __init__(self) -> None:
         self._before = _sockets()
@@ -24,6 +25,16 @@ class Connections:
     def complete(self) -> None:
         """The group has them all."""
         self._mine = _sockets() - self._before
+
+    @contextlib.contextmanager
+    def more(self) -> Iterator[None]:
+        """What is opened inside belongs to the group too, as that of groups of some of its ranks."""
+        known = self._mine or set()
+        self._before, self._mine = _sockets() - known, None
+        try:
+            yield
+        finally:
+            self.complete()
 
     def cut(self) -> None:
         """Shut them down; from any thread, at any time, also while they are being opened."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ddp_trainer.layout import Layout
 from ddp_trainer.train.batches import data_digest, is_stream
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.feeds import Skips, known_count
@@ -45,22 +46,28 @@ class Groundwork:
     def can_stay(self) -> bool:
         """Whether this process could go on in another worker group with what it holds.
 
-        Not where ranks hold states of their own between synchronisations, where layers or pieces of weights are bound
-        to a group, where samples come in an order that cannot be gone back in, or with MPI, which begins once in a
-        process: its successor then starts from a checkpoint.
+        Not where ranks hold states of their own between synchronisations, where layers are bound to a group, where
+        samples come in an order that cannot be gone back in, or with MPI, which begins once in a process: its successor
+        then starts from a checkpoint.
         """
         config = self.config
         has_one_state = config.strategy is not StrategyName.LOCAL_SGD or config.level is Level.EXACT
         reads_anywhere = not is_stream(self.samples) and not isinstance(self.samples, Stateful)
-        is_bound = config.sync_batchnorm or config.spreads or config.backend is BackendName.MPI
+        largest = Layout() if config.parallel is None else config.parallel.largest
+        is_bound = config.sync_batchnorm or largest.tp * largest.pp > 1 or config.backend is BackendName.MPI
         return has_one_state and reads_anywhere and not is_bound
+
+
+def draw_model(task: Task, seed: int) -> nn.Module:
+    """The task's model with the weights that the seed gives it, on the CPU."""
+    KeyedRandom(seed, torch.device("cpu")).enter(Stream.WEIGHTS)
+    return task.model()
 
 
 def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwork:
     """Ask the task for its samples and its model."""
     samples = task.train_samples()
-    KeyedRandom(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
-    model = task.model()
+    model = draw_model(task, config.seed)
     return Groundwork(
         config=config,
         task=task,

@@ -11,7 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -66,6 +66,8 @@ class Group:
         self.device = device
         self.activity = "while it started"
         """What the ranks are about, for the sentence that tells of a lost peer."""
+        self.is_broken = False
+        """Its end was nothing that the ranks agreed on: some of them may be gone."""
         self._connections = connections
 
     @classmethod
@@ -130,6 +132,12 @@ class Group:
         self.data_size, self.data_rank = layout.data_size, place.data_rank
         self.counts = place.tp == 0 and place.pp == layout.pp - 1
 
+    @contextmanager
+    def growing(self) -> Iterator[None]:
+        """Groups of some of these ranks are met inside; whoever waits for a rank there is woken with the others."""
+        with self._connections.more() if self._connections is not None else nullcontext():
+            yield
+
     def sum(self, tensor: Tensor) -> Tensor:
         """Add up over ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.SUM)
@@ -168,6 +176,31 @@ class Group:
         dist.broadcast(piece, source)
         if isinstance(buffer, bytearray):
             buffer[start:stop] = piece.cpu().numpy().tobytes()
+
+    def hand(self, payload: bytes | None, source: int, target: int) -> bytes:
+        """The source rank's bytes, on the target; these two must call it, and get it both."""
+        peer = target if self.rank == source else source
+        length = torch.tensor([len(payload or b"")], dtype=torch.int64, device=self.device)
+        with self.watched():
+            self._hand_over(length, source, peer)
+            buffer = payload if self.rank == source and payload is not None else bytearray(int(length))
+            for start in range(0, int(length), _CHUNK_BYTES):
+                self._hand_piece(buffer, start, min(start + _CHUNK_BYTES, int(length)), source, peer)
+        return bytes(buffer)
+
+    def _hand_piece(self, buffer: bytes | bytearray, start: int, stop: int, source: int, peer: int) -> None:
+        piece = torch.empty(stop - start, dtype=torch.uint8, device=self.device)
+        if self.rank == source:
+            piece.copy_(torch.frombuffer(bytearray(buffer[start:stop]), dtype=torch.uint8))
+        self._hand_over(piece, source, peer)
+        if isinstance(buffer, bytearray):
+            buffer[start:stop] = piece.cpu().numpy().tobytes()
+
+    def _hand_over(self, tensor: Tensor, source: int, peer: int) -> None:
+        if self.rank == source:
+            dist.send(tensor, peer)
+        else:
+            dist.recv(tensor, peer)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import PeerLost
+from ddp_trainer.train.errors import GroupEnds, PeerLost
 from ddp_trainer.train.progress import Ended, Mode, Progress
 from ddp_trainer.train.stop import StopRequest, leave_at_once
 from ddp_trainer.train.task import TASK_FLAGS, Task, load_task
@@ -158,8 +158,9 @@ def _train(task: Task, given: _Given) -> Outcome:
                 if not passage.is_open:
                     raise
                 ended = err.alone()
+                around.group.is_broken = not isinstance(err, GroupEnds)
             else:
-                run.abandon()
+                run.abandon(stays=False)
                 around.group.close()
                 return outcome
             run.abandon()

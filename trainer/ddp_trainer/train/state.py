@@ -46,7 +46,7 @@ class State:
 
     def take(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
         """All that a run is made of after so many steps; tensors and plain values only. ``data``: the feed's part."""
-        return {**self._of_model(), **self._of_run(step, summary, data)}
+        return {**self._of_model(), **self.beside(step, summary, data)}
 
     def in_pieces(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> InPieces | None:
         """How this state is saved where each rank writes what it has; None where one writes the whole."""
@@ -74,10 +74,11 @@ class State:
         return {
             "pieces": pieces,
             "optimizer": {**optimizer, "state": {}, "param_groups": groups},
-            **self._of_run(step, summary, data),
+            **self.beside(step, summary, data),
         }
 
-    def _of_run(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
+    def beside(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
+        """What stands beside weights and optimizer, and is whole on every rank."""
         ground, kept = self._ground, self._kept
         config = ground.config
         return {
@@ -129,15 +130,19 @@ class State:
 
     def give_back(self, checkpoint: Checkpoint) -> Restored:
         """Go on from a checkpoint."""
+        return self.give_beside(self._give_back_weights(checkpoint))
+
+    def give_beside(self, state: dict[str, Any], *, knows_time: bool = False) -> Restored:
+        """Go on from what :meth:`beside` gave; a rank that was there ``knows_time`` already."""
         ground, kept = self._ground, self._kept
-        state = self._give_back_weights(checkpoint)
         kept.optimization.load_loss_scale(state.get("loss_scale"))
         ground.guard.load_state_dict(state.get("guard"))
         kept.ledger.load_state_dict(state["ledger"])
         if "watch" in state:
             ground.watch.load_state_dict(state["watch"])
         self._tell_change(state.get("computed_on", ""))
-        self._history.load_state_dict(state["time"])
+        if not knows_time:
+            self._history.load_state_dict(state["time"])
         step, summary, data = state["cursor"]["step"], state["summary"], state.get("data")
         if summary is None or not (step >= kept.plan.total_steps or ground.watch.has_waited_enough):
             return Restored(step, None, data)

@@ -90,6 +90,8 @@ class Stepper:
         self._backward = without_compiler(strategy.backward) if again else strategy.backward
         self.samples = 0
         """This rank's samples of the last step."""
+        self.in_doubt = False
+        """This rank has cast its vote for the step under way, and does not know yet whether it counts."""
 
     def _passes_of(self, config: Config) -> Callable[[Portion, Share], None]:
         if self._strategy.takes_whole_steps:
@@ -122,13 +124,16 @@ class Stepper:
         )
         if not self._group.counts:
             ballot = ballot._replace(samples=0, digest=0, loss=self._no_loss, skipped=0)
+        self.in_doubt = True
         verdict = vote(ballot, self._group)
+        self.in_doubt = verdict.is_finite and not verdict.failed
         self._phases.lap(Phase.COMM_EXPOSED)
         if share.error is not None:
             raise share.error
         check(verdict, step=step, samples=portion.samples, digest=portion.digest)
         self._move(step, verdict)
         self._commit(portion, verdict)
+        self.in_doubt = False
         return verdict
 
     def _compute(self, portion: Portion) -> Share:
@@ -247,10 +252,14 @@ class Stepper:
         for part in (self._portions, self._feed, self._strategy, self._buffers):
             part.reassign(shards)
 
-    def abandon(self) -> None:
-        """The step under way ends here, wherever it is: its gradients, and what it did to buffers, are dropped."""
+    def abandon(self, *, keeps_gradients: bool = False) -> None:
+        """The step under way ends here, wherever it is: its gradients, and what it did to buffers, are dropped.
+
+        ``keeps_gradients``: for whoever takes the step yet, should it turn out to count.
+        """
         self._buffers.discard()
-        self._optimization.abandon()
+        if not keeps_gradients:
+            self._optimization.abandon()
 
     def restart(self) -> None:
         """Weights and buffers were loaded from elsewhere."""

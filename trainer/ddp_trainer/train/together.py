@@ -78,7 +78,8 @@ class Together:
     def _target(self, place: Path, directory: CheckpointDirectory | None) -> Target | None:
         if self.group.rank == 0:
             assert directory is not None  # noqa: S101 - it has been made there
-            return First(directory, range(1, self.layout.replica), self.timeout_seconds)
+            others, group = range(1, self.layout.replica), self.group
+            return First(directory, others, self.timeout_seconds, lambda: group.is_broken)
         return Other(place, self.group.rank) if self.writes else None
 
 
@@ -119,6 +120,8 @@ class First:
     directory: CheckpointDirectory
     others: Sequence[int]
     timeout_seconds: float
+    is_in_vain: Callable[[], bool] = lambda: False
+    """A rank was lost, whose part may never come: those that are left are not to wait for it with the next save."""
 
     def write(self, draft: Manifest, archive: Archive) -> Manifest:
         """Write, wait for the others, publish.
@@ -135,6 +138,8 @@ class First:
         seen, until = 0, time.monotonic() + self.timeout_seconds
         while missing := [rank for rank in self.others if rank not in found]:
             found.update((rank, piece) for rank in missing if (piece := _noted(place, rank)) is not None)
+            if missing and self.is_in_vain():
+                raise OSError(errno.ECANCELED, "a rank was lost while the ranks wrote their pieces")
             written = sum(_sizes(place, missing)) + len(found)
             if written > seen:
                 seen, until = written, time.monotonic() + self.timeout_seconds

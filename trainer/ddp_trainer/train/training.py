@@ -20,9 +20,11 @@ from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import CheckpointNotWritten, GroupEnds, NotFinite, StaleGeneration
 from ddp_trainer.train.exchange import newest_of_all
-from ddp_trainer.train.groundwork import lay_groundwork
+from ddp_trainer.train.groundwork import draw_model, lay_groundwork
 from ddp_trainer.train.guards import RollBack
 from ddp_trainer.train.history import History
+from ddp_trainer.train.ledger import Ledger
+from ddp_trainer.train.luggage import find_slot, pack_up, unpack_slot
 from ddp_trainer.train.manifest import Manifest, demand_same
 from ddp_trainer.train.models import flops
 from ddp_trainer.train.options import OnNonFinite
@@ -30,12 +32,13 @@ from ddp_trainer.train.plan import Plan
 from ddp_trainer.train.profiling import Profile
 from ddp_trainer.train.progress import Evaluated
 from ddp_trainer.train.reports import Reports, open_reports
-from ddp_trainer.train.resume import attained, find_state
+from ddp_trainer.train.resume import Origin, attained, find_state
 from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.showing import shown
 from ddp_trainer.train.state import Restored, State
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.surroundings import Surroundings
+from ddp_trainer.train.takeover import Luggage, Taken
 from ddp_trainer.train.task import Task
 from ddp_trainer.train.telling import Telling
 from ddp_trainer.train.vote import Verdict
@@ -58,6 +61,7 @@ class Run:
     """One process's part of one run, over as many worker groups as the process lives through."""
 
     _kept: Kept
+    _ledger: Ledger
     _parts: Assembly
     _plan: Plan
     _state: State
@@ -74,6 +78,7 @@ class Run:
         self._phases, self._watch = self._ground.phases, self._ground.watch
         self._history = History(self._phases)
         self._has_state = False
+        self._luggage: Luggage | None = None
         self._is_first: bool | None = None
         self._has_parts = False
         self._to_stop = self._to_save = False
@@ -99,7 +104,7 @@ class Run:
 
     def _go(self, around: Surroundings) -> Outcome:
         self._enter(around)
-        is_new = not self._has_state
+        is_new = not self._has_state and self._luggage is None
         restored = self._restore()
         if restored is not None and restored.finished is not None:
             self._progress.note(f"The run was finished at step {self._step} already.")
@@ -118,16 +123,31 @@ class Run:
                     return self._group_ends()
             return self._succeeded()
 
-    def abandon(self) -> None:
-        """The group is over: drop what belongs to it, and what it had not agreed on. The state stays."""
+    def abandon(self, *, stays: bool = True) -> None:
+        """The group is over: drop what belongs to it, and what it had not agreed on.
+
+        The state stays where this process ``stays``, for another group.
+        """
+        is_spread = self._config.spreads
+        in_doubt = is_spread and self._has_parts and self._parts.stepper.in_doubt
         if self._has_parts:
-            self._parts.abandon()
+            self._parts.abandon(keeps_gradients=in_doubt)
             self._has_parts = False
             del self._parts
+        if is_spread and stays and self._is_first is not None:
+            self._pack_up(in_doubt=in_doubt)
         self._to_stop = self._to_save = False
         # Before the process group goes: DDP's reducer, in a circle of references until it is collected, must not be the
         # last to hold that. It would wait for gloo's threads with the GIL in its hands, and they may wait for the GIL.
         gc.collect()
+
+    def _pack_up(self, *, in_doubt: bool) -> None:
+        """Pieces of a model are bound to the group; what lies in them is not."""
+        if self._has_state:
+            self._luggage = pack_up(self._ground, self._kept, self._state, self._step, in_doubt=in_doubt)
+            self._has_state = False
+            del self._kept, self._state
+        self._ground = replace(self._ground, model=draw_model(self._ground.task, self._config.seed))
 
     def leave(self) -> Outcome:
         """Told to stop while this process belonged to no group: save what it holds, if that is this rank's to do."""
@@ -170,21 +190,28 @@ class Run:
         self._history.restoring()
         held = attained(self._step, is_evaluated=self._watch.has_seen(self._step)) if self._has_state else None
         saver = self._saver
-        checkpoint, is_durable = find_state(
-            self._group, held, copy=self._copy, newest=saver.newest, demand=self._demand
+        taken = find_slot(self._ground, self._luggage, self._demand) if self._config.spreads else None
+        checkpoint, is_durable = (
+            find_state(self._group, held, copy=self._copy, newest=saver.newest, demand=self._demand)
+            if taken is None
+            else Origin(taken.beside)
         )
         odometer = make_odometer(self._config, self._around.env, self._ground.identity, self._progress.alarm)
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
             self._kept = keep(self._ground, None if checkpoint is None else checkpoint.manifest.shards)
+            self._ledger = self._kept.ledger
+            self._step = 0
         self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history, keeps=saver.writes)
         self._telling.begin(self._ground.model, self._plan)
         self._history.go_on_from(self._step if checkpoint is None else checkpoint.manifest.step)
-        restored = None if checkpoint is None else self._load(checkpoint)
+        restored = None if checkpoint is None else self._load(checkpoint, taken)
+        is_loaded = restored is not None and (taken is None or taken.was_behind)
         if restored is not None:
             saver.saved_step = self._step if is_durable else None
+        if is_loaded:
             self._recorder.checkpoint_loaded(time.perf_counter() - began)
-        elif held is None and self._config.init_from is not None:
+        elif restored is None and held is None and self._config.init_from is not None:
             kept, with_optimizer = self._kept, self._config.init_optimizer
             initialize(
                 self._ground.model,
@@ -193,8 +220,8 @@ class Run:
                 kept.spread,
                 with_optimizer=with_optimizer,
             )
-        self._has_state = True
-        self._history.restored(loaded=restored is not None)
+        self._has_state, self._luggage = True, None
+        self._history.restored(loaded=is_loaded)
         return restored
 
     def _assemble(self, restored: Restored | None) -> None:
@@ -215,9 +242,12 @@ class Run:
         config = self._config
         demand_same(manifest, self._ground.identity, where=f"in {config.checkpoint_dir}", shards=config.shards)
 
-    def _load(self, checkpoint: Checkpoint) -> Restored:
-        """Go on from a checkpoint."""
-        restored = self._state.give_back(checkpoint)
+    def _load(self, checkpoint: Checkpoint, taken: Taken | None = None) -> Restored:
+        """Go on from a checkpoint, or from what was ``taken`` over from ranks of the group before."""
+        if taken is None:
+            restored = self._state.give_back(checkpoint)
+        else:
+            restored = unpack_slot(taken, self._ground, self._kept, self._state)
         self._step = restored.step
         return restored
 
@@ -345,6 +375,8 @@ class Run:
         """All ranks agreed to end here; those that were not told to stop go on in another group, if they can."""
         control = self._around.control
         ended = GroupEnds(f"The group ended after step {self._step}, as all ranks agreed.")
+        if self._state.is_spread and control is not None:
+            self._save(None)  # while all ranks are here: whoever leaves takes its piece of the model along
         if control is not None and self.can_stay and not self._around.stop.requested:
             raise ended
         if control is not None and self._around.stop.requested:
@@ -353,7 +385,8 @@ class Run:
 
     def _stopped(self) -> Outcome:
         try:
-            if self._saver.saved_step != self._step:
+            # Of a spread model nobody has the whole who is in no group.
+            if self._saver.saved_step != self._step and self._has_state:
                 self._save(None)
             self._settle()
             self._history.leave()
@@ -388,7 +421,7 @@ class Run:
         return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
 
     def _summary(self, result: Result, metrics: dict[str, float]) -> Summary:
-        ground, plan, ledger, env = self._ground, self._plan, self._kept.ledger, self._around.env
+        ground, plan, ledger, env = self._ground, self._plan, self._ledger, self._around.env
         return Summary(
             result=result,
             task=ground.task.name,

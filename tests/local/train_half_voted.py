@@ -1,0 +1,59 @@
+"""The trainer, and a network that fails at the worst moment: rank 1 never hears that a step counts which others took.
+
+Its task takes its time until it is told to hurry.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torch import Tensor
+
+from ddp_trainer.train import step
+from ddp_trainer.train.cli import main
+from ddp_trainer.train.errors import PeerLost
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.task import rowwise
+from ddp_trainer.train.vote import Ballot, Verdict
+from tests.local.train_layouts import Numbers, Rows
+from tests.local.train_reformed import dawdle
+
+UNHEARD = 4
+"""Votes of a process whose verdict is heard everywhere."""
+
+_whole = step.vote
+_votes = 0
+
+
+def half(ballot: Ballot, group: Group) -> Verdict:
+    """Vote; on rank 1 of the first group, the verdict of one vote does not arrive."""
+    global _votes  # noqa: PLW0603 - of this process
+    _votes += 1
+    verdict = _whole(ballot, group)
+    if _votes == UNHEARD + 1 and os.environ["RANK"] == "1" and os.environ.get("DDP_GENERATION") == "1":
+        raise PeerLost("The verdict did not arrive.")
+    return verdict
+
+
+class SlowRows(Rows):
+    """Read slowly."""
+
+    @rowwise
+    def batch(self, ids: Tensor) -> Tensor:
+        """Int64 ``(n, window + 1)``."""
+        dawdle()
+        return super().batch(ids)
+
+
+class SlowNumbers(Numbers):
+    """As :class:`Numbers`."""
+
+    def train_samples(self) -> Rows:
+        """Those to learn."""
+        return SlowRows(self.rows, vocabulary=self.vocabulary, window=self.window)
+
+
+if __name__ == "__main__":
+    step.vote = half
+    sys.exit(main(sys.argv[1:]))
