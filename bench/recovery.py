@@ -4,7 +4,8 @@ Ours is a local job of the reference trainer, watched through the metrics of its
 every rank of the world it should have has committed a step after the fault. Stock torchrun runs a plain DDP script that
 saves after every step, with restarts allowed, and is watched through the script's own log.
 
-``--only`` names some of the faults, with commas, where all of them take too long at once.
+``--only`` names some of the faults, with commas, where all of them take too long at once. Of a model that is spread
+over ranks, whose loss torchrun's script knows no way back from but a checkpoint, :mod:`bench._replicas` tells.
 
 What survivors go through, whose processes outlive their group, is :mod:`bench._reform`'s: two agents and no engine.
 torchft takes part where it is installed. ``pip download torchft`` finds version 0.2.0 with a wheel for Linux; it needs
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench import _reform
+from bench import _reform, _replicas
 from bench._agents import GIVEN_UP
 from bench._jobs import POLL_SECONDS, LocalJobs, Rank, all_stepped
 from bench._torchrun import OURS, Torchrun, torchrun
@@ -228,7 +229,7 @@ CASES: Final = {
     "store_killed": (store_killed, 12.0),
 }
 """Fault, and the most seconds that its median may take."""
-PARTS: Final = (*CASES, *_reform.PARTS)
+PARTS: Final = (*CASES, *_replicas.PARTS, *_reform.PARTS)
 
 
 def measure(options: Options) -> Report:
@@ -246,5 +247,7 @@ def measure(options: Options) -> Report:
                 report.baseline(f"stock_{name}_seconds", stock.seconds)
             report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, bar)
             report.at_least(f"share of {ours.count} recovered, {name.replace('_', ' ')}", ours.share, 1.0)
+        if any(name in _replicas.PARTS for name in parts):
+            _replicas.measure(Path(directory) / "replicas", report, options)
         _reform.measure(Path(directory) / "reform", report, options, [name for name in parts if name in _reform.PARTS])
     return report

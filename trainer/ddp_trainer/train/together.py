@@ -138,7 +138,7 @@ class First:
         seen, until = 0, time.monotonic() + self.timeout_seconds
         while missing := [rank for rank in self.others if rank not in found]:
             found.update((rank, piece) for rank in missing if (piece := _noted(place, rank)) is not None)
-            if missing and self.is_in_vain():
+            if len(found) < len(self.others) and self.is_in_vain():
                 raise OSError(errno.ECANCELED, "a rank was lost while the ranks wrote their pieces")
             written = sum(_sizes(place, missing)) + len(found)
             if written > seen:

@@ -1,0 +1,131 @@
+"""One of four ranks that hold two replicas of a model in two shards each is killed, at random moments.
+
+The others keep their processes and their pieces; what the killed one had comes from the rank of the other replica that
+holds the same. That no sample was lost or repeated is read from the run's own ledger, in the summary that it ends with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from bench._agents import GIVEN_UP, POLL_SECONDS, TRAIN, ZYGOTE_SECONDS, Telling
+from bench._jobs import ROOT
+from bench._zygotes import has_ready_zygote, workers
+from bench.harness import CannotMeasure, Options, Report
+from ddp_trainer.contract import Env
+
+PARTS: Final = ("worker_killed_sharded",)
+LAYOUT: Final = "replicate=2,shard=2"
+RANKS: Final = 4
+BAR_SECONDS: Final = 3.0
+"""The most that the slowest recovery may take."""
+_LATEST_SECONDS: Final = 2.0
+"""A kill comes so long after all is well again, or any time before."""
+_FIGURES: Final = {
+    "samples_lost": "worker_killed_sharded_lost_samples",
+    "samples_repeated": "worker_killed_sharded_repeated_samples",
+    "lost_steps": "worker_killed_sharded_lost_steps",
+}
+"""Of the summary, under their names here; all of them are to be 0."""
+_MOST_STEPS: Final = 3
+
+
+def measure(directory: Path, report: Report, options: Options) -> None:
+    """Kill, look how soon steps are committed again, and ask the ledger in the end."""
+    directory.mkdir(parents=True)
+    run, rounds = _Run(directory), 3 if options.quick else 20
+    seconds = []
+    try:
+        run.await_steps()
+        for number in range(1, rounds + 1):
+            taken = run.kill_one(options)
+            seconds += [] if taken is None else [taken]
+            told = "never" if taken is None else f"{taken:.2f} s"
+            options.progress(f"one of {RANKS} ranks killed, seed {options.seed}, {number}/{rounds}: {told}")
+        summary = run.end()
+    finally:
+        run.kill()
+    spread = report.figure("worker_killed_sharded_seconds", seconds)
+    report.figure("worker_killed_sharded_recovered_ratio", len(seconds) / rounds)
+    report.at_least(f"share of {rounds} recovered, worker killed, {LAYOUT}", len(seconds) / rounds, 1.0)
+    report.at_most(f"most seconds, worker killed, {LAYOUT}", spread.maximum, BAR_SECONDS)
+    for name, figure in _FIGURES.items():
+        report.figure(figure, summary[name])
+        report.at_most(f"{name.replace('_', ' ')}, worker killed, {LAYOUT}", summary[name], 0)
+
+
+class _Run:
+    """One node of four ranks."""
+
+    def __init__(self, directory: Path) -> None:
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "DDP_ZYGOTE": ZYGOTE_SECONDS,
+            Env.CHECKPOINT_DIR: str(directory / "checkpoints"),
+            Env.RUN_DIR: str(directory),
+        }
+        launch = (sys.executable, "-m", "ddp_trainer", "launch", "--standalone", "--nproc-per-node", str(RANKS))
+        self._agent = subprocess.Popen(
+            [*launch, "--max-restarts", "1000", *TRAIN, "--parallel", LAYOUT],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=ROOT,
+            text=True,
+        )
+        self._told = Telling()
+        assert self._agent.stdout is not None
+        self._reader = threading.Thread(target=self._told.listen, args=(self._agent.stdout,), daemon=True)
+        self._reader.start()
+
+    def await_steps(self) -> None:
+        """Return when it trains. Raises CannotMeasure."""
+        if self._wait(lambda: len(self._told.steps) > _MOST_STEPS) is None:
+            raise CannotMeasure(f"Four ranks do not train as {LAYOUT}: {''.join(self._told.other[-3:])}")
+
+    def kill_one(self, options: Options) -> float | None:
+        """SIGKILL a rank at a random moment: seconds until the next group has committed a step, None if it never did.
+
+        The zygote is waited for before, as an agent that has lived for some seconds has one.
+        """
+        if self._wait(lambda: has_ready_zygote(self._agent.pid) and len(workers(self._agent.pid)) == RANKS) is None:
+            raise CannotMeasure("The agent has no zygote.")
+        time.sleep(options.random.uniform(0, _LATEST_SECONDS))  # the moment is what is varied
+        victim = options.random.choice(workers(self._agent.pid))
+        group, begun = self._told.steps[-1].group, time.time()
+        os.kill(victim, signal.SIGKILL)
+        stepped = self._wait(lambda: next((step.time for step in self._told.steps if step.group > group), None))
+        return None if stepped is None else stepped - begun
+
+    def end(self) -> dict[str, Any]:
+        """Tell it to stop; its summary. Raises CannotMeasure."""
+        self._agent.terminate()
+        self._agent.wait(GIVEN_UP)
+        self._reader.join(GIVEN_UP)
+        for line in self._told.other:
+            if '"event": "summary"' in line:
+                return dict(json.loads(line)["summary"])
+        raise CannotMeasure(f"The run told no summary: {''.join(self._told.other[-3:])}")
+
+    def kill(self) -> None:
+        """Whatever has become of it."""
+        self._agent.kill()
+        self._agent.wait()
+
+    def _wait(self, found: Callable[[], Any]) -> Any:
+        """What is found, once it is; None after too long, or where all has ended."""
+        deadline = time.monotonic() + GIVEN_UP
+        while time.monotonic() < deadline and self._agent.poll() is None:
+            if it := found():
+                return it
+            time.sleep(POLL_SECONDS)
+        return None
