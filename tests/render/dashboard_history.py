@@ -8,10 +8,10 @@ checkpoint again. ``bert``, in another namespace, has nothing happen to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope
+from ddp_trainer.metrics.catalogue import FAMILIES, SUMMED, Family, Kind, Scope, of_pod
 from tests.prometheus import STEP_SECONDS
 
 SECONDS: Final = 4500
@@ -57,7 +57,7 @@ class Moment:
     """Since then."""
     pod: int
     rank: int
-    """Rank 0 for what is of a pod or a job."""
+    """The first of the pod for what is of a pod, rank 0 for what is of a job."""
     label: str
     """The value of the family's own label, where it has one."""
 
@@ -122,6 +122,11 @@ def _begun(moment: Moment) -> float:
 
 def _once_killed(label: str) -> Callable[[Moment], float]:
     return lambda moment: float(moment.was_killed and moment.label == label)
+
+
+def _over_ranks(move: Callable[[Moment], float]) -> Callable[[Moment], float]:
+    """The sum over the ranks of a pod."""
+    return lambda moment: sum(move(replace(moment, rank=moment.rank + local)) for local in range(RANKS_OF_EACH))
 
 
 def _constant(value: float) -> Callable[[Moment], float]:
@@ -196,6 +201,9 @@ ALERTS: Final = (
     {"alertname": "DdpExporterStaleBoards", "severity": "warning", "pod": f"{GPT.name}-worker-1"},
 )
 """What fires for ``gpt`` over its last half an hour."""
+
+
+MOVES.update({of_pod(family).name: _over_ranks(MOVES[family.name]) for family in FAMILIES if family.name in SUMMED})
 
 
 def lines(end: int) -> Iterator[str]:

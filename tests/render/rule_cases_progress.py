@@ -6,11 +6,11 @@ from typing import Final
 
 from tests.render.rule_case import RUNNING, STEPPED, WHOLE_JOB, Case, of, state
 
-_SAMPLES: Final = of("ddp_samples_total", rank="0")
+_SAMPLES: Final = of("ddp_pod_samples_total")
 
 
 def _phase(phase: str) -> str:
-    return of("ddp_step_phase_seconds_total", phase=phase, rank="0")
+    return of("ddp_pod_step_phase_seconds_total", phase=phase)
 
 
 PROGRESS: Final = (

@@ -20,6 +20,10 @@ OF_OTHERS = {
 }
 """Metrics that are not in our catalogue, each with its source."""
 REFERENCE = {
+    **dict.fromkeys(
+        ("ddp_samples_total", "ddp_tokens_total", "ddp_model_flops_total"),
+        "who wants to know it by rank; rules read what each pod has added up",
+    ),
     "ddp_job_start_time_seconds": "the launcher, for its account of the job's time: ddp_trainer.metrics.account",
 }
 """Metrics that neither a rule nor a panel reads, each with who does."""

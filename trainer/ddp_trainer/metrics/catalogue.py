@@ -9,6 +9,7 @@ see the first sample of a series.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from ddp_trainer.contract import (
@@ -23,7 +24,7 @@ from ddp_trainer.contract import (
 )
 from ddp_trainer.metrics.family import Family, Kind, Scope, Series, Source, cell
 
-__all__ = ["FAMILIES", "STEP_SECONDS", "Family", "Kind", "Scope", "Series", "Source", "cell", "families_of"]
+__all__ = ["FAMILIES", "STEP_SECONDS", "Family", "Kind", "Scope", "Series", "Source", "cell", "families_of", "of_pod"]
 
 STEP_SECONDS: Final = (
     *(0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4, 0.63),
@@ -64,6 +65,21 @@ def _counted(name: str, label: MetricLabel, values: Iterable[str], help_text: st
 def _of_aggregator(name: str, kind: Kind, help_text: str, *, unit: str = "") -> Family:
     return Family(name=name, kind=kind, scope=Scope.POD, source=Source.AGGREGATOR, unit=unit, help=help_text)
 
+
+def of_pod(family: Family) -> Family:
+    """What the ranks of a pod have come to together in a family of theirs."""
+    return replace(
+        family,
+        name=family.name.replace("ddp_", "ddp_pod_", 1),
+        scope=Scope.POD,
+        source=Source.AGGREGATOR,
+        help=f"Growth of `{family.name}` since the exporter began, of all ranks of the pod together.",
+    )
+
+
+SUMMED: Final = (Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.TOKENS, Metric.MODEL_FLOPS)
+"""Counters of ranks of which Prometheus' rules want the sum over a job: each pod adds up its own, since most of what a
+rule costs is paid by the number of series that it reads."""
 
 EVERY_STEP: Final = (
     _on_rank(Metric.STEPS, Kind.COUNTER, "Global steps this rank committed."),
@@ -406,6 +422,7 @@ AGGREGATOR: Final = (
     _of_aggregator(
         "ddp_exporter_stale_boards", Kind.GAUGE, "Boards left out because they are damaged or of another version."
     ),
+    *(of_pod(family) for family in (*EVERY_STEP, *WORK) if family.name in SUMMED),
     _of_aggregator("ddp_shm_used_bytes", Kind.GAUGE, "What is used of the pod's /dev/shm.", unit="bytes"),
     _of_aggregator("ddp_shm_size_bytes", Kind.GAUGE, "Size of the pod's /dev/shm.", unit="bytes"),
     _of_aggregator(

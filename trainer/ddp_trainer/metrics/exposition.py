@@ -16,6 +16,7 @@ from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope, cell
 from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.directory import Slot, Survey, survey
+from ddp_trainer.metrics.pod_sums import PodSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Exposition(Collector):
         self._directory = directory
         self._collectives = collectives or Collectives(directory)
         self._container = container or Container()
+        self._sums = PodSums()
         self._job = job
         self._version = importlib.metadata.version("kubectl-ddp")
         self._scrapes = 0
@@ -93,6 +95,7 @@ class Exposition(Collector):
                 "ddp_exporter_scrapes_total": float(self._scrapes),
                 "ddp_exporter_scrape_seconds_total": self._seconds,
                 "ddp_exporter_stale_boards": float(len(seen.stale)),
+                **self._sums.values(seen.ranks),
                 **self._container.values(),
             },
             words={"ddp_build_info": {MetricLabel.VERSION: self._version}},

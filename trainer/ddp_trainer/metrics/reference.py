@@ -112,7 +112,10 @@ two of these at most, and never more than `DDP_LAST_SCRAPE` seconds (20; 0 for n
 
 SCOPES: Final = {
     Scope.RANK: ("Of every rank", "These also carry `rank`, the global rank."),
-    Scope.POD: ("Of every pod", "The launcher's, the exporter's, and the checkpoints of the pod's local rank 0."),
+    Scope.POD: (
+        "Of every pod",
+        "The launcher's, the exporter's, what its ranks have come to together, checkpoints of its local rank 0.",
+    ),
     Scope.JOB: ("Of the job", "Served by the pod of rank 0 alone."),
 }
 
