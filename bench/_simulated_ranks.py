@@ -18,6 +18,9 @@ PODS: Final = 125
 RANKS_OF_EACH: Final = 8
 DAY_SECONDS: Final = 86400
 """The job runs for so long when its history starts."""
+RECENT_SECONDS: Final = 3000
+"""What is younger comes by the first scrape, and so lies in the head of Prometheus' store, as it does in one that runs:
+that has an hour at least there. What is older lies in blocks."""
 NEVER: Final = frozenset(
     {
         *("ddp_rank_stopped", "ddp_exporter_stale_boards", "ddp_gpu_alloc_retries_total", "ddp_gpu_oom_total"),
@@ -27,6 +30,7 @@ NEVER: Final = frozenset(
 )
 """Families that are 0 on a job that is well."""
 _GROWS: Final = frozenset({Kind.COUNTER, Kind.SUMMARY, Kind.HISTOGRAM})
+_POSITIONS: Final = frozenset({Metric.ENQUEUED, Metric.COMPLETED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,13 @@ def lines() -> Iterator[Line]:
             pod = owner // RANKS_OF_EACH if is_rank else owner
             told = {MetricLabel.JOB: "large"} | ({MetricLabel.RANK: str(owner)} if is_rank else {}) | labels
             text = ",".join(f'{name}="{value}"' for name, value in told.items())
-            where = {"namespace": "training", "pod": f"large-worker-{pod}"}
-            yield Line(family.name, where, sample, text, _value(family, labels))
+            yield Line(family.name, owner_of(pod), sample, text, _value(family, labels))
+
+
+def owner_of(pod: int) -> dict[str, str]:
+    """What a PodMonitor adds to each series of a pod."""
+    told = {"namespace": "training", "pod": f"large-worker-{pod}", "node": f"node-{pod}", "container": "trainer"}
+    return told | {"endpoint": "metrics", "instance": f"192.0.2.{pod}:9464", "job": "training/ddp-workers"}
 
 
 def _value(family: Family, labels: Mapping[str, str]) -> str:
@@ -69,18 +78,18 @@ def _value(family: Family, labels: Mapping[str, str]) -> str:
         return "0"
     if family.name == Metric.GROUP_STATE:
         return "1" if labels[MetricLabel.STATE] == GroupState.RUNNING else "0"
-    if family.kind in _GROWS:
+    if family.kind in _GROWS or family.name in _POSITIONS:
         return "@"
     return "#" if family.name.endswith("timestamp_seconds") else "1"
 
 
 def write_history(out: TextIO, *, start: int, end: int, step: int, lasting: Mapping[str, int]) -> None:
-    """OpenMetrics of samples every ``step`` seconds, in which a family lasts from so many seconds before ``end`` on.
+    """OpenMetrics of what :func:`pages` do not tell: of samples every ``step`` seconds, the older ones.
 
-    ``lasting`` names the families that are longer than from ``start``.
+    ``lasting`` says of a family how many seconds before ``end`` it begins.
     """
     for name, group in itertools.groupby(lines(), key=lambda line: line.family):
-        moments = range(min(start, end - lasting.get(name, 0)), end, step)
+        moments = range(end - lasting.get(name, 0), end - RECENT_SECONDS, step)
         for line in group:
             labels = ",".join([*(f'{key}="{value}"' for key, value in line.owner.items()), line.labels])
             series = f"{line.name}{{{labels}}}"
@@ -89,19 +98,32 @@ def write_history(out: TextIO, *, start: int, end: int, step: int, lasting: Mapp
 
 
 @contextlib.contextmanager
-def pages(start: int) -> Iterator[int]:
-    """Serve each pod's page, as of now, at ``/NUMBER`` of a port of this machine; the port."""
-    texts: dict[str, str] = {}
+def pages(*, start: int, step: int, lasting: Mapping[str, int]) -> Iterator[int]:
+    """Serve each pod's page at ``/NUMBER`` of a port of this machine; the port.
+
+    The first answer has every family since ``start`` and longer, as ``lasting`` has it, with the moments; the others
+    are as of now.
+    """
+    shown: dict[str, list[Line]] = {}
     for line in lines():
-        number = line.owner["pod"].rpartition("-")[2]
-        texts[number] = texts.get(number, "") + f"{line.name}{{{line.labels}}} {line.value}\n"
+        shown.setdefault(line.owner["pod"].rpartition("-")[2], []).append(line)
+    begun: set[str] = set()
+
+    def text(number: str, now: int) -> Iterator[str]:
+        for line in shown[number]:
+            if number in begun:
+                yield f"{line.name}{{{line.labels}}} {line.at(now, start - DAY_SECONDS)}\n"
+                continue
+            first = min(start, now - min(lasting.get(line.family, 0), RECENT_SECONDS))
+            for moment in range(first, now, step):
+                yield f"{line.name}{{{line.labels}}} {line.at(moment, start - DAY_SECONDS)} {moment * 1000}\n"
+        begun.add(number)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            now = int(time.time())
-            body = Line("", {}, "", "", texts[self.path.strip("/")]).at(now, start - DAY_SECONDS).encode()
+            body = "".join(text(self.path.strip("/"), int(time.time()))).encode()
             head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\n\r\n"
             self.wfile.write(head.encode() + body)
 
