@@ -172,21 +172,21 @@ def _spread_out(ground: Groundwork, spread: Spread) -> Spread:
     Raises:
         BadConfig: the model cannot be cut so.
     """
-    layout = spread.mesh.layout
-    if layout.tp > 1:
-        from ddp_trainer.train.slicing import slice_up  # noqa: PLC0415 - a second of imports; on request
-
-        slice_up(ground.model, ground.task, spread.mesh, ground.around.group)
+    model, task, config, mesh, group = ground.model, ground.task, ground.config, spread.mesh, ground.around.group
+    layout = mesh.layout
     if layout.pp > 1:
-        from ddp_trainer.train.stage_spread import StageSpread  # noqa: PLC0415 - as above
+        from ddp_trainer.train.stage_spread import StageSpread  # noqa: PLC0415 - a second of imports; on request
         from ddp_trainer.train.stages import cut_into_stages  # noqa: PLC0415 - as above
 
-        stages = cut_into_stages(ground.model, ground.task, ground.config, spread.mesh, ground.around.group)
-        return StageSpread(ground.model, stages)
+        return StageSpread(model, cut_into_stages(model, task, config, mesh, group))
+    if layout.tp > 1:
+        from ddp_trainer.train.slicing import slice_up  # noqa: PLC0415 - as above
+
+        slice_up(model.to(group.device), task, mesh, group)
     if layout.shard > 1:
         from ddp_trainer.train.sharding import shard  # noqa: PLC0415 - as above
 
-        shard(ground.model, spread.mesh, ground.config, ground.around.group)
+        shard(model, mesh, config, group)
     return spread
 
 

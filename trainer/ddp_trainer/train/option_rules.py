@@ -115,12 +115,12 @@ def _cut(options: Options) -> Iterator[BadConfig]:
     if options.parallel is None:
         return
     largest = options.parallel.largest
-    ways = [name for name in ("pp", "tp", "shard") if getattr(largest, name) > 1]
-    if len(ways) > 1 and largest.pp > 1:
-        yield BadConfig(
-            f"--parallel is {options.parallel}, and this trainer cuts stages in no other way so far.",
-            hint=f"Leave out pp, or {' and '.join(ways[1:])}.",
-        )
+    if largest.pp > 1:
+        for given in _given(options, _ONLY_SHARD):
+            yield BadConfig(
+                f"{given} does not go with --parallel {options.parallel}: stages gather their weights once in a step.",
+                hint="Leave it out, or leave pp out.",
+            )
     if largest.tp == largest.pp == 1:
         return
     for given in _given(options, ("precision", "activation_checkpointing", "init_from")):

@@ -97,6 +97,8 @@ def send_from_first(model: nn.Module, mesh: Mesh, group: Group) -> None:
     lines = [mesh.along(name).get_group() for name in ("replicate", "shard") if getattr(mesh.layout, name) > 1]
     with group.watched(), torch.no_grad():
         for tensor in map(piece, [*model.parameters(), *model.buffers()]):
+            if tensor.is_meta:  # of another stage
+                continue
             sent = tensor.detach().to(group.device)
             for line in lines:
                 dist.broadcast(sent, dist.get_global_rank(line, 0), line)

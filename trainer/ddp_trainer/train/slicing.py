@@ -15,7 +15,7 @@ from ddp_trainer.train.tensor_plan import demand_no_dropout, find_plan
 
 
 def slice_up(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
-    """Cut the model in place; the first rank's weights of each slice group are everybody's.
+    """Cut the model in place, already on its device; the first rank's weights of each slice group are everybody's.
 
     Raises:
         BadConfig: it has no plan, or one that does not fit so many ranks, or it draws at random.
@@ -24,7 +24,7 @@ def slice_up(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
     plan = find_plan(model, task, mesh.layout.tp)
     demand_no_dropout(model, f"tp={mesh.layout.tp}")
     with group.watched():
-        parallelize_module(model.to(group.device), mesh.along("tp"), dict(plan))
+        parallelize_module(model, mesh.along("tp"), dict(plan))
     model.register_forward_hook(_whole_in_evaluation)
 
 

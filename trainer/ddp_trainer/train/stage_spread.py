@@ -8,14 +8,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ddp_trainer.train.spread import Spread
+from ddp_trainer.train.spread import Spread, piece
 from ddp_trainer.train.stages import Stages
 
 
 class StageSpread(Spread):
-    """Weights are numbered and named as in the whole model, of which the others' are on the meta device here."""
+    """Weights are numbered and named as in the whole model, of which the others' are on the meta device here.
+
+    Those that are here may be in slices and in pieces, which ranks of the same stage put together first.
+    """
 
     def __init__(self, model: nn.Module, stages: Stages) -> None:
         super().__init__(stages.mesh, stages.group)
@@ -69,10 +73,13 @@ class StageSpread(Spread):
         return self._sent(name, value, keep=keep)
 
     def _sent(self, name: str, value: Tensor, *, keep: bool) -> Tensor | None:
-        source = self.stages.weights[name][0]
-        if value.is_meta:
-            value = torch.empty(value.shape, dtype=value.dtype)
-        sent = value.detach().to(self.stages.group.device)
+        source, device = self.stages.weights[name][0], self.stages.group.device
+        value = value.detach()
+        if self.stages.mesh.place.pp != source:
+            sent = torch.empty(value.shape, dtype=value.dtype, device=device)
+        else:
+            here: Tensor = value.to(device)
+            sent = here.full_tensor().contiguous() if isinstance(here, DTensor) else here
         with self.stages.group.watched():
             dist.broadcast(sent, self.stages.rank(source), self.stages.process_group)
         return sent.cpu() if keep else None
@@ -82,13 +89,17 @@ class StageSpread(Spread):
         with torch.no_grad():
             for name, own in model.named_parameters():
                 if not own.is_meta:
-                    own.copy_(weights[name])
+                    piece(own).copy_(piece(self.cut(weights[name], own)))
 
     def optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
         """Of a whole state, what belongs to these weights, under their numbers here."""
         groups = optimizer.state_dict()["param_groups"]
         numbers = {number: here for here, number in enumerate(self.numbers(groups))}
-        own = {numbers[number]: each for number, each in state["state"].items() if number in self._own}
+        own = {
+            numbers[number]: self._cut_all(each, self._like[self._names[number]])
+            for number, each in state["state"].items()
+            if number in self._own
+        }
         groups = [
             {**stored, "params": group["params"]} for stored, group in zip(state["param_groups"], groups, strict=True)
         ]

@@ -8,7 +8,8 @@ all ranks, who must call it together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +20,12 @@ from torch.func import functional_call
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.group import Group
+from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.mesh import Mesh
+from ddp_trainer.train.sharding import send_from_first
+from ddp_trainer.train.slicing import slice_up
+from ddp_trainer.train.stage_pieces import StagePieces
+from ddp_trainer.train.stage_stream import Stream, without_memory
 from ddp_trainer.train.strategies.pipeline_schedule import KINDS, Kind
 from ddp_trainer.train.task import Task
 from ddp_trainer.train.tensor_plan import demand_no_dropout
@@ -35,6 +41,9 @@ class Stages:
     group: Group
     weights: Mapping[str, tuple[int, ...]]
     """Ranks of ``pp`` that have each, by its name in the model."""
+    pieces: StagePieces | None = None
+    """Where ranks of ``shard`` keep a piece each of this rank's weights."""
+    _streams: dict[tuple[torch.Size, torch.dtype], Sequence[Stream]] = field(default_factory=dict)
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -45,40 +54,54 @@ class Stages:
         """The rank of ``pp`` that has a stage."""
         return holder_of(stage, self.kind, self.mesh.layout.pp)
 
-    def shapes(self, inputs: Tensor) -> list[Tensor]:
-        """What each stage takes, and at the end what the last one gives, as tensors without memory.
+    def streams(self, inputs: Tensor) -> Sequence[Stream]:
+        """What each stage takes, and at the end what the last one gives; asked while weights are whole.
 
         Raises:
             BadTask: a stage gives something else than one tensor.
         """
-        given = [torch.empty_like(inputs, device="meta")]
+        kind = inputs.shape, inputs.dtype
+        if kind not in self._streams:
+            self._streams[kind] = self._passed_on(inputs)
+        return self._streams[kind]
+
+    def _passed_on(self, inputs: Tensor) -> Sequence[Stream]:
+        given = torch.empty_like(inputs, device="meta")
+        streams = [Stream.like(given)]
         for number, module in enumerate(self.modules):
-            state = {name: torch.empty_like(each, device="meta") for name, each in module.state_dict().items()}
-            output = functional_call(module, state, (given[-1],))
+            state = {name: without_memory(each) for name, each in module.state_dict().items()}
+            with uncompiled():
+                output = functional_call(module, state, (given,))
             if not isinstance(output, Tensor):
                 raise BadTask(
                     f"Stage {number} of the pipeline gives a {type(output).__name__}.",
                     hint="Let every stage take one tensor and give one.",
                 )
-            given.append(output)
-        return given
+            streams.append(Stream.like(output))
+            given = streams[-1].joined(streams[-1].here)
+        return streams
+
+    def whole(self) -> AbstractContextManager[None]:
+        """While weights are whole, of a pass that leaves no gradients."""
+        return nullcontext() if self.pieces is None else self.pieces.gathered()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """What the whole model gives, on every rank; no gradients come of it."""
-        shapes = self.shapes(inputs)
-        stream, me = inputs, self.mesh.place.pp
-        for number, module in enumerate(self.modules):
-            holder = self.holder(number)
-            if holder == me:
-                if number and self.holder(number - 1) != me:
-                    stream = self._received(shapes[number], self.holder(number - 1))
-                stream = module(stream)
-                if number + 1 < len(self.modules) and self.holder(number + 1) != me:
-                    dist.send(stream.contiguous(), self.rank(self.holder(number + 1)), self.process_group)
-        last = self.holder(len(self.modules) - 1)
-        output = stream.contiguous() if last == me else self._empty(shapes[-1])
-        dist.broadcast(output, self.rank(last), self.process_group)
-        return output
+        with self.whole():
+            streams, me = self.streams(inputs), self.mesh.place.pp
+            here = inputs
+            for number, module in enumerate(self.modules):
+                holder = self.holder(number)
+                if holder == me:
+                    if number and self.holder(number - 1) != me:
+                        here = self._received(streams[number].here, self.holder(number - 1))
+                    here = streams[number + 1].piece(module(streams[number].joined(here)))
+                    if number + 1 < len(self.modules) and self.holder(number + 1) != me:
+                        dist.send(here.contiguous(), self.rank(self.holder(number + 1)), self.process_group)
+            last = self.holder(len(self.modules) - 1)
+            output = here.contiguous() if last == me else self._empty(streams[-1].here)
+            dist.broadcast(output, self.rank(last), self.process_group)
+            return streams[-1].joined(output)
 
     @property
     def process_group(self) -> dist.ProcessGroup:
@@ -99,11 +122,12 @@ class Stages:
 
 
 def cut_into_stages(model: nn.Module, task: Task, config: Config, mesh: Mesh, group: Group) -> Stages:
-    """Cut the model in place.
+    """Cut the model in place: into stages, these into slices (``tp``), and these into pieces (``shard``).
 
     Raises:
-        BadConfig: it says nothing of stages, has too few layers, draws at random, or keeps running statistics.
-        BadTask: its stages together are not the model.
+        BadConfig: it says nothing of stages, has too few layers, draws at random, or keeps running statistics; or it
+            has no plan for slices.
+        BadTask: its stages together are not the model, or a plan names what does not exist.
     """
     kind, ranks = KINDS[config.pipeline_schedule], mesh.layout.pp
     demand_no_dropout(model, f"pp={ranks}")
@@ -117,7 +141,13 @@ def cut_into_stages(model: nn.Module, task: Task, config: Config, mesh: Mesh, gr
     weights = _holders(model, modules, task, kind, ranks)
     _drop(model, {name for name, holders in weights.items() if mesh.place.pp not in holders})
     _move(model, group.device)
+    if mesh.layout.tp > 1:
+        slice_up(model, task, mesh, group)
     stages = Stages(modules, kind, mesh, group, weights)
+    demand_shared(model, stages, task)
+    if mesh.layout.shard > 1:
+        send_from_first(model, mesh, group)
+        stages = replace(stages, pieces=StagePieces(model, modules, mesh, group))
     model.forward = stages.forward
     return stages
 
@@ -155,6 +185,22 @@ def _holders(
             hint="Let pipeline_stage give each layer to some stage.",
         )
     return {name: tuple(sorted(of)) for name, of in holders.items()}
+
+
+def demand_shared(model: nn.Module, stages: Stages, task: Task) -> None:
+    """Refuse stages that hold weights in modules of their own: those would not learn, and not be cut.
+
+    Raises:
+        BadTask: one does.
+    """
+    named = dict(model.named_parameters())
+    for number in stages.own:
+        for name, weight in stages.modules[number].named_parameters():
+            if named[name] is not weight:
+                raise BadTask(
+                    f"Stage {number} of the task {task.name!r} keeps the weight {name!r} in a module of its own.",
+                    hint="Let pipeline_stage take modules of the model as they are.",
+                )
 
 
 def holder_of(stage: int, kind: Kind, ranks: int) -> int:

@@ -111,7 +111,7 @@ def test_dropout_is_refused_where_ranks_compute_together() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        pytest.param({"parallel": "tp=2,pp=2"}, "tp=2,pp=2, and this trainer cuts stages in no other", id="two ways"),
+        pytest.param({"parallel": "shard=2,pp=2", "fsdp_prefetch": 1}, "stages gather their weights once", id="gather"),
         pytest.param({"parallel": "pp=2", "precision": PrecisionName.BF16}, "--precision does not go", id="precision"),
         pytest.param({"parallel": "tp=2", "activation_checkpointing": True}, "--activation-ch", id="checkpointing"),
     ],

@@ -4,11 +4,15 @@ Y. Huang et al., "GPipe", 2019, with the schedules of :mod:`torch.distributed.pi
 schedule over all samples of this part of the batch, in micro-batches of ``--micro-batch`` samples; what is missing to
 the last one is filled up with copies whose losses do not count. Losses are added up and divided once, by the samples of
 the whole global step. With ``replicate``, gradients are added up over replicas when the schedule is through.
+
+Stages may be in slices (``tp``), whose ranks pass on the slices that they have, and in pieces (``shard``), which are
+gathered once in a step: see :mod:`ddp_trainer.train.stage_pieces`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +25,12 @@ from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.micro_batches import micro_batches
 from ddp_trainer.train.plan import cut, owned
+from ddp_trainer.train.spread import piece
+from ddp_trainer.train.stage_stream import BetweenStreams
 from ddp_trainer.train.stages import Stages
 from ddp_trainer.train.strategies.pipeline_schedule import demand_fit, make_schedule
 from ddp_trainer.train.strategies.strategy import Parts, Strategy
-from ddp_trainer.train.strategies.tensor import add_up_along, settle
+from ddp_trainer.train.strategies.tensor import add_up_along, in_slices, settle, whole_losses
 from ddp_trainer.train.task import Batch
 
 
@@ -39,9 +45,9 @@ class Pipeline(Strategy):
         config, plan, group = parts.config, parts.plan, parts.group
         self._stages = stages
         self._layout = stages.mesh.layout
-        self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        named = dict(self.model.named_parameters())
-        self._shared = [named[name] for name, holders in stages.weights.items() if len(holders) > 1]
+        self._weights = self._here()
+        """What the optimizer steps: where ranks of ``shard`` keep pieces, these."""
+        self._shared = [name for name, holders in stages.weights.items() if len(holders) > 1]
         length = min(plan.global_batch, plan.samples)
         shards = owned(plan.shards, group.data_size, group.data_rank)
         most = sum(len(range(length)[cut(length, plan.shards, shard)]) for shard in shards)
@@ -51,27 +57,33 @@ class Pipeline(Strategy):
         self._schedule: Any = None
         self._loss: Callable[[Tensor, int], Tensor] | None = None
 
+    def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
+        """Ranks that have no samples of the step give others their pieces, too."""
+        if self._stages.pieces is not None:
+            self._stages.pieces.gather()
+
     def whole(self, batch: Batch, here: int, samples: int) -> Tensor:
         """One run of the schedule; the sum of the losses, 0 where the last stage is elsewhere."""
         pieces = micro_batches(batch, here, self._size)
         sizes = [len(range(here)[start : start + self._size]) for start in range(0, here, self._size)]
         total = torch.zeros((), dtype=torch.float64, device=self._group.device)
+        inputs = torch.cat([self._inputs(each) for each in pieces])
+        answer = self._stages.streams(inputs[:1].expand(self._size, *inputs.shape[1:]))[-1]
 
         def loss(output: Tensor, number: int) -> Tensor:
             if number >= len(pieces):
                 return output.sum() * 0.0
-            losses = self._losses(_Answer(output[: sizes[number]]), pieces[number])
+            losses = whole_losses(self._losses(_Answer(answer.joined(output)[: sizes[number]]), pieces[number]))
             total.add_(losses.detach().sum(dtype=torch.float64))
             return losses.sum() / samples
 
-        inputs = torch.cat([self._inputs(piece) for piece in pieces])
         filled = inputs[:1].expand(self._size * self._count - here, *inputs.shape[1:])
         self._run(torch.cat([inputs, filled]), loss)
         return total
 
     def _run(self, inputs: Tensor, loss: Callable[[Tensor, int], Tensor]) -> None:
         own, last = self._stages.own, len(self._stages.modules) - 1
-        with self._group.watched_pass(), uncompiled():
+        with self._group.watched_pass(), self._around():
             if self._schedule is None:
                 self._schedule = self._make(inputs[: self._size])
             self._loss = loss
@@ -81,17 +93,17 @@ class Pipeline(Strategy):
 
     def _make(self, example: Tensor) -> Any:
         """The schedule for micro-batches like this one."""
-        shapes = self._stages.shapes(example)
+        streams = self._stages.streams(example)
         count = len(self._stages.modules)
         with self._group.watched():
             made = [
                 PipelineStage(
-                    self._stages.modules[number],
+                    BetweenStreams(self._stages.modules[number], streams[number], streams[number + 1]),
                     number,
                     count,
                     self._group.device,
-                    input_args=_as_passed(shapes[number]),
-                    output_args=_as_passed(shapes[number + 1]),
+                    input_args=_as_passed(streams[number].here),
+                    output_args=_as_passed(streams[number + 1].here),
                     group=self._stages.process_group,
                 )
                 for number in self._stages.own
@@ -116,16 +128,31 @@ class Pipeline(Strategy):
         )
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - the losses were divided by it
-        """Add up gradients over the stages that have the same weight, and over replicas."""
+        """Add up gradients over the stages that have the same weight, over ``shard``, and over replicas."""
         with self._group.watched():
-            for weight in self._weights:
+            for weight in self._here():
                 settle(weight)
-            for weight in self._shared:
-                gradient = torch.zeros(weight.shape, dtype=weight.dtype, device=self._group.device)
-                gradient = gradient if weight.grad is None else weight.grad
-                dist.all_reduce(gradient, group=self._stages.process_group)
+            for name in self._shared:
+                self._add_up_over_stages(self.model.get_parameter(name))
+            if self._stages.pieces is not None:
+                self._stages.pieces.deal_out()
             if self._layout.replicate > 1:
                 add_up_along(self._weights, self._stages.mesh, "replicate")
+
+    def _here(self) -> list[nn.Parameter]:
+        """Weights of this rank's stages, as they are now: whole in a step."""
+        return [weight for weight in self.model.parameters() if weight.requires_grad and not weight.is_meta]
+
+    def _add_up_over_stages(self, weight: nn.Parameter) -> None:
+        if weight.grad is None:  # it is in other stages, which ask all
+            own = piece(weight)
+            gradient = torch.zeros(own.shape, dtype=own.dtype, device=self._group.device)
+        else:
+            gradient = piece(weight.grad)
+        dist.all_reduce(gradient, group=self._stages.process_group)
+
+    def _around(self) -> AbstractContextManager[None]:
+        return in_slices() if self._layout.tp > 1 else uncompiled()
 
     def loss_for_vote(self, own: Tensor) -> Tensor:
         """Known where the last stage is, and told to the others."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ddp_trainer.train.strategies.fsdp import Fsdp
-from ddp_trainer.train.strategies.tensor import in_slices, whole
+from ddp_trainer.train.strategies.tensor import in_slices, whole_losses
 from ddp_trainer.train.task import Batch
 
 
@@ -23,7 +23,7 @@ class SlicedFsdp(Fsdp):
     def forward(self, batch: Batch) -> Tensor:
         """One pass more of all ranks; losses are whole."""
         with in_slices():
-            return whole(super().forward(batch))
+            return whole_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """The same way back."""

@@ -39,7 +39,7 @@ class TensorParallel(Strategy):
     def forward(self, batch: Batch) -> Tensor:
         """Logits stay cut by the words of a vocabulary where the plan leaves them so; losses are whole."""
         with self._group.watched_pass(), in_slices():
-            return whole(super().forward(batch))
+            return whole_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """The same way back."""
@@ -62,7 +62,7 @@ def in_slices() -> Iterator[None]:
         yield
 
 
-def whole(losses: Tensor) -> Tensor:
+def whole_losses(losses: Tensor) -> Tensor:
     """On every rank of a slice group; gradients go back to the slices."""
     return losses.full_tensor() if isinstance(losses, DTensor) else losses
 
