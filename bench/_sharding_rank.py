@@ -1,7 +1,6 @@
 """One rank of ``bench sharding``: the trainer as it is, which writes down what its state takes after every step.
 
-``DDP_BENCH_STATE`` names the directory to write to. ``DDP_BENCH_WRONG`` makes it the negative control: groups of ranks
-that hold the model once each do not add up their gradients, as a layout does whose ``replicate`` was forgotten.
+``DDP_BENCH_STATE`` names the directory to write to.
 """
 
 from __future__ import annotations
@@ -42,21 +41,6 @@ def state_bytes(optimization: Optimization) -> int:
     return bytes_here(*weights, *gradients, *states)
 
 
-def forget_replicas() -> None:
-    """Let no gradients travel between replicas."""
-    from torch.distributed.fsdp import FSDPModule
-
-    told = FSDPModule.set_requires_gradient_sync
-
-    def wrong(self: FSDPModule, requires_gradient_sync: bool, **options: bool) -> None:
-        told(self, requires_gradient_sync, **options)
-        self.set_requires_all_reduce(False)
-
-    FSDPModule.set_requires_gradient_sync = wrong  # type: ignore[method-assign] # of this process alone
-
-
 if __name__ == "__main__":
     observe(Path(os.environ["DDP_BENCH_STATE"]))
-    if os.environ.get("DDP_BENCH_WRONG"):
-        forget_replicas()
     sys.exit(main(sys.argv[1:]))

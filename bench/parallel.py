@@ -1,8 +1,9 @@
 """Fifty steps of a GPT under every layout of ranks: the losses are those of one process, or the layout is wrong.
 
-One process learns first, on the same samples with the same weights. Then the same run in slices (``tp``), in stages
-(``pp``, by each schedule), and in copies of these. Losses are compared step by step in fp32. As a control the model
-is cut by a plan that leaves sums undone, as a person might write it: it runs without a complaint, and must *not* pass.
+One process learns first, on the same samples with the same weights. Then the same run in copies (``replicate``), in
+pieces (``shard``), in slices (``tp``), in stages (``pp``, by each schedule), and in products of these. Losses are
+compared step by step in fp32. As a control the model is cut by a plan that leaves sums undone, as a person might write
+it: it runs without a complaint, and must *not* pass.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
 from typing import Final
 
 from bench.harness import CannotMeasure, Options, Report
+from ddp_trainer.layout import Layout
 
-SUMMARY = "losses of a GPT in slices, stages and copies of them, beside those of one process"
+SUMMARY = "losses of a GPT in copies, pieces, slices, stages and their products, beside those of one process"
 
 STEPS: Final = 50
 QUICK_STEPS: Final = 8
@@ -27,23 +30,30 @@ BAR: Final = 1e-4
 
 TASK: Final = "bench._layouts:Numbers"
 WRONG: Final = "bench._layouts:WronglyCut"
-LAYOUTS: Final[Mapping[str, tuple[int, Sequence[str]]]] = {
-    "tp2": (2, ("--parallel", "tp=2")),
-    "replicate2_tp2": (4, ("--parallel", "replicate=2,tp=2")),
-    "pp2_gpipe": (2, ("--parallel", "pp=2", "--pipeline-schedule", "gpipe")),
-    "pp2_1f1b": (2, ("--parallel", "pp=2", "--pipeline-schedule", "1f1b")),
-    "pp2_interleaved": (2, ("--parallel", "pp=2", "--pipeline-schedule", "interleaved")),
-    "pp2_zero_bubble": (2, ("--parallel", "pp=2", "--pipeline-schedule", "zero-bubble")),
-    "pp2_zero_bubble_v": (2, ("--parallel", "pp=2", "--pipeline-schedule", "zero-bubble-v")),
-    "replicate2_pp2": (4, ("--parallel", "replicate=2,pp=2")),
+LAYOUTS: Final[Mapping[str, Sequence[str]]] = {
+    "replicate4": ("--parallel", "replicate=4"),
+    "shard4": ("--parallel", "shard=4"),
+    "replicate2_shard2": ("--parallel", "replicate=2,shard=2"),
+    "tp2": ("--parallel", "tp=2"),
+    "replicate2_tp2": ("--parallel", "replicate=2,tp=2"),
+    "tp2_shard2": ("--parallel", "shard=2,tp=2"),
+    "pp2_gpipe": ("--parallel", "pp=2", "--pipeline-schedule", "gpipe"),
+    "pp2_1f1b": ("--parallel", "pp=2", "--pipeline-schedule", "1f1b"),
+    "pp2_interleaved": ("--parallel", "pp=2", "--pipeline-schedule", "interleaved"),
+    "pp2_zero_bubble": ("--parallel", "pp=2", "--pipeline-schedule", "zero-bubble"),
+    "pp2_zero_bubble_v": ("--parallel", "pp=2", "--pipeline-schedule", "zero-bubble-v"),
+    "pp2_replicate2": ("--parallel", "replicate=2,pp=2"),
+    "pp2_tp2": ("--parallel", "tp=2,pp=2"),
+    "pp2_shard2": ("--parallel", "shard=2,pp=2"),
+    "pp2_tp2_shard2": ("--parallel", "shard=2,tp=2,pp=2"),
 }
-"""Name of a figure → ranks and flags."""
+"""Name of a figure → flags."""
 
 PARTS: Final = (*LAYOUTS, "wrong_plan")
 
 COMMON: Final = (
-    *("--global-batch", "8", "--shards", "2", "--micro-batch", "1", "--learning-rate", "0.001", "--warmup-steps", "10"),
-    *("--clip-norm", "1", "--log-steps", "1", "--log-json", "--threads", "1", "--device", "cpu", "--epochs", "100"),
+    *("--global-batch", "8", "--shards", "4", "--micro-batch", "1", "--learning-rate", "0.001", "--warmup-steps", "10"),
+    *("--clip-norm", "1", "--log-steps", "1", "--threads", "1", "--device", "cpu", "--epochs", "100"),
 )
 
 
@@ -52,12 +62,11 @@ def measure(options: Options) -> Report:
     report = Report()
     steps = QUICK_STEPS if options.quick else STEPS
     parts = options.parts(PARTS)
-    with tempfile.TemporaryDirectory(prefix="ddp-bench-parallel-") as name:
-        log = Path(name) / "stderr"
-        alone = losses(log, TASK, 1, steps, ())
-        for part in parts:
-            task, (world, flags) = (WRONG, LAYOUTS["tp2"]) if part == "wrong_plan" else (TASK, LAYOUTS[part])
-            worst = distance(alone, losses(log, task, world, steps, flags))
+    runs = [run(TASK, steps, ()), *(_run_of(part, steps) for part in parts)]
+    with closing(losses(runs, steps)) as found:
+        alone = next(found)
+        for part, those in zip(parts, found, strict=True):
+            worst = distance(alone, those)
             options.progress(f"{part}: at the worst of {steps} steps {worst:.2e} away from one process")
             if part == "wrong_plan":
                 report.baseline("wrong_plan_worst_loss_difference_ratio", worst)
@@ -77,21 +86,41 @@ def distance(wanted: Sequence[float], found: Sequence[float]) -> float:
     return max(abs(ours - theirs) / theirs for ours, theirs in zip(found, wanted, strict=True))
 
 
-def losses(log: Path, task: str, world: int, steps: int, flags: Sequence[str]) -> list[float]:
-    """Of each step of a run.
+def run(task: str, steps: int, flags: Sequence[str]) -> str:
+    """One run as :mod:`tests.local.train_forked` takes it."""
+    world = Layout.parse(flags[1]).world if flags else 1
+    return json.dumps([world, ["--task", task, "--max-steps", str(steps), *COMMON, *flags]])
+
+
+def _run_of(part: str, steps: int) -> str:
+    return run(WRONG, steps, LAYOUTS["tp2"]) if part == "wrong_plan" else run(TASK, steps, LAYOUTS[part])
+
+
+def losses(runs: Sequence[str], steps: int) -> Iterator[list[float]]:
+    """Of each step, run by run.
 
     Raises:
-        CannotMeasure: it failed.
+        CannotMeasure: a run failed.
     """
-    launch = [sys.executable, "-m", "ddp_trainer", "launch", "--standalone", "--nproc-per-node", str(world)]
-    every = ("--task", task, "--max-steps", str(steps), *COMMON, *flags)
-    with log.open("w") as stderr:
-        command = [*launch, "-m", "ddp_trainer", "train", *every]
-        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False, env=_environment())
-    if run.returncode:
-        raise CannotMeasure(f"{' '.join(flags)} ended with {run.returncode}: {log.read_text()[-500:].strip()}")
-    events = [json.loads(line) for line in run.stdout.splitlines()]
-    return [event["loss"] for event in events if event["event"] == "step"]
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.local.train_forked", *runs],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=_environment(),
+        ) as group,
+    ):
+        events = map(json.loads, group.stdout or ())
+        steps_of_all = (event["loss"] for event in events if event["event"] == "step")
+        for _ in runs:
+            of_run = list(islice(steps_of_all, steps))
+            if len(of_run) < steps:
+                group.wait()
+                log.seek(0)
+                raise CannotMeasure(f"A run ended with step {len(of_run)}: {log.read()[-1000:].strip()}")
+            yield of_run
 
 
 def _environment() -> dict[str, str]:
