@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from ddp_trainer.demands import micro_batch_size
+from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.micro_batches import micro_batches
-from ddp_trainer.train.plan import cut, owned
+from ddp_trainer.train.plan import Plan, cut, owned
 from ddp_trainer.train.spread import piece
 from ddp_trainer.train.stage_stream import BetweenStreams
 from ddp_trainer.train.stages import Stages
@@ -48,12 +49,12 @@ class Pipeline(Strategy):
         self._weights = self._here()
         """What the optimizer steps: where ranks of ``shard`` keep pieces, these."""
         self._shared = [name for name, holders in stages.weights.items() if len(holders) > 1]
-        length = min(plan.global_batch, plan.samples)
-        shards = owned(plan.shards, group.data_size, group.data_rank)
-        most = sum(len(range(length)[cut(length, plan.shards, shard)]) for shard in shards)
-        self._size = micro_batch_size(most, config.micro_batch, self._layout.pp)
-        self._count = -(-most // self._size)
-        demand_fit(config.pipeline_schedule, self._count, self._layout.pp)
+        ranks, pp = group.data_size, self._layout.pp
+        of_all = [_micro_batches(plan, config, rank, ranks, pp) for rank in range(ranks)]
+        for _, count in of_all:
+            # Those of every rank, so that all ranks refuse what one cannot do.
+            demand_fit(config.pipeline_schedule, count, pp)
+        self._size, self._count = of_all[group.data_rank]
         self._schedule: Any = None
         self._loss: Callable[[Tensor, int], Tensor] | None = None
 
@@ -160,6 +161,15 @@ class Pipeline(Strategy):
         with self._group.watched():
             dist.all_reduce(told, group=self._stages.process_group)
         return told
+
+
+def _micro_batches(plan: Plan, config: Config, rank: int, ranks: int, pp: int) -> tuple[int, int]:
+    """Samples of a micro-batch, and how many of them a data rank makes of its part of a batch."""
+    length = min(plan.global_batch, plan.samples)
+    shards = owned(plan.shards, ranks, rank)
+    most = sum(len(range(length)[cut(length, plan.shards, shard)]) for shard in shards)
+    size = micro_batch_size(most, config.micro_batch, pp)
+    return size, -(-most // size)
 
 
 class _Asked(Exception):
