@@ -219,7 +219,7 @@ class Options:
         default=None,
         metadata=flagged(
             OptionGroup.STRATEGY,
-            "how the ranks share one model, as in replicate=2,shard=4; sizes may be ranges, as in replicate=1:4",
+            "how the ranks share one model, as in replicate=2,shard=2,tp=2,pp=2; sizes may be ranges, as in 1:4",
             parse=layouts,
             metavar="LAYOUT",
         ),
