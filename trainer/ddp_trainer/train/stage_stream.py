@@ -42,9 +42,8 @@ class Stream:
         """This rank's piece of an output, a plain tensor; gradients find the way back."""
         if not isinstance(output, DTensor):
             return output
-        here = output.redistribute(placements=self.placements).to_local()
-        # A copy of what may still be under way waits for it.
-        return here if type(here) is Tensor else here.clone()
+        # A copy, since torch detaches what stages give in place, which views do not allow (zero-bubble schedules).
+        return output.redistribute(placements=self.placements).to_local().clone()
 
     def joined(self, here: Tensor) -> Tensor:
         """The reverse."""
