@@ -91,7 +91,7 @@ class Stand:
 
     def load(self) -> int:
         """Go on from the newest checkpoint; its step."""
-        found = newest_of_all(self._saver().newest(), self.around.group, lambda _: None)
+        found = newest_of_all(self._saver().newest(self.around.group), self.around.group, lambda _: None)
         assert found is not None
         return self.state.give_back(found.checkpoint).step
 

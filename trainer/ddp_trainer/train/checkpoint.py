@@ -84,8 +84,7 @@ class CheckpointDirectory:
             try:
                 return read(directory)
             except (Damaged, OSError) as err:
-                reason = err.strerror or str(err) if isinstance(err, OSError) else str(err)
-                skipped(f"Skipped the checkpoint {directory}: {reason}. Going on from the one before.")
+                skipped(passed_over(directory, err))
         return None
 
     def prepare(self, step: int) -> Path:
@@ -231,7 +230,7 @@ def read(directory: Path) -> Checkpoint:
             # Of a later version: nothing of it is believed, and whoever wants to go on from it is told so.
             return Checkpoint(manifest, b"")
         if manifest.pieces or manifest.format == IN_PIECES:
-            _prove(directory, manifest)
+            prove(directory, files(manifest))
             return Checkpoint(manifest, b"", directory)
         payload = (directory / PAYLOAD).read_bytes()
     except FileNotFoundError as err:
@@ -247,16 +246,31 @@ def files(manifest: Manifest) -> tuple[Piece, ...]:
     return Piece(file=PAYLOAD, sha256=manifest.sha256, size_bytes=manifest.size_bytes), *manifest.pieces
 
 
-def _prove(directory: Path, manifest: Manifest) -> None:
-    """Hold files against their digests, several at a time and none of them in memory."""
+def passed_over(directory: Path, err: Damaged | OSError) -> str:
+    """The sentence about a checkpoint that is not whole."""
+    return f"Skipped the checkpoint {directory}: {reason_of(err)}. Going on from the one before."
 
-    def prove(piece: Piece) -> None:
+
+def reason_of(err: Damaged | OSError) -> str:
+    """What is wrong, without a full stop."""
+    return err.strerror or str(err) if isinstance(err, OSError) else str(err)
+
+
+def prove(directory: Path, pieces: Sequence[Piece]) -> None:
+    """Hold files against their digests, several at a time and none of them in memory.
+
+    Raises:
+        Damaged: one has another digest or size.
+        OSError: one cannot be read.
+    """
+
+    def prove_one(piece: Piece) -> None:
         with (directory / piece.file).open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
             _demand_proof(piece.file, stream.tell(), found, piece.size_bytes, piece.sha256)
 
     with ThreadPoolExecutor(_PROVEN_AT_ONCE, "ddp-digest") as threads:
-        for _ in threads.map(prove, files(manifest)):
+        for _ in threads.map(prove_one, pieces):
             pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def from_rank(
 def _in_pieces(mine: Checkpoint | None, manifest: Manifest, holder: int, group: Group) -> Checkpoint:
     """A checkpoint in pieces where every rank sees it; else the holder puts the whole together, and sends that."""
     place = group.broadcast(None if mine is None else bytes(cast("Path", mine.directory)), holder)
-    directory = Path(place.decode())
+    directory = Path(os.fsdecode(place))
     if not sum(group.gather(int(looks_whole(directory) != manifest))):
         return Checkpoint(manifest, b"", directory)
     whole = None if mine is None else copied(unpack(mine), manifest)

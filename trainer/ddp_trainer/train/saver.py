@@ -17,8 +17,10 @@ from ddp_trainer.train.cadence import suggestion
 from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, CheckpointNotWritten
+from ddp_trainer.train.group import Group
 from ddp_trainer.train.keeping import CheckpointMode
 from ddp_trainer.train.manifest import Manifest
+from ddp_trainer.train.proof import newest_together
 from ddp_trainer.train.snapshot import Snapshot
 from ddp_trainer.train.together import Target, Together
 from ddp_trainer.train.writing import Writing
@@ -117,8 +119,10 @@ class Saver:
                 hint="Give a --checkpoint-dir that this user may write to.",
             ) from None
 
-    def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint that this rank sees."""
+    def newest(self, group: Group | None = None) -> Checkpoint | None:
+        """The newest whole checkpoint that this rank sees; ranks of a group, which all must ask, prove it together."""
+        if group is not None:
+            return newest_together(self._directory, group, self._alarm)
         return None if self._directory is None else self._directory.newest(self._alarm)
 
     def reserve(self, size_bytes: int, *, of_part: bool = False) -> None:

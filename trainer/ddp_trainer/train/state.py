@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ddp_trainer.contract import CheckpointScope
 from ddp_trainer.train.assembly import Kept
 from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.groundwork import Groundwork
@@ -18,7 +17,7 @@ from ddp_trainer.train.options import Level
 from ddp_trainer.train.saver import InPieces
 from ddp_trainer.train.snapshot import state_bytes
 from ddp_trainer.train.summary import Summary
-from ddp_trainer.train.together import Together
+from ddp_trainer.train.together import Together, write_together
 
 
 class Restored(NamedTuple):
@@ -193,6 +192,6 @@ class State:
 def _together(ground: Groundwork, kept: Kept) -> Together | None:
     """How ranks write one checkpoint together; None where one writes the whole, as where pods have a disk each."""
     config, spread = ground.config, kept.spread
-    if spread is None or config.checkpoint_dir is None or config.checkpoint_scope is CheckpointScope.POD:
+    if spread is None or not write_together(config):
         return None
     return Together(spread.mesh.layout, ground.around.group, config.timeout_seconds)

@@ -13,21 +13,29 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from ddp_trainer.contract import CheckpointScope
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.checkpoint import CheckpointDirectory
+from ddp_trainer.train.config import Config
 from ddp_trainer.train.durable import SyncedStream, write_durably
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.manifest import Manifest, Piece
 
 _LOOK_SECONDS: Final = 0.02
 """Between looks for notes."""
+
+
+def write_together(config: Config) -> bool:
+    """Whether the ranks of this run write checkpoints together, wherever they see one directory."""
+    return config.spreads and config.checkpoint_dir is not None and config.checkpoint_scope is not CheckpointScope.POD
 
 
 class Target(Protocol):
@@ -68,7 +76,7 @@ class Together:
                 path = bytes(directory.prepare(step))
             except OSError as err:
                 failure = err
-        place = Path(self.group.broadcast(path, 0).decode())
+        place = Path(os.fsdecode(self.group.broadcast(path, 0)))
         if place == Path():
             return lambda: _raised(failure)
         if sum(self.group.gather(int(not place.is_dir()))):

@@ -41,6 +41,7 @@ from ddp_trainer.train.surroundings import Surroundings
 from ddp_trainer.train.takeover import Luggage, Taken
 from ddp_trainer.train.task import Task
 from ddp_trainer.train.telling import Telling
+from ddp_trainer.train.together import write_together
 from ddp_trainer.train.vote import Verdict
 from ddp_trainer.train.weights import initialize
 from ddp_trainer.train.writer import make_odometer, make_saver, renew_saver
@@ -192,7 +193,7 @@ class Run:
         saver = self._saver
         taken = find_slot(self._ground, self._luggage, self._demand) if self._config.spreads else None
         checkpoint, is_durable = (
-            find_state(self._group, held, copy=self._copy, newest=saver.newest, demand=self._demand)
+            find_state(self._group, held, copy=self._copy, newest=self._newest, demand=self._demand)
             if taken is None
             else Origin(taken.beside)
         )
@@ -238,6 +239,9 @@ class Run:
     def _copy(self) -> Checkpoint:
         return self._state.copy(self._step)
 
+    def _newest(self) -> Checkpoint | None:
+        return self._saver.newest(self._group if write_together(self._config) else None)
+
     def _demand(self, manifest: Manifest) -> None:
         config = self._config
         demand_same(manifest, self._ground.identity, where=f"in {config.checkpoint_dir}", shards=config.shards)
@@ -254,7 +258,7 @@ class Run:
     def _roll_back(self, why: str) -> None:
         """Go on from the newest checkpoint, in this process; the steps since count as lost."""
         self._saver.settle()
-        found = newest_of_all(self._saver.newest(), self._group, self._demand)
+        found = newest_of_all(self._newest(), self._group, self._demand)
         if found is None:
             raise NotFinite(why, hint="There is no checkpoint to go back to: see why none could be saved.")
         self._parts.feed.load_state_dict(self._load(found.checkpoint).data)
