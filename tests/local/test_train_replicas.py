@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,9 @@ import pytest
 from launch_harness import Running, Stage, stage_of
 from test_launch_reform import QUICKLY, hurry, workers_of
 
-from tests.local import train_half_voted
+from tests.local import train_half_voted, train_handed_on
 
-STEPS = 16
+STEPS = 100
 TASK = ("--task", f"{train_half_voted.__name__}:SlowNumbers", "--global-batch", "16", "--shards", "4", "--epochs", "90")
 PROGRAM = ("-m", train_half_voted.__name__, *TASK, "--max-steps", str(STEPS), "--log-steps", "1", "--log-json")
 FLAGS = (*PROGRAM, "--clip-norm", "0.2", "--schedule", "constant", "--evaluate-every", "99")
@@ -37,7 +39,7 @@ def summary(running: Running) -> dict[str, Any]:
 
 
 def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(stage: Stage) -> None:
-    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.05"}
+    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
     run = stage.launch(
         "--nproc-per-node", "4", "--max-restarts", "9", *FLAGS, "--parallel", "replicate=2,shard=2", **env
     )
@@ -56,3 +58,32 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
     assert alone.code() == 0, alone.output
     assert losses(run) == pytest.approx(losses(alone), rel=1e-4)
     assert sorted(losses(run)) == list(range(1, STEPS + 1))
+
+
+def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
+    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
+    program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,shard=2")
+    stage.store()
+    first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
+    first.line('"event": "started".*"world_size": 4')
+    survivors, seen = workers_of(first), len(first.lines)
+    first.line('"event": "step"', after=seen)
+    second.send(signal.SIGKILL)
+    first.line('"event": "started".*"world_size": 2', after=seen)
+    seen = len(first.lines)
+    second = stage.agent(1, *program, nnodes="1:2", **env)
+    first.line('"event": "started".*"world_size": 4', after=seen)
+    assert workers_of(first) == survivors
+    hurry(stage)
+    assert [first.code(), second.code()] == [0, 0], first.output
+    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0}.items() <= summary(first).items()
+
+
+def test_of_three_ranks_left_the_spare_gives_what_it_holds_and_is_released_when_the_others_are_done() -> None:
+    run = subprocess.run([sys.executable, "-m", train_handed_on.__name__], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert sorted(line for line in run.stdout.splitlines() if line) == [
+        "rank 0 of [0, 1] has slot 0 after 5 and 5",
+        "rank 1 of [0, 1] has slot 1 after 5 and 5",
+        "spare 2 heard the end",
+    ]

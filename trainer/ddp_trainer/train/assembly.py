@@ -19,7 +19,7 @@ from ddp_trainer.train.keeping import EvaluateOn
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.loss_scale import LossScale
 from ddp_trainer.train.optimization import Optimization
-from ddp_trainer.train.option_rules import check_rollback, check_shard, layout_of
+from ddp_trainer.train.option_rules import check_rollback, layout_of
 from ddp_trainer.train.options import BalanceName, Level, OnBadSample, PrecisionName
 from ddp_trainer.train.plan import Plan, choose_shards, owned
 from ddp_trainer.train.progress import Balanced
@@ -152,7 +152,6 @@ def _lay(config: Config, group: Group) -> Spread | None:
     Raises:
         BadConfig: the layout has more ranks than the group, or fewer.
     """
-    check_shard(config)
     if config.parallel is None:
         return None
     layout = layout_of(config.parallel, group.world_size)

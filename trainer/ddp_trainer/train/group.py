@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -23,6 +23,7 @@ from ddp_trainer.train.backend import choose_backend
 from ddp_trainer.train.connections import Connections
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import PeerLost
+from ddp_trainer.train.meeting import Meeting
 from ddp_trainer.train.options import BackendName
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ _CHUNK_BYTES: Final = 64 << 20
 
 _KNOCK_SECONDS: Final = 0.02
 """Between looks whether rank 0 listens already."""
+
+_ASIDE_SECONDS: Final = 0.1
+"""Between looks of a spare rank whether the run is over; a signal is heard meanwhile."""
 
 _REFORM: Final = "The launcher has to form a new group."
 
@@ -68,7 +72,10 @@ class Group:
         """What the ranks are about, for the sentence that tells of a lost peer."""
         self.is_broken = False
         """Its end was nothing that the ranks agreed on: some of them may be gone."""
+        self.spares = 0
+        """Ranks that have met the others and have no place among them."""
         self._connections = connections
+        self._meeting: Meeting | None = None
 
     @classmethod
     def join(
@@ -108,20 +115,56 @@ class Group:
                 timeout=timeout,
                 wait_for_workers=False,
             )
-            dist.init_process_group(
-                backend,
-                store=dist.PrefixStore(f"ddp/generation-{env.generation}", store),  # type: ignore[attr-defined] # as above
-                rank=env.rank,
-                world_size=env.world_size,
-                timeout=timeout,
-            )
+            meeting = Meeting(store, f"ddp/generation-{env.generation}", backend, timeout)
+            meeting.begin(env.rank, env.world_size)
         connections.complete()
-        return cls(env.rank, env.world_size, backend, device, connections)
+        group = cls(env.rank, env.world_size, backend, device, connections)
+        group._meeting = meeting
+        return group
 
     @classmethod
     def alone(cls) -> Group:
         """A group of one on the CPU, for whoever belongs to none yet."""
         return cls(0, 1, "none", torch.device("cpu"))
+
+    @property
+    def is_spare(self) -> bool:
+        """This rank has no place among the others."""
+        return self.rank >= self.world_size
+
+    def narrow(self, world_size: int) -> None:
+        """Go on with the first ranks alone, since there is no place for more; every rank must call it."""
+        if self._meeting is None or world_size == self.world_size:
+            return
+        self.spares = self.world_size - world_size
+        with self.growing(), self.watched():
+            # Nobody leaves while another one still reads what it was sent.
+            self._meeting.await_all(self.world_size)
+            dist.destroy_process_group()
+            self.world_size = self.data_size = world_size
+            if world_size == 1:
+                self.backend = "none"
+            elif not self.is_spare:
+                self._meeting.narrowed().begin(self.rank, world_size)
+
+    def stand_aside(self, is_over: Callable[[], bool]) -> bytes:
+        """Wait until the others are done, or, by raising, gone; what they leave. For a rank that has no place.
+
+        Raises:
+            PeerLost: they are gone, or ``is_over`` says that nobody is waited for any more.
+        """
+        with self.watched():
+            while not is_over():
+                if self._meeting is not None and (result := self._meeting.result()) is not None:
+                    return result
+                time.sleep(_ASIDE_SECONDS)
+        raise PeerLost(f"Rank {self.rank} has no place in its group, and waits no more.", hint=_REFORM)
+
+    def release(self, result: bytes) -> None:
+        """The run is over: let spares end as well; returns when they know. Only rank 0 has something to say."""
+        if self.spares and self.rank == 0 and self._meeting is not None:
+            with suppress(RuntimeError):
+                self._meeting.leave(result, self.spares)
 
     def lay(self, layout: Layout) -> None:
         """Divide batches as a layout does: ranks of a replica that differ in ``tp`` or ``pp`` alone share a part.
@@ -227,6 +270,7 @@ class Group:
         """Leave without the others, whatever is under way; peers that wait for this rank notice at once."""
         if self._connections is not None:
             self._connections.cut()
+        self._meeting = None
         leave_default_group()
 
 

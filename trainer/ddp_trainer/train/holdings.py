@@ -27,14 +27,14 @@ def take_out(model: nn.Module, optimization: Optimization, *, copied: bool = Fal
     return own
 
 
-def put_in(pieces: Holdings, model: nn.Module, optimization: Optimization) -> None:
+def put_in(holdings: Holdings, model: nn.Module, optimization: Optimization) -> None:
     """Give a model that was cut in the same way, and its optimizer, what lies on this rank."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if not weight.is_meta:
-                here(weight).copy_(pieces["weights"][name])
+                here(weight).copy_(holdings["weights"][name])
     weights = [weight for group in optimization.optimizer.param_groups for weight in group["params"]]
-    state = pieces["optimizer"]
+    state = holdings["optimizer"]
     cut = {number: _in_pieces(of, weights[number]) for number, of in state["state"].items()}
     optimization.load_state_dict({**state, "state": cut})
 

@@ -31,7 +31,7 @@ def pack_up(ground: Groundwork, kept: Kept, state: State, step: int, *, in_doubt
     group, watch = ground.around.group, ground.watch
     whole = {name: buffer.detach().clone() for name, buffer in ground.model.named_buffers()}
     beside = copied({**state.beside(step, None, None), _BUFFERS: whole}, state.manifest(step))
-    pieces = take_out(ground.model, kept.optimization, copied=in_doubt)
+    holdings = take_out(ground.model, kept.optimization, copied=in_doubt)
     ahead = None
     if in_doubt:
         kept.optimization.step(step)
@@ -41,7 +41,7 @@ def pack_up(ground: Groundwork, kept: Kept, state: State, step: int, *, in_doubt
         attained=attained(step, is_evaluated=watch.has_seen(step)),
         layout=_layout(ground),
         rank=group.rank,
-        pieces=pieces,
+        holdings=holdings,
         ahead=ahead,
         beside=beside,
         skipped=ground.guard.skipped,
@@ -58,7 +58,7 @@ def unpack_slot(taken: Taken, ground: Groundwork, kept: Kept, state: State) -> R
     from ddp_trainer.train.holdings import put_in  # noqa: PLC0415 - as above
 
     beside = unpack(taken.beside)
-    put_in(taken.pieces, ground.model, kept.optimization)
+    put_in(taken.holdings, ground.model, kept.optimization)
     for name, buffer in ground.model.named_buffers():
         if not buffer.is_meta:
             buffer.detach().copy_(beside[_BUFFERS][name])

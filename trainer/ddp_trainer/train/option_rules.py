@@ -176,21 +176,15 @@ def check_shard(options: Options) -> None:
 
 
 def layout_of(parallel: LayoutRange, world: int) -> Layout:
-    """The layout that a group of so many ranks takes.
+    """The layout that a group of so many ranks takes; it may have fewer, and the last ranks are spare then.
 
     Raises:
-        BadConfig: none has so many ranks.
+        BadConfig: even the smallest has more ranks.
     """
     try:
-        layout = parallel.choose(world)
+        return parallel.choose(world)
     except LayoutError as err:
         raise BadConfig(f"--parallel is {parallel}: {err}.") from None
-    if layout.world != world:
-        raise BadConfig(
-            f"--parallel {parallel} has a place for {layout.world} of the {world} ranks.",
-            hint=f"Start {layout.world} ranks, or give a layout of {world}.",
-        )
-    return layout
 
 
 def check_rollback(options: Options, *, keeps_checkpoints: bool, sequential: bool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import sys
 import time
@@ -161,6 +162,8 @@ def _train(task: Task, given: _Given) -> Outcome:
                 around.group.is_broken = not isinstance(err, GroupEnds)
             else:
                 run.abandon(stays=False)
+                if outcome.exit_code == 0:
+                    around.group.release(json.dumps(outcome.summary.to_dict()).encode())
                 around.group.close()
                 return outcome
             run.abandon()

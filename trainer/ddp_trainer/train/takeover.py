@@ -45,7 +45,7 @@ class Luggage:
     layout: Layout
     rank: int
     """Its place there."""
-    pieces: Holdings
+    holdings: Holdings
     """After ``step`` steps."""
     ahead: Holdings | None
     """After one more, which this rank has voted for and does not know to count; None where it knows of none."""
@@ -64,7 +64,7 @@ class Taken(NamedTuple):
     """What a rank goes on from."""
 
     step: int
-    pieces: Holdings
+    holdings: Holdings
     beside: Checkpoint
     was_behind: bool
     """It had not got so far itself."""
@@ -113,7 +113,7 @@ def take_over(
 
     Args:
         group: the ranks.
-        layout: how they share the model from now on.
+        layout: how they share the model from now on; ranks that it has no place for give only.
         own: what this rank took along.
         demand: refuses, by raising, the state of another run.
         skipped: reads :attr:`Luggage.skipped` from what stands beside the pieces.
@@ -129,31 +129,32 @@ def take_over(
     if furthest == _NOTHING or not set(range(layout.replica)) <= set(slots):
         return None
     beside = from_rank(leader, None if own is None else own.beside, group, demand)
-    pieces = None if own is None else _settled(own, step, moved=own.skipped == skipped(beside))
+    holdings = None if own is None else _settled(own, step, moved=own.skipped == skipped(beside))
     held = slots[group.rank]
-    for source, target in handings(slots, layout.replica):
+    mine: Holdings = {}
+    for source, target in handings(slots, layout.replica, layout.world):
         if group.rank == source:
-            assert pieces is not None  # noqa: S101 - it holds the slot
-            group.hand(_packed(pieces), source, target)
+            assert holdings is not None  # noqa: S101 - it holds the slot
+            group.hand(_packed(holdings), source, target)
         elif group.rank == target:
             received = group.hand(None, source, target)
             mine = torch.load(BytesIO(received), map_location="cpu", weights_only=True)
-    if held == group.rank % layout.replica:
-        assert pieces is not None  # noqa: S101 - as above
-        mine = pieces
+    if group.rank < layout.world and held == group.rank % layout.replica:
+        assert holdings is not None  # noqa: S101 - as above
+        mine = holdings
     return Taken(step, mine, beside, was_behind=own is None or own.attained != furthest)
 
 
-def handings(slots: Sequence[int], replica: int) -> list[tuple[int, int]]:
+def handings(slots: Sequence[int], replica: int, places: int) -> list[tuple[int, int]]:
     """Who gives its state to whom, in an order in which no two wait for each other; ``slots``: what each rank holds.
 
-    Those who hold a slot take turns.
+    Those who hold a slot take turns. Only the first ``places`` ranks need one.
 
-    >>> handings([0, 1, 0, -1], replica=2), handings([0, 1, -1, -1, -1, -1], replica=2)
-    ([(1, 3)], [(0, 2), (1, 3), (0, 4), (1, 5)])
+    >>> handings([0, 1, 0, -1], replica=2, places=4), handings([0, 0, 1], replica=2, places=2)
+    ([(1, 3)], [(2, 1)])
     """
     holders = {slot: [rank for rank, held in enumerate(slots) if held == slot] for slot in range(replica)}
-    missing = [rank for rank, held in enumerate(slots) if held != rank % replica]
+    missing = [rank for rank, held in enumerate(slots[:places]) if held != rank % replica]
     turns = dict.fromkeys(range(replica), 0)
     found = []
     for rank in missing:
@@ -165,7 +166,7 @@ def handings(slots: Sequence[int], replica: int) -> list[tuple[int, int]]:
 
 def _settled(own: Luggage, step: int, *, moved: bool) -> Holdings:
     """This rank's state of its old slot: a step that it could not know to count has counted, or has not."""
-    return own.ahead if own.step < step and own.ahead is not None and moved else own.pieces
+    return own.ahead if own.step < step and own.ahead is not None and moved else own.holdings
 
 
 def _claims(group: Group, own: _Claim) -> list[_Claim]:
@@ -174,7 +175,7 @@ def _claims(group: Group, own: _Claim) -> list[_Claim]:
     return [_Claim(*row) for row in group.sum(table).tolist()]
 
 
-def _packed(pieces: Holdings) -> bytes:
+def _packed(holdings: Holdings) -> bytes:
     buffer = BytesIO()
-    pack(pieces).write_to(buffer)
+    pack(holdings).write_to(buffer)
     return buffer.getvalue()

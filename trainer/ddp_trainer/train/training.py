@@ -27,7 +27,9 @@ from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.luggage import find_slot, pack_up, unpack_slot
 from ddp_trainer.train.manifest import Manifest, demand_same
 from ddp_trainer.train.models import flops
+from ddp_trainer.train.option_rules import check_shard
 from ddp_trainer.train.options import OnNonFinite
+from ddp_trainer.train.places import await_end, awaits_ranks, give_places
 from ddp_trainer.train.plan import Plan
 from ddp_trainer.train.profiling import Profile
 from ddp_trainer.train.progress import Evaluated
@@ -105,8 +107,16 @@ class Run:
 
     def _go(self, around: Surroundings) -> Outcome:
         self._enter(around)
+        check_shard(self._config)
+        if awaits_ranks(self._config.parallel, self._group.world_size, around.env.most_ranks):
+            self._progress.note(
+                f"--parallel {self._config.parallel} takes more than {self._group.world_size} ranks: waiting."
+            )
+            return self._stand_aside()
         is_new = not self._has_state and self._luggage is None
         restored = self._restore()
+        if self._group.is_spare:
+            return self._stand_aside()
         if restored is not None and restored.finished is not None:
             self._progress.note(f"The run was finished at step {self._step} already.")
             return Outcome(restored.finished, Exit.SUCCESS)
@@ -197,6 +207,10 @@ class Run:
             if taken is None
             else Origin(taken.beside)
         )
+        if self._config.parallel is not None:
+            give_places(self._config.parallel, self._group, self._progress.note)
+        if self._group.is_spare:
+            return None
         odometer = make_odometer(self._config, self._around.env, self._ground.identity, self._progress.alarm)
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
@@ -224,6 +238,11 @@ class Run:
         self._has_state, self._luggage = True, None
         self._history.restored(loaded=is_loaded)
         return restored
+
+    def _stand_aside(self) -> Outcome:
+        """There is no place for this rank: wait for the end of the run, or for another group."""
+        self._phases.enter(None)
+        return Outcome(await_end(self._around), Exit.SUCCESS)
 
     def _assemble(self, restored: Restored | None) -> None:
         """Build what belongs to this group."""

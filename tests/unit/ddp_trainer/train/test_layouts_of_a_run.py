@@ -16,6 +16,7 @@ from ddp_trainer.train.group import Group
 from ddp_trainer.train.option_rules import layout_of
 from ddp_trainer.train.options import Level
 from ddp_trainer.train.passes import Passes
+from ddp_trainer.train.places import awaits_ranks
 from ddp_trainer.train.plan import Plan, owned
 from ddp_trainer.train.sharding import named_blocks
 
@@ -45,10 +46,23 @@ def test_layouts_that_cannot_be_meant_are_refused(
     assert sentence in capsys.readouterr().err
 
 
-def test_a_layout_of_fewer_ranks_than_there_are_is_refused() -> None:
-    assert layout_of(LayoutRange.parse("replicate=1:4,shard=2"), 6) == Layout(replicate=3, shard=2)
-    with pytest.raises(BadConfig, match="has a place for 2 of the 3 ranks"):
-        layout_of(LayoutRange.parse("shard=2"), 3)
+def test_a_layout_of_fewer_ranks_than_there_are_leaves_the_last_ones_without_a_place() -> None:
+    assert layout_of(LayoutRange.parse("replicate=1:4,shard=2"), 7) == Layout(replicate=3, shard=2)
+    group = Group(6, 7, "gloo", torch.device("cpu"))
+    assert not group.is_spare
+    group.world_size = 6
+    assert group.is_spare
+    with pytest.raises(BadConfig, match="shard=2 takes 2 ranks, and there is 1"):
+        layout_of(LayoutRange.parse("shard=2"), 1)
+
+
+def test_too_few_ranks_are_waited_for_where_more_may_come() -> None:
+    layouts = LayoutRange.parse("replicate=1:2,shard=2")
+    assert awaits_ranks(layouts, 1, most_ranks=4)
+    assert not awaits_ranks(layouts, 2, most_ranks=4)
+    assert not awaits_ranks(layouts, 1, most_ranks=1)
+    assert not awaits_ranks(layouts, 1, most_ranks=None)
+    assert not awaits_ranks(None, 1, most_ranks=4)
 
 
 def test_one_rank_speaks_for_those_that_compute_the_same_samples() -> None:

@@ -1,0 +1,99 @@
+"""Three ranks that are left of two replicas of two shards, in a layout that has a place for two of them.
+
+The first two hold the same slot and a step more than the third, which holds the other slot, and had voted for that
+step. A line for each rank says what it goes on from; the spare tells what it heard when the others were done.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+from ddp_trainer.layout import Layout, LayoutRange
+from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.manifest import Identity, Manifest
+from ddp_trainer.train.places import give_places
+from ddp_trainer.train.resume import attained
+from ddp_trainer.train.takeover import Luggage, take_over
+from tests.local.train_group import free_port
+
+BEFORE = Layout(replicate=2, shard=2)
+OLD_RANKS = (0, 2, 3)
+"""Of those that are left; the second one is lost."""
+STEP = 5
+NOW = LayoutRange.parse("replicate=1:2,shard=2")
+
+
+def beside(step: int) -> Checkpoint:
+    """What stands beside pieces."""
+    identity = Identity(task="", model="", data="", samples=0, seed=0, global_batch=0, order="")
+    rest = {"shards": 4, "generation": 1, "run_id": "", "world_size": 4, "sha256": "", "size_bytes": 0}
+    manifest = Manifest(identity=identity, step=step, epoch=0, written_at=0.0, torch="", **rest)
+    return copied({"skipped": 0, "step": step}, manifest)
+
+
+def holding(rank: int) -> Luggage:
+    """Of a rank of the group before: a tensor that says whose it is, and after how many steps."""
+    is_behind = rank == OLD_RANKS[-1]
+    step = STEP - is_behind
+    states = [{"state": torch.tensor([rank % BEFORE.replica, step + more])} for more in (0, 1)]
+    return Luggage(
+        step=step,
+        attained=attained(step),
+        layout=BEFORE,
+        rank=rank,
+        holdings=states[0],
+        ahead=states[1] if is_behind else None,
+        beside=beside(step),
+        skipped=0,
+    )
+
+
+def be(rank: int, port: int) -> None:
+    """Rank ``rank`` of those that are left."""
+    env = Environment(rank=rank, world_size=len(OLD_RANKS), master_port=port, generation=2)
+    group = Group.join(env, torch.device("cpu"), 60)
+    layout = NOW.choose(group.world_size)
+    taken = take_over(
+        group,
+        layout,
+        holding(OLD_RANKS[rank]),
+        demand=lambda _: None,
+        skipped=lambda checkpoint: int(unpack(checkpoint)["skipped"]),
+    )
+    give_places(NOW, group, lambda _: None)
+    assert taken is not None
+    if group.is_spare:
+        heard = group.stand_aside(lambda: False).decode()
+        print(f"spare {rank} heard {heard}", flush=True)
+    else:
+        both = group.gather(rank)
+        slot, step = taken.holdings["state"].tolist()
+        print(f"rank {rank} of {both} has slot {slot} after {step} and {unpack(taken.beside)['step']}", flush=True)
+        group.release(b"the end")
+    group.close()
+
+
+def main() -> int:
+    """Fork the ranks; 0 where all of them ended well."""
+    port = free_port()
+    ranks = []
+    for rank in range(len(OLD_RANKS)):
+        if child := os.fork():
+            ranks.append(child)
+            continue
+        try:
+            be(rank, port)
+        except BaseException as err:  # noqa: BLE001 - a fork must not go on as its parent
+            print(repr(err), flush=True)
+            os._exit(1)
+        os._exit(0)
+    return max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Where the ranks of a group have met: a store. By it they form torch's process group, and spares hear of the end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+import torch.distributed as dist
+
+_RELEASE_SECONDS: Final = 10.0
+"""A spare that has not heard by then that the run is over hears that its peers are gone."""
+
+_LOOK_SECONDS: Final = 0.02
+"""Between looks who has heard it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks of a group have met."""
+
+    store: dist.TCPStore  # type: ignore[name-defined] # documented, but not in __all__
+    prefix: str
+    """Of all keys of this group."""
+    backend: str
+    timeout: timedelta
+
+    def begin(self, rank: int, world_size: int) -> None:
+        """Form torch's default process group."""
+        dist.init_process_group(
+            self.backend,
+            store=dist.PrefixStore(self.prefix, self.store),  # type: ignore[attr-defined] # documented, but not in __all__
+            rank=rank,
+            world_size=world_size,
+            timeout=self.timeout,
+        )
+
+    def narrowed(self) -> Meeting:
+        """The same place for some of the ranks."""
+        return replace(self, prefix=f"{self.prefix}/placed")
+
+    def await_all(self, world_size: int) -> None:
+        """Return once so many ranks have come here."""
+        if self.store.add(f"{self.prefix}/all", 1) == world_size:
+            self.store.set(f"{self.prefix}/met", b"1")
+        self.store.wait([f"{self.prefix}/met"], self.timeout)
+
+    def result(self) -> bytes | None:
+        """What the run has left, once it is over; whoever asks has heard it then."""
+        if not self.store.check([f"{self.prefix}/result"]):
+            return None
+        result = bytes(self.store.get(f"{self.prefix}/result"))
+        self.store.add(f"{self.prefix}/heard", 1)
+        return result
+
+    def leave(self, result: bytes, spares: int) -> None:
+        """Leave it, and return when so many ranks have heard it, or will not."""
+        self.store.set(f"{self.prefix}/result", result)
+        deadline = time.monotonic() + _RELEASE_SECONDS
+        while self.store.add(f"{self.prefix}/heard", 0) < spares and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
