@@ -96,3 +96,10 @@ def test_each_is_a_sentence_of_chart_and_plugin(helm: Helm, args: str, sentence:
     values = {"module": "ddp_trainer", "args": ["train", "--task", "text", *args.split()], **layout}
     assert sentence in refusal(values)
     assert refusal(values) in " ".join(helm.refusal(CHART, values, release="run", kubernetes="1.34.0").split())
+
+
+def test_a_chart_makes_no_plan(helm: Helm) -> None:
+    said = helm.refusal(CHART, {"module": "ddp_trainer", "parallel": "auto"}, release="run", kubernetes="1.34.0")
+    assert "parallel: 'auto' asks for a plan, which 'kubectl ddp submit' makes and a chart cannot." in " ".join(
+        said.split()
+    )

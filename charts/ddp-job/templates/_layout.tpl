@@ -50,6 +50,9 @@
 
 {{- define "ddp-job.layout" -}}
 {{- if hasKey .said "parallel" -}}
+{{- if eq .said.parallel "auto" -}}
+{{- fail "parallel: 'auto' asks for a plan, which 'kubectl ddp submit' makes and a chart cannot. Write the layout that 'kubectl ddp plan' names." -}}
+{{- end -}}
 {{- $layouts := dict "key" "parallel" "text" .said.parallel "layout" .c.layout | include "ddp-job.layouts" | fromJson -}}
 {{- $_ := set .spec "parallel" $layouts.text -}}
 {{- $_ := set . "spans" $layouts.spans -}}

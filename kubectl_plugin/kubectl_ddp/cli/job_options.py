@@ -232,6 +232,8 @@ def _surroundings(name_suffix: str, options: Options, environ: Mapping[str, str]
 
 
 def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:
-    """Say on stderr what is legal and probably not meant."""
+    """Say on stderr what was chosen, and what is legal and probably not meant."""
+    for note in resolved.notes:
+        options.note(note)
     for warning in [*map(str, resolved.warnings), *more]:
         options.note(f"warning: {warning}")

@@ -12,7 +12,7 @@ from kubectl_ddp.cli.options import Options
 from kubectl_ddp.cli.target import print_document, style
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.known import known, parse_count, shape_of
-from kubectl_ddp.plan.machine import GIGA, Machine, gpu_of
+from kubectl_ddp.plan.machine import GIGA, RESERVED_BYTES, Machine, gpu_of
 from kubectl_ddp.plan.nothing import demand
 from kubectl_ddp.plan.own_program import said
 from kubectl_ddp.plan.ranking import Plan
@@ -28,7 +28,6 @@ PER_NODE: Final = 8
 SEQUENCE: Final = 2048
 VOCABULARY: Final = 50257
 SAMPLES_PER_GPU: Final = 8
-RESERVE: Final = "4Gi"
 MOST_GPUS: Final = 16384
 _MODEL: Final = "Give --params 7B, --model llama3-8b, --layers with --hidden and --heads, or a job file with -f."
 
@@ -167,7 +166,7 @@ def _machine(wanted: Wanted, job: JobSpec | None) -> Machine:
             hint=f"Plan for {MOST_GPUS} at most.",
         )
     gpu = gpu_of(wanted.gpu_type or (job.gpu_type if job else None) or GPU)
-    reserved = _reserved(wanted.reserve or RESERVE)
+    reserved = RESERVED_BYTES if wanted.reserve is None else _reserved(wanted.reserve)
     if reserved >= gpu.memory_bytes:
         raise UsageError(f"--reserve {wanted.reserve} leaves nothing of a {gpu.name}.", hint="Give a smaller one.")
     if wanted.network is not None and not 0 < wanted.network < float("inf"):

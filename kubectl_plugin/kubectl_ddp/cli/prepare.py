@@ -157,7 +157,7 @@ def _without_fabric(resolved: Resolved) -> Resolved:
     bare = dataclasses.replace(spec, fabric=NONE, **kept)
     origins = {**mine, "fabric": Origin(Kind.RULE, "--local", "one machine has no network between its nodes")}
     doubt = Doubt(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
-    return Resolved(bare, origins, (*rules.warnings(bare), doubt))
+    return dataclasses.replace(resolved, spec=bare, origins=origins, warnings=(*rules.warnings(bare), doubt))
 
 
 def _kept(spec: JobSpec, keys: list[str]) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ddp_trainer.demands import logical_shards, of_micro_batches, share
 from ddp_trainer.layout import Layout
 from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
+from kubectl_ddp.spec.own_gpt import SCHEDULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ def obstacle(layout: Layout, shape: Shape, work: Work, machine: Machine) -> str:
         "numbers of a row": shape.hidden,
         "tokens of a sample": work.sequence,
     }
+    if shape.cuts_vocabulary:
+        divided["tokens of the vocabulary"] = shape.vocabulary
     for name, count in divided.items():
         if count % layout.tp:
             return f"tp={layout.tp} does not divide the {count} {name}."
@@ -58,21 +62,37 @@ def obstacle(layout: Layout, shape: Shape, work: Work, machine: Machine) -> str:
         return f"pp={layout.pp} is more than the {shape.layers} layers."
     if layout.data_size > work.global_batch:
         return f"{layout.data_size} parts of a batch are more than its {work.global_batch} samples."
+    return _too_few(layout, work)
+
+
+def _too_few(layout: Layout, work: Work) -> str:
+    """A pipeline needs as many micro-batches as it has stages, by the schedule that a plan counts with."""
+    passes = _least_passes(layout, work, work.micro_batch or 1)
+    for _ in of_micro_batches(SCHEDULE, passes, pp=layout.pp):
+        return f"{passes} micro-batches of a step are too few for pp={layout.pp}."
     return ""
+
+
+def _least_passes(layout: Layout, work: Work, size: int) -> int:
+    """Micro-batches of so many samples on the rank that has the fewest, as the trainer cuts a batch."""
+    parts, batch = layout.data_size, work.global_batch
+    shards = logical_shards(None, most_ranks=layout.world, parts=parts, global_batch=batch)
+    return -(-share(parts - 1, parts=parts, shards=shards, global_batch=batch) // size)
 
 
 def choices(layout: Layout, work: Work) -> Iterator[Choice]:
     """The ways to train in one layout: every pass of a power of two samples, with activations kept and not."""
-    share = -(-work.global_batch // layout.data_size)
-    sizes = [min(work.micro_batch, share)] if work.micro_batch is not None else list(_powers(share))
+    most = -(-work.global_batch // layout.data_size)
+    sizes = [min(work.micro_batch, most)] if work.micro_batch is not None else _sizes(layout, work, most)
     kept = [work.is_checkpointed] if work.is_checkpointed is not None else [False, True]
     for is_checkpointed in kept:
         for size in sizes:
-            yield Choice(layout, size, -(-share // size), is_checkpointed)
+            yield Choice(layout, size, -(-most // size), is_checkpointed)
 
 
-def _powers(most: int) -> Iterator[int]:
-    size = 1
-    while size <= most:
-        yield size
-        size *= 2
+def _sizes(layout: Layout, work: Work, most: int) -> list[int]:
+    """Powers of two with which a pipeline has its micro-batches."""
+    sizes = [1 << power for power in range(most.bit_length())]
+    return [
+        size for size in sizes if not any(of_micro_batches(SCHEDULE, _least_passes(layout, work, size), pp=layout.pp))
+    ]

@@ -23,6 +23,8 @@ _REACHED: Final = 0.8
 """Share of a link's bandwidth that collectives reach with large messages: all-reduces of nccl-tests measure 0.76 (A100)
 to 1.0 (H100) of NVLink's, and 0.93 of eight times 400 Gb/s (Azure's and NVIDIA's published health checks)."""
 GIGA: Final = 10**9
+RESERVED_BYTES: Final = 4 * 2**30
+"""Of each GPU's memory, unless somebody knows better: what CUDA's context, NCCL's buffers and gaps take."""
 TERA: Final = 10**12
 
 

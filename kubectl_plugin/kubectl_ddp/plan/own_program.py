@@ -11,42 +11,41 @@ from typing import Final
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Optimizer, Precision, Work
+from kubectl_ddp.spec.own_gpt import GLOBAL_BATCH, MODEL, SIZES, TASK, VOCABULARY, last_said
 
-_SWITCH: Final = "--activation-checkpointing"
+RECOMPUTE: Final = "--activation-checkpointing"
+MICRO_BATCH: Final = "--micro-batch"
 _DEFAULTS: Final[Mapping[str, str]] = {
-    "--model": "gpt",
+    "--model": MODEL,
     "--window": "128",
-    "--global-batch": "64",
+    "--global-batch": str(GLOBAL_BATCH),
     "--precision": "fp32",
     "--optimizer": "adamw",
 }
-_GPT: Final[Mapping[str, int]] = {"layers": 4, "heads": 4, "width": 128}
-_BYTES: Final = 256
-"""The vocabulary of the task ``text``."""
+_GPT: Final[Mapping[str, int]] = {**SIZES, "width": 128}
+
+
+class UnknownModel(UsageError):
+    """The job trains something else than the trainer's GPT."""
 
 
 def said(args: Sequence[str]) -> tuple[Shape, Work]:
     """The model and the step that ``ddp_trainer train`` would make of these words. Raises UsageError."""
-    words = dict(_DEFAULTS)
-    taken = iter(args)
-    for word in taken:
-        flag, equals, value = word.partition("=")
-        if flag in {*_DEFAULTS, "--task", "--micro-batch"}:
-            words[flag] = value if equals else next(taken, "")
-    if words.get("--task") != "text":
-        raise UsageError(
+    words = {flag: default if (word := last_said(args, flag)) is None else word for flag, default in _DEFAULTS.items()}
+    if last_said(args, "--task") != TASK:
+        raise UnknownModel(
             "The job does not train the task 'text', whose GPT is the model that a plan can be read from.",
             hint="Say the model with --params, --model or --layers, --hidden and --heads.",
         )
     shape = _gpt(words["--model"], _whole("--window", words["--window"]))
-    micro = words.get("--micro-batch")
+    micro = last_said(args, MICRO_BATCH)
     work = Work(
         sequence=shape.window,
         global_batch=_whole("--global-batch", words["--global-batch"]),
         precision=_precision(words["--precision"]),
         optimizer=Optimizer(words["--optimizer"]) if words["--optimizer"] in set(Optimizer) else Optimizer.ADAMW,
-        micro_batch=None if micro is None else _whole("--micro-batch", micro),
-        is_checkpointed=_SWITCH in args,
+        micro_batch=None if micro is None else _whole(MICRO_BATCH, micro),
+        is_checkpointed=RECOMPUTE in args,
     )
     return shape, work
 
@@ -57,8 +56,8 @@ def _precision(word: str) -> Precision:
 
 def _gpt(model: str, window: int) -> Shape:
     name, _, text = model.partition(":")
-    if name != "gpt":
-        raise UsageError(
+    if name != MODEL:
+        raise UnknownModel(
             f"The job's --model is '{model}', and a plan can be read from a gpt alone.",
             hint="Say the model with --params, --model or --layers, --hidden and --heads.",
         )
@@ -71,8 +70,9 @@ def _gpt(model: str, window: int) -> Shape:
         layers=options["layers"],
         hidden=options["width"],
         heads=options["heads"],
-        vocabulary=_BYTES,
+        vocabulary=VOCABULARY,
         window=window,
+        cuts_vocabulary=True,
     )
 
 

@@ -37,6 +37,9 @@ class Shape:
     """The perceptron has a third matrix, whose product opens and closes it (SwiGLU; Shazeer, 2020)."""
     is_tied: bool = True
     """The embedding is also the output layer."""
+    cuts_vocabulary: bool = False
+    """Ranks of tensor parallelism have as many tokens of the vocabulary each, as in the trainer's own GPT; where it is
+    not said, a vocabulary is taken to be filled up until they can."""
 
     def __post_init__(self) -> None:
         """Raises UsageError for a shape that no model has."""

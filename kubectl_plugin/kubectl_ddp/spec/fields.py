@@ -73,7 +73,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     "parallel": Field(
         "parallel",
         v.parsed(parse_layouts),
-        "How ranks share one model; a size is N, or MIN:MAX in an elastic job.",
+        "How ranks share one model; a size is N, or MIN:MAX in an elastic job; 'auto' has submit make a plan.",
         "replicate=N,shard=N,tp=N,pp=N",
     ),
     "gpus": Field("gpus", v.Whole(0, 64), "GPUs per node.", "N"),

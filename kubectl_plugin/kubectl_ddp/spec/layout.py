@@ -18,8 +18,14 @@ MOST_LOOKED_AT: Final = 64
 """Numbers of nodes between the least and the most that are looked at; of more, nobody reads what is said."""
 
 
-def parse_layouts(text: str) -> LayoutRange:
-    """Read ``replicate=2,shard=4,tp=2,pp=2``, sizes as N or MIN:MAX. Raises BadValue."""
+AUTO: Final = "auto"
+"""A plan chooses the layout, when all else is known about the job."""
+
+
+def parse_layouts(text: str) -> LayoutRange | str:
+    """Read ``replicate=2,shard=4,tp=2,pp=2``, sizes as N or MIN:MAX; or ``auto``. Raises BadValue."""
+    if text == AUTO:
+        return AUTO
     try:
         return LayoutRange.parse(text)
     except LayoutError as error:

@@ -14,6 +14,7 @@ from kubectl_ddp.spec.derive import RULES, Surroundings, Values
 from kubectl_ddp.spec.document import make_program
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.layout import AUTO as PLANNED
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS, Preset
@@ -32,6 +33,8 @@ class Resolved:
     origins: Mapping[str, Origin]
     """Dotted key to origin."""
     warnings: tuple[Doubt, ...]
+    notes: tuple[str, ...] = ()
+    """What was chosen for the person, and why."""
 
 
 def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
@@ -46,8 +49,9 @@ def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
         if rule.key not in values and (made := rule.make(values, surroundings)) is not None:
             values[rule.key], origins[rule.key] = made
     _add_fabric(values, origins)
+    notes = _lay_out(values, origins)
     spec = JobSpec(**_attributes(values))
-    return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)))
+    return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)), notes)
 
 
 def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
@@ -59,6 +63,20 @@ def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
         is_said = key in values or (head == "env" and f"secretEnv.{entry}" in values)
         if not is_said:
             values[key], origins[key] = _parse(key, given), given.origin
+
+
+def _lay_out(values: Values, origins: dict[str, Origin]) -> tuple[str, ...]:
+    """The layout, and words for the program, that a plan chooses where it is asked to."""
+    if values.get("parallel") != PLANNED:
+        return ()
+    from kubectl_ddp.spec.planned import planned  # noqa: PLC0415 - formulas that few jobs need
+
+    found = planned(values)
+    values["parallel"], origins["parallel"] = found.layouts, Origin(Kind.RULE, "a plan", found.why)
+    if found.args:
+        values["args"] = (*values.get("args", ()), *found.args)
+        origins["args"] = Origin(Kind.RULE, "a plan", f"{' '.join(found.args)} goes with the layout")
+    return (found.why,)
 
 
 def merge(layers: Sequence[Layer]) -> dict[str, Given]:

@@ -69,6 +69,7 @@ def test_slices_within_a_node_are_ahead_of_those_whose_replicas_need_a_slow_netw
         (Layout(tp=8), "tp=8 does not divide the 12 heads."),
         (Layout(pp=16), "pp=16 is more than the 12 layers."),
         (Layout(shard=128), "128 parts of a batch are more than its 64 samples."),
+        (Layout(shard=32, pp=4), "2 micro-batches of a step are too few for pp=4."),
         (Layout(replicate=2, tp=2, pp=4), ""),
     ],
 )
@@ -109,6 +110,6 @@ def test_a_gpu_of_its_own_waits_for_nobody() -> None:
 def test_recomputing_and_idling_are_given_as_reasons() -> None:
     found = plan(GPT2, replace(STEP, is_checkpointed=True), replace(H100, per_node=1))
     assert reason(found.fitting[0], found.machine) == "Computing activations again takes 25 % of the step."
-    found = plan(GPT2, replace(STEP, micro_batch=32), H100)
+    found = plan(GPT2, replace(STEP, micro_batch=8), H100)
     piped = next(way for way in found.fitting if way.choice.layout == Layout(replicate=4, pp=2))
-    assert reason(piped, H100) == "The pipeline idles for 49 % of the step."
+    assert reason(piped, H100) == "The pipeline idles for 33 % of the step."

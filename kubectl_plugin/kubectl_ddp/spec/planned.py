@@ -1,0 +1,146 @@
+"""``--parallel auto``: the layout that a plan finds best for the GPT of the job, on its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ddp_trainer.layout import Layout, LayoutRange
+from kubectl_ddp.errors import PreflightFailed, UsageError
+from kubectl_ddp.plan.amounts import gibibytes, seconds
+from kubectl_ddp.plan.machine import RESERVED_BYTES, Machine, gpu_of
+from kubectl_ddp.plan.nothing import demand
+from kubectl_ddp.plan.own_program import MICRO_BATCH, RECOMPUTE, UnknownModel, said
+from kubectl_ddp.plan.ranking import Outlook, Plan, plan
+from kubectl_ddp.plan.reasons import reason
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.work import Work
+from kubectl_ddp.spec.document import make_program
+from kubectl_ddp.spec.fields import PROGRAM_KEYS
+from kubectl_ddp.spec.machines import GPU_PRODUCT
+from kubectl_ddp.spec.own_gpt import SCHEDULE, OwnGpt, last_said, own_gpt, runs_the_trainer
+from kubectl_ddp.spec.quantity import Nodes
+
+YOURSELF: Final = "Name a layout, as in --parallel shard=8; 'kubectl ddp plan' compares them for any model and GPU."
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a plan came to."""
+
+    layouts: LayoutRange
+    args: tuple[str, ...]
+    """Words that the program gets beside its own, without which the layout would not fit or not be as fast."""
+    why: str
+    """The layout and its reasons, for one line."""
+
+
+def planned(values: Mapping[str, Any]) -> Planned:
+    """The best layout for the values of a job, by dotted key.
+
+    Raises UsageError for what a plan cannot know, and PreflightFailed where no layout fits.
+    """
+    args = tuple(values.get("args", ()))
+    model = _model(values, args)
+    machine = _machine(values)
+    shape, work = _said(args)
+    found = plan(shape, work, machine)
+    if not found.fitting and not work.is_checkpointed:
+        found = plan(shape, replace(work, is_checkpointed=True), machine)
+    demand(found)
+    for way, layouts in _elastic(found, values["nnodes"], values["nproc"]):
+        more = _words(way, args)
+        if not any(_misfits(model, layouts, way, values)):
+            return Planned(layouts, more, _why(way, layouts, more, found))
+    raise PreflightFailed(
+        f"None of the {len(found.fitting)} layouts that fit {machine.told()} keeps its replicas whole with "
+        f"nnodes {values['nnodes']}, and can be had by the model.",
+        hint=f"Fix nnodes. {YOURSELF}",
+    )
+
+
+def _model(values: Mapping[str, Any], args: Sequence[str]) -> OwnGpt:
+    key = next(key for key in PROGRAM_KEYS if key in values)
+    program = make_program(key, values[key])
+    if not runs_the_trainer(program):
+        raise _unknown("the job runs a program of its own, whose model nobody but you knows")
+    if last_said(args, "--parallel") is not None:
+        raise UsageError("The job has --parallel auto, and its program a --parallel of its own.", hint="Keep one.")
+    if (schedule := last_said(args, "--pipeline-schedule") or SCHEDULE) != SCHEDULE:
+        raise _unknown(f"a plan counts by the schedule {SCHEDULE}, and the job has --pipeline-schedule {schedule}")
+    if (model := own_gpt(program, args)) is None:
+        _said(args)  # which has the sentence for most of what is no model
+        raise _unknown("the trainer will refuse the job's words about its model or its batch")
+    return model
+
+
+def _said(args: Sequence[str]) -> tuple[Shape, Work]:
+    try:
+        return said(args)
+    except UnknownModel as error:  # whose way out is the command plan's
+        raise UsageError(error.message, hint=YOURSELF) from None
+
+
+def _machine(values: Mapping[str, Any]) -> Machine:
+    if "mig" in values or not values["gpus"]:
+        what = "slices of GPUs" if "mig" in values else "no GPUs"
+        raise _unknown(f"the job asks for {what}")
+    product = values.get("gpuType") or values.get(f"nodeSelector.{GPU_PRODUCT}")
+    if product is None:
+        raise UsageError(
+            "--parallel auto needs to know the GPUs, and the job does not say which.",
+            hint=f"Give --gpu-type, as in NVIDIA-H100-80GB-HBM3. {YOURSELF}",
+        )
+    try:
+        gpu = gpu_of(product)
+    except UsageError as error:
+        raise UsageError(error.message, hint=f"{error.hint} {YOURSELF}") from None
+    return Machine(
+        gpu=gpu,
+        nodes=values["nnodes"].maximum,
+        per_node=values["nproc"],
+        far_bytes=gpu.far_bytes,
+        reserved_bytes=RESERVED_BYTES,
+    )
+
+
+def _unknown(what: str) -> UsageError:
+    return UsageError(f"--parallel auto plans for the GPT of our trainer on whole GPUs, and {what}.", hint=YOURSELF)
+
+
+def _elastic(found: Plan, nodes: Nodes, nproc: int) -> Iterator[tuple[Outlook, LayoutRange]]:
+    """Layouts that fit, each with as few replicas as the fewest nodes have; not those whose replicas they cannot hold.
+
+    A replica stays what it is, and with it what it has in memory, since passes have as many samples at any size.
+    """
+    fewest = nodes.minimum * nproc
+    for way in found.fitting:
+        layout = way.choice.layout
+        if fewest % layout.replica == 0:
+            yield way, LayoutRange(replace(layout, replicate=fewest // layout.replica), layout)
+
+
+def _misfits(model: OwnGpt, layouts: LayoutRange, way: Outlook, values: Mapping[str, Any]) -> Iterator[object]:
+    """Why the trainer would refuse, as the job's own rules say it."""
+    cut = replace(model, micro_batch=way.choice.micro_batch)
+    for layout in (layouts.smallest, layouts.largest):
+        yield from cut.misfits(layout, values["nnodes"].maximum * values["nproc"])
+
+
+def _words(way: Outlook, args: Sequence[str]) -> tuple[str, ...]:
+    """What was chosen beside the layout, and the job did not say."""
+    micro_batch = () if last_said(args, MICRO_BATCH) else (MICRO_BATCH, str(way.choice.micro_batch))
+    return (*micro_batch, *((RECOMPUTE,) if way.choice.is_checkpointed and RECOMPUTE not in args else ()))
+
+
+def _why(way: Outlook, layouts: LayoutRange, more: Sequence[str], found: Plan) -> str:
+    layout: Layout = way.choice.layout
+    shape = str(layouts) if layouts.fixed else f"{layouts}, {layout} with all nodes"
+    others = len(found.fitting)
+    among = f"the shortest step of {others} layouts that fit" if others > 1 else "the one layout that fits"
+    adds = f" and {' '.join(more)}" if more else ""
+    return (
+        f"parallel auto is {shape}{adds}: {among} {found.machine.told()}, about {seconds(way.timing.step_seconds)} and "
+        f"{gibibytes(way.memory.total)} of each GPU. {reason(way, found.machine)}"
+    )

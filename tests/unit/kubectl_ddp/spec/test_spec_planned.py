@@ -1,0 +1,107 @@
+"""``--parallel auto``: the layout that a plan finds, with its reason; and a sentence where none can be known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddp_trainer.layout import LayoutRange
+from kubectl_ddp.errors import DdpError, PreflightFailed, UsageError
+from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.document import from_document, to_document
+from kubectl_ddp.spec.origin import Given, Kind, Origin
+from kubectl_ddp.spec.resolve import Resolved, resolve
+
+H100 = "NVIDIA-H100-80GB-HBM3"
+LARGE = "train --task text --model gpt:layers=32,heads=32,width=4096 --window 2048 --global-batch 64 --precision bf16"
+
+
+def resolved(words: str = LARGE, **changes: Any) -> Resolved:
+    said: dict[str, Any] = {"module": "ddp_trainer", "gpus": 8, "gpuType": H100, "parallel": "auto"} | changes
+    said = {key: value for key, value in said.items() if value is not None}
+    layer = {"args": Given(words.split(), Origin(Kind.FLAG, "words"))}
+    layer |= {key: Given(value, Origin(Kind.FLAG, key)) for key, value in said.items()}
+    return resolve([layer], Surroundings(image="trainer:1"))
+
+
+def test_the_best_layout_is_put_into_the_job_with_the_words_that_go_with_it() -> None:
+    found = resolved()
+    assert found.spec.parallel == LayoutRange.parse("shard=8")
+    assert found.spec.args[-2] == "--micro-batch"
+    (note,) = found.notes
+    assert note.startswith(f"parallel auto is shard=8 and --micro-batch {found.spec.args[-1]}: the shortest step of ")
+    assert "layouts that fit 8 H100 on one node, about " in note
+    assert note.endswith((" of the step.", "hides behind computing."))
+    assert found.origins["parallel"].reason == note
+    assert from_document(to_document(found.spec)) == found.spec
+
+
+def test_the_same_words_make_the_same_job() -> None:
+    assert resolved().spec == resolved().spec
+
+
+def test_what_the_job_says_itself_is_kept() -> None:
+    found = resolved(f"{LARGE} --micro-batch 2")
+    assert found.spec.args == tuple(f"{LARGE} --micro-batch 2".split())
+
+
+def test_activations_are_computed_again_only_where_nothing_fits_without() -> None:
+    assert "--activation-checkpointing" not in resolved(f"{LARGE} --micro-batch 4").spec.args
+    many = resolved(f"{LARGE} --window 4096 --micro-batch 16")
+    assert many.spec.args[-1] == "--activation-checkpointing"
+    assert many.notes[0].endswith("Computing activations again takes 25 % of the step.")
+
+
+def test_an_elastic_job_grows_by_whole_replicas() -> None:
+    found = resolved(nnodes="2:4")
+    assert found.spec.parallel is not None
+    assert found.spec.parallel.fixed is None
+    smallest, largest = found.spec.parallel.smallest, found.spec.parallel.largest
+    assert (smallest.world, largest.world) == (16, 32)
+    assert smallest.replica == largest.replica
+    assert "with all nodes" in found.notes[0]
+
+
+def test_a_label_of_the_machines_names_their_gpu() -> None:
+    found = resolved(gpuType=None, **{"nodeSelector.nvidia.com/gpu.product": H100})
+    assert found.spec.parallel == LayoutRange.parse("shard=8")
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "sentence", "way_out"),
+    [
+        (LARGE, {"module": "vision.train"}, "the job runs a program of its own, whose model nobody but you", "Name a"),
+        ("train --task digits", {}, "The job does not train the task 'text'", "Name a layout, as in --parallel"),
+        ("train --task text --model mlp", {}, "The job's --model is 'mlp', and a plan can be", "Name a layout"),
+        (LARGE, {"gpuType": None}, "needs to know the GPUs, and the job does not say which.", "Give --gpu-type, as in"),
+        (LARGE, {"gpuType": "NVIDIA-B999"}, "'NVIDIA-B999', and the figures of such a GPU are not", "Name a layout"),
+        (LARGE, {"gpus": None, "gpuType": None}, "on whole GPUs, and the job asks for no GPUs.", "Name a layout"),
+        (LARGE, {"gpus": None, "mig": "3g.40gb", "gpuType": None}, "the job asks for slices of GPUs.", "Name a layout"),
+        (f"{LARGE} --parallel tp=2", {}, "has --parallel auto, and its program a --parallel of its own.", "Keep one."),
+        (f"{LARGE} --pipeline-schedule gpipe", {}, "the job has --pipeline-schedule gpipe.", "Name a layout"),
+        (f"{LARGE} --window x", {}, "--window of the job is 'x', which is no whole number.", "Write it as '64'."),
+    ],
+)
+def test_what_a_plan_cannot_know_is_one_sentence_with_a_way_out(
+    words: str, changes: dict[str, Any], sentence: str, way_out: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolved(words, **changes)
+    assert sentence in caught.value.message
+    assert way_out in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "sentence"),
+    [
+        (LARGE.replace("width=4096", "width=16384"), {}, "No layout fits a model of"),
+        (LARGE, {"nnodes": "1:2", "gpus": 1}, "keeps its replicas whole with nnodes 1:2"),
+    ],
+)
+def test_where_none_fits_nothing_is_made(words: str, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(DdpError) as caught:
+        resolved(words, **changes)
+    assert isinstance(caught.value, PreflightFailed), caught.value
+    assert sentence in str(caught.value)
