@@ -25,7 +25,14 @@ NEVER: Final = frozenset(
     {
         *("ddp_rank_stopped", "ddp_exporter_stale_boards", "ddp_gpu_alloc_retries_total", "ddp_gpu_oom_total"),
         *("ddp_skipped_steps_total", "ddp_shm_used_bytes", "ddp_checkpoint_blocking_seconds_total"),
-        *(Metric.SAMPLED_COMM_EXPOSED, Metric.RESTARTS, Metric.FAILURES, Metric.LOST_STEPS, Metric.LOST_PROGRESS),
+        *(
+            Metric.SAMPLED_COMM_EXPOSED,
+            "ddp_pod_sampled_comm_exposed_seconds_total",
+            Metric.RESTARTS,
+            Metric.FAILURES,
+            Metric.LOST_STEPS,
+            Metric.LOST_PROGRESS,
+        ),
     }
 )
 """Families that are 0 on a job that is well."""

@@ -17,15 +17,23 @@ def _steps(busy: Sequence[float], step: float = _STEP) -> dict[str, str]:
     a_minute = 60 / step
     series = {}
     for number, milliseconds in enumerate(busy):
-        rank = {"rank": str(number), "pod": f"digits-worker-{number}"}
         own = milliseconds / 1000
-        series |= {
-            of(Metric.STEPS, **rank): f"0+{a_minute:.0f}x60",
-            of(Metric.SAMPLED_STEPS, **rank): f"0+{a_minute / 10:.1f}x60",
-            of(Metric.SAMPLED_BUSY, **rank): f"0+{a_minute / 10 * own:.3f}x60",
-            of(Metric.SAMPLED_COMM_EXPOSED, **rank): f"0+{a_minute / 10 * (step - own):.3f}x60",
-        }
+        series |= _sampled(
+            number,
+            {
+                Metric.SAMPLED_STEPS: f"0+{a_minute / 10:.1f}x60",
+                Metric.SAMPLED_BUSY: f"0+{a_minute / 10 * own:.3f}x60",
+                Metric.SAMPLED_COMM_EXPOSED: f"0+{a_minute / 10 * (step - own):.3f}x60",
+            },
+        )
     return series
+
+
+def _sampled(rank: int, courses: Mapping[Metric, str]) -> dict[str, str]:
+    """What a rank counts, and its pod, in which it is alone."""
+    pod = f"digits-worker-{rank}"
+    own = {of(metric, rank=str(rank), pod=pod): course for metric, course in courses.items()}
+    return own | {of(metric.replace("ddp_", "ddp_pod_", 1), pod=pod): course for metric, course in courses.items()}
 
 
 STRAGGLERS: Final = (
@@ -48,10 +56,7 @@ STRAGGLERS: Final = (
         "a rank opens its files for five minutes",
         "30m",
         _steps((20, 20, 20))
-        | {
-            of(Metric.SAMPLED_STEPS, rank="3"): "0+58x60",
-            of(Metric.SAMPLED_BUSY, rank="3"): "0+1.2x10 12+4.6x5 35+1.2x40",
-        },
+        | _sampled(3, {Metric.SAMPLED_STEPS: "0+58x60", Metric.SAMPLED_BUSY: "0+1.2x10 12+4.6x5 35+1.2x40"}),
     ),
     Case("DdpCommBound", "four fifths of a step", "40m", _steps((20, 20, 20, 20)), WHOLE_JOB),
     Case("DdpCommBound", "a tenth", "60m", _steps((92, 93, 92, 92))),

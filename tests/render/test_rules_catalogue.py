@@ -21,7 +21,7 @@ OF_OTHERS = {
 """Metrics that are not in our catalogue, each with its source."""
 REFERENCE = {
     **dict.fromkeys(
-        ("ddp_samples_total", "ddp_tokens_total", "ddp_model_flops_total"),
+        ("ddp_samples_total", "ddp_tokens_total", "ddp_model_flops_total", "ddp_sampled_comm_exposed_seconds_total"),
         "who wants to know it by rank; rules read what each pod has added up",
     ),
     "ddp_job_start_time_seconds": "the launcher, for its account of the job's time: ddp_trainer.metrics.account",

@@ -77,7 +77,10 @@ def of_pod(family: Family) -> Family:
     )
 
 
-SUMMED: Final = (Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.TOKENS, Metric.MODEL_FLOPS)
+SUMMED: Final = (
+    *(Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.TOKENS, Metric.MODEL_FLOPS),
+    *(Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY, Metric.SAMPLED_COMM_EXPOSED),
+)
 """Counters of ranks of which Prometheus' rules want the sum over a job: each pod adds up its own, since most of what a
 rule costs is paid by the number of series that it reads."""
 
