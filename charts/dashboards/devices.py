@@ -66,22 +66,17 @@ HOST: Final = Row(
             ),
             unit="percentunit",
         ),
-        lines(
-            "Pauses of the garbage collector",
-            "How long is a pause? Seconds, on average.",
-            Query(
-                among_most(
-                    "max by (rank) (rate(ddp_gc_pause_seconds_total{<rank>}[$__rate_interval]<at>)"
-                    " / (rate(ddp_gc_pauses_total{<rank>}[$__rate_interval]<at>) > 0))"
-                ),
-                "rank {{rank}}",
-            ),
-            unit="s",
-        ),
         bars(
-            "Steps without an effect, by rank",
-            "Which rank met a loss or gradient that was not finite?",
-            Query("increase(ddp_skipped_steps_total{<rank>}[$__rate_interval]) > 0", "rank {{rank}}"),
+            "Collectives that broke, by rank",
+            "Who left its group since a collective took too long or failed? Whoever did not, while its peers did, is"
+            " waited for.",
+            *(
+                Query(
+                    f"increase(ddp_collective_{kind}_total{{<rank>}}[$__rate_interval]) > 0",
+                    f"rank {{{{rank}}}}: {word}",
+                )
+                for kind, word in (("timeouts", "too long"), ("errors", "failed"))
+            ),
             unit="none",
         ),
     ),

@@ -95,9 +95,14 @@ SPEED: Final = Row(
         ),
         lines(
             "Use of the hardware",
-            "Model FLOPs done of those that the devices could do (MFU), beside what DCGM says of the tensor cores."
-            " Empty where the script tells no FLOPs, or the peak of the device is not known.",
+            "Model FLOPs done of those that the devices could do (MFU), those done again for want of memory as well"
+            " (HFU), and what DCGM says of the tensor cores. Empty where the script tells no FLOPs, or the peak of the"
+            " device is not known.",
             Query("ddp_job:ddp_mfu:ratio5m{<job>}", "MFU"),
+            Query(
+                "ddp_job:ddp_mfu:ratio5m{<job>} * on () group_left () (1 + max(ddp_recomputed_flops_ratio{<job>}))",
+                "HFU",
+            ),
             Query(f"avg({gpus('DCGM_FI_PROF_PIPE_TENSOR_ACTIVE')})".replace("<rank>", "<job>"), "tensor cores"),
             unit="percentunit",
             width=8,
@@ -159,6 +164,18 @@ WHY: Final = Row(
             Query("ddp_job:ddp_straggler_tax:ratio5m{<job>}", "straggler tax"),
             unit="percentunit",
             colours={"waiting for gradients": "purple", "straggler tax": "red"},
+        ),
+        lines(
+            "Waiting within a model",
+            "What do ranks that share a model wait for? stage: the bubble of a pipeline. all_gather: weights, and"
+            " reduce_scatter: gradients, of a sharded one. Share of the time of their steps.",
+            Query(
+                "sum by (operation) (rate(ddp_step_wait_seconds_total{<job>}[$__rate_interval]))"
+                " / on () group_left () (sum(rate(ddp_step_phase_seconds_total{<job>}[$__rate_interval])) > 0)",
+                "{{operation}}",
+            ),
+            unit="percentunit",
+            is_stacked=True,
         ),
         shares(
             "Slowest ranks",

@@ -98,13 +98,14 @@ WASTE: Final = Row(
         ),
         lines(
             "World and rendezvous",
-            "Did the world shrink, and what did it cost to form it again?",
+            "Did the world shrink, and what did it cost to form it again? Failed tries: pods did not reach the store.",
             Query("max(ddp_world_size{<job>})", "ranks"),
             Query(
                 "sum(rate(ddp_rendezvous_duration_seconds_sum{<job>}[$__rate_interval]))"
                 " / (sum(rate(ddp_rendezvous_duration_seconds_count{<job>}[$__rate_interval])) > 0)",
                 "rendezvous",
             ),
+            Query("sum(increase(ddp_rendezvous_failures_total{<job>}[$__rate_interval])) > 0", "failed tries"),
             unit="none",
             width=6,
             overrides=(on_the_right("rendezvous", "s"),),
@@ -171,10 +172,10 @@ CRASH: Final = Row(
         ),
         bars(
             "Checkpoints",
-            "When was one written, and did it succeed?",
+            "When was one due, and did it succeed? Skipped: the one before was still being written; save less often.",
             Query("sum by (result) (increase(ddp_checkpoint_saves_total{<job>}[$__rate_interval])) > 0", "{{result}}"),
             unit="none",
-            colours={"success": "green", "failure": "red"},
+            colours={"success": "green", "failure": "red", "skipped": "orange"},
         ),
     ),
 )

@@ -25,8 +25,9 @@ CHOSEN = {"namespace": "training", "namespaces": "training", "ddp_job": "digits"
 DID_NOT_HAPPEN = {
     *("ddp_worker_restarts_total", "ddp_worker_failures_total", "ddp_rendezvous_round", "ALERTS"),
     *("ddp_rendezvous_duration_seconds_sum", "ddp_lost_progress_seconds_total", "ddp_skipped_steps_total"),
+    *("ddp_collective_timeouts_total", "ddp_collective_errors_total", "ddp_rendezvous_failures_total"),
 }
-IS_NOT_HERE = {"ddp_peak_flops_per_second", "ddp_container_memory_limit_bytes"}
+IS_NOT_HERE = {"ddp_peak_flops_per_second", "ddp_container_memory_limit_bytes", "ddp_step_wait_seconds_total"}
 IS_NOT_COMPUTED = {"ddp_gradient_norm", "ddp_loss_scale"}
 OF_GPUS = ("DCGM_", "ddp_gpu_")
 RECORDS = records()

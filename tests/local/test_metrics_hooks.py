@@ -149,7 +149,7 @@ from torch.utils.data import DataLoader
 with torch.inference_mode():
     for batch in DataLoader(torch.randn(8, 4), batch_size=2):
         torch.nn.Linear(4, 1)(batch)
-print(json.dumps([told("ddp_steps_total"), told("ddp_gc_pauses_total") >= 0]), flush=True)
+print(json.dumps([told("ddp_steps_total"), told("ddp_gc_pause_seconds_total") >= 0]), flush=True)
 """
 )
 

@@ -2,7 +2,7 @@
 
 ``gpt`` has four ranks in two pods. Its rank 2 takes three times as long for the forward pass as the others, who wait
 for it. At minute 50 rank 1 is killed; a minute later the group is formed anew, and does the steps since its last
-checkpoint again. ``bert``, in another namespace, has nothing happen to it.
+checkpoint again. A job of the same name, in another namespace, has nothing happen to it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ SAMPLED_A_SECOND: Final = 0.2
 BUSY_SECONDS: Final = 0.1
 MFU: Final = 0.4
 PEAK_FLOPS: Final = 1e15
+RECOMPUTED: Final = 0.3
+BUBBLE: Final = 0.2
+"""Share of the time of steps in which ranks wait for another stage."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Course:
 
 
 GPT: Final = Course("training", "gpt", troubled=True)
-BERT: Final = Course("vision", "bert", troubled=False)
+NAMESAKE: Final = Course("vision", "gpt", troubled=False)
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,8 @@ MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_tokens_total": lambda moment: moment.trained * 1000,
     "ddp_model_flops_total": lambda moment: moment.trained * MFU * PEAK_FLOPS,
     "ddp_peak_flops_per_second": _constant(PEAK_FLOPS),
+    "ddp_recomputed_flops_ratio": _constant(RECOMPUTED),
+    "ddp_step_wait_seconds_total": lambda moment: moment.trained * (BUBBLE if moment.label == "stage" else 0.05),
     "ddp_sampled_steps_total": lambda moment: moment.trained * SAMPLED_A_SECOND,
     "ddp_sampled_busy_seconds_total": _sampled_busy,
     "ddp_sampled_comm_exposed_seconds_total": lambda moment: moment.trained * SAMPLED_A_SECOND / STEPS_A_SECOND / 4,
@@ -208,7 +213,7 @@ MOVES.update({of_pod(family).name: _over_ranks(MOVES[family.name]) for family in
 
 def lines(end: int) -> Iterator[str]:
     """The history as OpenMetrics, up to ``end``."""
-    for course in (GPT, BERT):
+    for course in (GPT, NAMESAKE):
         for family in FAMILIES:
             yield from _of_family(course, family, end)
     where = {"namespace": GPT.namespace, "ddp_job": GPT.name, "alertstate": "firing"}
@@ -238,7 +243,7 @@ def _of_gpus(course: Course, end: int) -> Iterator[str]:
 
 
 def _gpu(course: Course, rank: int) -> str:
-    return f"GPU-{course.name}-{rank}"
+    return f"GPU-{course.namespace}-{rank}"
 
 
 def _owners(scope: Scope) -> Iterator[tuple[int, int]]:

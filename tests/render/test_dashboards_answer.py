@@ -119,7 +119,17 @@ def test_the_job_is_seen_to_train_and_to_what_end(remembered: Prometheus) -> Non
     speed = history.STEPS_A_SECOND * history.SAMPLES_OF_A_STEP * history.PODS * history.RANKS_OF_EACH
     assert number(remembered, "job/Samples a second/A") == pytest.approx(speed, rel=0.02)
     assert number(remembered, "job/Use of the hardware/A") == pytest.approx(history.MFU, rel=0.02)
+    hfu = number(remembered, "job/Use of the hardware/B")
+    assert hfu == pytest.approx(history.MFU * (1 + history.RECOMPUTED), rel=0.02)
     assert 0.4 < number(remembered, "job/Time of a step/A") <= 0.63, "the bucket of 1 step in 0.5 s"
+
+
+def test_the_bubble_of_a_pipeline_is_seen_as_a_share_of_the_steps(remembered: Prometheus) -> None:
+    shares = {
+        found.labels["operation"]: found.values[-1] for found in shown(remembered, "job/Waiting within a model/A")
+    }
+    assert shares["stage"] == pytest.approx(history.BUBBLE, rel=0.02)
+    assert shares["all_gather"] == pytest.approx(0.05, rel=0.02)
 
 
 def test_what_a_restart_cost_is_seen(remembered: Prometheus) -> None:
@@ -141,7 +151,7 @@ def test_the_slow_rank_comes_first(remembered: Prometheus) -> None:
     assert worst.values[-1] == pytest.approx(3)
     table = {found.labels["rank"]: found for found in shown(remembered, "ranks/Stragglers/A")}
     assert table[slow].values[-1] == max(found.values[-1] for found in table.values())
-    assert table[slow].labels["gpu_uuid"] == f"GPU-gpt-{slow}"
+    assert table[slow].labels["gpu_uuid"] == f"GPU-training-{slow}"
     assert table[slow].labels["node"] == "node-1"
     worst = shown(remembered, "ranks/Parts of a step, against the median of all ranks/A")[0]
     assert (worst.labels["rank"], worst.labels["phase"]) == (slow, "forward")

@@ -287,6 +287,17 @@ class Phase(StrEnum):
     OTHER = "other"
 
 
+class Wait(StrEnum):
+    """What a rank that holds a part of a model waits for in a step; all of it is in the phase ``comm_exposed``."""
+
+    ALL_GATHER = "all_gather"
+    """Weights that other ranks keep."""
+    REDUCE_SCATTER = "reduce_scatter"
+    """Sums of gradients over ranks, those of a layout's replicas included."""
+    STAGE = "stage"
+    """What another stage of the pipeline is about to give, or to take: the bubble."""
+
+
 class JobTime(StrEnum):
     """What the wall clock of a job was spent on; over all of them it adds up to the time since the job first started.
 
@@ -358,6 +369,7 @@ class MetricLabel(StrEnum):
     DEVICE_NAME = "device_name"
     GPU_UUID = "gpu_uuid"
     PROCESS_GROUP = "process_group"
+    OPERATION = "operation"
     RUN_ID = "run_id"
     TORCH_VERSION = "torch_version"
     NCCL_VERSION = "nccl_version"
@@ -383,6 +395,7 @@ class Metric(StrEnum):
     STEPS = "ddp_steps_total"
     SAMPLES = "ddp_samples_total"
     PHASE_SECONDS = "ddp_step_phase_seconds_total"
+    WAIT_SECONDS = "ddp_step_wait_seconds_total"
     STEP = "ddp_step"
     STEPS_PLANNED = "ddp_steps_planned"
     EPOCH = "ddp_epoch"
@@ -393,6 +406,7 @@ class Metric(StrEnum):
     LOSS_SCALE = "ddp_loss_scale"
     TOKENS = "ddp_tokens_total"
     MODEL_FLOPS = "ddp_model_flops_total"
+    RECOMPUTED = "ddp_recomputed_flops_ratio"
     PEAK_FLOPS = "ddp_peak_flops_per_second"
     STEP_DURATION = "ddp_step_duration_seconds"
     SAMPLED_STEPS = "ddp_sampled_steps_total"

@@ -7,9 +7,10 @@ training does not fail because of its metrics.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
-from ddp_trainer.contract import FailureReason, GroupState, RestartCause, Section
+from ddp_trainer.contract import FailureReason, GroupState, RestartCause, Section, Wait
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.layout import LayoutRange
 
@@ -82,6 +83,14 @@ class RankRecorder(Protocol):
 
     def work(self, tokens: float, flops: float) -> None:
         """This rank computed so many more tokens, and did so many more floating-point operations of the model."""
+
+    def recomputed(self, ratio: float) -> None:
+        """Of the operations that the model needs, this share is done a second time in the backward pass."""
+
+    def waited(self, seconds: Mapping[Wait, float]) -> None:
+        """In the step that was told last, or before the first one, this rank waited for others for so long. Told as 0
+        before the first step, since what is never told does not exist.
+        """
 
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         """Of one step it was measured how long this rank waited for the others' gradients; the rest it was busy."""
@@ -183,6 +192,8 @@ class SilentRankRecorder:
     def job(self, *, precision: str, parallelism: str) -> None: ...
     def gradients(self, norm: float | None, loss_scale: float | None) -> None: ...
     def work(self, tokens: float, flops: float) -> None: ...
+    def recomputed(self, ratio: float) -> None: ...
+    def waited(self, seconds: Mapping[Wait, float]) -> None: ...
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None: ...
     def evaluated(self, loss: float, accuracy: float) -> None: ...
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None: ...

@@ -21,6 +21,7 @@ from ddp_trainer.contract import (
     MetricLabel,
     Phase,
     RestartCause,
+    Wait,
 )
 from ddp_trainer.metrics.family import Family, Kind, Scope, Series, Source, cell
 
@@ -136,7 +137,8 @@ PROGRESS: Final = (
     _on_rank(
         "ddp_skipped_steps_total",
         Kind.COUNTER,
-        "Steps that used up their samples without moving the weights, since loss or gradient was not finite.",
+        "Steps that used up samples without moving the weights of any rank, since loss or gradient was not finite.",
+        scope=Scope.JOB,
     ),
 )
 
@@ -151,6 +153,25 @@ WORK: Final = (
         Metric.PEAK_FLOPS,
         Kind.GAUGE,
         "Most operations that the device can do in a second in half precision, dense; absent where that is not known.",
+    ),
+    _on_rank(
+        Metric.RECOMPUTED,
+        Kind.GAUGE,
+        "Operations done a second time in the backward pass, over those of the model; HFU is MFU times 1 plus this.",
+        unit="ratio",
+        scope=Scope.JOB,
+    ),
+    Family(
+        name=Metric.WAIT_SECONDS,
+        kind=Kind.COUNTER,
+        scope=Scope.RANK,
+        source=Source.RANK_BOARD,
+        unit="seconds",
+        labels=(MetricLabel.OPERATION,),
+        values=tuple(Wait),
+        of_layout=True,
+        help="The part of the phase comm_exposed that went into waiting for weights, sums of gradients or other stages;"
+        " only of ranks that share a model so, on a CPU.",
     ),
     _on_rank(Metric.SAMPLED_STEPS, Kind.COUNTER, "Steps of which it was measured how long the rank was busy itself."),
     _on_rank(
@@ -169,7 +190,6 @@ WORK: Final = (
 """What a rank computes, and how much of its time that takes."""
 
 HOST: Final = (
-    _on_rank("ddp_gc_pauses_total", Kind.COUNTER, "Times that Python's garbage collector stopped the process."),
     _on_rank(
         "ddp_gc_pause_seconds_total",
         Kind.COUNTER,

@@ -76,6 +76,8 @@ class Family:
     remembered: bool = False
     """The number is that of the whole job and outlives its pods: a board that has not been told it has none, since a
     jump from 0 to what the job has come to would read as an increase."""
+    of_layout: bool = False
+    """Only ranks that share a model in some way have it: a board that has not been told so has none."""
     help: str
 
     def series(self) -> tuple[Series, ...]:
@@ -95,10 +97,11 @@ class Family:
 
     @property
     def initial(self) -> float | None:
-        """What a new board holds: a counter and a state start at 0; another gauge, and what is remembered, is absent
-        until it is told.
+        """What a new board holds: a counter and a state start at 0; another gauge, what is remembered, and what only
+        some layouts have, is absent until it is told.
         """
-        return None if self.remembered or (self.kind is Kind.GAUGE and not self.values) else 0.0
+        is_absent = self.remembered or self.of_layout or (self.kind is Kind.GAUGE and not self.values)
+        return None if is_absent else 0.0
 
 
 def cell(name: str, value: str = "") -> str:

@@ -14,7 +14,7 @@ import sys
 import time
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -28,6 +28,7 @@ from ddp_trainer.contract import (
     MetricLabel,
     Phase,
     RestartCause,
+    Wait,
 )
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.layout import LayoutError, LayoutRange
@@ -64,10 +65,11 @@ LOSS_SCALE: Final = RANK.index(Metric.LOSS_SCALE)
 TOKENS: Final = RANK.index(Metric.TOKENS)
 MODEL_FLOPS: Final = RANK.index(Metric.MODEL_FLOPS)
 PEAK_FLOPS: Final = RANK.index(Metric.PEAK_FLOPS)
+RECOMPUTED: Final = RANK.index(Metric.RECOMPUTED)
+WAITS: Final = {wait: RANK.index(cell(Metric.WAIT_SECONDS, wait)) for wait in Wait}
 SAMPLED_STEPS: Final = RANK.index(Metric.SAMPLED_STEPS)
 SAMPLED_BUSY: Final = RANK.index(Metric.SAMPLED_BUSY)
 SAMPLED_COMM_EXPOSED: Final = RANK.index(Metric.SAMPLED_COMM_EXPOSED)
-GC_PAUSES: Final = RANK.index("ddp_gc_pauses_total")
 GC_PAUSE_SECONDS: Final = RANK.index("ddp_gc_pause_seconds_total")
 GPU_MEMORY: Final = {
     field: RANK.index(f"ddp_gpu_{name}")
@@ -349,6 +351,22 @@ class BoardRankRecorder:
         self._cells[MODEL_FLOPS] += flops
 
     @_harmless
+    def recomputed(self, ratio: float) -> None:
+        """So much is computed again."""
+        self._cells[RECOMPUTED] = ratio
+
+    @_harmless
+    def waited(self, seconds: Mapping[Wait, float]) -> None:
+        """This rank waited for others."""
+        cells = self._cells
+        for wait, more in seconds.items():
+            index = WAITS[wait]
+            # What was never told is a NaN.
+            cells[index] = more if math.isnan(cells[index]) else cells[index] + more
+        if Wait.STAGE in seconds and self.watched_by is not None:
+            self.watched_by.stop_comparing()
+
+    @_harmless
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         """A step was looked at more closely."""
         with self._board.changing():
@@ -359,7 +377,6 @@ class BoardRankRecorder:
     @_harmless
     def collected(self, seconds: float) -> None:
         """Python's garbage collector ran."""
-        self._cells[GC_PAUSES] += 1.0
         self._cells[GC_PAUSE_SECONDS] += seconds
 
     @_harmless

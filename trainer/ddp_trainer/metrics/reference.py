@@ -59,8 +59,7 @@ for inputs, targets in loader:
 
 The loss of rank 0 is the one that is shown. A tensor on a GPU is copied behind the work that the GPU has, and read when
 it is there. FLOPs are those of the model, forward and backward, without what is computed a second time to save memory:
-six for each weight and token are a good estimate. With them, and a device whose peak is known,
-`rate(ddp_model_flops_total[5m]) / ddp_peak_flops_per_second` is the MFU.
+six for each weight and token are a good estimate.
 
 A loop that wants to tell each phase itself is not listened to any more from then on:
 
@@ -76,6 +75,49 @@ for inputs, targets in loader:
     meter.step(samples=len(inputs))  # the rest of the step counts as "other"
     meter.recorder.progress(loss=loss, learning_rate=0.1)
 ```
+
+## Use of the hardware: MFU and HFU
+
+Both exist where the FLOPs are told and the device's peak is known: that of dense half precision, by the maker's data
+sheet. They are shares of it, over all ranks of a job:
+
+- **MFU** counts what the model needs: `sum(rate(ddp_model_flops_total[5m])) / sum(ddp_peak_flops_per_second)`. A sample
+  of `T` tokens through a transformer needs `T * (6 * N + 12 * layers * width * T)`, where `N` are the weights that are
+  multiplied with (PaLM, Chowdhery et al., 2022, appendix B): two for each weight forward, four backward, and attention.
+- **HFU** also counts what is done again: `MFU * (1 + ddp_recomputed_flops_ratio)`. With `--activation-checkpointing`
+  these are the forward operations of all blocks but for their last layer, whose output nobody needs:
+  `T * (2 * W + 4 * layers * width * T)` with `W` weights, about a fifth of what the model needs. A model of your own
+  says so with `flops_per_sample()` and `recomputed_flops_per_sample()`; without the second, there is no HFU.
+
+Under `--parallel`, one rank of each group that computes the same samples tells their operations, and each rank tells
+the peak of its device: look at the job, and not at a rank.
+
+## What ranks that share a model wait for
+
+Under `--parallel shard=`, `tp=` or `pp=` a step goes by in the pace of the slowest rank. Of the phase `comm_exposed`,
+`ddp_step_wait_seconds_total` tells what for the training thread stood still:
+
+- `all_gather`: weights that other ranks keep, and `reduce_scatter`: sums of gradients, those over replicas included.
+  These are the collectives of `fully_shard` from their call to their end, where nothing else is done meanwhile.
+- `stage`: the **bubble** of a pipeline, all time in its schedule, and after it, in which a stage waits for another one.
+  By the formula it is `(p - 1) / (m + p - 1)` of the step for `p` stages and `m` micro-batches (GPipe, Huang et al.,
+  2019), and the same for 1F1B; `v` stages on each rank divide `p - 1` by `v`, and zero-bubble schedules fill it. What
+  is measured is more where stages are uneven, or slow to send: `kubectl ddp plan` shows what the formula says, and the
+  dashboard of the job what it came to.
+
+As shares of the steps:
+
+```promql
+sum by (operation) (rate(ddp_step_wait_seconds_total[5m]))
+/ on () group_left () sum(rate(ddp_step_phase_seconds_total[5m]))
+```
+
+A rank has the series of its own layout alone. They are measured where collectives hold the thread until they are done,
+which is on the CPU, with gloo. On a GPU they run beside it, and the clock of the host knows nothing of what the device
+waits for: there are none there, and `kubectl ddp profile` shows it. Stages of a pipeline do different work, so under
+`pp` no step is sampled for stragglers.
+
+## Without a launcher
 
 Under stock `torchrun`, or with no launcher at all, start the server yourself:
 

@@ -45,6 +45,10 @@ class Watch:
         """The step at whose end it is to be called first."""
         return self._due
 
+    def stop_comparing(self) -> None:
+        """Ranks do different work, as stages of a pipeline do: how long each is busy tells no straggler."""
+        self._waits_are_told = False
+
     def look(self, seconds: float, waited: float, steps: int) -> int:
         """A step has ended that took ``seconds``, ``waited`` of them, by the loop's own clock, for other ranks.
 

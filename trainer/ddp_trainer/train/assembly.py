@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from ddp_trainer.layout import Layout
 from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import is_stream, to_device
 from ddp_trainer.train.computation import Losses, prepare
@@ -26,6 +27,7 @@ from ddp_trainer.train.progress import Balanced
 from ddp_trainer.train.step import Stepper
 from ddp_trainer.train.strategies import Parts, Strategy, build
 from ddp_trainer.train.task import Batch, Samples
+from ddp_trainer.train.waits import follow
 
 if TYPE_CHECKING:
     from ddp_trainer.train.spread import Spread
@@ -91,6 +93,7 @@ def assemble(ground: Groundwork, kept: Kept) -> Assembly:
         BadTask: the task cannot be evaluated as it is.
     """
     config, group, plan = ground.config, ground.around.group, kept.plan
+    layout = Layout() if kept.spread is None else kept.spread.mesh.layout
     strategy = build(
         Parts(
             model=ground.model,
@@ -100,6 +103,7 @@ def assemble(ground: Groundwork, kept: Kept) -> Assembly:
             config=config,
             spread=kept.spread,
             example=None if kept.spread is None else lambda: _example(ground),
+            waits=follow(ground.model, layout, group, ground.phases, ground.around.recorder),
         )
     )
     feed = make_feed(ground.samples, plan, owned(plan.shards, group.data_size, group.data_rank), config, group.device)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from ddp_trainer.contract import JobTime, Phase, Section
+from ddp_trainer.contract import JobTime, Phase, Section, Wait
 from ddp_trainer.recorder import SECTION_NUMBERS, Marks, RankRecorder
 
 NEXT: Final = {
@@ -37,12 +37,31 @@ class Phases:
         self._last = clock()
         self._seconds = _NOTHING.copy()
         self._waited = self._saved = self._evaluated = 0.0
+        self._waits: dict[Wait, float] = {}
+        self._is_in_step = False
+
+    @property
+    def now(self) -> float:
+        """By the clock of all that is measured here."""
+        return self._clock()
+
+    def expect(self, waits: Iterable[Wait]) -> None:
+        """From now on this is told of steps: how long this rank waited for others, and for what."""
+        self._waits = dict.fromkeys(waits, 0.0)
+
+    def waited(self, wait: Wait, seconds: float) -> None:
+        """Since the last lap, this rank waited so long: that is no part of what it was about. In a step alone."""
+        if self._is_in_step:
+            self._waits[wait] += seconds
+            self._seconds[Phase.COMM_EXPOSED] += seconds
+            self._last += seconds
 
     def lap(self, phase: Phase) -> None:
         """The time since the last lap belongs to ``phase``."""
         now = self._clock()
         self._seconds[phase] += now - self._last
         self._last = now
+        self._is_in_step = True
         self._marks[0] = NEXT[phase]
         self._marks[1] = now
 
@@ -60,6 +79,7 @@ class Phases:
 
     def enter(self, section: Section | None) -> None:
         """From now on this rank is about ``section``, which is no part of a step; None: nobody is to wait for it."""
+        self._is_in_step = section is Section.DATA
         self._marks[1] = self._clock()
         self._marks[0] = 0.0 if section is None else SECTION_NUMBERS[section]
 
@@ -93,4 +113,7 @@ class Phases:
         self._waited += spent[Phase.DATA_WAIT]
         self._saved += spent[Phase.CHECKPOINT]
         self._seconds = _NOTHING.copy()
+        if self._waits:
+            recorder.waited(self._waits)
+            self._waits = dict.fromkeys(self._waits, 0.0)
         return total

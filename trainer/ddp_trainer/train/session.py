@@ -184,7 +184,8 @@ def _in_group(around: Surroundings, given: _Given, passage: Passage, env: Enviro
         device=str(group.device),
         parallel=given.config.parallel,
     )
-    recorder.job(precision=given.config.precision, parallelism=given.config.strategy)
+    config = given.config
+    recorder.job(precision=config.precision, parallelism=str(config.parallel) if config.spreads else config.strategy)
     return replace(around, env=env, group=group, recorder=recorder)
 
 

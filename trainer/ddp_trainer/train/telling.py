@@ -10,10 +10,12 @@ from typing import Final
 from torch import nn
 
 from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.train.config import Config
 from ddp_trainer.train.models import flops, tokens
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import Plan
+from ddp_trainer.train.recomputation import recomputed_ratio
 
 GRADIENT_SECONDS: Final = 1.0
 """Norm and scale are told no more often than this: where they are on a GPU, they are fetched from there."""
@@ -29,9 +31,11 @@ class Telling:
         self._told_at = -math.inf
         self._tokens = self._flops = 0
 
-    def begin(self, model: nn.Module, plan: Plan) -> None:
+    def begin(self, model: nn.Module, plan: Plan, config: Config) -> None:
         """Steps of this model come; what a sample takes is counted where the model says so."""
         self._recorder.planned(plan.total_steps)
+        if (again := recomputed_ratio(model, config)) is not None:
+            self._recorder.recomputed(again)
         self._tokens, self._flops = tokens(model) or 0, flops(model) or 0
 
     def step(self, step: int, epoch: int, samples: int, *, loss: float, rate: float, is_finite: bool) -> None:

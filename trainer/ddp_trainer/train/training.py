@@ -218,7 +218,7 @@ class Run:
             self._ledger = self._kept.ledger
             self._step = 0
         self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history, keeps=saver.writes)
-        self._telling.begin(self._ground.model, self._plan)
+        self._telling.begin(self._ground.model, self._plan, self._config)
         self._history.go_on_from(self._step if checkpoint is None else checkpoint.manifest.step)
         restored = None if checkpoint is None else self._load(checkpoint, taken)
         is_loaded = restored is not None and (taken is None or taken.was_behind)

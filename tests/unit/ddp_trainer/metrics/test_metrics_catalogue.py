@@ -11,6 +11,7 @@ import pytest
 from ddp_trainer.contract import Metric, MetricLabel, Phase
 from ddp_trainer.metrics import family as families
 from ddp_trainer.metrics import gpu, server
+from ddp_trainer.metrics.board import RANK, Board, read
 from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope, Source
 from ddp_trainer.metrics.reference import lines
 
@@ -59,6 +60,14 @@ def test_every_phase_of_a_step_has_a_series() -> None:
 def test_a_thousand_ranks_stay_affordable(scope: Scope, most: int) -> None:
     series = sum(max(1, len(family.series())) for family in FAMILIES if family.scope is scope)
     assert series <= most
+
+
+def test_a_rank_of_no_layout_has_no_series_of_layouts(tmp_path: Path) -> None:
+    of_layouts = {series.key for family in FAMILIES if family.of_layout for series in family.series()}
+    board = Board.open(tmp_path / "rank-0.board", RANK)
+    board.close()
+    assert of_layouts
+    assert not of_layouts & read(tmp_path / "rank-0.board", RANK).values.keys()
 
 
 def test_what_comes_from_the_launcher_is_of_the_pod() -> None:

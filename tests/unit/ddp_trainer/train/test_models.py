@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from ddp_trainer.train.activation_checkpointing import checkpoint_activations
+from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.models import MODELS, build, flops, tokens
 from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.recomputation import recomputed_ratio
 
 IMAGES = {"channels": 3, "side": 64, "classes": 10}
 TEXT = {"vocabulary": 256, "window": 16}
@@ -93,6 +97,35 @@ def test_a_gpt_counts_its_weights_and_its_operations() -> None:
     assert gpt.flops_per_sample() == flops(gpt) == 16 * (6 * (count - 16 * 64) + 12 * 3 * 64 * 16)
     assert tokens(gpt) == 16
     assert flops(nn.Linear(1, 1)) is tokens(nn.Linear(1, 1)) is None
+
+
+def test_what_is_computed_again_is_what_torch_counts_more_with_activation_checkpointing() -> None:
+    """Of matrices, which are nearly all of it: torch counts no attention on the CPU, and no norms."""
+    layers, width, window, samples = 3, 32, 16, 2
+    counted, told = [], []
+    for again in (False, True):
+        gpt = Gpt(vocabulary=64, window=window, layers=layers, heads=2, width=width)
+        if again:
+            checkpoint_activations(gpt)
+        with FlopCounterMode(display=False) as counter:
+            gpt(torch.randint(64, (samples, window))).sum().backward()
+        counted.append(counter.get_total_flops())
+        told.append(recomputed_ratio(gpt, Config(activation_checkpointing=again)))
+    tokens_seen = samples * window
+    attention = 4 * layers * width * window * tokens_seen
+    norms = 2 * layers * width * tokens_seen
+    needed, again_done = samples * gpt.flops_per_sample(), samples * gpt.recomputed_flops_per_sample()
+    assert counted[0] == needed - 3 * attention - 6 * (2 * layers + 1) * width * tokens_seen
+    assert counted[1] - counted[0] == again_done - attention - 2 * norms
+    assert told == [0.0, again_done / needed]
+
+
+def test_a_model_that_does_not_say_what_it_computes_again_has_no_ratio() -> None:
+    model = nn.Linear(1, 1)
+    assert recomputed_ratio(model, Config()) is None
+    model.flops_per_sample = lambda: 6  # type: ignore[assignment]
+    assert recomputed_ratio(model, Config()) == 0.0
+    assert recomputed_ratio(model, Config(activation_checkpointing=True)) is None
 
 
 def test_a_gpt_of_gpt_2s_size_has_the_weights_of_gpt_2_without_biases() -> None:

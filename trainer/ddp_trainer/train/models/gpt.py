@@ -91,6 +91,15 @@ class Gpt(nn.Module):
         multiplied = self.parameter_count() - self.positions.weight.numel()
         return self._window * (6 * multiplied + 12 * self._layers * self._width * self._window)
 
+    def recomputed_flops_per_sample(self) -> int:
+        """Those that blocks do once more where their activations are dropped: their forward pass but for the last
+        layer, whose output nothing in the backward pass needs.
+        """
+        again = sum(
+            weight.numel() for name, weight in self.blocks.named_parameters() if not name.endswith("mlp.out.weight")
+        )
+        return self._window * (2 * again + 4 * self._layers * self._width * self._window)
+
 
 class Block(nn.Module):
     """Attention and a perceptron, each normalized before and added to the stream."""

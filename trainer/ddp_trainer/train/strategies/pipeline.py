@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
+from ddp_trainer.contract import Wait
 from ddp_trainer.demands import micro_batch_size
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadTask
@@ -28,6 +29,7 @@ from ddp_trainer.train.micro_batches import micro_batches
 from ddp_trainer.train.plan import Plan, cut, owned
 from ddp_trainer.train.spread import piece
 from ddp_trainer.train.stage_stream import BetweenStreams
+from ddp_trainer.train.stage_transfers import timed_transfers
 from ddp_trainer.train.stages import Stages
 from ddp_trainer.train.strategies.pipeline_schedule import demand_fit, make_schedule
 from ddp_trainer.train.strategies.strategy import Parts, Strategy
@@ -45,6 +47,7 @@ class Pipeline(Strategy):
         super().__init__(parts)
         config, plan, group = parts.config, parts.plan, parts.group
         self._stages = stages
+        self._waits = parts.waits
         self._layout = stages.mesh.layout
         self._weights = self._here()
         """What the optimizer steps: where ranks of ``shard`` keep pieces, these."""
@@ -84,7 +87,7 @@ class Pipeline(Strategy):
 
     def _run(self, inputs: Tensor, loss: Callable[[Tensor, int], Tensor]) -> None:
         own, last = self._stages.own, len(self._stages.modules) - 1
-        with self._group.watched_pass(), self._around():
+        with self._group.watched_pass(), self._around(), timed_transfers(self._waits):
             if self._schedule is None:
                 self._schedule = self._make(inputs[: self._size])
             self._loss = loss
@@ -134,7 +137,8 @@ class Pipeline(Strategy):
             for weight in self._here():
                 settle(weight)
             for name in self._shared:
-                self._add_up_over_stages(self.model.get_parameter(name))
+                with self._waits.during(Wait.STAGE):  # the others may not be through with the schedule
+                    self._add_up_over_stages(self.model.get_parameter(name))
             if self._stages.pieces is not None:
                 self._stages.pieces.deal_out()
             if self._layout.replicate > 1:
@@ -158,7 +162,7 @@ class Pipeline(Strategy):
     def loss_for_vote(self, own: Tensor) -> Tensor:
         """Known where the last stage is, and told to the others."""
         told = own.clone()
-        with self._group.watched():
+        with self._group.watched(), self._waits.during(Wait.STAGE):
             dist.all_reduce(told, group=self._stages.process_group)
         return told
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from ddp_trainer.train.plan import Plan
 from ddp_trainer.train.strategies.backward import MeanBackward
 from ddp_trainer.train.strategies.sample_losses import SampleLosses
 from ddp_trainer.train.task import Batch
+from ddp_trainer.train.waits import Waits
 
 if TYPE_CHECKING:
     from ddp_trainer.train.spread import Spread
@@ -54,6 +55,8 @@ class Parts:
     """Of a model that no rank holds whole."""
     example: Callable[[], Batch] | None = None
     """Some samples on the device; of a model that no rank holds whole, whose ranks must make equally many passes."""
+    waits: Waits = field(default_factory=Waits)
+    """Told of what this rank waits for, beside what is told anyway."""
 
     def module(self) -> SampleLosses:
         """The losses as a module that can be wrapped."""

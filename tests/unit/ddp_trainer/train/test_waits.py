@@ -1,0 +1,139 @@
+"""What a rank waits for within a step: taken out of what it was about, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.pipelining import schedules
+
+from ddp_trainer.contract import Phase, Section, Wait
+from ddp_trainer.layout import Layout
+from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.stage_transfers import WAIT, timed_transfers
+from ddp_trainer.train.waits import Waits, follow
+
+
+class Clock:
+    """Goes where it is put."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Heard(SilentRankRecorder):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[dict[Wait, float]] = []
+        self.phases: dict[Phase, float] = {}
+
+    def step(self, step: int, epoch: int, samples: int, *seconds: float) -> None:  # type: ignore[override]
+        del step, epoch, samples
+        self.phases = dict(zip(Phase, seconds, strict=True))
+
+    def waited(self, seconds: Mapping[Wait, float]) -> None:
+        self.waits.append(dict(seconds))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def phases(clock: Clock) -> Phases:
+    made = Phases(clock)
+    made.expect([Wait.STAGE, Wait.REDUCE_SCATTER])
+    made.restart()
+    return made
+
+
+def test_waiting_is_taken_out_of_the_phase_it_happened_in(clock: Clock, phases: Phases) -> None:
+    waits, heard = Waits(phases), Heard()
+    clock.now += 1.0
+    with waits.during(Wait.STAGE):
+        clock.now += 0.5
+    clock.now += 0.25
+    phases.lap(Phase.BACKWARD)
+    assert phases.report(heard, step=1, epoch=0, samples=8) == 1.75
+    assert (heard.phases[Phase.BACKWARD], heard.phases[Phase.COMM_EXPOSED]) == (1.25, 0.5)
+    assert heard.waits == [{Wait.STAGE: 0.5, Wait.REDUCE_SCATTER: 0.0}]
+
+
+def test_a_wait_that_turns_out_to_have_gone_on_is_told_as_a_whole(clock: Clock, phases: Phases) -> None:
+    waits, heard = Waits(phases), Heard()
+    with waits.during(Wait.REDUCE_SCATTER):
+        clock.now += 0.5
+    clock.now += 0.25
+    waits.went_on(Wait.REDUCE_SCATTER)
+    phases.lap(Phase.BACKWARD)
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.waits[-1][Wait.REDUCE_SCATTER] == heard.phases[Phase.COMM_EXPOSED] == 0.75
+
+
+def test_what_is_waited_for_in_an_evaluation_is_no_part_of_a_step(clock: Clock, phases: Phases) -> None:
+    waits, heard = Waits(phases), Heard()
+    phases.lap(Phase.OTHER)
+    phases.enter(Section.EVALUATION)
+    with waits.during(Wait.STAGE):
+        clock.now += 4.0
+    phases.evaluated()
+    assert phases.spent_beside_steps[2] == 4.0
+    with waits.during(Wait.STAGE):
+        clock.now += 0.5
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.waits[-1][Wait.STAGE] == 0.5
+
+
+def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases: Phases) -> None:
+    waits, heard = Waits(phases), Heard()
+    for seconds in (0.5, 0.25):
+        with waits.during(Wait.STAGE):
+            clock.now += seconds
+        phases.report(heard, step=1, epoch=0, samples=8)
+    assert [told[Wait.STAGE] for told in heard.waits] == [0.5, 0.25]
+
+
+def test_every_series_of_a_layout_is_there_before_its_first_step(clock: Clock) -> None:
+    heard = Heard()
+    follow(torch.nn.Linear(1, 1), Layout(pp=2), Group.alone(), Phases(clock), heard)
+    assert heard.waits == [{Wait.STAGE: 0.0}]
+
+
+def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
+    heard, phases = Heard(), Phases(clock)
+    with follow(torch.nn.Linear(1, 1), Layout(replicate=4), Group.alone(), phases, heard).during(Wait.STAGE):
+        clock.now += 1.0
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.waits == []
+
+
+def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
+    clock: Clock, phases: Phases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is private: where torch drops it, no bubble is told any more."""
+    assert "work" in getattr(schedules, WAIT).__code__.co_varnames
+    done: list[Any] = []
+
+    def transferred(work: Any) -> None:
+        clock.now += 0.5
+        done.append(work)
+
+    monkeypatch.setattr(schedules, WAIT, transferred)
+    with timed_transfers(Waits(phases)):
+        getattr(schedules, WAIT)(["work"])
+        getattr(schedules, WAIT)([])
+    assert getattr(schedules, WAIT) is transferred
+    assert done == [["work"]]
+    heard = Heard()
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.waits[-1][Wait.STAGE] == 0.5

@@ -1,0 +1,23 @@
+"""How much of a model's work is done twice, since activations were dropped: what HFU counts and MFU does not."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.models import flops
+
+
+def recomputed_ratio(model: nn.Module, config: Config) -> float | None:
+    """Operations done a second time, over those of the model; None where the model does not say.
+
+    A model tells them, as :meth:`ddp_trainer.train.models.gpt.Gpt.recomputed_flops_per_sample` does: those of the
+    forward pass through its blocks.
+    """
+    needed = flops(model)
+    if not needed:
+        return None
+    if not config.activation_checkpointing:
+        return 0.0
+    count = getattr(model, "recomputed_flops_per_sample", None)
+    return float(count()) / needed if callable(count) else None
