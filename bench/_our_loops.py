@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from bench._workload import RATE, SEED, Clock, Pair, Rows, Timed, Workload, mean_loss, optimizer_of, world_size
+from ddp_trainer.layout import LayoutRange
 from ddp_trainer.metrics.attach import rank_recorder
 from ddp_trainer.train.config import Config, ScheduleName
 from ddp_trainer.train.session import run
@@ -82,15 +83,15 @@ class SameOptimizerTask(PlainTask):
 
 def ours(work: Workload, clock: Clock) -> None:
     """With the optimizer that the flags make: AdamW of the same numbers, with the kernel that they choose."""
-    _run(PlainTask(work, clock), work, clock)
+    run_ours(PlainTask(work, clock), work, clock)
 
 
 def ours_same_optimizer(work: Workload, clock: Clock) -> None:
     """With the optimizer of the loop written by hand, down to its kernel."""
-    _run(SameOptimizerTask(work, clock), work, clock)
+    run_ours(SameOptimizerTask(work, clock), work, clock)
 
 
-def _run(task: PlainTask, work: Workload, clock: Clock) -> None:
+def run_ours(task: PlainTask, work: Workload, clock: Clock, *, parallel: LayoutRange | None = None) -> None:
     """Board, ledger, vote, phases, guards, stop requests and checkpoints by time, as ``ddp_trainer train`` has them.
 
     As many logical shards as ranks, which is what a job of fixed size gets.
@@ -107,5 +108,6 @@ def _run(task: PlainTask, work: Workload, clock: Clock) -> None:
             schedule=ScheduleName.CONSTANT,
             warmup_steps=0,
             checkpoint_dir=Path(directory),
+            parallel=parallel,
         )
         run(config, task, rank_recorder())

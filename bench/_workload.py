@@ -27,7 +27,7 @@ SEED: Final = 5
 RATE: Final = 1e-3
 _CLASSES: Final = 10
 _BLOCK: Final = 100
-"""Steps whose processor time is taken together: an epoch of the small workload."""
+"""Steps whose processor time is taken together: an epoch of the small workload. Of fewer steps, all of them are."""
 
 Pair = tuple[Tensor, Tensor]
 """Inputs and labels of some samples."""
@@ -76,6 +76,7 @@ class Clock:
 
     def __init__(self, warmup: int, steps: int) -> None:
         self._first, self._last = warmup, warmup + steps
+        self._block = min(_BLOCK, steps)
         self._ticks: list[float] = []
         self._processor: list[float] = []
 
@@ -87,7 +88,7 @@ class Clock:
     def tick(self) -> None:
         """A forward pass begins."""
         timed = len(self._ticks) - self._first
-        if timed >= 0 and timed % _BLOCK == 0:
+        if timed >= 0 and timed % self._block == 0:
             self._processor.append(time.process_time())
         self._ticks.append(time.perf_counter())
 
@@ -107,7 +108,7 @@ class Clock:
         return {
             "mean": statistics.fmean(steps),
             "median": statistics.median(steps),
-            "processor": statistics.median(blocks) / _BLOCK if blocks else math.nan,
+            "processor": statistics.median(blocks) / self._block if blocks else math.nan,
         }
 
 

@@ -13,6 +13,9 @@ what our loop itself adds. What else ours does in another way belongs to it: it 
 steps without torch's marks while no profiler runs, begins the backward pass at each sample's loss, and reads the rows
 of several steps at once, since the samples say that their rows do not depend on each other.
 
+A third part does the same for a model that is sharded: ``--parallel shard=2`` beside ``fully_shard`` by hand
+(``bench/_fsdp_loops.py``), each with its own optimizer.
+
 What is added is judged by the processor's seconds, all threads of the process together: other load on the machine does
 not count as ours, and waiting, of which a step of one process has none, does not hide. Peers that are not installed are
 named and left out: ``pip install --group bench`` brings them.
@@ -36,6 +39,8 @@ from bench.harness import CannotMeasure, Options, Report, interleaved, paired_ra
 
 SUMMARY = "what our loop and other libraries' add to a step of one written by hand"
 
+PARTS: Final = ("tiny", "gpt", "fsdp")
+
 SCRIPT: Final = Path(__file__).parent / "scripts" / "loop.py"
 PEERS: Final = {
     "fabric": "lightning",
@@ -55,11 +60,16 @@ Times = dict[str, float]
 
 
 def measure(options: Options) -> Report:
-    """The small model in one process, then the larger one in two."""
+    """The small model in one process, then the larger one in two, whole on each and sharded."""
     report = Report()
-    peers = installed(options)
-    _measure_tiny(report, peers, options)
-    _measure_gpt(report, [peer for peer in peers if peer in GPT_PEERS], options)
+    parts = options.parts(PARTS)
+    peers = [] if parts == ["fsdp"] else installed(options)
+    if "tiny" in parts:
+        _measure_tiny(report, peers, options)
+    if "gpt" in parts:
+        _measure_gpt(report, [peer for peer in peers if peer in GPT_PEERS], options)
+    if "fsdp" in parts:
+        _measure_fsdp(report, options)
     return report
 
 
@@ -95,6 +105,19 @@ def _measure_gpt(report: Report, peers: Sequence[str], options: Options) -> None
         rate = put(f"gpt_{name}_rate_to_bare_ratio", paired_ratio(bare, [times["median"] for times in taken[name]]))
         if name == "ours":
             report.at_least("rate of our loop over the bare one, GPT on 2 ranks", rate.median, BAR_RATIO)
+
+
+def _measure_fsdp(report: Report, options: Options) -> None:
+    """Throughput of the larger model, sharded over two ranks; the processor's seconds beside it, for a busy machine."""
+    rounds, steps = (1, 6) if options.quick else (5, 30)
+    taken = taken_in_turns(["bare_fsdp", "ours_fsdp"], "gpt", 2, steps, rounds, options)
+    bare, ours = taken["bare_fsdp"], taken["ours_fsdp"]
+    report.baseline("fsdp_bare_step_seconds", [times["median"] for times in bare])
+    report.baseline("fsdp_bare_step_processor_seconds", [times["processor"] for times in bare])
+    report.figure("fsdp_ours_step_processor_seconds", [times["processor"] for times in ours])
+    rates = paired_ratio([times["median"] for times in bare], [times["median"] for times in ours])
+    rate = report.figure("fsdp_ours_rate_to_bare_ratio", rates)
+    report.at_least("rate of --parallel shard=2 over fully_shard by hand, GPT on 2 ranks", rate.median, BAR_RATIO)
 
 
 def taken_in_turns(

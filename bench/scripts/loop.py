@@ -18,16 +18,19 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench._workload import WORKLOADS, Clock
 
 _WARMUP = {"tiny": 200, "gpt": 3}
+_MODULES = dict.fromkeys(("bare", "ours", "ours_same_optimizer"), "bench._our_loops") | dict.fromkeys(
+    ("bare_fsdp", "ours_fsdp", "ours_fsdp_same_optimizer"), "bench._fsdp_loops"
+)
+"""Of our own loops and those by hand; all others are of other libraries."""
 
 
 def main() -> None:
     """Run the loop that the command line names."""
     name, workload, steps = sys.argv[1:]
-    module = "bench._our_loops" if name in {"bare", "ours", "ours_same_optimizer"} else "bench._peer_loops"
     clock = Clock(_WARMUP[workload], int(steps))
     with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what libraries think of each other is not measured here
-        getattr(importlib.import_module(module), name)(WORKLOADS[workload], clock)
+        getattr(importlib.import_module(_MODULES.get(name, "bench._peer_loops")), name)(WORKLOADS[workload], clock)
     print(json.dumps(clock.result()), flush=True)
 
 

@@ -1,0 +1,53 @@
+"""The two loops of ``bench overhead`` over a sharded model: ours, and one written by hand with ``fully_shard``."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from bench._our_loops import PlainTask, SameOptimizerTask, run_ours
+from bench._workload import SEED, Clock, Timed, Workload, mean_loss, optimizer_of
+from ddp_trainer.layout import LayoutRange
+
+
+def bare_fsdp(work: Workload, clock: Clock) -> None:
+    """As its author would write it after torch's tutorial: each block sharded, then the model, and a plain loop."""
+    dist.init_process_group("gloo")
+    world, rank = dist.get_world_size(), dist.get_rank()
+    model = Timed(work, clock)
+    for block in model.network.get_submodule("blocks").children():
+        fully_shard(block)
+    fully_shard(model)
+    _average_by_hand(model)
+    optimizer = optimizer_of(model)
+    inputs, labels = work.samples(work.count)
+    own, taken, epoch = work.batch // world, 0, 0
+    while taken < clock.steps:
+        order = torch.randperm(work.count, generator=torch.Generator().manual_seed(SEED + epoch))[rank::world]
+        for ids in torch.split(order, own)[: clock.steps - taken]:
+            optimizer.zero_grad()
+            mean_loss(model, (inputs[ids], labels[ids])).backward()  # type: ignore[no-untyped-call,unused-ignore] # torch's
+            optimizer.step()
+            taken += 1
+        epoch += 1
+    dist.destroy_process_group()
+
+
+def _average_by_hand(model: nn.Module) -> None:
+    """Gradients are added up, and divided after that: gloo knows no mean over ranks."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(float(dist.get_world_size()))
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def ours_fsdp(work: Workload, clock: Clock) -> None:
+    """``--parallel shard=2``, with the optimizer that the flags make."""
+    run_ours(PlainTask(work, clock), work, clock, parallel=LayoutRange.parse("shard=2"))
+
+
+def ours_fsdp_same_optimizer(work: Workload, clock: Clock) -> None:
+    """The same, with the optimizer of the loop written by hand, down to its kernel."""
+    run_ours(SameOptimizerTask(work, clock), work, clock, parallel=LayoutRange.parse("shard=2"))
