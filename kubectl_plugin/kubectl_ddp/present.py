@@ -183,7 +183,7 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
         *("NAME", "STATE", *(("QUEUE",) if has_queues else ())),
         *("NODES", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "AGE", "WHERE"),
         *(("NAMESPACE",) if wide and not namespaced else ()),
-        *(("WORLD", "GENERATION", "LOSS", "REASON") if wide else ()),
+        *(("WORLD", "GENERATION", "GOODPUT", "LOSS", "REASON") if wide else ()),
     ]
     rows: list[Sequence[Cell]] = []
     for state in states:
@@ -213,6 +213,7 @@ def _job_row(state: JobState, now: float, *, wide: bool, namespaced: bool) -> li
         texts += [
             count(state.world_size),
             count(state.generation),
+            percent(state.goodput),
             number(state.loss),
             next(iter(reason.splitlines()), NOTHING),
         ]

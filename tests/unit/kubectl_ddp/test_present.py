@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
@@ -173,6 +173,13 @@ def test_jobs_of_all_namespaces_are_told_apart_by_theirs_which_comes_first() -> 
         header, row = job_table([a_state()], NOW, wide=wide, namespaced=True).render(Style()).splitlines()
         assert header.split()[:2] == ["NAMESPACE", "NAME"]
         assert (header.split().count("NAMESPACE"), row.split()[1]) == (1, "digits")
+
+
+def test_the_wide_table_says_what_share_of_the_time_trained() -> None:
+    states = [replace(a_state(), goodput=0.934), a_state()]
+    header, well, unknown = job_table(states, NOW, wide=True).render(Style()).splitlines()
+    column = header.index("GOODPUT")
+    assert (well[column:].split()[0], unknown[column:].split()[0]) == ("93%", "-")
 
 
 def test_a_rank_in_a_document_has_every_field_and_words_for_enumerations() -> None:
