@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ddp_trainer.contract import Metric
+from kubectl_ddp.report.prometheus import Span, asked
 from tests import dashboards, prometheus
 from tests.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
 from tests.prometheus import Found, Prometheus, remembering
@@ -175,3 +177,12 @@ def test_a_choice_of_ranks_leaves_the_median_of_all(remembered: Prometheus) -> N
         found = answer(remembered, question, **chosen)
         assert {each.labels["rank"] for each in found} == {chosen["rank"]}
         assert max(each.values[-1] for each in found) == pytest.approx(3)
+
+
+def test_a_report_of_a_job_knows_nothing_of_its_namesake_in_another_namespace(remembered: Prometheus) -> None:
+    span, lost = Span(start=remembered.end - RANGE_SECONDS, end=remembered.end), {}
+    for course in (history.GPT, history.NAMESAKE):
+        told = asked(f"http://{remembered.address}", course.name, course.namespace, span, {})
+        [series] = [each for each in told if each.name == Metric.LOST_PROGRESS]
+        lost[course.namespace] = series.values[-1]
+    assert lost == {history.GPT.namespace: history.LOST_SECONDS, history.NAMESAKE.namespace: 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,14 @@ def test_a_rule_asks_for_labels_and_values_that_the_catalogue_has(helm: Helm) ->
             if (family := FAMILY_OF.get(matcher.metric)) is not None:
                 assert matcher.label in family.labels, expression
                 assert matcher.values <= {*family.values, ""}, expression
+
+
+def test_rules_keep_jobs_of_one_name_in_two_namespaces_apart(helm: Helm) -> None:
+    for expression in expressions(helm):
+        for clause, labels in re.findall(r"\b(by|on|ignoring|without) \(([^()]*)\)", expression):
+            named = {label.strip() for label in labels.split(",")}
+            assert clause in {"by", "on"}, expression
+            assert "namespace" in named or not named & {"ddp_job", "pod"}, expression
 
 
 def test_a_counter_is_read_by_its_growth(helm: Helm) -> None:
