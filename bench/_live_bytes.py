@@ -16,15 +16,28 @@ from torch.profiler import ProfilerActivity, profile
 _CPU = 0
 
 
+class Watched:
+    """Tensors from now on."""
+
+    def __init__(self) -> None:
+        self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profiler.__enter__()
+
+    def peak(self) -> int:
+        """Until now, the most that tensors took beside those that were there before; the end of watching."""
+        self._profiler.__exit__(None, None, None)
+        live = most = 0
+        for _, size in sorted(_changes(self._profiler), key=lambda change: change[0]):
+            live += size
+            most = max(most, live)
+        return most
+
+
 def peak_bytes(work: Callable[[], object]) -> int:
     """The most that tensors took while ``work`` ran; those that were there before do not count."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        work()
-    live = most = 0
-    for _, size in sorted(_changes(profiler), key=lambda change: change[0]):
-        live += size
-        most = max(most, live)
-    return most
+    watched = Watched()
+    work()
+    return watched.peak()
 
 
 def _changes(profiler: profile) -> Iterator[tuple[float, int]]:

@@ -1,19 +1,24 @@
 """How far what ``kubectl ddp plan`` says of memory lies from what a training run has in use.
 
 The trainer's GPT is trained by one process in 32 bits, at several sizes, with activations kept and computed again, in
-one pass per step and in several; all tensors that live at once are counted. How long the plan itself takes is beside
-it.
+one pass per step and in several; all tensors that live at once are counted. Then it is trained by several ranks, as
+``ddp_trainer train --parallel`` does it, in pieces, in slices and in stages; of these the rank counts that needs the
+most. How long the plan itself takes is beside it.
 """
 
 from __future__ import annotations
 
 import functools
 import time
+from dataclasses import replace
 from typing import Final
 
+from bench import _layout_steps
 from bench._gpt_steps import Size, foretold, train
+from bench._layout_steps import Laid
 from bench._live_bytes import peak_bytes
 from bench.harness import Options, Report
+from kubectl_ddp.plan.memory import Memory
 
 SUMMARY = "memory that kubectl ddp plan foretells, against all tensors of a training run"
 
@@ -31,24 +36,39 @@ SIZES: Final = {
         layers=4, width=256, heads=4, window=256, samples=8, vocabulary=8192, is_checkpointed=True
     ),
 }
+_SMALL: Final = Laid(layout="shard=2", layers=4, width=256, heads=4, window=128, samples=8)
+LAID: Final = {
+    "shard2": _SMALL,
+    "shard2_checkpointed": replace(_SMALL, is_checkpointed=True),
+    "shard4": replace(_SMALL, layout="shard=4", samples=4),
+    "tp2": replace(_SMALL, layout="tp=2"),
+    "pp2": replace(_SMALL, layout="pp=2", samples=4, passes=4),
+}
+PARTS: Final = ("one", *LAID)
 QUICK: Final = ("11m", "11m_checkpointed", "5m_large_vocabulary")
 
 
 def measure(options: Options) -> Report:
     """Train at each size and compare."""
-    report = Report()
-    for name in QUICK if options.quick else SIZES:
-        size = SIZES[name]
-        measured = peak_bytes(functools.partial(train, size))
-        said = foretold(size)
-        off = abs(said.total / measured - 1)
-        options.progress(f"{name}: foretold {said.total:.0f} at '{said.moment}', measured {measured} bytes")
-        report.figure(f"{name}_foretold_bytes", round(said.total))
-        report.figure(f"{name}_measured_bytes", measured)
-        report.figure(f"{name}_off_by_ratio", off)
-        report.at_most(f"{name}: foretold and measured differ by at most a tenth", off, OFF_BY)
-    _time_a_large_plan(report)
+    report, parts = Report(), options.parts(PARTS)
+    if "one" in parts:
+        for name in QUICK if options.quick else SIZES:
+            size = SIZES[name]
+            _compare(report, options, name, foretold(size), peak_bytes(functools.partial(train, size)))
+        _time_a_large_plan(report)
+    for name, laid in LAID.items():
+        if name in parts:
+            _compare(report, options, name, _layout_steps.foretold(laid), _layout_steps.measured(laid))
     return report
+
+
+def _compare(report: Report, options: Options, name: str, said: Memory, measured: int) -> None:
+    off = abs(said.total / measured - 1)
+    options.progress(f"{name}: foretold {said.total:.0f} at '{said.moment}', measured {measured} bytes")
+    report.figure(f"{name}_foretold_bytes", round(said.total))
+    report.figure(f"{name}_measured_bytes", measured)
+    report.figure(f"{name}_off_by_ratio", off)
+    report.at_most(f"{name}: foretold and measured differ by at most a tenth", off, OFF_BY)
 
 
 def _time_a_large_plan(report: Report) -> None:
