@@ -112,10 +112,10 @@ sum by (operation) (rate(ddp_step_wait_seconds_total[5m]))
 / on () group_left () sum(rate(ddp_step_phase_seconds_total[5m]))
 ```
 
-A rank has the series of its own layout alone. They are measured where collectives hold the thread until they are done,
-which is on the CPU, with gloo. On a GPU they run beside it, and the clock of the host knows nothing of what the device
-waits for: there are none there, and `kubectl ddp profile` shows it. Stages of a pipeline do different work, so under
-`pp` no step is sampled for stragglers.
+A rank has the series of its own layout alone; where stages are sharded, that is the bubble. They are measured where
+collectives hold the thread until they are done, which is on the CPU, with gloo. On a GPU they run beside it, and the
+clock of the host knows nothing of what the device waits for: there are none there, and `kubectl ddp profile` shows it.
+Stages of a pipeline do different work, so under `pp` no step is sampled for stragglers.
 
 ## Without a launcher
 

@@ -54,7 +54,7 @@ def follow(model: nn.Module, layout: Layout, group: Group, phases: Phases, recor
         return Waits()
     recorder.waited(dict.fromkeys(kinds, 0.0))
     waits = Waits(phases)
-    if layout.shard > 1:
+    if Wait.ALL_GATHER in kinds:
         from ddp_trainer.train.shard_collectives import time_collectives  # noqa: PLC0415 - imports fully_shard
 
         time_collectives(model, waits)
@@ -62,10 +62,11 @@ def follow(model: nn.Module, layout: Layout, group: Group, phases: Phases, recor
 
 
 def kinds_of(layout: Layout) -> Sequence[Wait]:
-    """What there is to wait for.
+    """What there is to wait for. Stages gather their pieces by themselves, once in a step: that is not measured.
 
     >>> kinds_of(Layout(replicate=2, shard=2)), kinds_of(Layout(tp=2, pp=2))
     ((<Wait.ALL_GATHER: 'all_gather'>, <Wait.REDUCE_SCATTER: 'reduce_scatter'>), (<Wait.STAGE: 'stage'>,))
     """
-    sharded = (Wait.ALL_GATHER, Wait.REDUCE_SCATTER) if layout.shard > 1 else ()
-    return (*sharded, *((Wait.STAGE,) if layout.pp > 1 else ()))
+    if layout.pp > 1:
+        return (Wait.STAGE,)
+    return (Wait.ALL_GATHER, Wait.REDUCE_SCATTER) if layout.shard > 1 else ()
