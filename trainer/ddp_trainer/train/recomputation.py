@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from torch import nn
 
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.models import flops
+
+_ALL: Final = "all"
 
 
 def recomputed_ratio(model: nn.Module, config: Config) -> float | None:
@@ -19,5 +23,7 @@ def recomputed_ratio(model: nn.Module, config: Config) -> float | None:
         return None
     if not config.activation_checkpointing:
         return 0.0
+    if getattr(config, "recompute", _ALL) != _ALL:
+        return None  # of some blocks, or of some operations: a model tells of all
     count = getattr(model, "recomputed_flops_per_sample", None)
     return float(count()) / needed if callable(count) else None
