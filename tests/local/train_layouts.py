@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.models.gpt import Attend, Gpt
 from ddp_trainer.train.task import rowwise
 
 
@@ -41,12 +41,20 @@ class Numbers:
     window: ClassVar = 8
     heads: ClassVar = 2
     width: ClassVar = 16
+    dropout: ClassVar = 0.0
     rows: ClassVar = 61
     """Not a multiple of the global batch: the last step of an epoch is a partial one."""
 
     def model(self) -> nn.Module:
         """Four layers, so that two ranks may have two stages each."""
-        return Gpt(vocabulary=self.vocabulary, window=self.window, layers=4, heads=self.heads, width=self.width)
+        return Gpt(
+            vocabulary=self.vocabulary,
+            window=self.window,
+            layers=4,
+            heads=self.heads,
+            width=self.width,
+            dropout=self.dropout,
+        )
 
     def train_samples(self) -> Rows:
         """Those to learn."""
@@ -65,3 +73,23 @@ class Numbers:
         """The loss, and how many numbers were foretold."""
         found = model(batch[:, :-1]).argmax(2) == batch[:, 1:]
         return {"loss": self.losses(model, batch).sum(), "accuracy": found.double().mean(1).sum()}
+
+
+class DroppedOutside(Numbers):
+    """With dropout where every token is by itself, and none of attention."""
+
+    dropout = 0.2
+
+    def model(self) -> nn.Module:
+        """As ever."""
+        model = super().model()
+        for module in model.modules():
+            if isinstance(module, Attend):
+                module.share = 0.0
+        return model
+
+
+class Dropped(Numbers):
+    """With dropout, everywhere where a GPT has it."""
+
+    dropout = 0.2

@@ -2,36 +2,79 @@
 
 Blocks are the entries of every ``nn.ModuleList``, the layers of a transformer; where a model has none, the entries of
 its outermost ``nn.Sequential`` that have weights. Names of weights do not change, so checkpoints fit with and without.
+
+What is computed again may be less than a block: every second block costs half the time and saves half the memory, and
+``cheap`` keeps what takes long to compute, which is most of the time for a part of the memory (V. Korthikanti et al.,
+"Reducing Activation Recomputation in Large Transformer Models", 2022).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, Final
 
+import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.lazy_dynamo import uncompiled
+from ddp_trainer.train.options import Recompute
+
+_COSTLY: Final = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "linear",
+    "convolution",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+"""Of torch's operations, by name: versions differ in those that they have."""
 
 
-def checkpoint_activations(model: nn.Module) -> int:
-    """Let every block of the model compute its activations again; how many blocks there are.
+def checkpoint_activations(
+    model: nn.Module,
+    recompute: Recompute | int = Recompute.ALL,
+    *,
+    found: Sequence[nn.Module] | None = None,
+    compiled: bool = False,
+) -> int:
+    """Let blocks of the model compute activations again; how many do.
+
+    Args:
+        model: changed in place.
+        recompute: what of each, or of every so many blocks.
+        found: its blocks in order, where they are known.
+        compiled: the compiler is at work here, and may be asked.
 
     Raises:
         BadConfig: the model has no blocks.
     """
-    found = blocks(model)
-    if not found:
-        raise BadConfig(
-            f"--activation-checkpointing finds no blocks in {type(model).__name__}, which has neither an nn.ModuleList "
-            "nor an nn.Sequential.",
-            hint="Put the layers into one, or leave the flag out.",
-        )
-    for block in found:
-        block.forward = _again(block.forward)
-    return len(found)
+    found = demand_blocks(model, "--activation-checkpointing") if found is None else found
+    chosen = found if isinstance(recompute, Recompute) else found[recompute - 1 :: recompute]
+    for block in chosen:
+        block.forward = _again(block.forward, cheap=recompute is Recompute.CHEAP, compiled=compiled)
+    return len(chosen)
+
+
+def demand_blocks(model: nn.Module, flag: str) -> list[nn.Module]:
+    """The blocks, for a flag that needs some.
+
+    Raises:
+        BadConfig: there are none.
+    """
+    if found := blocks(model):
+        return found
+    raise BadConfig(
+        f"{flag} finds no blocks in {type(model).__name__}, which has neither an nn.ModuleList nor an nn.Sequential.",
+        hint="Put the layers into one, or leave the flag out.",
+    )
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -49,9 +92,21 @@ def _has_weights(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
 
 
-def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **options: Any) -> Any:
-        with uncompiled():
-            return checkpoint(forward, *args, use_reentrant=False, **options)
+def _again(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Callable[..., Any]:
+    kept: dict[str, Any] = {"context_fn": partial(create_selective_checkpoint_contexts, _costly())} if cheap else {}
 
-    return run
+    def run(*args: Any, **options: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **kept, **options)
+
+    def run_uncompiled(*args: Any, **options: Any) -> Any:
+        with uncompiled():
+            return run(*args, **options)
+
+    return run if compiled else run_uncompiled
+
+
+@lru_cache(maxsize=1)
+def _costly() -> list[Any]:
+    """Those that this version of torch has."""
+    packets = [getattr(torch.ops.aten, name) for name in _COSTLY if hasattr(torch.ops.aten, name)]
+    return [packet.default for packet in packets]

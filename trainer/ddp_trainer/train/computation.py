@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.group import Group
-from ddp_trainer.train.options import Level
+from ddp_trainer.train.options import Level, Recompute
 from ddp_trainer.train.precision import around, demand
 from ddp_trainer.train.task import Batch
 
 Losses = Callable[[nn.Module, Batch], Tensor]
+Alarm = Callable[[str], None]
 
 
-def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alarm: Callable[[str], None]) -> Losses:
+def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alarm: Alarm) -> Losses:
     """Change the model in place, already on its device; losses of samples that compute as told.
 
     Raises:
@@ -35,17 +36,54 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
     if config.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks this form
         losses = _with_channels_last(losses)
+    if config.activation_checkpointing or config.compile:
+        losses = _of_blocks(model, losses, config, alarm)
+    context = around(config.precision, group.device)
+    return losses if context is nullcontext else _within(context, losses)
+
+
+def _of_blocks(model: nn.Module, losses: Losses, config: Config, alarm: Alarm) -> Losses:
+    """What is done block by block: activations that are computed again, and compiling."""
+    by_block = config.compile and (config.compile_blocks or config.spreads)
+    found: Sequence[nn.Module] = ()
+    if by_block or config.activation_checkpointing:
+        found = _blocks(model, config, "--activation-checkpointing" if config.activation_checkpointing else "--compile")
+    # What is kept of a block is chosen by operation, which only the compiler sees of what it compiled: it goes around
+    # that. Around whole blocks that are computed again torch 2.13 fails where their weights are in slices.
+    if config.recompute is not Recompute.CHEAP:
+        losses = _compiled(model, losses, config, alarm, found if by_block else None)
     if config.activation_checkpointing:
         from ddp_trainer.train.activation_checkpointing import checkpoint_activations  # noqa: PLC0415 - on request
 
-        checkpoint_activations(model)
-    if config.compile:
-        from ddp_trainer.train.compilation import CompiledLosses  # noqa: PLC0415 - imports the compiler
+        checkpoint_activations(model, config.recompute, found=found, compiled=config.compile)
+    if config.recompute is Recompute.CHEAP:
+        losses = _compiled(model, losses, config, alarm, found if by_block else None)
+    return losses
 
-        fallback = alarm if config.compile_fallback else None
-        losses = CompiledLosses(model, losses, backend=config.compile_backend, alarm=fallback)
-    context = around(config.precision, group.device)
-    return losses if context is nullcontext else _within(context, losses)
+
+def _compiled(
+    model: nn.Module, losses: Losses, config: Config, alarm: Alarm, found: Sequence[nn.Module] | None
+) -> Losses:
+    """Through the compiler as far as told: the blocks that were found, or the model where none were asked for."""
+    if not config.compile:
+        return losses
+    from ddp_trainer.train.compilation import CompiledLosses, compile_blocks  # noqa: PLC0415 - imports the compiler
+
+    fallback = alarm if config.compile_fallback else None
+    if found is None:
+        return CompiledLosses(model, losses, backend=config.compile_backend, alarm=fallback)
+    compile_blocks(found, backend=config.compile_backend, alarm=fallback)
+    return losses
+
+
+def _blocks(model: nn.Module, config: Config, flag: str) -> Sequence[nn.Module]:
+    if config.fsdp_blocks:
+        from ddp_trainer.train.sharding import named_blocks  # noqa: PLC0415 - a second of imports; on request
+
+        return named_blocks(model, config.fsdp_blocks)
+    from ddp_trainer.train.activation_checkpointing import demand_blocks  # noqa: PLC0415 - on request
+
+    return demand_blocks(model, flag)
 
 
 def _within(context: Callable[[], Any], losses: Losses) -> Losses:

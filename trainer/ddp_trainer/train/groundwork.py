@@ -13,6 +13,7 @@ from torch import nn
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.batches import data_digest, is_stream
 from ddp_trainer.train.config import Config
+from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.feeds import Skips, known_count
 from ddp_trainer.train.feeds.feed import Stateful
 from ddp_trainer.train.guards import Guard
@@ -68,6 +69,7 @@ def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwo
     """Ask the task for its samples and its model."""
     samples = task.train_samples()
     model = draw_model(task, config.seed)
+    demand_numbers(model, task.name, spreads=config.spreads)
     return Groundwork(
         config=config,
         task=task,
@@ -88,3 +90,24 @@ def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwo
         guard=Guard(config, around.progress.note),
         skips=Skips(around.progress.alarm),
     )
+
+
+def demand_numbers(model: nn.Module, task: str, *, spreads: bool) -> None:
+    """Refuse a model that cannot be brought to the device of a rank; one that ``spreads``, in pieces.
+
+    Raises:
+        BadTask: weights are on the meta device, or on several.
+    """
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    empty = next((name for name, tensor in tensors.items() if tensor.is_meta), None)
+    if empty is not None:
+        raise BadTask(
+            f"The model of the task {task!r} has no numbers in {empty}, which is on torch's meta device.",
+            hint="Let model() build it on the CPU.",
+        )
+    devices = sorted({str(tensor.device) for tensor in tensors.values()})
+    if spreads and len(devices) > 1:
+        raise BadTask(
+            f"The model of the task {task!r} is on {' and '.join(devices)}, and each of its ranks has one device.",
+            hint="Let model() build it on the CPU.",
+        )

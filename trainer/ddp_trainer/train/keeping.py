@@ -96,7 +96,7 @@ class Keeping(Options):
         default=None,
         metadata=flagged(
             OptionGroup.KEEPING,
-            "begin with the weights of a plain .pt or .safetensors file",
+            "begin with the weights of a plain .pt or .safetensors file, or of a *.safetensors.index.json",
             parse=Path,
             metavar="FILE",
         ),

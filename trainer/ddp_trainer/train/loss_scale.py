@@ -6,6 +6,7 @@ state is part of the checkpoint.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,8 +19,17 @@ class LossScale:
     """Grows while gradients stay finite, and is halved when they do not."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device.type
-        self._scaler = GradScaler(self._device)
+        self._device = device
+        self._scaler = self._made(None)
+        self._parts: list[Any] = []
+
+    def _made(self, state: dict[str, Any] | None) -> GradScaler:
+        scaler = GradScaler(self._device.type)
+        if state:
+            scaler.load_state_dict(state)
+        # It makes its scale when it first scales something, which a rank without samples, or losses, never does.
+        scaler.scale(torch.zeros((), device=self._device))
+        return scaler
 
     @property
     def value(self) -> float:
@@ -33,7 +43,14 @@ class LossScale:
 
     def down(self, optimizer: Optimizer) -> None:
         """Gradients as they would be without a scale."""
-        self._scaler.unscale_(optimizer)
+        if not self._parts:
+            # Of a spread model some weights may be in pieces and others whole, which no kernel takes at once.
+            by_kind: dict[type, list[Tensor]] = {}
+            for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+                by_kind.setdefault(type(weight), []).append(weight)
+            self._parts = [SimpleNamespace(param_groups=[{"params": weights}]) for weights in by_kind.values()]
+        for part in self._parts:
+            self._scaler.unscale_(part)
 
     def stepped(self) -> None:
         """The step counted; after many, the scale doubles."""
@@ -59,6 +76,4 @@ class LossScale:
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Go on from a stored scale, or begin anew; what was found in the gradients of a step under way is void."""
-        self._scaler = GradScaler(self._device)
-        if state:
-            self._scaler.load_state_dict(state)
+        self._scaler = self._made(state)

@@ -8,9 +8,20 @@ from typing import Final
 
 from ddp_trainer.layout import Layout, LayoutError, LayoutRange
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import BalanceName, Level, LrScaling, OnNonFinite, Options, PrecisionName, StrategyName
+from ddp_trainer.train.options import (
+    BalanceName,
+    Level,
+    LrScaling,
+    OnNonFinite,
+    Options,
+    PipelineSchedule,
+    PrecisionName,
+    Recompute,
+    StrategyName,
+)
 
 _ONLY_DDP: Final = ("find_unused_parameters", "static_graph", "sync_batchnorm")
+_SPLIT_BACKWARD: Final = frozenset({PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_V})
 _ONLY_SHARD: Final = ("fsdp_blocks", "fsdp_reshard", "fsdp_prefetch", "fsdp_offload")
 
 
@@ -85,8 +96,17 @@ def _local_sgd(options: Options) -> Iterator[BadConfig]:
 
 
 def _compile(options: Options) -> Iterator[BadConfig]:
-    if options.compile_fallback and not options.compile:
-        yield BadConfig("--compile-fallback was given without --compile.", hint="Add --compile.")
+    for given in _given(options, ("compile_fallback", "compile_blocks")):
+        if not options.compile:
+            yield BadConfig(f"{given} was given without --compile.", hint="Add --compile.")
+
+
+def _recompute(options: Options) -> Iterator[BadConfig]:
+    if options.recompute is not Recompute.ALL and not options.activation_checkpointing:
+        yield BadConfig(
+            f"--recompute is {options.recompute}, and nothing is computed again without --activation-checkpointing.",
+            hint="Add it.",
+        )
 
 
 def _spread(options: Options) -> Iterator[BadConfig]:
@@ -100,7 +120,6 @@ def _spread(options: Options) -> Iterator[BadConfig]:
         (options.level is Level.EXACT and "--level exact", "gradients are added up in an order that the layout sets"),
         (options.balance is BalanceName.DYNAMIC and "--balance dynamic", "all ranks make the same passes"),
         (options.channels_last and "--channels-last", "weights are cut along their first dimension"),
-        (options.compile and "--compile", "a compiled model does not gather weights block by block"),
         *((given, "it is an option of DDP") for given in _given(options, (*_ONLY_DDP, "bucket_mb"))),
     ):
         if given:
@@ -123,10 +142,17 @@ def _cut(options: Options) -> Iterator[BadConfig]:
             )
     if largest.tp == largest.pp == 1:
         return
-    for given in _given(options, ("precision", "activation_checkpointing", "init_from")):
+    if largest.pp > 1 and options.pipeline_schedule in _SPLIT_BACKWARD:
+        for given in _given(options, ("activation_checkpointing", "compile")):
+            yield BadConfig(
+                f"{given} does not go with --pipeline-schedule {options.pipeline_schedule}, which computes the "
+                "gradients of activations and of weights at two times.",
+                hint="Give --pipeline-schedule 1f1b or interleaved.",
+            )
+    if largest.tp > 1 and options.compile and options.recompute is Recompute.CHEAP:
         yield BadConfig(
-            f"{given} does not go with --parallel {options.parallel} so far.",
-            hint="Leave it out, or give shard in place of tp and pp.",
+            "--recompute cheap does not go with --compile where weights are cut by tp: torch's compiler fails there.",
+            hint="Give --recompute all, or N for every N-th block.",
         )
 
 
@@ -154,6 +180,7 @@ _RULES: Final[tuple[Callable[[Options], Iterator[BadConfig]], ...]] = (
     _static_graph,
     _local_sgd,
     _compile,
+    _recompute,
     _spread,
     _cut,
     _scaling,

@@ -55,6 +55,15 @@ class PrecisionName(StrEnum):
     FP16 = "fp16"
 
 
+class Recompute(StrEnum):
+    """What ``--activation-checkpointing`` computes again; a number N beside these stands for every N-th block."""
+
+    ALL = "all"
+    """Whole blocks."""
+    CHEAP = "cheap"
+    """All but matrix products, attention and convolutions, whose results are kept."""
+
+
 class OnNonFinite(StrEnum):
     """What a loss or gradient means that is infinite or not a number."""
 
@@ -154,6 +163,22 @@ def names(text: str) -> tuple[str, ...]:
     if not found:
         raise BadConfig(f"--fsdp-blocks is {text!r}.", hint="Give names of classes, with commas between them.")
     return found
+
+
+def recomputed(text: str) -> Recompute | int:
+    """``--recompute``.
+
+    >>> recomputed("cheap"), recomputed("2")
+    (<Recompute.CHEAP: 'cheap'>, 2)
+
+    Raises:
+        BadConfig: it is neither a word nor a number of blocks.
+    """
+    if text in list(Recompute):
+        return Recompute(text)
+    if not text.isdecimal() or int(text) < 1:
+        raise BadConfig(f"--recompute is {text!r}.", hint=f"Give {', '.join(Recompute)}, or N for every N-th block.")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +328,24 @@ class Options:
         default=False,
         metadata=flagged(OptionGroup.SPEED, "compute activations again in the backward pass, to save memory"),
     )
+    recompute: Recompute | int = field(
+        default=Recompute.ALL,
+        metadata=flagged(
+            OptionGroup.SPEED,
+            "of --activation-checkpointing: all of each block, cheap (all but matrix products, attention and "
+            "convolutions), or N for every N-th block",
+            parse=recomputed,
+            metavar="WHAT",
+        ),
+    )
     compile: bool = field(default=False, metadata=flagged(OptionGroup.SPEED, "compile the model with torch.compile"))
+    compile_blocks: bool = field(
+        default=False,
+        metadata=flagged(
+            OptionGroup.SPEED,
+            "with --compile: each block by itself, as with a model in pieces (--parallel) in any case",
+        ),
+    )
     compile_backend: str = field(
         default="inductor",
         metadata=flagged(OptionGroup.SPEED, "of torch.compile", parse=str, metavar="NAME"),

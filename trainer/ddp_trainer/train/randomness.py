@@ -44,13 +44,20 @@ class KeyedRandom:
 
     def enter(self, stream: Stream, step: int = 0, shard: int = 0) -> None:
         """Draw from here on what belongs to this stream."""
-        key = mix_on(self._begun[stream], step, shard)
-        # torch.manual_seed() would visit every kind of accelerator: 140 us where this takes 1.
-        torch.default_generator.manual_seed(key)
-        if self._cuda:
-            torch.cuda.manual_seed(key)
+        key = self._seed(mix_on(self._begun[stream], step, shard))
         if stream in _OF_USERS_CODE:
             random.seed(key)
             # torch imports it where it is installed; what nobody imported nobody draws from.
             if (numpy := sys.modules.get("numpy")) is not None:
                 numpy.random.seed(key & _NUMPY_SEEDS)
+
+    def go_on(self, key: int, *numbers: int) -> None:
+        """Let a model draw from here on from the part, of these numbers, of a stream that begins with ``key``."""
+        self._seed(mix_on(key, *numbers))
+
+    def _seed(self, key: int) -> int:
+        # torch.manual_seed() would visit every kind of accelerator: 140 us where this takes 1.
+        torch.default_generator.manual_seed(key)
+        if self._cuda:
+            torch.cuda.manual_seed(key)
+        return key

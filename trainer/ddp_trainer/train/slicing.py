@@ -10,19 +10,20 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
+from ddp_trainer.train.sliced_draws import share_draws
 from ddp_trainer.train.task import Task
-from ddp_trainer.train.tensor_plan import demand_no_dropout, find_plan
+from ddp_trainer.train.tensor_plan import find_plan
 
 
 def slice_up(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
     """Cut the model in place, already on its device; the first rank's weights of each slice group are everybody's.
 
     Raises:
-        BadConfig: it has no plan, or one that does not fit so many ranks, or it draws at random.
+        BadConfig: it has no plan, or one that does not fit so many ranks, or drops out in a way that cannot be cut.
         BadTask: the plan names what does not exist.
     """
     plan = find_plan(model, task, mesh.layout.tp)
-    demand_no_dropout(model, f"tp={mesh.layout.tp}")
+    share_draws(model, f"tp={mesh.layout.tp}")
     with group.watched():
         parallelize_module(model, mesh.along("tp"), dict(plan))
     model.register_forward_hook(_whole_in_evaluation)

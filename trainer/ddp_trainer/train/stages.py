@@ -28,7 +28,6 @@ from ddp_trainer.train.stage_pieces import StagePieces
 from ddp_trainer.train.stage_stream import Stream, without_memory
 from ddp_trainer.train.strategies.pipeline_schedule import KINDS, Kind
 from ddp_trainer.train.task import Task
-from ddp_trainer.train.tensor_plan import demand_no_dropout
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +124,11 @@ def cut_into_stages(model: nn.Module, task: Task, config: Config, mesh: Mesh, gr
     """Cut the model in place: into stages, these into slices (``tp``), and these into pieces (``shard``).
 
     Raises:
-        BadConfig: it says nothing of stages, has too few layers, draws at random, or keeps running statistics; or it
+        BadConfig: it says nothing of stages, has too few layers, or keeps running statistics; or it
             has no plan for slices.
         BadTask: its stages together are not the model, or a plan names what does not exist.
     """
     kind, ranks = KINDS[config.pipeline_schedule], mesh.layout.pp
-    demand_no_dropout(model, f"pp={ranks}")
     if any(True for _ in model.buffers()):
         raise BadConfig(
             f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has buffers, which stages would keep "

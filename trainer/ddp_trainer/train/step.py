@@ -167,7 +167,7 @@ class Stepper:
         batch, total = self._merged(portion, share)
         if total:
             self._random.enter(Stream.MODEL, portion.step, portion.own[0].shard)
-            share.loss = self._strategy.whole(batch, total, portion.samples)
+            share.loss = self._strategy.whole(batch, total, portion.samples, self._optimization.scaled)
             self._phases.lap(Phase.BACKWARD)
 
     def _merged(self, portion: Portion, share: Share) -> tuple[Batch, int]:

@@ -16,14 +16,17 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 
 from ddp_trainer.train.errors import BadConfig, BadTask
+from ddp_trainer.train.sliced_draws import DrawsApart
 from ddp_trainer.train.task import Task
 
 WORDS: Final[Mapping[str, type[ParallelStyle]]] = {
     "colwise": ColwiseParallel,
     "rowwise": RowwiseParallel,
     "sequence": SequenceParallel,
+    "apart": DrawsApart,
 }
-"""``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a norm."""
+"""``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a norm; ``apart``
+lets a module draw other random numbers on each rank, as a dropout of what ``colwise`` has cut."""
 
 _SHOWN: Final = 5
 """Of many names, how many a sentence tells."""
@@ -50,7 +53,10 @@ def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, ParallelSty
     names = [name for name, _ in model.named_modules() if name]
     for pattern in plan:
         demand_module(pattern, names, f"The tp_plan of the task {task.name!r}")
-    return {pattern: _style(pattern, style, task) for pattern, style in plan.items()}
+    styles = {pattern: _style(pattern, style, task) for pattern, style in plan.items()}
+    for pattern, style in styles.items():
+        _demand_layer(pattern, style, model, task)
+    return styles
 
 
 def demand_module(pattern: str, names: list[str], whose: str) -> None:
@@ -59,7 +65,7 @@ def demand_module(pattern: str, names: list[str], whose: str) -> None:
     Raises:
         BadTask: with those that are most like it.
     """
-    wanted = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+    wanted = _matcher(pattern)
     if any(wanted.fullmatch(name) for name in names):
         return
     near = get_close_matches(pattern, names, n=_SHOWN, cutoff=0.3) or names[:_SHOWN]
@@ -67,6 +73,24 @@ def demand_module(pattern: str, names: list[str], whose: str) -> None:
         f"{whose} names {pattern!r}, and the model has no such module.",
         hint=f"It has {', '.join(near)}{' and others' if len(names) > len(near) else ''}.",
     )
+
+
+def _matcher(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+
+
+def _demand_layer(pattern: str, style: ParallelStyle, model: nn.Module, task: Task) -> None:
+    """Of the ways to cut a layer's weights, which are for two kinds of layers."""
+    if not isinstance(style, ColwiseParallel | RowwiseParallel):
+        return
+    wanted = _matcher(pattern)
+    for name, module in model.named_modules():
+        if wanted.fullmatch(name) and not isinstance(module, nn.Linear | nn.Embedding):
+            raise BadTask(
+                f"The tp_plan of the task {task.name!r} cuts {name} by {type(style).__name__}, and it is a "
+                f"{type(module).__name__}: that is for nn.Linear and nn.Embedding.",
+                hint="Name the layers inside of it, or leave it out.",
+            )
 
 
 def _style(pattern: str, style: object, task: Task) -> ParallelStyle:
@@ -78,17 +102,3 @@ def _style(pattern: str, style: object, task: Task) -> ParallelStyle:
             hint=f"Give one of {', '.join(WORDS)}, or a ParallelStyle of torch.",
         )
     return WORDS[style]()
-
-
-def demand_no_dropout(model: nn.Module, what: str) -> None:
-    """Refuse random draws inside of the model, which ranks that compute it together would make differently.
-
-    Raises:
-        BadConfig: a layer drops something out.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:  # noqa: SLF001 - the base of all of them
-            raise BadConfig(
-                f"--parallel has {what}, and the model drops out {module.p:g} of {name}: its ranks would draw apart.",
-                hint="Give a model without dropout.",
-            )

@@ -1,8 +1,8 @@
 """Weights on their way in and out: from a plain user checkpoint into a run, and from a run's checkpoint to inference.
 
 Plain means what ``torch.save`` makes of ``model.state_dict()``, or of a mapping that has it under one of the usual
-names, and safetensors. Prefixes that wrappers leave in the names (``module.`` of DDP, ``_orig_mod.`` of torch.compile)
-are taken off. Nothing but tensors and plain values is unpickled.
+names, and safetensors, in one file or in several. Prefixes that wrappers leave in the names (``module.`` of DDP,
+``_orig_mod.`` of torch.compile) are taken off. Nothing but tensors and plain values is unpickled.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ddp_trainer.train import safetensors_files
 from ddp_trainer.train.durable import write_durably
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.optimization import Optimization
+from ddp_trainer.train.safetensors_files import SAFETENSORS, is_safetensors
 
 if TYPE_CHECKING:
     from ddp_trainer.train.spread import Spread
 
-SAFETENSORS: Final = ".safetensors"
 _WEIGHTS: Final = ("model", "state_dict", "model_state_dict")
 _OPTIMIZER: Final = ("optimizer", "optimizer_state_dict")
 _PREFIXES: Final = ("module.", "_orig_mod.")
@@ -46,7 +47,7 @@ def read_plain(file: Path) -> PlainCheckpoint:
     Raises:
         BadConfig: it cannot be read, or holds no weights.
     """
-    content = _read_safetensors(file) if file.suffix == SAFETENSORS else _read_pickled(file)
+    content = safetensors_files.read(file) if is_safetensors(file) else _read_pickled(file)
     if isinstance(content, Mapping):
         for name in _WEIGHTS:
             if isinstance(content.get(name), Mapping):
@@ -149,19 +150,6 @@ def _read_pickled(file: Path) -> object:
             f"--init-from is {file}, which cannot be loaded for safety: {reason.rstrip('.')}.",
             hint="Save tensors and plain values alone.",
         ) from err
-
-
-def _read_safetensors(file: Path) -> object:
-    try:
-        return _safetensors().load(file.read_bytes())
-    except OSError as err:
-        raise BadConfig(
-            f"--init-from is {file}, which cannot be read: {err.strerror}.", hint="Check the name."
-        ) from None
-    except BadConfig:
-        raise
-    except Exception as err:
-        raise BadConfig(f"--init-from is {file}, which is damaged: {err}.", hint="Give a whole file.") from err
 
 
 def _safetensors() -> Any:

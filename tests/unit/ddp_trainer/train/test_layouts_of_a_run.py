@@ -29,7 +29,6 @@ from ddp_trainer.train.sharding import named_blocks
         (["--parallel", "shard=2", "--strategy", "manual"], "--strategy manual does not go with --parallel shard=2"),
         (["--parallel", "shard=2", "--level", "exact"], "--level exact does not go with --parallel shard=2"),
         (["--parallel", "shard=2", "--balance", "dynamic"], "--balance dynamic does not go with --parallel shard=2"),
-        (["--parallel", "shard=2", "--compile"], "--compile does not go with --parallel shard=2"),
         (["--parallel", "shard=2", "--bucket-mb", "1"], "--bucket-mb does not go with --parallel shard=2"),
         (["--parallel", "shard=2", "--fsdp-prefetch", "-1"], "--fsdp-prefetch is -1. Give 0 or more."),
         (["--parallel", "shard=2", "--fsdp-blocks", ","], "--fsdp-blocks is ','. Give names of classes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel
 from ddp_trainer.layout import LayoutRange
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
+from ddp_trainer.train.groundwork import demand_numbers
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.options import PipelineSchedule, PrecisionName
+from ddp_trainer.train.options import PipelineSchedule, PrecisionName, Recompute
+from ddp_trainer.train.sliced_draws import DrawsApart, share_draws
+from ddp_trainer.train.stage_computation import StageComputation
 from ddp_trainer.train.strategies.pipeline_schedule import KINDS, demand_fit
-from ddp_trainer.train.tensor_plan import demand_no_dropout, find_plan
+from ddp_trainer.train.tensor_plan import find_plan
 from tests.unit.ddp_trainer.train.train_builders import Lines
 
 
@@ -92,6 +96,22 @@ def test_a_plan_in_words_becomes_one_of_torch() -> None:
     assert isinstance(plan["blocks.*.mlp.hidden"], ColwiseParallel)
 
 
+def test_a_plan_that_cuts_what_torch_cannot_is_refused() -> None:
+    with pytest.raises(
+        BadTask, match=r"cuts blocks\.0\.mlp by RowwiseParallel, and it is a Perceptron: that is for nn"
+    ):
+        find_plan(a_gpt(), Planned({"blocks.*.mlp": "rowwise"}), 2)
+
+
+@pytest.mark.parametrize("spreads", [False, True])
+def test_a_model_without_numbers_is_refused(spreads: bool) -> None:
+    model = a_gpt()
+    demand_numbers(model, "mine", spreads=spreads)
+    model.norm.to_empty(device="meta")
+    with pytest.raises(BadTask, match=r"task 'mine' has no numbers in norm\.weight, which is on torch's meta device"):
+        demand_numbers(model, "mine", spreads=spreads)
+
+
 def test_an_unknown_word_in_a_plan_is_refused() -> None:
     with pytest.raises(BadTask, match="'sideways' for 'blocks"):
         find_plan(a_gpt(), Planned({"blocks.*.mlp.hidden": "sideways"}), 2)
@@ -102,23 +122,79 @@ def test_a_model_without_a_plan_is_refused() -> None:
         find_plan(nn.Linear(1, 1), Lines(), 2)
 
 
-def test_dropout_is_refused_where_ranks_compute_together() -> None:
-    with pytest.raises(BadConfig, match=r"drops out 0.1 of dropout"):
-        demand_no_dropout(a_gpt(dropout=0.1), "tp=2")
-    demand_no_dropout(a_gpt(), "tp=2")
+def test_dropout_that_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(BadConfig, match="has tp=2, and 1 of the model is AlphaDropout, which ranks cannot share"):
+        share_draws(nn.Sequential(nn.Dropout(0.1), nn.AlphaDropout(0.1)), "tp=2")
+
+
+def test_a_module_that_is_to_draw_apart_does_and_the_common_stream_goes_on() -> None:
+    drawn, after = [], []
+    for rank in (0, 1, 0):
+        mesh: Any = SimpleNamespace(get_local_rank=lambda rank=rank: rank)
+        module = DrawsApart()._apply(nn.Dropout(0.5), mesh)
+        torch.manual_seed(1)
+        drawn.append([module(torch.ones(64)).tolist() for _ in range(2)])
+        after.append(torch.rand(4).tolist())
+        assert torch.equal(module.eval()(torch.ones(4)), torch.ones(4))
+    assert drawn[0] == drawn[2]
+    assert len({tuple(each) for draws in drawn[:2] for each in draws}) == 4
+    assert after[0] == after[1]
+
+
+def test_attention_draws_apart_where_it_drops_anything() -> None:
+    assert isinstance(a_gpt(dropout=0.1).tp_plan(2)["blocks.*.attention.attend"], DrawsApart)
+    assert "blocks.*.attention.attend" not in a_gpt().tp_plan(2)
+
+
+SPLIT = {"parallel": "pp=2", "pipeline_schedule": PipelineSchedule.ZERO_BUBBLE}
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         pytest.param({"parallel": "shard=2,pp=2", "fsdp_prefetch": 1}, "stages gather their weights once", id="gather"),
-        pytest.param({"parallel": "pp=2", "precision": PrecisionName.BF16}, "--precision does not go", id="precision"),
-        pytest.param({"parallel": "tp=2", "activation_checkpointing": True}, "--activation-ch", id="checkpointing"),
+        pytest.param(
+            {**SPLIT, "activation_checkpointing": True},
+            "--activation-checkpointing does not go with --pipeline-schedule zero-bubble",
+            id="recomputed at two times",
+        ),
+        pytest.param(
+            {**SPLIT, "compile": True}, "--compile does not go with --pipeline-s", id="compiled for two times"
+        ),
+        pytest.param(
+            {"parallel": "tp=2", "compile": True, "activation_checkpointing": True, "recompute": Recompute.CHEAP},
+            "--recompute cheap does not go with --compile where weights are cut by tp",
+            id="what torch's compiler fails at",
+        ),
     ],
 )
 def test_what_slices_and_stages_do_not_do_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(BadConfig, match=said):
         Config(**{**options, "parallel": LayoutRange.parse(options["parallel"])})
+
+
+def test_stages_draw_apart_and_again_the_same() -> None:
+    stages = {number: nn.Dropout(0.5) for number in (0, 3)}
+    computation = StageComputation(stages, PrecisionName.FP32, 0, torch.device("cpu"))
+    ones = torch.ones(64)
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        computation.begin()
+        drawn.append([stages[number](ones) for number in (0, 3, 0)])
+    assert all(torch.equal(one, other) for one, other in zip(drawn[0], drawn[1], strict=True))
+    assert len({tuple(each.tolist()) for draws in (drawn[0], drawn[2]) for each in draws}) == 6
+
+
+def test_stages_compute_in_few_bits_and_pass_on_32() -> None:
+    seen: list[torch.dtype] = []
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Identity())
+    inner[1].register_forward_pre_hook(lambda _, given: seen.append(given[0].dtype))
+    StageComputation({0: inner}, PrecisionName.BF16, 0, torch.device("cpu"))
+    assert inner(torch.ones(1, 2)).dtype == torch.float32
+    with torch.no_grad():
+        inner(torch.ones(1, 2))
+    assert seen == [torch.bfloat16, torch.float32]
 
 
 @pytest.mark.parametrize("name", PipelineSchedule)

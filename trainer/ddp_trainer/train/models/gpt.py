@@ -62,6 +62,11 @@ class Gpt(nn.Module):
             stream = block(stream)
         return self.head(self.norm(stream), self.tokens.weight)  # type: ignore[no-any-return] # a Module's call
 
+    @property
+    def drops_attention(self) -> bool:
+        """Whether attention drops some of what it found."""
+        return any(isinstance(each, Attend) and each.share > 0 for each in self.modules())
+
     def tp_plan(self, tp: int) -> Mapping[str, ParallelStyle]:
         """How the weights are cut over ``tp`` ranks: see :mod:`ddp_trainer.train.models.gpt_tensor`."""
         from ddp_trainer.train.models.gpt_tensor import tp_plan  # noqa: PLC0415 - few runs need it
@@ -123,25 +128,37 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self._head_width = width // heads
-        self._dropout = dropout
         # Three layers and not one: cut by rows, each rank then has query, key and value of the same heads.
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
+        self.attend = Attend(dropout)
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
         """What the tokens found, ``(n, time, width)``."""
         query, key, value = (self._by_head(layer(stream)) for layer in (self.query, self.key, self.value))
-        dropout = self._dropout if self.training else 0.0
-        found = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        found = self.attend(query, key, value)
         return self.dropout(self.out(found.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return] # as above
 
     def _by_head(self, projected: Tensor) -> Tensor:
         """``(n, heads, time, width of a head)``; of the heads that are here, which may be a part of them."""
         n, time, width = projected.shape
         return projected.view(n, time, width // self._head_width, self._head_width).transpose(1, 2)
+
+
+class Attend(nn.Module):
+    """Attention of some heads, each by itself: of all, or of those that a rank has."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.share = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Each and the result ``(n, heads, time, width of a head)``."""
+        dropout = self.share if self.training else 0.0
+        return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
 
 
 class Perceptron(nn.Module):

@@ -3,7 +3,8 @@
 As "Megatron-LM" (Shoeybi et al., 2019) cuts them, with the sequence parallelism of Korthikanti et al. (2022). Of each
 block, the layers that widen are cut by rows of their output, a run of heads or of hidden units to each rank, and those
 that narrow by columns of their input, so that a block exchanges activations twice. Between them, where every token is
-by itself, each rank has a run of the tokens. Rows of the token embedding are cut, and with it the logits, by tokens of
+by itself, each rank has a run of the tokens. Dropout draws what one process would, but of attention, where each rank
+draws for its heads. Rows of the token embedding are cut, and with it the logits, by tokens of
 the vocabulary.
 """
 
@@ -23,6 +24,7 @@ from torch.distributed.tensor.parallel import (
 
 from ddp_trainer.demands import of_slices
 from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.sliced_draws import DrawsApart
 
 if TYPE_CHECKING:
     from ddp_trainer.train.models.gpt import Gpt
@@ -49,6 +51,7 @@ def tp_plan(model: Gpt, tp: int) -> Mapping[str, ParallelStyle]:
         "blocks.*.attention.query": ColwiseParallel(),
         "blocks.*.attention.key": ColwiseParallel(),
         "blocks.*.attention.value": ColwiseParallel(),
+        **({"blocks.*.attention.attend": DrawsApart()} if model.drops_attention else {}),
         "blocks.*.attention.out": RowwiseParallel(output_layouts=by_time, use_local_output=False),
         "blocks.*.mlp_norm": SequenceParallel(),
         "blocks.*.mlp": PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),

@@ -28,6 +28,7 @@ from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.micro_batches import micro_batches
 from ddp_trainer.train.plan import Plan, cut, owned
 from ddp_trainer.train.spread import piece
+from ddp_trainer.train.stage_computation import StageComputation
 from ddp_trainer.train.stage_stream import BetweenStreams
 from ddp_trainer.train.stage_transfers import timed_transfers
 from ddp_trainer.train.stages import Stages
@@ -58,6 +59,8 @@ class Pipeline(Strategy):
             # Those of every rank, so that all ranks refuse what one cannot do.
             demand_fit(config.pipeline_schedule, count, pp)
         self._size, self._count = of_all[group.data_rank]
+        own = {number: stages.modules[number] for number in stages.own}
+        self._computation = StageComputation(own, config.precision, config.seed, group.device)
         self._schedule: Any = None
         self._loss: Callable[[Tensor, int], Tensor] | None = None
 
@@ -66,11 +69,12 @@ class Pipeline(Strategy):
         if self._stages.pieces is not None:
             self._stages.pieces.gather()
 
-    def whole(self, batch: Batch, here: int, samples: int) -> Tensor:
+    def whole(self, batch: Batch, here: int, samples: int, scaled: Callable[[Tensor], Tensor]) -> Tensor:
         """One run of the schedule; the sum of the losses, 0 where the last stage is elsewhere."""
         pieces = micro_batches(batch, here, self._size)
         sizes = [len(range(here)[start : start + self._size]) for start in range(0, here, self._size)]
         total = torch.zeros((), dtype=torch.float64, device=self._group.device)
+        self._computation.begin()
         inputs = torch.cat([self._inputs(each) for each in pieces])
         answer = self._stages.streams(inputs[:1].expand(self._size, *inputs.shape[1:]))[-1]
 
@@ -79,7 +83,7 @@ class Pipeline(Strategy):
                 return output.sum() * 0.0
             losses = whole_losses(self._losses(_Answer(answer.joined(output)[: sizes[number]]), pieces[number]))
             total.add_(losses.detach().sum(dtype=torch.float64))
-            return losses.sum() / samples
+            return scaled(losses).sum() / samples
 
         filled = inputs[:1].expand(self._size * self._count - here, *inputs.shape[1:])
         self._run(torch.cat([inputs, filled]), loss)

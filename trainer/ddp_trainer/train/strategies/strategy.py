@@ -100,10 +100,10 @@ class Strategy:
         """Add the gradients of ``losses.sum() / samples``, where ``samples`` are those of the whole global step."""
         self._differentiate(losses, samples)
 
-    def whole(self, batch: Batch, here: int, samples: int) -> Tensor:
+    def whole(self, batch: Batch, here: int, samples: int, scaled: Callable[[Tensor], Tensor]) -> Tensor:
         """Forward and backward of ``here`` samples, all that this rank has of the step; the sum of their losses.
 
-        Only of a strategy that :attr:`takes_whole_steps`.
+        What is differentiated is ``scaled(losses)``. Only of a strategy that :attr:`takes_whole_steps`.
         """
         raise NotImplementedError
 
