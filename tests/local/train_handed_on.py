@@ -53,8 +53,8 @@ def holding(rank: int) -> Luggage:
     )
 
 
-def be(rank: int, port: int) -> None:
-    """Rank ``rank`` of those that are left."""
+def be(rank: int, port: int, done: tuple[int, int]) -> None:
+    """Rank ``rank`` of those that are left; none leaves before all are ``done``, a pipe that ends when they are."""
     env = Environment(rank=rank, world_size=len(OLD_RANKS), master_port=port, generation=2)
     group = Group.join(env, torch.device("cpu"), 60)
     layout = NOW.choose(group.world_size)
@@ -75,23 +75,28 @@ def be(rank: int, port: int) -> None:
         slot, step = taken.holdings["state"].tolist()
         print(f"rank {rank} of {both} has slot {slot} after {step} and {unpack(taken.beside)['step']}", flush=True)
         group.release(b"the end")
+    reader, writer = done
+    os.close(writer)
+    os.read(reader, 1)
     group.close()
 
 
 def main() -> int:
     """Fork the ranks; 0 where all of them ended well."""
     port = free_port()
+    done = os.pipe()
     ranks = []
     for rank in range(len(OLD_RANKS)):
         if child := os.fork():
             ranks.append(child)
             continue
         try:
-            be(rank, port)
+            be(rank, port, done)
         except BaseException as err:  # noqa: BLE001 - a fork must not go on as its parent
             print(repr(err), flush=True)
             os._exit(1)
         os._exit(0)
+    os.close(done[1])
     return max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks)
 
 
