@@ -274,7 +274,7 @@ QUEUES: Final = tuple(
 )
 _MONITOR: Final = "PodMonitor/ddp-workers"
 _ENDPOINT: Final = f"{_MONITOR} spec.podMetricsEndpoints.0"
-_FIRST_ALERT: Final = "PrometheusRule/ddp-progress spec.groups.0.rules.0"
+_FIRST_ALERT: Final = "PrometheusRule/ddp-progress spec.groups.0.rules.2"
 _RUNBOOK: Final = "annotations.runbook_url"
 _INPUT_BOUND: Final = 'ddp_job_phase:ddp_step_phase_seconds:ratio5m{phase="data_wait"}'
 _DASHBOARD: Final = "ConfigMap/ddp-dashboard-sample"
@@ -291,7 +291,7 @@ MONITORING: Final = (
         for key, value, field, becomes in (
             ("runbooks", "https://example.com/r/", _RUNBOOK, "https://example.com/r/DdpTrainingStalled.md"),
             ("alertLabels", {"team": "ml"}, "labels.team", "ml"),
-            ("alerts.DdpTrainingStalled.enabled", False, "alert", "DdpRankStopped"),
+            ("alerts.DdpTrainingStalled.enabled", False, "alert", "DdpRankBehindCollective"),
             ("alerts.DdpTrainingStalled.for", "7m", "for", "7m"),
             ("alerts.DdpTrainingStalled.severity", "info", "labels.severity", "info"),
         )
@@ -299,7 +299,7 @@ MONITORING: Final = (
     Row(
         "monitoring.rules.alerts.DdpInputBound.threshold",
         0.35,
-        "PrometheusRule/ddp-progress spec.groups.0.rules.5.expr",
+        "PrometheusRule/ddp-progress spec.groups.0.rules.8.expr",
         f"{_INPUT_BOUND} > 0.35",
         serves=PROMETHEUS,
     ),
