@@ -196,25 +196,28 @@ class Hooks:
                 except Exception as error:  # noqa: BLE001 - see the module
                     self._failed(error)
 
+        def got(iterator: Any, batch: Any, begun: float) -> None:
+            if self.is_on:
+                try:
+                    intake = intake_of(iterator)
+                    intake.handed_out(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
+                    timeline.fetched(begun, intake, is_training=gradients_are_on())
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._failed(error)
+
         def fetching(iterator: Any) -> Any:
-            if not self.is_on:
-                return batches.inner(iterator)
             begun = timeline.clock()
             try:
                 batch = batches.inner(iterator)
             except StopIteration:
-                intake_of(iterator).ended()
+                if self.is_on:
+                    intake_of(iterator).ended()
                 raise
-            try:
-                intake = intake_of(iterator)
-                intake.handed_out(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
-                timeline.fetched(begun, intake, is_training=gradients_are_on())
-            except Exception as error:  # noqa: BLE001 - see the module
-                self._failed(error)
+            got(iterator, batch, begun)
             return batch
 
         indices.by(timeline.stride.drawing(indices.inner, drew))
-        batches.by(timeline.stride.fetching(batches.inner, gradients_are_on, fetching))
+        batches.by(timeline.stride.fetching(batches.inner, gradients_are_on, fetching, got))
 
     def _backward_passes(self) -> None:
         passes = self._detour(self._torch.autograd, "backward")

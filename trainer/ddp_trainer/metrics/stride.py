@@ -22,7 +22,7 @@ SHORT_SECONDS: Final = STEP_SECONDS[0]
 TIMED_STEPS: Final = 4
 """So many short steps in a row are taken apart …"""
 STRIDE_SECONDS: Final = 0.25
-"""… before as many that are not as take so long: 25 of the longest, hundreds of the shortest."""
+"""… before those that are not, for so long: 25 of the longest, hundreds of the shortest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class Stride:
         "rest",
         "samples",
         "shares",
+        "until",
         "waited",
     )
 
@@ -94,7 +95,7 @@ class Stride:
         """The optimizer whose steps count; None where it is gone."""
         self.reach: Callable[[float], object] = id
         self.shares = (0.0, 0.0, 0.0)
-        self.mark = self.ended = self.lasted = self.waited = self.computed = self.rest = 0.0
+        self.mark = self.ended = self.until = self.lasted = self.waited = self.computed = self.rest = 0.0
         self.first = self.number = self.final = self.samples = 0
 
     def begin(
@@ -104,9 +105,8 @@ class Stride:
         shares: tuple[float, float, float],
         now: float,
         outlook: Outlook,
-        most: int,
     ) -> None:
-        """A step has ended just now, and up to ``most`` that follow are counted only.
+        """A step has ended just now, and some that follow are counted only.
 
         ``shares`` are the seconds of forward, backward and optimizer in those that were taken apart.
         """
@@ -114,7 +114,8 @@ class Stride:
         self.mark = self.ended = now
         self.lasted = self.waited = self.computed = self.rest = 0.0
         self.first = self.number = outlook.steps
-        self.final = outlook.steps + most
+        self.final = outlook.steps + outlook.unwatched
+        self.until = now + STRIDE_SECONDS
         self.samples = 0
         self.is_fetched = False
         self.is_on = True
@@ -144,6 +145,7 @@ class Stride:
 
     def fetched(self, begun: float, now: float) -> None:
         """The script has a batch to train with since ``now``, for which it asked at ``begun``."""
+        begun = max(begun, self.mark)
         if self.is_fetched:
             self.computed += begun - self.mark
         else:
@@ -157,8 +159,9 @@ class Stride:
 
         def drawing(iterator: Any) -> Any:
             index = draw(iterator)
-            intake = getattr(iterator, INTAKE, None)
-            if self.is_on and intake is self.intake and intake.sampler is iterator._sampler_iter:  # noqa: SLF001
+            intake = self.intake
+            is_own = self.is_on and getattr(iterator, INTAKE, None) is intake and index.__class__ is list
+            if is_own and intake.sampler is iterator._sampler_iter:  # noqa: SLF001
                 intake.drawn.append(len(index))
             else:
                 otherwise(iterator, index)
@@ -166,8 +169,17 @@ class Stride:
 
         return drawing
 
-    def fetching(self, fetch: Draw, gradients_are_on: Callable[[], bool], otherwise: Draw) -> Draw:
-        """In the place of ``fetch``, by which such an iterator hands out a batch."""
+    def fetching(
+        self,
+        fetch: Draw,
+        gradients_are_on: Callable[[], bool],
+        otherwise: Draw,
+        got: Callable[[Any, Any, float], None],
+    ) -> Draw:
+        """In the place of ``fetch``, by which such an iterator hands out a batch.
+
+        Where the stride was over meanwhile, ``got`` is told of the iterator, the batch, and when it was asked for.
+        """
         clock = self.clock
 
         def fetching(iterator: Any) -> Any:
@@ -180,7 +192,11 @@ class Stride:
             except StopIteration:
                 intake.ended()
                 raise
+            if not self.is_on:
+                got(iterator, batch, begun)
+                return batch
             now = clock()
+            begun = max(begun, self.mark)  # something was heard meanwhile: of a loader within, or of another thread
             if self.is_fetched:
                 self.computed += begun - self.mark
             else:
@@ -219,7 +235,7 @@ class Stride:
             self.reach(number)
             self.lasted = lasted = now - self.ended
             self.ended = now
-            if number >= self.final or lasted > SHORT_SECONDS:
+            if now >= self.until or number >= self.final or lasted > SHORT_SECONDS:
                 pause()
 
         return stepped

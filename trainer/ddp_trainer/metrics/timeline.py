@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from ddp_trainer.metrics.intake import Intake
-from ddp_trainer.metrics.stride import SHORT_SECONDS, STRIDE_SECONDS, TIMED_STEPS, Outlook, Stride, Strode
+from ddp_trainer.metrics.stride import SHORT_SECONDS, TIMED_STEPS, Outlook, Stride, Strode
 
 RIVAL_STEPS: Final = 16
 """So often another optimizer may step while the one that counts does not."""
@@ -66,7 +66,7 @@ class Timeline:
         self._rival_steps = 0
         self._is_moving = False
         self._is_plain = False
-        self._plain: deque[tuple[float, float, float, float]] = deque(maxlen=TIMED_STEPS)
+        self._plain: deque[tuple[float, float, float]] = deque(maxlen=TIMED_STEPS)
 
     def _begin(self, now: float) -> None:
         """The first step begins here: what was before is no part of any."""
@@ -83,6 +83,7 @@ class Timeline:
         now = self.clock()
         if self._seen is START:
             self._begin(begun)
+        begun = max(begun, self._mark)  # something was heard meanwhile: of a loader within, or of another thread
         self._rest += begun - self._mark
         self._mark = now
         if is_training:
@@ -138,6 +139,7 @@ class Timeline:
         """It is over. A step that calls that of its base class is one step."""
         if self.stride.is_on:
             self.pause()
+            self.move(optimizer)  # another one than the stride's; nobody asked to hear its beginning
         now = self.clock()
         self._moved += now - self._mark
         self._mark = now
@@ -159,6 +161,12 @@ class Timeline:
             self._is_plain = not stride.is_fetched
             if strode.steps:
                 self._listener.strode(self._leader(), strode)
+            else:
+                self._waited += strode.waited
+                self._forward += strode.forward
+                self._backward += strode.backward
+                self._moved += strode.moved
+                self._rest += strode.rest
 
     def _note_rival(self, optimizer: object) -> None:
         self._is_plain = False
@@ -178,7 +186,7 @@ class Timeline:
         seconds = self._waited + sum(computed) + self._rest
         self._listener.step(optimizer, samples, self._waited, *computed, self._rest)
         if self._is_plain and seconds <= SHORT_SECONDS and len(self._intakes) == 1 and self._intakes[0].is_plain:
-            self._plain.append((seconds, *computed))
+            self._plain.append(computed)
             self._set_out(self._intakes[0])
         else:
             self._plain.clear()
@@ -189,14 +197,11 @@ class Timeline:
 
     def _set_out(self, intake: Intake) -> None:
         """Begin a stride, if what there is to know is known by now."""
-        if len(self._plain) < TIMED_STEPS:
+        forward, backward, moved = (sum(seconds) for seconds in zip(*self._plain, strict=True))
+        if len(self._plain) < TIMED_STEPS or forward + backward + moved <= 0:
             return
-        seconds, *shares = (sum(column) for column in zip(*self._plain, strict=True))
         outlook = self._listener.outlook()
-        if sum(shares) <= 0:
-            return
-        most = min(outlook.unwatched, int(TIMED_STEPS * STRIDE_SECONDS / seconds))
-        if most >= TIMED_STEPS:
-            self.stride.begin(self._leader, intake, (shares[0], shares[1], shares[2]), self._mark, outlook, most)
+        if outlook.unwatched >= TIMED_STEPS:
+            self.stride.begin(self._leader, intake, (forward, backward, moved), self._mark, outlook)
             self.looks_away()
             self._plain.clear()

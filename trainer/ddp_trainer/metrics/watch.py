@@ -13,9 +13,7 @@ from ddp_trainer.metrics.exposure import Exposure
 GPU_SECONDS: Final = 5.0
 """How old what is told of a GPU's memory may get."""
 MOST_STEPS: Final = 100
-"""Between two looks so many steps are taken at most …"""
-LEAST_SECONDS: Final = 1.0
-"""… or, where those take less than that, so much time."""
+"""Between two looks at a GPU so many steps are taken at most."""
 
 
 class Sink(Protocol):
@@ -67,7 +65,7 @@ class Watch:
             if sample is not None:
                 self.exposed_seconds = sample.exposed
                 self._sink.sampled(sample.seconds - sample.exposed, sample.exposed)
-        return max(1, min(self._due, max(MOST_STEPS, int(LEAST_SECONDS / max(seconds, 1e-6)))))
+        return max(1, min(self._due, MOST_STEPS) if _has_gpu() else self._due)
 
     def _look_at_gpu(self) -> None:
         if not _has_gpu() or self._clock() - self._memory_at < GPU_SECONDS:

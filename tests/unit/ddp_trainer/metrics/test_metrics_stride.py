@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_trainer.metrics.hooks import Hooks
-from ddp_trainer.metrics.stride import SHORT_SECONDS, TIMED_STEPS, Outlook, Strode
+from ddp_trainer.metrics.stride import SHORT_SECONDS, STRIDE_SECONDS, TIMED_STEPS, Outlook, Strode
 from ddp_trainer.metrics.timeline import Timeline
 
 WAIT, FORWARD, BACKWARD, MOVE, REST = 0.0001, 0.0002, 0.0004, 0.0008, 0.00005
@@ -263,8 +263,39 @@ def test_an_optimizer_that_goes_on_alone_after_a_stride_counts(script: Script, h
     script.optimizer = script.mover()
     script.train(passes=5)
     hooks.leave()
-    assert heard.steps > 20 + 80
-    assert heard.samples == 240
+    assert (heard.steps, heard.samples) == (120, 240)
+
+
+def test_a_stride_that_ends_before_its_first_step_loses_no_time(script: Script, heard: Heard, hooks: Hooks) -> None:
+    begun, other = script.now, script.mover()
+    for number, batch in enumerate(script.loader(), start=1):
+        script.compute(batch)
+        if number == FIRST + 1:
+            assert heard.steps == FIRST
+            other.step()
+        script.optimizer.step()
+    hooks.leave()
+    assert heard.steps == 20
+    assert heard.seconds == pytest.approx(script.now - begun)
+
+
+def test_a_stride_ends_in_time_when_steps_get_longer(script: Script, heard: Heard, hooks: Hooks) -> None:
+    script.train(passes=1)
+    script.wait = SHORT_SECONDS / 2
+    script.train(passes=10)
+    longest = max(stride.waited for stride in heard.strides)
+    assert longest < 2 * STRIDE_SECONDS
+    hooks.leave()
+    assert heard.steps == 220
+
+
+def test_indices_of_any_kind_may_be_drawn(script: Script, heard: Heard, hooks: Hooks) -> None:
+    lists = [[index] for index in range(15)]
+    indices = [*lists, *[(index for index in (1, 2))] * 1, *lists]
+    for batch in DataLoader(script, batch_sampler=indices):  # type: ignore[arg-type] # what a script may do
+        script.step(batch)
+    hooks.leave()
+    assert heard.steps == 31
 
 
 def test_a_step_that_is_to_be_looked_at_is_in_no_stride(script: Script, heard: Heard, hooks: Hooks) -> None:

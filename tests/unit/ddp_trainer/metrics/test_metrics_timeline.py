@@ -119,6 +119,18 @@ def test_the_samples_of_several_loaders_are_added_up(loop: Loop) -> None:
     assert [step.samples for step in loop.steps] == [6]
 
 
+def test_a_batch_that_was_fetched_while_a_step_ended_takes_no_time_from_it(loop: Loop) -> None:
+    loop.fetch()
+    begun = loop.now
+    loop.backward()
+    loop.move()
+    loop.now += 1
+    loop.timeline.fetched(begun, loop.loader, is_training=True)
+    loop.backward()
+    loop.move()
+    assert loop.steps == [Step(4, 1.0, 2.0, 4.0, 8.0, 0.0), Step(0, 1.0, 2.0, 4.0, 8.0, 0.0)]
+
+
 def test_an_evaluation_without_gradients_is_no_training(loop: Loop) -> None:
     for _ in range(2):
         loop.fetch()
