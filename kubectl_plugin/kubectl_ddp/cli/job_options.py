@@ -6,7 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
@@ -150,7 +150,9 @@ def _option(key: str, field: Field) -> Callable[[Any], Any]:
     return click.option(name, parameter_of(key), metavar=field.metavar, multiple=many, help=field.help + more)
 
 
-def read_job(request: JobRequest, options: Options, *, name_suffix: str = "", under: Layer | None = None) -> Resolved:
+def read_job(
+    request: JobRequest, options: Options, *, name_suffix: str = "", under: Layer | None = None, plans: bool = True
+) -> Resolved:
     """The job that flags, file, preset and defaults come to. Raises UsageError or NotFound.
 
     Args:
@@ -158,6 +160,7 @@ def read_job(request: JobRequest, options: Options, *, name_suffix: str = "", un
         options: the shared flags.
         name_suffix: ending of a name that is made of the program.
         under: what another job says; the person's own defaults when ``None``.
+        plans: whether ``parallel: auto`` is to become a layout.
     """
     from kubectl_ddp.configuration import defaults_of  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.spec.resolve import resolve, set_values  # noqa: PLC0415
@@ -168,7 +171,8 @@ def read_job(request: JobRequest, options: Options, *, name_suffix: str = "", un
 
         layers.append(read(request.file))
     flags = flag_layer(request, options)
-    return resolve([*layers, set_values(request.assignments), flags], _surroundings(name_suffix, options))
+    around = replace(_surroundings(name_suffix, options), plans=plans)
+    return resolve([*layers, set_values(request.assignments), flags], around)
 
 
 def flag_layer(request: JobRequest, options: Options) -> Layer:

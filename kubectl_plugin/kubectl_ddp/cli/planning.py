@@ -96,7 +96,7 @@ def look(options: Options, wanted: Wanted) -> Plan:
 
 def _job(options: Options, path: str) -> JobSpec:
     request = JobRequest(script=None, words=None, file=path, assignments=(), shorthand=None, flags={})
-    return read_job(request, options).spec
+    return read_job(request, options, plans=False).spec
 
 
 def _shape(wanted: Wanted) -> Shape | None:

@@ -31,6 +31,8 @@ class Surroundings:
     """Ending that makes a name unique which is made of the program."""
     shared: Shared = nothing_shared
     """Presets of the place where it will run; asked for one that we do not bring."""
+    plans: bool = True
+    """Whether ``parallel: auto`` is to become a layout; not where somebody is about to plan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ def planned(values: Mapping[str, Any]) -> Planned:
     demand(found)
     for way, layouts in _elastic(found, values["nnodes"], values["nproc"]):
         more = _words(way, args)
+        if model.shards is not None and layouts.largest.data_size > model.shards:
+            continue  # some ranks would have no shard to learn from
         if not any(_misfits(model, layouts, way, values)):
             return Planned(layouts, more, _why(way, layouts, more, found))
     raise PreflightFailed(

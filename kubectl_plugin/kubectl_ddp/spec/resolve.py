@@ -49,7 +49,7 @@ def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
         if rule.key not in values and (made := rule.make(values, surroundings)) is not None:
             values[rule.key], origins[rule.key] = made
     _add_fabric(values, origins)
-    notes = _lay_out(values, origins)
+    notes = _lay_out(values, origins, surroundings)
     spec = JobSpec(**_attributes(values))
     return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)), notes)
 
@@ -65,9 +65,12 @@ def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
             values[key], origins[key] = _parse(key, given), given.origin
 
 
-def _lay_out(values: Values, origins: dict[str, Origin]) -> tuple[str, ...]:
+def _lay_out(values: Values, origins: dict[str, Origin], surroundings: Surroundings) -> tuple[str, ...]:
     """The layout, and words for the program, that a plan chooses where it is asked to."""
     if values.get("parallel") != PLANNED:
+        return ()
+    if not surroundings.plans:
+        del values["parallel"], origins["parallel"]
         return ()
     from kubectl_ddp.spec.planned import planned  # noqa: PLC0415 - formulas that few jobs need
 

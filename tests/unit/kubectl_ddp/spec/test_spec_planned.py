@@ -63,6 +63,21 @@ def test_an_elastic_job_grows_by_whole_replicas() -> None:
     assert "with all nodes" in found.notes[0]
 
 
+def test_no_rank_is_left_without_a_shard_of_the_samples() -> None:
+    layouts = resolved(f"{LARGE} --shards 4").spec.parallel
+    assert layouts is not None
+    assert layouts.largest.data_size <= 4
+
+
+def test_whoever_plans_himself_gets_the_job_without_a_layout() -> None:
+    layer = {
+        key: Given(value, Origin(Kind.FLAG, key))
+        for key, value in {"module": "ddp_trainer", "args": LARGE.split(), "gpus": 8, "parallel": "auto"}.items()
+    }
+    found = resolve([layer], Surroundings(image="trainer:1", plans=False))
+    assert (found.spec.parallel, found.spec.args, found.notes) == (None, tuple(LARGE.split()), ())
+
+
 def test_a_label_of_the_machines_names_their_gpu() -> None:
     found = resolved(gpuType=None, **{"nodeSelector.nvidia.com/gpu.product": H100})
     assert found.spec.parallel == LayoutRange.parse("shard=8")
