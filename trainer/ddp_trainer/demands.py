@@ -94,7 +94,7 @@ def micro_batch_size(samples: int, most: int | None, pp: int) -> int:
     >>> micro_batch_size(64, None, 2), micro_batch_size(64, 4, 2), micro_batch_size(3, None, 2)
     (8, 4, 1)
     """
-    return min(most, samples) if most is not None else max(1, samples // (4 * pp))
+    return max(1, min(most, samples) if most is not None else samples // (4 * pp))
 
 
 def logical_shards(asked: int | None, *, most_ranks: int, parts: int, global_batch: int) -> int:

@@ -10,13 +10,13 @@ What is computed again may be less than a block: every second block costs half t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.lazy_dynamo import uncompiled
@@ -93,7 +93,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _again(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Callable[..., Any]:
-    kept: dict[str, Any] = {"context_fn": partial(create_selective_checkpoint_contexts, _costly())} if cheap else {}
+    kept: dict[str, Any] = {"context_fn": partial(create_selective_checkpoint_contexts, _kept)} if cheap else {}
 
     def run(*args: Any, **options: Any) -> Any:
         return checkpoint(forward, *args, use_reentrant=False, **kept, **options)
@@ -103,6 +103,20 @@ def _again(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Calla
             return run(*args, **options)
 
     return run if compiled else run_uncompiled
+
+
+def _kept(_: Any, operation: Any, *args: Any, **options: Any) -> CheckpointPolicy:
+    # What is kept is not drawn again, and whatever draws after it would draw other numbers than before.
+    keeps = operation in _costly() and not _drops_out(operation, args, options)
+    return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _drops_out(operation: Any, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    names = [each.name for each in operation._schema.arguments]  # noqa: SLF001 - an operation has no other
+    if "dropout_p" not in names:
+        return False
+    at = names.index("dropout_p")
+    return bool(args[at] if at < len(args) else options.get("dropout_p", 0.0))
 
 
 @lru_cache(maxsize=1)

@@ -119,6 +119,10 @@ def _spread(options: Options) -> Iterator[BadConfig]:
         ),
         (options.level is Level.EXACT and "--level exact", "gradients are added up in an order that the layout sets"),
         (options.balance is BalanceName.DYNAMIC and "--balance dynamic", "all ranks make the same passes"),
+        (
+            options.fsdp_offload and options.precision is PrecisionName.FP16 and "--fsdp-offload with --precision fp16",
+            "the loss scale looks at gradients on the GPU",
+        ),
         (options.channels_last and "--channels-last", "weights are cut along their first dimension"),
         *((given, "it is an option of DDP") for given in _given(options, (*_ONLY_DDP, "bucket_mb"))),
     ):
@@ -193,7 +197,7 @@ def check_shard(options: Options) -> None:
     Raises:
         BadConfig: an option of ``shard`` was given, and ranks hold the whole model.
     """
-    if options.spreads:
+    if options.parallel is not None and options.parallel.largest.shard > 1:
         return
     for given in _given(options, _ONLY_SHARD):
         raise BadConfig(

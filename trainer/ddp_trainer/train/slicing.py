@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
+from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.sliced_draws import share_draws
@@ -20,12 +21,24 @@ def slice_up(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
 
     Raises:
         BadConfig: it has no plan, or one that does not fit so many ranks, or drops out in a way that cannot be cut.
-        BadTask: the plan names what does not exist.
+        BadTask: the plan names what does not exist, or cuts one weight twice.
     """
     plan = find_plan(model, task, mesh.layout.tp)
+    frozen = [name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad]
+    shared: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        shared.setdefault(id(weight), []).append(name)
     share_draws(model, f"tp={mesh.layout.tp}")
     with group.watched():
         parallelize_module(model, mesh.along("tp"), dict(plan))
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)  # torch makes new parameters, which learn
+    for first, *others in shared.values():
+        if any(model.get_parameter(other) is not model.get_parameter(first) for other in others):
+            raise BadTask(
+                f"The tp_plan of the task {task.name!r} cuts {first} and {others[0]}, which are one weight, apart.",
+                hint="Let the model use one module for both, as gpt does.",
+            )
     model.register_forward_hook(_whole_in_evaluation)
 
 

@@ -1,7 +1,8 @@
 """How a rank's stages of a pipeline compute: in numbers of which width, and drawing from which random stream.
 
 The schedule calls stages, and not the losses, so what :mod:`ddp_trainer.train.computation` puts around those does not
-reach them. Between stages 32 bits are passed: the one that takes them narrows them again where one process would have.
+reach them. Between stages numbers are as wide as the weights: the one that takes them narrows them again where one
+process would have.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ class StageComputation:
             self._random.go_on(self._key, number, self._passes[number])
             self._passes[number] += 1
             with self._context():
-                output = forward(stream)
-            return output.float() if output.is_floating_point() else output
+                return forward(stream)
 
         return run

@@ -40,6 +40,7 @@ class Stream:
 
     def piece(self, output: Tensor) -> Tensor:
         """This rank's piece of an output, a plain tensor; gradients find the way back."""
+        output = output.to(self.here.dtype)  # autocast makes it narrower than the next stage expects
         if not isinstance(output, DTensor):
             return output
         # A copy, since torch detaches what stages give in place, which views do not allow (zero-bubble schedules).

@@ -19,6 +19,7 @@ from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.options import PipelineSchedule, PrecisionName, Recompute
 from ddp_trainer.train.sliced_draws import DrawsApart, share_draws
 from ddp_trainer.train.stage_computation import StageComputation
+from ddp_trainer.train.stage_stream import BetweenStreams, Stream
 from ddp_trainer.train.strategies.pipeline_schedule import KINDS, demand_fit
 from ddp_trainer.train.tensor_plan import find_plan
 from tests.unit.ddp_trainer.train.train_builders import Lines
@@ -191,7 +192,8 @@ def test_stages_compute_in_few_bits_and_pass_on_32() -> None:
     inner = nn.Sequential(nn.Linear(2, 2), nn.Identity())
     inner[1].register_forward_pre_hook(lambda _, given: seen.append(given[0].dtype))
     StageComputation({0: inner}, PrecisionName.BF16, 0, torch.device("cpu"))
-    assert inner(torch.ones(1, 2)).dtype == torch.float32
+    passed = Stream(torch.empty(1, 2, device="meta"))
+    assert BetweenStreams(inner, passed, passed)(torch.ones(1, 2)).dtype == torch.float32
     with torch.no_grad():
         inner(torch.ones(1, 2))
     assert seen == [torch.bfloat16, torch.float32]

@@ -11,8 +11,8 @@ gathered once in a step: see :mod:`ddp_trainer.train.stage_pieces`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +23,7 @@ from torch.distributed.pipelining import PipelineStage
 from ddp_trainer.contract import Wait
 from ddp_trainer.demands import micro_batch_size
 from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadTask
+from ddp_trainer.train.errors import BadTask, TrainError
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.micro_batches import micro_batches
 from ddp_trainer.train.plan import Plan, cut, owned
@@ -91,7 +91,7 @@ class Pipeline(Strategy):
 
     def _run(self, inputs: Tensor, loss: Callable[[Tensor, int], Tensor]) -> None:
         own, last = self._stages.own, len(self._stages.modules) - 1
-        with self._group.watched_pass(), self._around(), timed_transfers(self._waits):
+        with self._group.watched_pass(), _as_it_was(), self._around(), timed_transfers(self._waits):
             if self._schedule is None:
                 self._schedule = self._make(inputs[: self._size])
             self._loss = loss
@@ -210,3 +210,14 @@ class _Answer(nn.Module):
 def _as_passed(shape: Tensor) -> Tensor:
     """With gradients on the way back, where its numbers have any."""
     return shape.detach().requires_grad_(shape.is_floating_point())
+
+
+@contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Raise what a stage has raised: torch's stages put it into a RuntimeError of their own, of many lines."""
+    try:
+        yield
+    except RuntimeError as err:
+        if isinstance(err.__cause__, TrainError | RuntimeError):
+            raise err.__cause__ from None
+        raise

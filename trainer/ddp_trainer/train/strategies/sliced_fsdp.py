@@ -22,7 +22,7 @@ class SlicedFsdp(Fsdp):
 
     def forward(self, batch: Batch) -> Tensor:
         """One pass more of all ranks; losses are whole."""
-        with in_slices():
+        with self._group.watched_pass(), in_slices():
             return whole_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
