@@ -60,6 +60,7 @@ class CheckpointDirectory:
         self.path = path
         self._keep = keep
         self._claim = claim
+        self._attempt = 0
         self._best = best
 
     def open(self) -> None:
@@ -93,8 +94,10 @@ class CheckpointDirectory:
         Raises:
             OSError: it cannot be made.
         """
+        shutil.rmtree(self._unfinished(step), ignore_errors=True)
+        # Of a group that is over, somebody may still write to the one before: that must not come in here.
+        self._attempt += 1
         temporary = self._unfinished(step)
-        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         return temporary
 
@@ -111,7 +114,7 @@ class CheckpointDirectory:
         """
         target, temporary = self.path / _name(draft.step), self._unfinished(draft.step)
         try:
-            temporary.mkdir(parents=True, exist_ok=others is not None)
+            temporary.mkdir(parents=True, exist_ok=True)  # prepared, perhaps; its name is nobody else's
             with SyncedStream(temporary / PAYLOAD) as stream:
                 archive.write_to(stream)
             manifest = replace(draft, sha256=stream.sha256, size_bytes=stream.size_bytes)
@@ -132,7 +135,7 @@ class CheckpointDirectory:
         return manifest
 
     def _unfinished(self, step: int) -> Path:
-        return self.path / f"{_TEMPORARY}{_name(step)}-{self._claim.token}"
+        return self.path / f"{_TEMPORARY}{_name(step)}-{self._claim.token}-{self._attempt}"
 
     def _prune(self, newest: int) -> None:
         """Keep the newest ``keep`` whole ones up to the one just written, and the best of all up to there.

@@ -118,7 +118,13 @@ def _listed(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     checkpoint = _chosen(arguments)
     try:
-        export_weights(weights(checkpoint), arguments.to)
+        found = weights(checkpoint)
+    except OSError as err:
+        raise BadConfig(
+            f"{checkpoint.directory} cannot be read: {err.strerror or err}.", hint="Export another one."
+        ) from None
+    try:
+        export_weights(found, arguments.to)
     except OSError as err:
         raise BadConfig(
             f"{arguments.to} cannot be written: {err.strerror or err}.", hint="Give another --to."
@@ -169,6 +175,8 @@ def _entry(directory: Path, *, with_contents: bool) -> Entry:
         return Entry(directory, manifest, f"format {manifest.format} is newer than this version")
     try:
         contents = ", ".join(_described(unpack(checkpoint))) if with_contents else ""
+    except OSError as err:
+        return Entry(directory, manifest, err.strerror or str(err))
     except TrainError as err:
         return Entry(directory, manifest, err.message.rstrip("."))
     return Entry(directory, manifest, "", contents)

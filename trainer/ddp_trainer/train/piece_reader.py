@@ -10,6 +10,7 @@ Imports ``torch.distributed.checkpoint``, so it is imported where there is such 
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ class PieceReader(StorageReader):
         self._manifest = manifest or Manifest.from_json((self._directory / MANIFEST).read_text())
         first, *others = (self._mapped(piece.file) for piece in files(self._manifest))
         parts = [first.pop(PIECES), *others]
-        self.rest: dict[str, Any] = first
+        self.rest: dict[str, Any] = copy.deepcopy(first)  # small, and not to keep the file mapped
         """All of the state that does not lie in pieces."""
         self.values: dict[str, Any] = {name: value for part in parts for name, value in part[VALUES].items()}
         self.sizes: dict[str, torch.Size] = {}
@@ -139,7 +140,8 @@ class PieceReader(StorageReader):
         except OSError:
             raise
         except Exception as err:
-            raise self._mismatch(f"holds in {file} what is not loaded for safety: {str(err).splitlines()[0]}") from err
+            why = next(iter(str(err).splitlines()), type(err).__name__)
+            raise self._mismatch(f"holds in {file} what is not loaded for safety: {why}") from err
 
     def _demand_all(self) -> None:
         for name, size in self.sizes.items():

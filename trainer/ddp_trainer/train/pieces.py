@@ -11,6 +11,7 @@ Imports ``torch.distributed.checkpoint``, so it is imported where there is a spr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,7 +68,7 @@ def numbered(model: nn.Module, optimizer: Optimizer, spread: Spread) -> Iterator
 
 
 def _chunks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What of them lies here, each with its place in the whole; empty chunks are left out."""
+    """What of them lies here, each with its place in the whole; empty chunks of what is not empty are left out."""
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(tensors), is_coordinator=True)
     found: dict[str, Any] = {}
@@ -75,7 +76,7 @@ def _chunks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         data, tensor = item.tensor_data, planner.resolve_data(item)
         assert data is not None  # noqa: S101 - of tensors alone
         assert isinstance(tensor, Tensor)  # noqa: S101 - as above
-        if tensor.numel():
+        if tensor.numel() or not math.prod(data.size):
             entry = found.setdefault(item.index.fqn, {"size": list(data.size), "chunks": []})
             entry["chunks"].append((list(data.chunk.offsets), tensor.detach()))
     return found

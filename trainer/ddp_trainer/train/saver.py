@@ -120,7 +120,12 @@ class Saver:
             ) from None
 
     def newest(self, group: Group | None = None) -> Checkpoint | None:
-        """The newest whole checkpoint that this rank sees; ranks of a group, which all must ask, prove it together."""
+        """The newest whole checkpoint that this rank sees; ranks of a group, which all must ask, prove it together.
+
+        Raises:
+            StaleGeneration: as :meth:`settle` does, which is done before.
+        """
+        self.settle()  # what is being written may be the newest, and takes away what others would read
         if group is not None:
             return newest_together(self._directory, group, self._alarm)
         return None if self._directory is None else self._directory.newest(self._alarm)

@@ -16,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -114,6 +115,8 @@ class Other:
             with SyncedStream(self.place / file) as stream:
                 archive.write_to(stream)
         except OSError as err:
+            with suppress(OSError):
+                (self.place / file).unlink()  # a full disk has room for the note then
             write_durably(_note(self.place, self.rank), json.dumps({"failed": err.strerror or str(err)}).encode())
             raise
         piece = Piece(file=file, sha256=stream.sha256, size_bytes=stream.size_bytes)
@@ -148,7 +151,7 @@ class First:
             found.update((rank, piece) for rank in missing if (piece := _noted(place, rank)) is not None)
             if len(found) < len(self.others) and self.is_in_vain():
                 raise OSError(errno.ECANCELED, "a rank was lost while the ranks wrote their pieces")
-            written = sum(_sizes(place, missing)) + len(found)
+            written = sum(_sizes(place, self.others)) + len(found)
             if written > seen:
                 seen, until = written, time.monotonic() + self.timeout_seconds
             elif time.monotonic() > until:
