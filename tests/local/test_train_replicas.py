@@ -61,7 +61,7 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
 
 
 def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
-    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
+    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
     program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,shard=2")
     stage.store()
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))

@@ -341,7 +341,7 @@ class Moment(StrEnum):
 
 
 class Section(StrEnum):
-    """What a rank is about, for those who wait for it; each has a time limit of its own."""
+    """What a rank is about, for those who wait for it; each has a time limit of its own, or none."""
 
     SETUP = "setup"
     DATA = "data"
@@ -350,6 +350,8 @@ class Section(StrEnum):
     OPTIMIZER = "optimizer"
     CHECKPOINT = "checkpoint"
     EVALUATION = "evaluation"
+    ASIDE = "aside"
+    """It has no place in the layout, and nobody waits for it."""
 
 
 class MetricLabel(StrEnum):

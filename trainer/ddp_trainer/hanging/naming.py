@@ -53,6 +53,7 @@ def culprits(looks: Sequence[Look], stands_still: Judgement = is_long) -> list[C
     """Those that stand still and that everybody waits for; empty where that cannot be said."""
     if any(look.state is RankState.TRACED for look in looks):
         return []
+    looks = _at_work(looks)
     named = next((found for rule in RULES if (found := rule(looks))), [])
     overdue = [culprit for culprit in named if stands_still(culprit.look)]
     if not overdue:
@@ -64,6 +65,7 @@ def culprits(looks: Sequence[Look], stands_still: Judgement = is_long) -> list[C
 
 def nobody_missing(looks: Sequence[Look], stands_still: Judgement = is_long) -> str:
     """A sentence where all ranks have long been waiting in one and the same collective; else nothing."""
+    looks = _at_work(looks)
     waited_in = {(look.sequence, look.waits_in) for look in looks}
     if len(looks) < 2 or len(waited_in) > 1 or not all(look.waits_in and stands_still(look) for look in looks):
         return ""
@@ -73,6 +75,10 @@ def nobody_missing(looks: Sequence[Look], stands_still: Judgement = is_long) -> 
         f"all {len(looks)} ranks that run wait in {name_of(collective)} #{number} for {since:.1f} s: "
         "another has ended early, or the network or a device does not deliver"
     )
+
+
+def _at_work(looks: Sequence[Look]) -> list[Look]:
+    return [look for look in looks if look.section != Section.ASIDE]
 
 
 def _stopped(looks: Sequence[Look]) -> list[Culprit]:
@@ -98,7 +104,7 @@ def _after(look: Look) -> str:
 
 def _behind(looks: Sequence[Look]) -> list[Culprit]:
     numbers = [look.sequence for look in looks]
-    first, last = min(numbers), max(numbers)
+    first, last = min(numbers, default=-1), max(numbers, default=-1)
     if first < 0 or first == last:
         return []
     missed = f"{_collective(looks, first)} #{first + 1}"

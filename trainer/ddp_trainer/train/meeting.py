@@ -57,6 +57,6 @@ class Meeting:
     def leave(self, result: bytes, spares: int) -> None:
         """Leave it, and return when so many ranks have heard it, or will not."""
         self.store.set(f"{self.prefix}/result", result)
-        deadline = time.monotonic() + _RELEASE_SECONDS
+        deadline = time.monotonic() + self.timeout.total_seconds()
         while self.store.add(f"{self.prefix}/heard", 0) < spares and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)

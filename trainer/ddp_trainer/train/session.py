@@ -152,6 +152,7 @@ def _train(task: Task, given: _Given) -> Outcome:
         passage = Passage(given.config, given.control, given.stop, can_stay=run.can_stay)
         env = passage.first(given.env)
         while env is not None:
+            before = around
             try:
                 around = _in_group(around, given, passage, env)
                 outcome = run.go(around)
@@ -159,7 +160,8 @@ def _train(task: Task, given: _Given) -> Outcome:
                 if not passage.is_open:
                     raise
                 ended = err.alone()
-                around.group.is_broken = not isinstance(err, GroupEnds)
+                if around is not before:
+                    around.group.is_broken = not isinstance(err, GroupEnds)
             else:
                 run.abandon(stays=False)
                 if outcome.exit_code == 0:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
+from torch import nn
+
 from ddp_trainer.contract import Exit, Phase, Section
 from ddp_trainer.train.announcement import on_small_data, started
 from ddp_trainer.train.assembly import Assembly, Kept, assemble, keep
@@ -21,7 +23,7 @@ from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import CheckpointNotWritten, GroupEnds, NotFinite, StaleGeneration
 from ddp_trainer.train.exchange import newest_of_all
 from ddp_trainer.train.groundwork import draw_model, lay_groundwork
-from ddp_trainer.train.guards import RollBack
+from ddp_trainer.train.guards import Guard, RollBack
 from ddp_trainer.train.history import History
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.luggage import find_slot, pack_up, unpack_slot
@@ -45,6 +47,7 @@ from ddp_trainer.train.task import Task
 from ddp_trainer.train.telling import Telling
 from ddp_trainer.train.together import write_together
 from ddp_trainer.train.vote import Verdict
+from ddp_trainer.train.watch import Watch
 from ddp_trainer.train.weights import initialize
 from ddp_trainer.train.writer import make_odometer, make_saver, renew_saver
 
@@ -84,6 +87,7 @@ class Run:
         self._luggage: Luggage | None = None
         self._is_first: bool | None = None
         self._has_parts = False
+        self._lacks_model = False
         self._to_stop = self._to_save = False
         self._step = 0
         self._loss: float | None = None
@@ -113,7 +117,7 @@ class Run:
                 f"--parallel {self._config.parallel} takes more than {self._group.world_size} ranks: waiting."
             )
             return self._stand_aside()
-        is_new = not self._has_state and self._luggage is None
+        is_new = not self._has_state
         restored = self._restore()
         if self._group.is_spare:
             return self._stand_aside()
@@ -158,7 +162,8 @@ class Run:
             self._luggage = pack_up(self._ground, self._kept, self._state, self._step, in_doubt=in_doubt)
             self._has_state = False
             del self._kept, self._state
-        self._ground = replace(self._ground, model=draw_model(self._ground.task, self._config.seed))
+        # The next one is drawn when nobody waits for this process to leave.
+        self._ground, self._lacks_model = replace(self._ground, model=nn.Identity()), True
 
     def leave(self) -> Outcome:
         """Told to stop while this process belonged to no group: save what it holds, if that is this rank's to do."""
@@ -202,6 +207,8 @@ class Run:
         held = attained(self._step, is_evaluated=self._watch.has_seen(self._step)) if self._has_state else None
         saver = self._saver
         taken = find_slot(self._ground, self._luggage, self._demand) if self._config.spreads else None
+        if taken is None:
+            self._luggage = None  # void for all ranks, and not to be offered to a later group
         checkpoint, is_durable = (
             find_state(self._group, held, copy=self._copy, newest=self._newest, demand=self._demand)
             if taken is None
@@ -214,6 +221,7 @@ class Run:
         odometer = make_odometer(self._config, self._around.env, self._ground.identity, self._progress.alarm)
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
+            self._begin_anew(is_void=taken is None)
             self._kept = keep(self._ground, None if checkpoint is None else checkpoint.manifest.shards)
             self._ledger = self._kept.ledger
             self._step = 0
@@ -239,9 +247,19 @@ class Run:
         self._history.restored(loaded=is_loaded)
         return restored
 
+    def _begin_anew(self, *, is_void: bool) -> None:
+        """Have a model to load into; where no rank goes on with its state, what was seen with it counts no more."""
+        if self._lacks_model:
+            model = draw_model(self._ground.task, self._config.seed)
+            self._ground, self._lacks_model = replace(self._ground, model=model), False
+        if is_void:
+            self._watch = Watch(self._config)
+            guard = Guard(self._config, self._progress.note)
+            self._ground = replace(self._ground, watch=self._watch, guard=guard)
+
     def _stand_aside(self) -> Outcome:
         """There is no place for this rank: wait for the end of the run, or for another group."""
-        self._phases.enter(None)
+        self._phases.enter(Section.ASIDE)
         return Outcome(await_end(self._around), Exit.SUCCESS)
 
     def _assemble(self, restored: Restored | None) -> None:
@@ -398,7 +416,7 @@ class Run:
         """All ranks agreed to end here; those that were not told to stop go on in another group, if they can."""
         control = self._around.control
         ended = GroupEnds(f"The group ended after step {self._step}, as all ranks agreed.")
-        if self._state.is_spread and control is not None:
+        if self._config.spreads and control is not None:
             self._save(None)  # while all ranks are here: whoever leaves takes its piece of the model along
         if control is not None and self.can_stay and not self._around.stop.requested:
             raise ended
@@ -417,7 +435,8 @@ class Run:
             if self._around.control is None:
                 raise
             self._progress.note("The other ranks have gone on, and save what they come to.")
-        saved = "saved" if self._config.checkpoint_dir is not None and self._saver.failure is None else "nothing saved"
+        is_saved = self._config.checkpoint_dir is not None and self._saver.saved_step == self._step
+        saved = "saved" if is_saved and self._saver.failure is None else "nothing saved"
         self._progress.note(f"Told to stop: left after step {self._step} of {self._plan.total_steps}, {saved}.")
         code = self._around.stop.exit_code
         return Outcome(self._summary(Result.STOPPED, {}), code if code is not None else Exit.TERMINATED)

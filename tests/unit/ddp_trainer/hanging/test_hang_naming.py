@@ -54,6 +54,10 @@ TABLE = {
         [*WAITING, behind(1)],
         {1: "did not enter all_reduce #40; at train.py:7 for 20.0 s (limit 30.0 s)"},
     ),
+    "one in an endless loop, and a spare that has no part in it": (
+        [*WAITING, behind(1), waiting(4, sequence=-1, waits_in="", collectives=(), section=Section.ASIDE, seconds=1.0)],
+        {1: "did not enter all_reduce #40"},
+    ),
     "two in endless loops": ([waiting(0), behind(1), behind(2)], {1: "did not enter", 2: "did not enter"}),
     "the last of three that wait for one another": (
         [waiting(0), behind(1), behind(2, sequence=38, collectives=(EACH_STEP * 10)[:-2])],
