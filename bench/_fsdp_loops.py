@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from bench._our_loops import PlainTask, SameOptimizerTask, run_ours
-from bench._workload import SEED, Clock, Timed, Workload, mean_loss, optimizer_of
+from bench._our_loops import PlainTask, SameOptimizerTask, plain_steps, run_ours
+from bench._workload import Clock, Timed, Workload
 from ddp_trainer.layout import LayoutRange
 
 
@@ -21,17 +20,7 @@ def bare_fsdp(work: Workload, clock: Clock) -> None:
         fully_shard(block)
     fully_shard(model)
     _average_by_hand(model)
-    optimizer = optimizer_of(model)
-    inputs, labels = work.samples(work.count)
-    own, taken, epoch = work.batch // world, 0, 0
-    while taken < clock.steps:
-        order = torch.randperm(work.count, generator=torch.Generator().manual_seed(SEED + epoch))[rank::world]
-        for ids in torch.split(order, own)[: clock.steps - taken]:
-            optimizer.zero_grad()
-            mean_loss(model, (inputs[ids], labels[ids])).backward()  # type: ignore[no-untyped-call,unused-ignore] # torch's
-            optimizer.step()
-            taken += 1
-        epoch += 1
+    plain_steps(model, work, clock, world=world, rank=rank)
     dist.destroy_process_group()
 
 

@@ -27,6 +27,13 @@ def bare(work: Workload, clock: Clock) -> None:
     if world > 1:
         dist.init_process_group("gloo")
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    plain_steps(model, work, clock, world=world, rank=rank)
+    if world > 1:
+        dist.destroy_process_group()
+
+
+def plain_steps(model: nn.Module, work: Workload, clock: Clock, *, world: int, rank: int) -> None:
+    """A loop without anything that is not needed, by a seeded permutation."""
     optimizer = optimizer_of(model)
     inputs, labels = work.samples(work.count)
     own, taken, epoch = work.batch // world, 0, 0
@@ -38,8 +45,6 @@ def bare(work: Workload, clock: Clock) -> None:
             optimizer.step()
             taken += 1
         epoch += 1
-    if world > 1:
-        dist.destroy_process_group()
 
 
 class PlainTask:

@@ -59,8 +59,8 @@ Draw = Callable[[Any], Any]
 class Stride:
     """What is kept of a stride, and what torch is to call meanwhile.
 
-    Those functions are on the way of every short step, so they call nothing of ours; what is no part of a stride they
-    leave to ``otherwise``.
+    Those functions are on the way of every short step, so they call next to nothing of ours; what is no part of a
+    stride they leave to ``otherwise``.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class Stride:
 
     def fetched(self, begun: float, now: float) -> None:
         """The script has a batch to train with since ``now``, for which it asked at ``begun``."""
-        begun = max(begun, self.mark)
+        begun = max(begun, self.mark)  # something was heard meanwhile: of a loader within, or of another thread
         if self.is_fetched:
             self.computed += begun - self.mark
         else:
@@ -195,15 +195,7 @@ class Stride:
             if not self.is_on:
                 got(iterator, batch, begun)
                 return batch
-            now = clock()
-            begun = max(begun, self.mark)  # something was heard meanwhile: of a loader within, or of another thread
-            if self.is_fetched:
-                self.computed += begun - self.mark
-            else:
-                self.rest += begun - self.mark
-                self.is_fetched = True
-            self.waited += now - begun
-            self.mark = now
+            self.fetched(begun, clock())
             if drawn := intake.drawn:
                 intake.samples += drawn.popleft()
             return batch
