@@ -2,8 +2,11 @@
 
 One process learns without a break. Then the first half of its steps is taken under each layout, and the second half,
 from a copy of the checkpoint that this left, under each: the losses are those of the one process, or something was
-lost on the way. For the digests every layout writes one and the same state: it goes on from the one process's
-checkpoint for a step at a rate that no weight in 32 bits feels. What ``checkpoint export`` makes of it is one file.
+lost on the way. As a control one first half is learned a hundredth faster, and what goes on from that must differ.
+
+For the digests every layout writes one and the same state: it goes on from the one process's checkpoint for a step at
+a rate that no weight in 32 bits feels. What ``checkpoint export`` makes of it is one file; and back: what every layout
+writes that begins with that file (``--init-from``) is exported as the same file again.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ BAR: Final = 1e-4
 """Relative, at the worst step."""
 LAYOUTS: Final = ("replicate=4", "shard=4", "replicate=2,shard=2", "shard=2,tp=2", "pp=2")
 QUICK_LAYOUTS: Final = ("replicate=2", "shard=2", "pp=2")
+EXPORTED: Final = "weights.safetensors"
+RATE: Final = "0.001"
+FASTER: Final = "0.00101"
+"""The control's rate in the first half."""
 UNFELT: Final = "1e-30"
 """A learning rate whose steps are lost in the rounding of any weight but 0."""
 COMMON: Final = (
@@ -38,33 +45,55 @@ COMMON: Final = (
 
 
 def cross(report: Report, options: Options) -> None:
-    """Every pair of layouts, and the digest of every export."""
+    """Every pair of layouts with a control, and the digest of every export and of every way back."""
     layouts, steps = (QUICK_LAYOUTS, QUICK_STEPS) if options.quick else (LAYOUTS, STEPS)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-layouts-") as name:
         directory = Path(name)
-        alone = train(directory, "", steps)
-        worst = [_pairs_of(directory, before, layouts, alone, options) for before in layouts]
-        held = sum(distance <= BAR for distances in worst for distance in distances)
-        report.figure("layout_pairs_count", held)
-        report.figure("layout_pairs_worst_loss_difference_ratio", max(max(distances) for distances in worst))
-        report.at_least(f"pairs of {len(layouts)} layouts of which one goes on from the other", held, len(layouts) ** 2)
-        train(directory, "", steps // 2, kept=directory / "one")
-        digests = {"one process": export(directory, directory / "one")}
-        digests |= {layout: _written_under(directory, layout, steps // 2) for layout in layouts}
-    for layout, digest in digests.items():
-        options.progress(f"exported after {layout}: {digest}")
-    report.figure("layout_export_digests_count", len(set(digests.values())))
-    report.at_most(
-        f"different exports of one state that {len(digests)} layouts have written", len(set(digests.values())), 1
-    )
+        _pairs(directory, layouts, steps, report, options)
+        _digests(directory, layouts, steps // 2, report, options)
+
+
+def _pairs(directory: Path, layouts: Sequence[str], steps: int, report: Report, options: Options) -> None:
+    alone = train(directory, "", steps)
+    worst = [_pairs_of(directory, before, layouts, alone, options) for before in layouts]
+    held = sum(distance <= BAR for distances in worst for distance in distances)
+    report.figure("layout_pairs_count", held)
+    report.figure("layout_pairs_worst_loss_difference_ratio", max(max(distances) for distances in worst))
+    report.at_least(f"pairs of {len(layouts)} layouts of which one goes on from the other", held, len(layouts) ** 2)
+    (control,) = _pairs_of(directory, layouts[-1], layouts[:1], alone, options, rate=FASTER)
+    report.baseline("layout_pairs_control_loss_difference_ratio", control)
+    report.at_least("distance of losses after a first half that was learned faster, the control", control, 10 * BAR)
+
+
+def _digests(directory: Path, layouts: Sequence[str], step: int, report: Report, options: Options) -> None:
+    train(directory, "", step, kept=directory / "one")
+    digests = {"one process": export(directory, directory / "one")}
+    weights = (directory / EXPORTED).rename(directory / "begun.safetensors")
+    for layout in layouts:
+        digests[layout] = _written_under(directory, layout, step + 1, kept=_copy(directory / "one", directory / "copy"))
+        shutil.rmtree(directory / "copy")
+        back = _written_under(directory, layout, 1, "--init-from", str(weights), kept=directory / "copy")
+        digests[f"{layout}, begun with an export"] = back
+        shutil.rmtree(directory / "copy")
+    for source, digest in digests.items():
+        options.progress(f"exported after {source}: {digest}")
+    different = len(set(digests.values()))
+    report.figure("layout_export_digests_count", different)
+    report.at_most(f"different exports of one state, written {len(digests)} ways", different, 1)
 
 
 def _pairs_of(
-    directory: Path, before: str, layouts: Sequence[str], alone: Mapping[int, float], options: Options
+    directory: Path,
+    before: str,
+    layouts: Sequence[str],
+    alone: Mapping[int, float],
+    options: Options,
+    *,
+    rate: str = RATE,
 ) -> list[float]:
     """Distances from the one process of runs that go on from this layout's checkpoint; infinite where one does not."""
     stored, half = directory / "stored", len(alone) // 2
-    train(directory, before, half, kept=stored)
+    train(directory, before, half, rate=rate, kept=stored)
     found = []
     for after in layouts:
         losses = train(directory, after, len(alone), kept=_copy(stored, directory / "copy"))
@@ -75,28 +104,29 @@ def _pairs_of(
     return found
 
 
-def _written_under(directory: Path, layout: str, step: int) -> str:
-    """Digest of what is exported from the one process's state once this layout has written it again."""
-    copy = _copy(directory / "one", directory / "copy")
-    train(directory, layout, step + 1, "--learning-rate", UNFELT, kept=copy)
-    return export(directory, copy)
+def _written_under(directory: Path, layout: str, steps: int, *flags: str, kept: Path) -> str:
+    """Digest of what is exported once this layout has written the state that it began with."""
+    train(directory, layout, steps, *flags, rate=UNFELT, kept=kept)
+    return export(directory, kept)
 
 
 def export(directory: Path, checkpoints: Path) -> str:
     """SHA-256 of the weights of the newest checkpoint as one safetensors file."""
-    file = directory / "weights.safetensors"
+    file = directory / EXPORTED
     _run(directory, ["checkpoint", "export", str(checkpoints), "--to", str(file)])
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def train(directory: Path, layout: str, steps: int, *flags: str, kept: Path | None = None) -> Mapping[int, float]:
+def train(
+    directory: Path, layout: str, steps: int, *flags: str, rate: str = RATE, kept: Path | None = None
+) -> Mapping[int, float]:
     """Losses of a worker group under this layout, by the number of the step; of one process where it is empty."""
     world = Layout.parse(layout).world if layout else 1
     launch = ["launch", "--standalone", "--nproc-per-node", str(world), "-m", "ddp_trainer", "train"]
     keeping = () if kept is None else ("--checkpoint-dir", str(kept))
     laid = ("--parallel", layout) if layout else ()
-    rate = () if "--learning-rate" in flags else ("--learning-rate", "0.001")
-    told = _run(directory, [*launch, *COMMON, *rate, *flags, "--max-steps", str(steps), *laid, *keeping])
+    asked = (*flags, "--learning-rate", rate, "--max-steps", str(steps))
+    told = _run(directory, [*launch, *COMMON, *asked, *laid, *keeping])
     events = [json.loads(line) for line in told.splitlines()]
     return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
 
