@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -10,11 +11,14 @@ import select
 import struct
 import subprocess
 import termios
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 PATIENCE_SECONDS = 30.0
 """So long a program that works may be silent."""
+MOST_SECONDS = 120.0
+"""So long a program that draws picture after picture may not show what is waited for."""
 
 
 def typed_into(command: Sequence[str], words: bytes, environ: Mapping[str, str]) -> tuple[int, bytes]:
@@ -44,6 +48,8 @@ class Terminal:
         # The program's session has the terminal, so that Ctrl-C and changes of size are signals to it.
         self.program = subprocess.Popen(["setsid", "--ctty", *command], env=environ, **ends)  # type: ignore[call-overload]
         self.said = ""
+        """All that stood on the terminal so far."""
+        self._letters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def __enter__(self) -> Self:
         return self
@@ -63,31 +69,37 @@ class Terminal:
         """Press keys."""
         os.write(self._ours, keys)
 
-    def until(self, reached: Callable[[str], object]) -> str:
-        """What was said so far, as soon as it is so."""
-        while not reached(self.said):
-            if not select.select([self._ours], [], [], PATIENCE_SECONDS)[0]:
-                raise AssertionError(f"nothing more was said; there was {self.said!r}")
-            self.said += os.read(self._ours, 65536).decode(errors="replace")
-        return self.said
+    def shows(self, reached: Callable[[list[str]], object]) -> list[str]:
+        """The lines of the last whole picture, without colours, as soon as it is so of them.
 
-    @property
-    def frame(self) -> list[str]:
-        """The lines of the last whole picture, without colours."""
-        pictures = re.findall(r"\x1b\[H(.*?)\x1b\[J", self.said, re.DOTALL)
-        plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", pictures[-1]) if pictures else ""
-        return plain.split("\r\n")
+        A terminal is given a picture in pieces: what was said last may be half of the next one.
+        """
+        end = time.monotonic() + MOST_SECONDS
+        while not reached(lines := self._picture()):
+            if not select.select([self._ours], [], [], PATIENCE_SECONDS)[0] or time.monotonic() > end:
+                raise AssertionError(f"it was not shown; there was {self.said!r}")
+            self._hear()
+        return lines
 
     def ended(self) -> int:
         """Wait for its end; its exit code."""
         while self.program.poll() is None:
             if select.select([self._ours], [], [], 0.05)[0]:
-                self.said += os.read(self._ours, 65536).decode(errors="replace")
+                self._hear()
         while select.select([self._ours], [], [], 0)[0]:
-            self.said += os.read(self._ours, 65536).decode(errors="replace")
+            self._hear()
         return self.program.returncode
 
     @property
     def is_as_before(self) -> bool:
         """Whether keys and echo are the shell's again."""
         return termios.tcgetattr(self._theirs) == self.modes
+
+    def _hear(self) -> None:
+        # A letter of several bytes may be in two pieces, too.
+        self.said += self._letters.decode(os.read(self._ours, 65536))
+
+    def _picture(self) -> list[str]:
+        pictures = re.findall(r"\x1b\[H(.*?)\x1b\[J", self.said, re.DOTALL)
+        plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", pictures[-1]) if pictures else ""
+        return plain.split("\r\n")

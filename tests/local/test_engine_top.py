@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -36,8 +38,15 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
         script.write_text(STEPPING)
         typed = person(place)
         assert typed("submit", str(script), "--local", "--name", "digits", "-j", "2x2").returncode == 0
-        assert typed("wait", "digits", "--for=world-size=4", "--timeout", "60s").returncode == 0
+        while len([rank for rank in ranks(typed) if rank["step"]]) < 4:
+            pass
         yield typed
+
+
+def ranks(typed: Typed) -> list[dict[str, Any]]:
+    """What is known of each rank so far."""
+    found: list[dict[str, Any]] = json.loads(typed("status", "digits", "-o", "json").stdout)["ranks"]
+    return found
 
 
 def watching(typed: Typed, job: str = "digits", *, columns: int = 140, rows: int = 30, **environ: str) -> Terminal:
@@ -47,21 +56,29 @@ def watching(typed: Typed, job: str = "digits", *, columns: int = 140, rows: int
     return Terminal(typed.command("top", job), shell, columns=columns, rows=rows)
 
 
+def row(picture: list[str], ranks: str = "2") -> list[str]:
+    """The fields of the line that begins with these ranks; empty where there is none."""
+    return next((line.split() for line in picture if line.startswith(f"{ranks} ")), [])
+
+
 def test_the_view_is_live_marks_the_straggler_follows_the_windows_size_and_leaves_at_q(typed: Typed) -> None:
     with watching(typed) as terminal:
-        terminal.until(lambda said: "stragglers: rank 2" in said and "▁" not in said.partition("█")[0])
-        first = next(line for line in terminal.frame if line.startswith("2 "))
-        assert first.split()[1:3] == ["digits-worker-1", "up"]
+        marked = terminal.shows(
+            lambda picture: (
+                row(picture)[1:3] == ["digits-worker-1", "up"]
+                and any(line.startswith("stragglers: rank 2 ") for line in picture)
+            )
+        )
         assert terminal.said.startswith("\x1b[?1049h")
-        step = first.split()[3]
-        terminal.until(lambda _: any(line.startswith("2 ") and line.split()[3] != step for line in terminal.frame))
-        assert any("█" in line and line.startswith("throughput") for line in terminal.frame)
+        step = row(marked)[3]
+        later = terminal.shows(lambda picture: row(picture)[3:4] not in ([], [step]))
+        assert any("█" in line and line.startswith("throughput") for line in later)
 
         # Four ranks do not fit any more: two pods do.
         terminal.resize(60, 9)
-        terminal.until(lambda _: any(line.startswith("2-3 ") for line in terminal.frame))
-        assert max(map(len, terminal.frame)) <= 60
-        assert len(terminal.frame) <= 9
+        small = terminal.shows(lambda picture: row(picture, "2-3"))
+        assert max(map(len, small)) <= 60
+        assert len(small) <= 9
 
         terminal.type(b"q")
         assert terminal.ended() == 0
@@ -71,7 +88,7 @@ def test_the_view_is_live_marks_the_straggler_follows_the_windows_size_and_leave
 
 def test_ctrl_c_gives_the_terminal_back_and_says_that_the_job_goes_on(typed: Typed) -> None:
     with watching(typed, NO_COLOR="1", LC_ALL="C") as terminal:
-        terminal.until(lambda said: "SEC/STEP" in said)
+        terminal.shows(lambda picture: any("SEC/STEP" in line for line in picture))
         assert "\x1b[3" not in terminal.said
         assert terminal.said.isascii()
         terminal.type(b"\x03")
@@ -95,7 +112,7 @@ def test_in_a_pipe_there_is_one_table_and_no_escape_code(typed: Typed) -> None:
 def test_a_job_that_is_deleted_ends_the_view_with_a_sentence(typed: Typed) -> None:
     assert typed("submit", "--local", "--name", "gone", "-j", "1x1", "--command", "sleep", "--", "60").returncode == 0
     with watching(typed, "gone") as terminal:
-        terminal.until(lambda said: "\x1b[Hgone  " in said)
+        terminal.shows(lambda picture: picture[0].startswith("gone  "))
         assert typed("delete", "gone", "--yes").returncode == 0
         assert terminal.ended() == 3
         assert terminal.said.partition(LEFT)[2].startswith("error: There is no job 'gone'")
