@@ -22,6 +22,7 @@ from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import GroupEnds, PeerLost
+from ddp_trainer.train.outcome import Outcome
 from ddp_trainer.train.progress import Ended, Mode, Progress
 from ddp_trainer.train.stop import StopRequest, leave_at_once
 from ddp_trainer.train.task import TASK_FLAGS, Task, load_task
@@ -29,7 +30,6 @@ from ddp_trainer.train.task import TASK_FLAGS, Task, load_task
 if TYPE_CHECKING:
     from ddp_trainer.train.passage import Passage
     from ddp_trainer.train.surroundings import Surroundings
-    from ddp_trainer.train.training import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ddp_trainer.contract import Phase, Section
 from ddp_trainer.train.assembly import Kept
 from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.groundwork import Groundwork
@@ -14,7 +15,7 @@ from ddp_trainer.train.history import History
 from ddp_trainer.train.manifest import Manifest
 from ddp_trainer.train.mixing import ALGORITHM
 from ddp_trainer.train.options import Level
-from ddp_trainer.train.saver import InPieces
+from ddp_trainer.train.saver import InPieces, Saver
 from ddp_trainer.train.snapshot import state_bytes
 from ddp_trainer.train.summary import Summary
 from ddp_trainer.train.together import Together, write_together
@@ -42,6 +43,24 @@ class State:
         self._history = history
         self._is_exact = ground.config.level is Level.EXACT
         self._together = _together(ground, kept)
+
+    def save(self, saver: Saver, step: int, summary: Summary | None, data: dict[str, Any] | None) -> None:
+        """Begin to save it as it is after so many steps; see :meth:`take` and :meth:`Saver.save`.
+
+        Raises:
+            StaleGeneration: a newer worker group has the directory.
+        """
+        phases = self._ground.phases
+        phases.lap(Phase.OTHER)
+        phases.enter(Section.CHECKPOINT)
+        saver.save(
+            step,
+            lambda: self.take(step, summary, data),
+            lambda: self.manifest(step),
+            together=self.is_spread,
+            in_pieces=self.in_pieces(step, summary, data),
+        )
+        phases.lap(Phase.CHECKPOINT)
 
     def take(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
         """All that a run is made of after so many steps; tensors and plain values only. ``data``: the feed's part."""

@@ -1,26 +1,27 @@
 """A run from its flags to its summary: build the parts, go on from the newest checkpoint, step, save, evaluate.
 
 The story stands here; the parts and how they are made in :mod:`ddp_trainer.train.groundwork` and
-:mod:`ddp_trainer.train.assembly`, what a checkpoint holds of them in :mod:`ddp_trainer.train.state`.
+:mod:`ddp_trainer.train.assembly`, what a checkpoint holds of them in :mod:`ddp_trainer.train.state`, who hears of
+it all in :mod:`ddp_trainer.train.audience`, and what is left behind in :mod:`ddp_trainer.train.outcome`.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from torch import nn
 
 from ddp_trainer.contract import Exit, Phase, Section
-from ddp_trainer.train.announcement import on_small_data, started
 from ddp_trainer.train.assembly import Assembly, Kept, assemble, keep
+from ddp_trainer.train.audience import Audience
 from ddp_trainer.train.checkpoint import Checkpoint
 from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
 from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import CheckpointNotWritten, GroupEnds, NotFinite, StaleGeneration
+from ddp_trainer.train.errors import GroupEnds, NotFinite, StaleGeneration
 from ddp_trainer.train.exchange import newest_of_all
 from ddp_trainer.train.groundwork import draw_model, lay_groundwork
 from ddp_trainer.train.guards import Guard, RollBack
@@ -28,39 +29,23 @@ from ddp_trainer.train.history import History
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.luggage import find_slot, pack_up, unpack_slot
 from ddp_trainer.train.manifest import Manifest, demand_same
-from ddp_trainer.train.models import flops
 from ddp_trainer.train.option_rules import check_shard
 from ddp_trainer.train.options import OnNonFinite
+from ddp_trainer.train.outcome import Outcome, summarize
 from ddp_trainer.train.places import await_end, awaits_ranks, give_places
 from ddp_trainer.train.plan import Plan
 from ddp_trainer.train.profiling import Profile
-from ddp_trainer.train.progress import Evaluated
-from ddp_trainer.train.reports import Reports, open_reports
 from ddp_trainer.train.resume import Origin, attained, find_state
 from ddp_trainer.train.saver import Saver
-from ddp_trainer.train.showing import shown
 from ddp_trainer.train.state import Restored, State
 from ddp_trainer.train.summary import Result, Summary
 from ddp_trainer.train.surroundings import Surroundings
 from ddp_trainer.train.takeover import Luggage, Taken
 from ddp_trainer.train.task import Task
-from ddp_trainer.train.telling import Telling
 from ddp_trainer.train.together import write_together
-from ddp_trainer.train.vote import Verdict
 from ddp_trainer.train.watch import Watch
 from ddp_trainer.train.weights import initialize
 from ddp_trainer.train.writer import make_odometer, make_saver, renew_saver
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How this process's part of a run ended."""
-
-    summary: Summary
-    exit_code: int
-    """0, or 143 (130 after Ctrl-C) when told to stop."""
-    error: CheckpointNotWritten | None = None
-    """The run is done, but its last state is not on any disk."""
 
 
 class Run:
@@ -72,7 +57,6 @@ class Run:
     _plan: Plan
     _state: State
     _saver: Saver
-    _reports: Reports
     _profile: Profile
 
     def __init__(self, config: Config, task: Task, around: Surroundings) -> None:
@@ -85,12 +69,12 @@ class Run:
         self._history = History(self._phases)
         self._has_state = False
         self._luggage: Luggage | None = None
-        self._is_first: bool | None = None
+        self._audience = Audience()
+        self._has_entered = False
         self._has_parts = False
         self._lacks_model = False
         self._to_stop = self._to_save = False
         self._step = 0
-        self._loss: float | None = None
 
     @property
     def can_stay(self) -> bool:
@@ -125,7 +109,7 @@ class Run:
             self._progress.note(f"The run was finished at step {self._step} already.")
             return Outcome(restored.finished, Exit.SUCCESS)
         self._assemble(restored)
-        self._announce()
+        self._audience.begin(self._step, self._ground, self._plan)
         around.begin_training()
         self._phases.restart()
         self._history.begin()
@@ -149,7 +133,7 @@ class Run:
             self._parts.abandon(keeps_gradients=in_doubt)
             self._has_parts = False
             del self._parts
-        if is_spread and stays and self._is_first is not None:
+        if is_spread and stays and self._has_entered:
             self._pack_up(in_doubt=in_doubt)
         self._to_stop = self._to_save = False
         # Before the process group goes: DDP's reducer, in a circle of references until it is collected, must not be the
@@ -177,28 +161,23 @@ class Run:
     ) -> None:
         if self._has_parts:
             self._parts.feed.close()
-        if self._is_first is not None:
+        if self._has_entered:
             self._profile.__exit__(kind, err, trace)
-            self._reports.close()
+            self._audience.close()
             self._saver.__exit__()
 
     def _enter(self, around: Surroundings) -> None:
         """Whose part this rank's is from now on, and what it writes."""
         config, env, group = self._config, around.env, around.group
         self._around, self._group, self._recorder = around, group, around.recorder
-        self._telling = Telling(around.recorder, self._phases)
         self._ground = replace(self._ground, around=around)
-        was_first, is_first = self._is_first, env.rank == 0
-        if was_first is None or not renew_saver(self._saver, config, env, group):
+        if not self._has_entered or not renew_saver(self._saver, config, env, group):
             self._saver = make_saver(config, env, group, self._recorder, self._progress, self._watch.best)
             self._saver.open()
-        if was_first is None:
+        if not self._has_entered:
             self._profile = Profile(config, env)
-        if was_first is not is_first:
-            if was_first:
-                self._reports.close()
-            self._reports = open_reports(config, env)
-        self._is_first = is_first
+        self._audience.enter(self._ground)
+        self._has_entered = True
 
     def _restore(self) -> Restored | None:
         """Have the state that all ranks go on from: kept, taken from a peer or a disk, or new; and what is lost."""
@@ -226,7 +205,7 @@ class Run:
             self._ledger = self._kept.ledger
             self._step = 0
         self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history, keeps=saver.writes)
-        self._telling.begin(self._ground.model, self._plan, self._config)
+        self._audience.expect(self._ground, self._plan)
         self._history.go_on_from(self._step if checkpoint is None else checkpoint.manifest.step)
         restored = None if checkpoint is None else self._load(checkpoint, taken)
         is_loaded = restored is not None and (taken is None or taken.was_behind)
@@ -302,19 +281,8 @@ class Run:
         self._saver.saved_step = self._step
         self._parts.stepper.restart()
         lost = self._history.go_on_from(self._step)
-        self._reports.rewind(self._step)
-        self._progress.note(f"{why} Rolled back to step {self._step}: steps to do again: {lost}.")
+        self._audience.rewind(self._step, lost, why)
         self._pay_evaluation()
-
-    def _announce(self) -> None:
-        self._progress.begin(self._step)
-        self._reports.begin(self._step)
-        model = self._ground.model
-        self._progress.tell(
-            started(self._ground.task.name, model, self._plan, self._group, step=self._step, flops=flops(model))
-        )
-        if remark := on_small_data(self._plan):
-            self._progress.note(remark)
 
     def _take_step(self) -> bool:
         """One step, with the saving and evaluating that is due after it; whether the ranks agreed to stop."""
@@ -329,7 +297,7 @@ class Run:
             return False
         self._step += 1
         self._history.reached(self._step, verdict.time)
-        self._report(verdict)
+        self._audience.step(self._step, self._kept, verdict, own=self._parts.stepper.samples)
         self._to_stop |= verdict.stop > 0
         self._to_save |= self._saver.is_due(self._step, asked=bool(verdict.save))
         if not self._parts.strategy.is_synchronised(self._step):
@@ -338,41 +306,14 @@ class Run:
             return True
         if self._step < self._plan.total_steps:
             # Evaluated before it is saved, so that a restart from here needs no second evaluation.
-            best = self._owes_evaluation() and self._evaluate_for_keeping()
+            best = self._watch.owes(self._step, self._plan, self._config) and self._evaluate_for_keeping()
             if self._to_save or best:
                 self._save(None)
         return False
 
-    def _report(self, verdict: Verdict) -> None:
-        """Tell everyone who listens about the step just done."""
-        epoch = self._plan.epoch_of(self._step - 1)
-        if verdict.is_finite or self._loss is None:
-            self._loss = verdict.loss / verdict.samples
-        rate = self._kept.optimization.learning_rate
-        own, is_finite = self._parts.stepper.samples, verdict.is_finite
-        self._telling.step(self._step, epoch, own, loss=self._loss, rate=rate, is_finite=is_finite)
-        if self._group.rank == 0:
-            self._telling.gradients(self._kept.optimization)
-        self._progress.step(
-            step=self._step,
-            steps=self._plan.total_steps,
-            epoch=epoch + 1,
-            samples=verdict.samples,
-            loss=self._loss,
-            learning_rate=rate,
-        )
-        self._reports.step(self._step, epoch, {"loss": self._loss, "learning_rate": rate})
-
-    def _owes_evaluation(self) -> bool:
-        """Whether the step just done, perhaps by an earlier process, still has to be followed by an evaluation."""
-        step, plan = self._step - 1, self._plan
-        if step < 0 or self._step >= plan.total_steps or not plan.ends_epoch(step):
-            return False
-        return (plan.epoch_of(step) + 1) % self._config.evaluate_every == 0 and not self._watch.has_seen(self._step)
-
     def _pay_evaluation(self) -> None:
         """Evaluate a state that was saved before it could be, and save it with that: a rollback to it remembers."""
-        if self._owes_evaluation():
+        if self._watch.owes(self._step, self._plan, self._config):
             self._evaluate_for_keeping()
             self._save(None)
 
@@ -386,26 +327,13 @@ class Run:
         metrics = self._parts.evaluation.run(self._ground.model)
         self._phases.evaluated()
         if metrics:
-            self._recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
-            epoch = self._plan.epoch_of(self._step - 1) + 1
-            self._progress.tell(Evaluated(epoch=epoch, step=self._step, metrics=metrics))
-            self._reports.evaluated(self._step, epoch - 1, metrics)
+            self._audience.evaluated(self._step, self._plan.epoch_of(self._step - 1), metrics)
         return metrics
 
     def _save(self, summary: Summary | None) -> None:
-        step, state = self._step, self._state
         data = self._parts.feed.state_dict() if self._has_parts else None
         self._to_save = False
-        self._phases.lap(Phase.OTHER)
-        self._phases.enter(Section.CHECKPOINT)
-        self._saver.save(
-            step,
-            lambda: state.take(step, summary, data),
-            lambda: state.manifest(step),
-            together=state.is_spread,
-            in_pieces=state.in_pieces(step, summary, data),
-        )
-        self._phases.lap(Phase.CHECKPOINT)
+        self._state.save(self._saver, self._step, summary, data)
 
     def _settle(self) -> None:
         self._phases.enter(Section.CHECKPOINT)
@@ -455,35 +383,9 @@ class Run:
         # With a volume per pod, one copy is enough. Ranks also wait here for each other's saves.
         copies = sum(self._group.gather(self._saver.holds(self._step)))
         error = None if copies else self._saver.not_written(self._step)
-        # A spread model computes where all ranks ask it to.
-        if self._group.rank == 0 or self._state.is_spread:
-            text = shown(self._ground.task, self._ground.model)
-            if text is not None and self._group.rank == 0:
-                self._progress.note(text)
+        self._audience.show(self._ground, together=self._state.is_spread)
         return Outcome(summary, Exit.SUCCESS if error is None else error.exit_code, error)
 
     def _summary(self, result: Result, metrics: dict[str, float]) -> Summary:
-        ground, plan, ledger, env = self._ground, self._plan, self._ledger, self._around.env
-        return Summary(
-            result=result,
-            task=ground.task.name,
-            steps=self._step,
-            epochs=round(self._step / plan.steps_per_epoch, 4),
-            accuracy=metrics.get("accuracy"),
-            loss=metrics.get("loss", self._loss),
-            metrics=metrics,
-            best=self._watch.best_of_run(),
-            stopped_early=self._watch.has_waited_enough and self._step < plan.total_steps,
-            samples_lost=ledger.lost,
-            samples_repeated=ledger.repeated,
-            samples_skipped=ledger.skipped,
-            skipped_steps=ground.guard.skipped,
-            rollbacks=ground.guard.rollbacks,
-            restarts=dict(env.restarts),
-            **self._history.summary(),
-            world_size=self._group.world_size,
-            global_batch=self._config.global_batch,
-            shards=plan.shards,
-            seed=self._config.seed,
-            generation=env.generation,
-        )
+        ledger, history, loss = self._ledger, self._history, self._audience.loss
+        return summarize(result, self._ground, self._plan, ledger, history, step=self._step, loss=loss, metrics=metrics)

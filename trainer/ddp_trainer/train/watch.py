@@ -7,11 +7,15 @@ checkpoint, so a run that was restarted decides as one that was not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.goal import Goal
 from ddp_trainer.train.keeping import Keeping
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.config import Config
+    from ddp_trainer.train.plan import Plan
 
 
 class WatchState(TypedDict):
@@ -70,6 +74,15 @@ class Watch:
     def has_waited_enough(self) -> bool:
         """The run should end early."""
         return self._early_stop is not None and self._waited >= self._early_stop.patience
+
+    def owes(self, step: int, plan: Plan, config: Config) -> bool:
+        """Whether the evaluation due after so many steps is not made yet, by this process or an earlier one.
+
+        The last step owes none: how it is evaluated is a matter of the run's end.
+        """
+        if not 0 < step < plan.total_steps or not plan.ends_epoch(step - 1):
+            return False
+        return (plan.epoch_of(step - 1) + 1) % config.evaluate_every == 0 and not self.has_seen(step)
 
     def has_seen(self, step: int) -> bool:
         """Whether the state after so many steps was evaluated already."""
