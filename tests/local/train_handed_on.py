@@ -2,6 +2,9 @@
 
 The first two hold the same slot and a step more than the third, which holds the other slot, and had voted for that
 step. A line for each rank says what it goes on from; the spare tells what it heard when the others were done.
+
+The third one gives the second one its slot in small pieces, and each piece only when the first rank, which neither
+gives nor gets anything, has come back from its wait for the piece before.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import sys
 import torch
 
 from ddp_trainer.layout import Layout, LayoutRange
+from ddp_trainer.train import group as of_groups
 from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.group import Group
@@ -26,6 +30,26 @@ OLD_RANKS = (0, 2, 3)
 """Of those that are left; the second one is lost."""
 STEP = 5
 NOW = LayoutRange.parse("replicate=1:2,shard=2")
+
+
+PIECE_BYTES = 64
+
+_came_back, _comes_back = os.pipe()
+
+
+class Watched(Group):
+    """Whose first rank tells that it waits anew, and whose source of pieces waits for that."""
+
+    def gather(self, number: int) -> list[int]:
+        """As ever."""
+        if self.rank == 0:
+            os.write(_comes_back, b".")
+        return super().gather(number)
+
+    def _hand_piece(self, buffer: bytes | bytearray, start: int, stop: int, pair: tuple[int, int]) -> None:
+        if self.rank == pair[0]:
+            assert os.read(_came_back, 1), "the first rank is gone"
+        super()._hand_piece(buffer, start, stop, pair)
 
 
 def beside(step: int) -> Checkpoint:
@@ -55,8 +79,10 @@ def holding(rank: int) -> Luggage:
 
 def be(rank: int, port: int, done: tuple[int, int]) -> None:
     """Rank ``rank`` of those that are left; none leaves before all are ``done``, a pipe that ends when they are."""
+    if rank:
+        os.close(_comes_back)
     env = Environment(rank=rank, world_size=len(OLD_RANKS), master_port=port, generation=2)
-    group = Group.join(env, torch.device("cpu"), 60)
+    group = Watched.join(env, torch.device("cpu"), 60)
     layout = NOW.choose(group.world_size)
     taken = take_over(
         group,
@@ -83,6 +109,7 @@ def be(rank: int, port: int, done: tuple[int, int]) -> None:
 
 def main() -> int:
     """Fork the ranks; 0 where all of them ended well."""
+    of_groups._CHUNK_BYTES = PIECE_BYTES  # type: ignore[misc]
     port = free_port()
     done = os.pipe()
     ranks = []
@@ -96,7 +123,8 @@ def main() -> int:
             print(repr(err), flush=True)
             os._exit(1)
         os._exit(0)
-    os.close(done[1])
+    for writer in (done[1], _comes_back):
+        os.close(writer)
     return max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -220,30 +220,35 @@ class Group:
         if isinstance(buffer, bytearray):
             buffer[start:stop] = piece.cpu().numpy().tobytes()
 
-    def hand(self, payload: bytes | None, source: int, target: int) -> bytes:
-        """The source rank's bytes, on the target; these two must call it, and get it both."""
-        peer = target if self.rank == source else source
-        length = torch.tensor([len(payload or b"")], dtype=torch.int64, device=self.device)
-        with self.watched():
-            self._hand_over(length, source, peer)
-            buffer = payload if self.rank == source and payload is not None else bytearray(int(length))
-            for start in range(0, int(length), _CHUNK_BYTES):
-                self._hand_piece(buffer, start, min(start + _CHUNK_BYTES, int(length)), source, peer)
-        return bytes(buffer)
+    def hand(self, payload: bytes | None, pairs: Sequence[tuple[int, int]]) -> bytes | None:
+        """The bytes of the first rank of each pair, on the second one; None on all others. Every rank must call it.
 
-    def _hand_piece(self, buffer: bytes | bytearray, start: int, stop: int, source: int, peer: int) -> None:
+        No rank is in two pairs. Whoever is in none waits too, after each piece: so however long it takes in all, nobody
+        waits for longer than a piece takes, and none that waits for its peers gives them up.
+        """
+        pair = next((pair for pair in pairs if self.rank in pair), None)
+        lengths = self.gather(len(payload or b""))
+        length = 0 if pair is None else lengths[pair[0]]
+        is_source = pair is not None and self.rank == pair[0]
+        buffer = payload if is_source and payload is not None else bytearray(length)
+        longest = max((lengths[source] for source, _ in pairs), default=0)
+        for start in range(0, longest, _CHUNK_BYTES):
+            if pair is not None and start < length:
+                with self.watched():
+                    self._hand_piece(buffer, start, min(start + _CHUNK_BYTES, length), pair)
+            self.gather(0)
+        return None if pair is None or is_source else bytes(buffer)
+
+    def _hand_piece(self, buffer: bytes | bytearray, start: int, stop: int, pair: tuple[int, int]) -> None:
+        source, target = pair
         piece = torch.empty(stop - start, dtype=torch.uint8, device=self.device)
         if self.rank == source:
             piece.copy_(torch.frombuffer(bytearray(buffer[start:stop]), dtype=torch.uint8))
-        self._hand_over(piece, source, peer)
+            dist.send(piece, target)
+        else:
+            dist.recv(piece, source)
         if isinstance(buffer, bytearray):
             buffer[start:stop] = piece.cpu().numpy().tobytes()
-
-    def _hand_over(self, tensor: Tensor, source: int, peer: int) -> None:
-        if self.rank == source:
-            dist.send(tensor, peer)
-        else:
-            dist.recv(tensor, peer)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -130,19 +130,42 @@ def take_over(
         return None
     beside = from_rank(leader, None if own is None else own.beside, group, demand)
     holdings = None if own is None else _settled(own, step, moved=own.skipped == skipped(beside))
-    held = slots[group.rank]
-    mine: Holdings = {}
-    for source, target in handings(slots, layout.replica, layout.world):
-        if group.rank == source:
-            assert holdings is not None  # noqa: S101 - it holds the slot
-            group.hand(_packed(holdings), source, target)
-        elif group.rank == target:
-            received = group.hand(None, source, target)
-            mine = torch.load(BytesIO(received), map_location="cpu", weights_only=True)
-    if group.rank < layout.world and held == group.rank % layout.replica:
-        assert holdings is not None  # noqa: S101 - as above
+    mine = _handed(group, layout, slots, holdings)
+    if group.rank < layout.world and slots[group.rank] == group.rank % layout.replica:
+        assert holdings is not None  # noqa: S101 - it holds the slot
         mine = holdings
     return Taken(step, mine, beside, was_behind=own is None or own.attained != furthest)
+
+
+def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: Holdings | None) -> Holdings:
+    """What this rank is given of its slot; nothing where it has that. It gives its ``holdings`` to those who lack them.
+
+    Ranks that are in no pair of a round wait for its end, as :meth:`Group.hand` says.
+    """
+    given: Holdings = {}
+    pairs = handings(slots, layout.replica, layout.world)
+    packed = _packed(holdings) if group.rank in {source for source, _ in pairs} and holdings is not None else None
+    for round_ in rounds(pairs):
+        received = group.hand(packed, round_)
+        if received is not None:
+            given = torch.load(BytesIO(received), map_location="cpu", weights_only=True)
+    return given
+
+
+def rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The pairs in as many rounds as it takes that no rank is in two of one round; as early as that goes.
+
+    >>> rounds([(0, 4), (1, 5), (0, 6), (5, 7)])
+    [[(0, 4), (1, 5)], [(0, 6), (5, 7)]]
+    """
+    found: list[tuple[set[int], list[tuple[int, int]]]] = []
+    for pair in pairs:
+        free = next((each for each in found if each[0].isdisjoint(pair)), None)
+        if free is None:
+            found.append(free := (set(), []))
+        free[0].update(pair)
+        free[1].append(pair)
+    return [each for _, each in found]
 
 
 def handings(slots: Sequence[int], replica: int, places: int) -> list[tuple[int, int]]:
