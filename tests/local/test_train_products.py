@@ -33,6 +33,16 @@ def run(directory: Path, steps: int, flags: Sequence[str], *, world: int) -> str
     return json.dumps([world, [*FLAGS, *kept, "--max-steps", str(steps), *flags]])
 
 
+def trained(*runs: str) -> list[float]:
+    """Losses of all steps of all runs."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
+    program = [sys.executable, "-m", "tests.local.train_forked", *runs]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    return [event["loss"] for event in events if event["event"] == "step"]
+
+
 def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_process_does(tmp_path: Path) -> None:
     alone, cut, steps = tmp_path / "alone", tmp_path / "cut", EACH * len(LAYOUTS)
     runs = [run(alone, steps, (), world=1)]
@@ -40,13 +50,21 @@ def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_proces
         runs.append(
             run(cut, EACH * number, ["--parallel", layout, *flags], world=Layout.parse(layout).world),
         )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
-    program = [sys.executable, "-m", "tests.local.train_forked", *runs]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    losses = [event["loss"] for event in events if event["event"] == "step"]
+    losses = trained(*runs)
     assert losses[steps:] == pytest.approx(losses[:steps], rel=1e-4)
     wanted, last = (json.loads(kept.with_suffix(".json").read_text()) for kept in (alone, cut))
     assert last["metrics"] == pytest.approx(wanted["metrics"], rel=1e-4)
     assert {"steps": steps, "samples_lost": 0, "samples_repeated": 0}.items() <= last.items()
+
+
+def test_weights_that_each_rank_has_drawn_by_itself_are_those_of_the_first_that_has_them(tmp_path: Path) -> None:
+    """Of replicas, of slices where none is cut, and of the two stages that have the token embedding."""
+    unseeded = ("--task", "tests.local.train_layouts:Unseeded")
+    layouts = ("replicate=1", "replicate=2,tp=2", "replicate=2,pp=2")
+    runs = [
+        run(tmp_path / layout, EACH, [*unseeded, "--parallel", layout], world=Layout.parse(layout).world)
+        for layout in layouts
+    ]
+    alone, sliced, staged = (losses[at : at + EACH] for losses in [trained(*runs)] for at in (0, EACH, 2 * EACH))
+    assert sliced == pytest.approx(alone, rel=1e-4)
+    assert staged == pytest.approx(alone, rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -86,6 +87,19 @@ class DroppedOutside(Numbers):
         for module in model.modules():
             if isinstance(module, Attend):
                 module.share = 0.0
+        return model
+
+
+class Unseeded(Numbers):
+    """Whose weights are others on each rank: of the second half of the layers, on each two ranks."""
+
+    def model(self) -> nn.Module:
+        """As ever, and moved."""
+        model, rank = super().model(), int(os.environ["RANK"])
+        for name, weight in model.named_parameters():
+            is_late = name.startswith(("blocks.2", "blocks.3", "norm"))
+            chance = torch.Generator().manual_seed(100 + rank // 2 if is_late else rank)
+            weight.data += 0.1 * torch.randn(weight.shape, generator=chance)
         return model
 
 

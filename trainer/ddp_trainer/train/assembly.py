@@ -190,6 +190,10 @@ def _spread_out(ground: Groundwork, spread: Spread) -> Spread:
         from ddp_trainer.train.sharding import shard  # noqa: PLC0415 - as above
 
         shard(model, mesh, config, group)
+    else:
+        from ddp_trainer.train.first_weights import send_from_first  # noqa: PLC0415 - as above
+
+        send_from_first(model, mesh, group)
     return spread
 
 

@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from ddp_trainer.train.activation_checkpointing import blocks
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.first_weights import send_from_first
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.options import PrecisionName
-from ddp_trainer.train.spread import piece
 
 _COMPUTED_IN: Final[Mapping[PrecisionName, torch.dtype]] = {
     PrecisionName.BF16: torch.bfloat16,
@@ -87,23 +86,6 @@ def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
                 hint=f"It has {', '.join(known[:_NAMED])}{rest}.",
             )
     return [module for module in reversed(inside) if type(module).__name__ in names]
-
-
-def send_from_first(model: nn.Module, mesh: Mesh, group: Group) -> None:
-    """Give ranks that differ in ``replicate`` and ``shard`` alone the same weights and buffers, those of their first.
-
-    One at a time by way of the device, where collectives run.
-    """
-    lines = [mesh.along(name).get_group() for name in ("replicate", "shard") if getattr(mesh.layout, name) > 1]
-    with group.watched(), torch.no_grad():
-        for tensor in map(piece, [*model.parameters(), *model.buffers()]):
-            if tensor.is_meta:  # of another stage
-                continue
-            sent = tensor.detach().to(group.device)
-            for line in lines:
-                dist.broadcast(sent, dist.get_global_rank(line, 0), line)
-            if sent.data_ptr() != tensor.data_ptr():
-                tensor.copy_(sent)
 
 
 def _add_up(model: nn.Module) -> None:

@@ -19,11 +19,12 @@ from torch.func import functional_call
 
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
+from ddp_trainer.train.first_weights import send_from_first
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.mesh import Mesh
-from ddp_trainer.train.sharding import send_from_first
 from ddp_trainer.train.slicing import slice_up
+from ddp_trainer.train.spread import piece
 from ddp_trainer.train.stage_pieces import StagePieces
 from ddp_trainer.train.stage_stream import Stream, without_memory
 from ddp_trainer.train.strategies.pipeline_schedule import KINDS, Kind
@@ -102,6 +103,14 @@ class Stages:
             dist.broadcast(output, self.rank(last), self.process_group)
             return streams[-1].joined(output)
 
+    def send_shared(self, model: nn.Module) -> None:
+        """Give stages that have the same weight the same numbers, those of the first that has it; all must call it."""
+        with self.group.watched(), torch.no_grad():
+            for name in [name for name, holders in self.weights.items() if len(holders) > 1]:
+                own = piece(model.get_parameter(name).detach())
+                sent = self._empty(own) if own.is_meta else own
+                dist.broadcast(sent, self.rank(self.weights[name][0]), self.process_group)
+
     @property
     def process_group(self) -> dist.ProcessGroup:
         """Of the ranks that this one makes a pipeline with."""
@@ -143,8 +152,9 @@ def cut_into_stages(model: nn.Module, task: Task, config: Config, mesh: Mesh, gr
         slice_up(model, task, mesh, group)
     stages = Stages(modules, kind, mesh, group, weights)
     demand_shared(model, stages, task)
+    stages.send_shared(model)
+    send_from_first(model, mesh, group)
     if mesh.layout.shard > 1:
-        send_from_first(model, mesh, group)
         stages = replace(stages, pieces=StagePieces(model, modules, mesh, group))
     model.forward = stages.forward
     return stages
