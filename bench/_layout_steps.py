@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench._gpt_steps import STEPS
+from bench._resident_bytes import RETURNING
 from bench.harness import CannotMeasure
 from ddp_trainer.layout import Layout
 from kubectl_ddp.plan.choice import Choice
@@ -17,6 +17,7 @@ from kubectl_ddp.plan.memory import Memory, memory
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Precision, Work
 
+STEPS = 3
 VOCABULARY = 256
 """Of the task ``text``."""
 
@@ -90,4 +91,4 @@ def measured(laid: Laid) -> int:
 
 def _environment(held: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
-    return {**inherited, "DDP_BENCH_BYTES": str(held), "DDP_BENCH_STEPS": str(STEPS)}
+    return {**inherited, **RETURNING, "DDP_BENCH_BYTES": str(held), "DDP_BENCH_STEPS": str(STEPS)}

@@ -3,7 +3,7 @@
 The trainer's GPT is trained by one process in 32 bits, at several sizes, with activations kept and computed again, in
 one pass per step and in several; all tensors that live at once are counted. Then it is trained by several ranks, as
 ``ddp_trainer train --parallel`` does it, in pieces, in slices and in stages; of these the rank counts that needs the
-most. How long the plan itself takes is beside it.
+most; there the kernel counts, since threads of gloo free tensors too. How long the plan itself takes is beside it.
 """
 
 from __future__ import annotations
