@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ddp_trainer.metrics import attach, exposure
 from ddp_trainer.metrics.hooks import Hooks, Stead
-from ddp_trainer.metrics.recorders import BoardRankRecorder
+from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.timeline import Timeline
 from ddp_trainer.train.history import History
 from ddp_trainer.train.odometer import Odometer

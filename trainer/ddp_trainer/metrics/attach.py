@@ -16,12 +16,13 @@ from typing import Final
 
 from ddp_trainer.contract import Env, GroupState, MetricLabel
 from ddp_trainer.metrics import exposure, pauses
+from ddp_trainer.metrics.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.directory import LOCAL_WORLD_SIZE, agent_board, rank_board
 from ddp_trainer.metrics.log import Log
 from ddp_trainer.metrics.meter import Meter
 from ddp_trainer.metrics.process import ProcessId, is_ancestor, vitals
-from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
+from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.watch import Watch
 from ddp_trainer.pulse import marks
 from ddp_trainer.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder

@@ -21,7 +21,7 @@ from ddp_trainer.metrics import attach, exposure
 from ddp_trainer.metrics.board import ABSENT_NUMBER
 from ddp_trainer.metrics.detour import Detour
 from ddp_trainer.metrics.intake import intake_of
-from ddp_trainer.metrics.recorders import BoardRankRecorder
+from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.stride import Outlook, Strode
 from ddp_trainer.metrics.timeline import Timeline
 from ddp_trainer.metrics.watch import Watch

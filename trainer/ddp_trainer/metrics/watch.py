@@ -23,7 +23,7 @@ class Sink(Protocol):
         """See :class:`~ddp_trainer.recorder.RankRecorder`."""
 
     def gpu_memory(self, memory: gpu.Memory, before: gpu.Memory | None = None) -> None:
-        """See :class:`~ddp_trainer.metrics.recorders.BoardRankRecorder`."""
+        """See :class:`~ddp_trainer.metrics.rank_recorder.BoardRankRecorder`."""
 
 
 class Watch:

@@ -24,7 +24,7 @@ from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.gpu import Memory
-from ddp_trainer.metrics.recorders import PEAK_FLOPS, BoardRankRecorder
+from ddp_trainer.metrics.rank_recorder import PEAK_FLOPS, BoardRankRecorder
 from ddp_trainer.recorder import RankRecorder
 from tests.recorder_server import entry, record, recorder_at
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ddp_trainer.contract import Env, Metric
-from ddp_trainer.metrics import attach, recorders
+from ddp_trainer.metrics import attach, harmless
 from ddp_trainer.metrics.board import RANK, read
 from ddp_trainer.metrics.directory import rank_board
 from ddp_trainer.metrics.log import Log
@@ -45,7 +45,7 @@ def test_without_a_launcher_nothing_happens() -> None:
 def test_nonsense_is_warned_of_and_never_raised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, nonsense: dict[str, Any]
 ) -> None:
-    recorders._warned.clear()
+    harmless._warned.clear()
     log = attach.log({Env.METRICS_DIR: str(tmp_path)})
     with caplog.at_level(logging.WARNING):
         log(**nonsense)

@@ -25,13 +25,14 @@ from ddp_trainer.contract import (
 )
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.layout import LayoutRange
-from ddp_trainer.metrics import recorders
+from ddp_trainer.metrics import harmless
+from ddp_trainer.metrics.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.board import AGENT, RANK, Board, read
 from ddp_trainer.metrics.catalogue import cell
 from ddp_trainer.metrics.directory import rank_board
 from ddp_trainer.metrics.gpu import Memory
 from ddp_trainer.metrics.process import ProcessId
-from ddp_trainer.metrics.recorders import BoardAgentRecorder, BoardRankRecorder
+from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
 from ddp_trainer.recorder import AgentRecorder, RankRecorder
 
 seconds = some.floats(0, 1e3)
@@ -268,7 +269,7 @@ REPORTS: list[tuple[str, tuple[Any, ...]]] = [
 def test_nonsense_is_warned_of_once_and_never_raised(
     rank: Rank, caplog: pytest.LogCaptureFixture, method: str, nonsense: tuple[Any, ...]
 ) -> None:
-    recorders._warned.clear()
+    harmless._warned.clear()
     with caplog.at_level(logging.WARNING):
         getattr(rank.recorder, method)(*nonsense)
         getattr(rank.recorder, method)(*nonsense)

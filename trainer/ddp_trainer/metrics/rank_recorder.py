@@ -1,4 +1,4 @@
-"""Recorders that write to a board; see :mod:`ddp_trainer.recorder` for what is recorded.
+"""The recorder of a rank, which writes to its board; see :mod:`ddp_trainer.recorder` for what is recorded.
 
 :meth:`BoardRankRecorder.step` runs on the training thread at every step and costs about a microsecond
 (``python -m bench metrics``): plain stores through a memoryview, no lock, no system call.
@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import os
 import sys
@@ -15,32 +14,17 @@ import time
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Final
 
-from ddp_trainer.contract import (
-    PLACE_LABELS,
-    Env,
-    FailureReason,
-    GroupState,
-    JobTime,
-    Metric,
-    MetricLabel,
-    Phase,
-    RestartCause,
-    Wait,
-)
+from ddp_trainer.contract import PLACE_LABELS, Env, JobTime, Metric, MetricLabel, Phase, Wait
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.layout import LayoutError, LayoutRange
-from ddp_trainer.metrics.account import highest_step, job_account
-from ddp_trainer.metrics.board import AGENT, RANK, Board
+from ddp_trainer.metrics.board import RANK, Board
 from ddp_trainer.metrics.catalogue import STEP_SECONDS, cell
-from ddp_trainer.metrics.directory import rank_board
 from ddp_trainer.metrics.gpu import Memory, identity_of, nccl_version, peak_flops
+from ddp_trainer.metrics.harmless import harmless, warn_once
 from ddp_trainer.metrics.watch import Watch
 from ddp_trainer.recorder import Marks
-
-_log: Final = logging.getLogger(__name__)
 
 STEPS: Final = RANK.index(Metric.STEPS)
 SAMPLES: Final = RANK.index(Metric.SAMPLES)
@@ -100,54 +84,8 @@ LAST_SAVED_STEP: Final = RANK.index("ddp_checkpoint_last_step")
 CHECKPOINT_BYTES: Final = RANK.index("ddp_checkpoint_size_bytes")
 CHECKPOINT_INTERVAL: Final = RANK.index("ddp_checkpoint_interval_seconds")
 
-COLLECTIVE_FAILURES: Final = {
-    FailureReason.COLLECTIVE_TIMEOUT: RANK.index("ddp_collective_timeouts_total"),
-    FailureReason.COLLECTIVE_ERROR: RANK.index("ddp_collective_errors_total"),
-}
-"""Written by the launcher alone, which knows how a rank ended."""
-
-STATES: Final = {state: AGENT.index(cell(Metric.GROUP_STATE, state)) for state in GroupState}
-RESTARTS: Final = {cause: AGENT.index(cell(Metric.RESTARTS, cause)) for cause in RestartCause}
-FAILURES: Final = {reason: AGENT.index(cell(Metric.FAILURES, reason)) for reason in FailureReason}
-RENDEZVOUS_SECONDS: Final = AGENT.index("ddp_rendezvous_duration_seconds_sum")
-RENDEZVOUS_COUNT: Final = AGENT.index("ddp_rendezvous_duration_seconds_count")
-RENDEZVOUS_FAILURES: Final = AGENT.index("ddp_rendezvous_failures_total")
-RENDEZVOUS_LAST: Final = AGENT.index("ddp_rendezvous_last_duration_seconds")
-RENDEZVOUS_ROUND: Final = AGENT.index(Metric.RENDEZVOUS_ROUND)
-WORLD_SIZE: Final = AGENT.index(Metric.WORLD_SIZE)
-FIRST_RANK: Final = AGENT.index(Metric.FIRST_RANK)
-NODES: Final = AGENT.index(Metric.NODES)
-NODES_DESIRED: Final = AGENT.index("ddp_nodes_desired")
-RESTARTS_REMAINING: Final = AGENT.index("ddp_restarts_remaining")
-
 _WORD_BYTES: Final = 128
 """Most characters of a word on the board: it has room for all, and a label needs no more."""
-
-P = ParamSpec("P")
-Recorder = TypeVar("Recorder")
-
-
-_warned: Final[set[str]] = set()
-
-
-def warn_once(what: str, error: Exception) -> None:
-    """Say that ``what`` is not recorded; the second time it is known."""
-    if what not in _warned:
-        _warned.add(what)
-        _log.warning("metrics: %s is not recorded (%s); training goes on", what, error)
-
-
-def _harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Concatenate[Recorder, P], None]:
-    """Make a warning, told once, of whatever ``method`` raises."""
-
-    @functools.wraps(method)
-    def harmless(self: Recorder, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
-            warn_once(method.__name__, error)
-
-    return harmless
 
 
 def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str, str]:
@@ -213,7 +151,7 @@ class BoardRankRecorder:
         self._board.forsake()
         self._cells, self._revision = self._board.cells, self._board.revision
 
-    @_harmless
+    @harmless
     def identity(
         self,
         *,
@@ -233,7 +171,7 @@ class BoardRankRecorder:
         if (most := peak_flops(gpu.name)) is not None:
             self._cells[PEAK_FLOPS] = most
 
-    @_harmless
+    @harmless
     def job(self, *, precision: str, parallelism: str) -> None:
         """Say how the job computes."""
         torch = sys.modules.get("torch")
@@ -245,7 +183,7 @@ class BoardRankRecorder:
         }
         self._board.describe(self._board.identity | words)
 
-    @_harmless
+    @harmless
     def planned(self, steps: int) -> None:
         """The run will have this many global steps."""
         self._cells[STEPS_PLANNED] = steps
@@ -264,7 +202,7 @@ class BoardRankRecorder:
         checkpoint: float,
         other: float,
     ) -> None:
-        """A global step was committed. The hot path: `Board.changing` and `_harmless`, written out."""
+        """A global step was committed. The hot path: `Board.changing` and `harmless`, written out."""
         try:
             cells = self._cells
             revision = self._revision
@@ -299,7 +237,7 @@ class BoardRankRecorder:
         """Takes the number of a step that has ended, and of which :meth:`strode` is told later; one plain store."""
         return functools.partial(self._cells.__setitem__, STEP)
 
-    @_harmless
+    @harmless
     def strode(
         self,
         steps: int,
@@ -328,7 +266,7 @@ class BoardRankRecorder:
             cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, last)] += 1.0
             cells[LAST_STEP_TIMESTAMP] = self._clock()
 
-    @_harmless
+    @harmless
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
         """Mean loss of the last step over all ranks, and the learning rate it used."""
         if loss is not None:
@@ -336,7 +274,7 @@ class BoardRankRecorder:
         if learning_rate is not None:
             self._cells[LEARNING_RATE] = learning_rate
 
-    @_harmless
+    @harmless
     def gradients(self, norm: float | None, loss_scale: float | None) -> None:
         """Norm of the last step's whole gradient, and what the loss was multiplied with."""
         if norm is not None:
@@ -344,18 +282,18 @@ class BoardRankRecorder:
         if loss_scale is not None:
             self._cells[LOSS_SCALE] = loss_scale
 
-    @_harmless
+    @harmless
     def work(self, tokens: float, flops: float) -> None:
         """This rank did so much more."""
         self._cells[TOKENS] += tokens
         self._cells[MODEL_FLOPS] += flops
 
-    @_harmless
+    @harmless
     def recomputed(self, ratio: float) -> None:
         """So much is computed again."""
         self._cells[RECOMPUTED] = ratio
 
-    @_harmless
+    @harmless
     def waited(self, seconds: Mapping[Wait, float]) -> None:
         """This rank waited for others."""
         cells = self._cells
@@ -366,7 +304,7 @@ class BoardRankRecorder:
         if Wait.STAGE in seconds and self.watched_by is not None:
             self.watched_by.stop_comparing()
 
-    @_harmless
+    @harmless
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         """A step was looked at more closely."""
         with self._board.changing():
@@ -374,12 +312,12 @@ class BoardRankRecorder:
             self._cells[SAMPLED_BUSY] += busy_seconds
             self._cells[SAMPLED_COMM_EXPOSED] += comm_exposed_seconds
 
-    @_harmless
+    @harmless
     def collected(self, seconds: float) -> None:
         """Python's garbage collector ran."""
         self._cells[GC_PAUSE_SECONDS] += seconds
 
-    @_harmless
+    @harmless
     def gpu_memory(self, memory: Memory, before: Memory | None = None) -> None:
         """What the GPU's memory looks like; retries and failures are counted since ``before``."""
         cells = self._cells
@@ -388,13 +326,13 @@ class BoardRankRecorder:
         cells[GPU_ALLOC_RETRIES] += memory.retries - (before.retries if before else 0)
         cells[GPU_OOM] += memory.ooms - (before.ooms if before else 0)
 
-    @_harmless
+    @harmless
     def evaluated(self, loss: float, accuracy: float) -> None:
         """An evaluation over all ranks ended."""
         self._cells[EVAL_LOSS] = loss
         self._cells[EVAL_ACCURACY] = accuracy
 
-    @_harmless
+    @harmless
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         """A checkpoint became durable."""
         cells = self._cells
@@ -405,32 +343,32 @@ class BoardRankRecorder:
         cells[CHECKPOINT_BYTES] = size_bytes
         cells[LAST_SAVE_TIMESTAMP] = self._clock()
 
-    @_harmless
+    @harmless
     def checkpoint_failed(self) -> None:
         """A checkpoint could not be written; training goes on."""
         self._cells[SAVES_FAILURE] += 1.0
 
-    @_harmless
+    @harmless
     def checkpoint_skipped(self) -> None:
         """A checkpoint was due while the one before was still being written."""
         self._cells[SAVES_SKIPPED] += 1.0
 
-    @_harmless
+    @harmless
     def checkpoint_loaded(self, seconds: float) -> None:
         """State was restored."""
         self._cells[LOAD_SECONDS] += seconds
 
-    @_harmless
+    @harmless
     def checkpoint_interval(self, seconds: float) -> None:
         """So much time is between checkpoints."""
         self._cells[CHECKPOINT_INTERVAL] = seconds
 
-    @_harmless
+    @harmless
     def skipped_step(self) -> None:
         """A step used up its samples and moved no weight."""
         self._cells[SKIPPED_STEPS] += 1.0
 
-    @_harmless
+    @harmless
     def account(self, account: JobAccount) -> None:
         """What the whole job's time went into, and what of it was lost."""
         with self._board.changing():
@@ -451,74 +389,3 @@ def _forsake() -> None:
 
 # A worker of a data loader, or whatever else a script forks, must not write where its parent does.
 os.register_at_fork(after_in_child=_forsake)
-
-
-class BoardAgentRecorder:
-    """The launcher's reports, on its board."""
-
-    __slots__ = ("_board", "_cells", "_directory")
-
-    def __init__(self, board: Board, directory: Path) -> None:
-        self._board, self._cells, self._directory = board, board.cells, directory
-
-    @_harmless
-    def state(self, state: GroupState) -> None:
-        """The worker group entered a state."""
-        with self._board.changing():
-            for each, index in STATES.items():
-                self._cells[index] = float(each == state)
-
-    @_harmless
-    def restarted(self, cause: RestartCause) -> None:
-        """The worker group is formed anew."""
-        self._cells[RESTARTS[cause]] += 1.0
-
-    @_harmless
-    def failed(self, reason: FailureReason) -> None:
-        """A worker process of this pod ended that should not have."""
-        self._cells[FAILURES[reason]] += 1.0
-
-    @_harmless
-    def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
-        """A rank ended, or left its group, for want of a collective; on its own board, which it may not touch again."""
-        board = Board.existing(rank_board(self._directory, local_rank), RANK) if reason in COLLECTIVE_FAILURES else None
-        if board is not None:
-            # The cell is nobody else's, and the revision is the rank's own.
-            board.cells[COLLECTIVE_FAILURES[reason]] += 1.0
-            board.close()
-
-    @_harmless
-    def rendezvous_failed(self) -> None:
-        """The store could not be reached, once more."""
-        self._cells[RENDEZVOUS_FAILURES] += 1.0
-
-    @_harmless
-    def rendezvous(self, seconds: float, generation: int) -> None:
-        """A rendezvous completed."""
-        with self._board.changing():
-            self._cells[RENDEZVOUS_SECONDS] += seconds
-            self._cells[RENDEZVOUS_COUNT] += 1.0
-            self._cells[RENDEZVOUS_LAST] = seconds
-            self._cells[RENDEZVOUS_ROUND] = generation
-
-    @_harmless
-    def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
-        """The group that was formed."""
-        with self._board.changing():
-            self._cells[WORLD_SIZE] = size
-            self._cells[NODES] = nodes
-            self._cells[NODES_DESIRED] = nodes_desired
-            self._cells[FIRST_RANK] = first_rank
-
-    @_harmless
-    def restarts_remaining(self, count: int) -> None:
-        """What is left of the restart budget of the run."""
-        self._cells[RESTARTS_REMAINING] = count
-
-    def job_account(self) -> JobAccount | None:
-        """What the workers of this pod have told of the job's time."""
-        return job_account(self._directory)
-
-    def highest_step(self) -> int | None:
-        """The last step that a worker of this pod has told."""
-        return highest_step(self._directory)

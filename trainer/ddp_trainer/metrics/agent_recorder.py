@@ -1,0 +1,105 @@
+"""The recorder of a pod's launcher, which writes to its board; see :mod:`ddp_trainer.recorder` for what is recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.contract import FailureReason, GroupState, Metric, RestartCause
+from ddp_trainer.goodput import JobAccount
+from ddp_trainer.metrics.account import highest_step, job_account
+from ddp_trainer.metrics.board import AGENT, RANK, Board
+from ddp_trainer.metrics.catalogue import cell
+from ddp_trainer.metrics.directory import rank_board
+from ddp_trainer.metrics.harmless import harmless
+
+COLLECTIVE_FAILURES: Final = {
+    FailureReason.COLLECTIVE_TIMEOUT: RANK.index("ddp_collective_timeouts_total"),
+    FailureReason.COLLECTIVE_ERROR: RANK.index("ddp_collective_errors_total"),
+}
+"""Written by the launcher alone, which knows how a rank ended."""
+
+STATES: Final = {state: AGENT.index(cell(Metric.GROUP_STATE, state)) for state in GroupState}
+RESTARTS: Final = {cause: AGENT.index(cell(Metric.RESTARTS, cause)) for cause in RestartCause}
+FAILURES: Final = {reason: AGENT.index(cell(Metric.FAILURES, reason)) for reason in FailureReason}
+RENDEZVOUS_SECONDS: Final = AGENT.index("ddp_rendezvous_duration_seconds_sum")
+RENDEZVOUS_COUNT: Final = AGENT.index("ddp_rendezvous_duration_seconds_count")
+RENDEZVOUS_FAILURES: Final = AGENT.index("ddp_rendezvous_failures_total")
+RENDEZVOUS_LAST: Final = AGENT.index("ddp_rendezvous_last_duration_seconds")
+RENDEZVOUS_ROUND: Final = AGENT.index(Metric.RENDEZVOUS_ROUND)
+WORLD_SIZE: Final = AGENT.index(Metric.WORLD_SIZE)
+FIRST_RANK: Final = AGENT.index(Metric.FIRST_RANK)
+NODES: Final = AGENT.index(Metric.NODES)
+NODES_DESIRED: Final = AGENT.index("ddp_nodes_desired")
+RESTARTS_REMAINING: Final = AGENT.index("ddp_restarts_remaining")
+
+
+class BoardAgentRecorder:
+    """The launcher's reports, on its board."""
+
+    __slots__ = ("_board", "_cells", "_directory")
+
+    def __init__(self, board: Board, directory: Path) -> None:
+        self._board, self._cells, self._directory = board, board.cells, directory
+
+    @harmless
+    def state(self, state: GroupState) -> None:
+        """The worker group entered a state."""
+        with self._board.changing():
+            for each, index in STATES.items():
+                self._cells[index] = float(each == state)
+
+    @harmless
+    def restarted(self, cause: RestartCause) -> None:
+        """The worker group is formed anew."""
+        self._cells[RESTARTS[cause]] += 1.0
+
+    @harmless
+    def failed(self, reason: FailureReason) -> None:
+        """A worker process of this pod ended that should not have."""
+        self._cells[FAILURES[reason]] += 1.0
+
+    @harmless
+    def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
+        """A rank ended, or left its group, for want of a collective; on its own board, which it may not touch again."""
+        board = Board.existing(rank_board(self._directory, local_rank), RANK) if reason in COLLECTIVE_FAILURES else None
+        if board is not None:
+            # The cell is nobody else's, and the revision is the rank's own.
+            board.cells[COLLECTIVE_FAILURES[reason]] += 1.0
+            board.close()
+
+    @harmless
+    def rendezvous_failed(self) -> None:
+        """The store could not be reached, once more."""
+        self._cells[RENDEZVOUS_FAILURES] += 1.0
+
+    @harmless
+    def rendezvous(self, seconds: float, generation: int) -> None:
+        """A rendezvous completed."""
+        with self._board.changing():
+            self._cells[RENDEZVOUS_SECONDS] += seconds
+            self._cells[RENDEZVOUS_COUNT] += 1.0
+            self._cells[RENDEZVOUS_LAST] = seconds
+            self._cells[RENDEZVOUS_ROUND] = generation
+
+    @harmless
+    def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
+        """The group that was formed."""
+        with self._board.changing():
+            self._cells[WORLD_SIZE] = size
+            self._cells[NODES] = nodes
+            self._cells[NODES_DESIRED] = nodes_desired
+            self._cells[FIRST_RANK] = first_rank
+
+    @harmless
+    def restarts_remaining(self, count: int) -> None:
+        """What is left of the restart budget of the run."""
+        self._cells[RESTARTS_REMAINING] = count
+
+    def job_account(self) -> JobAccount | None:
+        """What the workers of this pod have told of the job's time."""
+        return job_account(self._directory)
+
+    def highest_step(self) -> int | None:
+        """The last step that a worker of this pod has told."""
+        return highest_step(self._directory)

@@ -1,0 +1,35 @@
+"""Reports that raise nothing into training: what cannot be recorded is warned of once."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+_log: Final = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+Recorder = TypeVar("Recorder")
+
+_warned: Final[set[str]] = set()
+
+
+def warn_once(what: str, error: Exception) -> None:
+    """Say that ``what`` is not recorded; the second time it is known."""
+    if what not in _warned:
+        _warned.add(what)
+        _log.warning("metrics: %s is not recorded (%s); training goes on", what, error)
+
+
+def harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Concatenate[Recorder, P], None]:
+    """Make a warning, told once, of whatever ``method`` raises."""
+
+    @functools.wraps(method)
+    def guarded(self: Recorder, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
+            warn_once(method.__name__, error)
+
+    return guarded
