@@ -8,7 +8,7 @@ import pytest
 
 from ddp_trainer.contract import Env, Metric, Phase, Wait
 from ddp_trainer.metrics.board import RANK, read
-from ddp_trainer.metrics.catalogue import cell
+from ddp_trainer.metrics.family import cell
 from ddp_trainer.train.models.gpt import Gpt
 from tests.local.train_group import WorkerGroup
 from tests.local.train_layouts import Numbers

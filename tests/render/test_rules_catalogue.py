@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ddp_trainer.metrics.catalogue import FAMILIES, Kind
+from ddp_trainer.metrics.catalogue import FAMILIES
+from ddp_trainer.metrics.family import Kind
 from tests import rule_files
 from tests.helm import Helm
 from tests.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules

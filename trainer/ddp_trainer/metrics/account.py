@@ -9,8 +9,8 @@ from pathlib import Path
 from ddp_trainer.contract import JobTime, Metric
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics.board import RANK, StaleBoard, read
-from ddp_trainer.metrics.catalogue import cell
 from ddp_trainer.metrics.directory import rank_boards
+from ddp_trainer.metrics.family import cell
 
 
 def job_account(directory: Path) -> JobAccount | None:

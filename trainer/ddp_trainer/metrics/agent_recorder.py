@@ -9,8 +9,8 @@ from ddp_trainer.contract import FailureReason, GroupState, Metric, RestartCause
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics.account import highest_step, job_account
 from ddp_trainer.metrics.board import AGENT, RANK, Board
-from ddp_trainer.metrics.catalogue import cell
 from ddp_trainer.metrics.directory import rank_board
+from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.harmless import harmless
 
 COLLECTIVE_FAILURES: Final = {

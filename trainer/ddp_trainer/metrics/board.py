@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.metrics.catalogue import Source, families_of
+from ddp_trainer.metrics.catalogue import families_of
+from ddp_trainer.metrics.family import Source
 from ddp_trainer.metrics.process import ProcessId
 
 MAGIC: Final = b"DDPBRD01"

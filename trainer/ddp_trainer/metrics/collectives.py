@@ -12,7 +12,8 @@ from typing import Final
 from ddp_trainer import flight_recorder, pulse
 from ddp_trainer.contract import Metric
 from ddp_trainer.flight_recorder import DEFAULT, Record, Silent
-from ddp_trainer.metrics.catalogue import PROCESS_GROUPS, cell
+from ddp_trainer.metrics.family import cell
+from ddp_trainer.metrics.rank_families import PROCESS_GROUPS
 
 ASK_EVERY_SECONDS: Final = 15.0
 """An answer with two thousand collectives costs a rank some 30 ms of a thread of C++'s."""

@@ -12,10 +12,11 @@ from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
 from ddp_trainer.contract import Metric, MetricLabel, Phase
-from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope, cell
+from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.directory import Slot, Survey, survey
+from ddp_trainer.metrics.family import Family, Kind, Scope, cell
 from ddp_trainer.metrics.pod_sums import PodSums
 
 

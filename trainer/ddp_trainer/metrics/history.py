@@ -21,8 +21,9 @@ from typing import Any, Final
 
 from ddp_trainer.contract import Metric, MetricLabel, Phase
 from ddp_trainer.metrics import history_form
-from ddp_trainer.metrics.catalogue import FAMILIES, Family, cell
+from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.directory import Slot, Survey, survey
+from ddp_trainer.metrics.family import Family, cell
 from ddp_trainer.metrics.history_form import Key
 
 MOST_READINGS: Final = 240

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ddp_trainer.metrics.catalogue import FAMILIES, SUMMED, of_pod
+from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.directory import Slot
+from ddp_trainer.metrics.pod_families import SUMMED, of_pod
 
 SUMS: Final = {
     own.key: pod.key

@@ -20,9 +20,10 @@ from ddp_trainer.contract import PLACE_LABELS, Env, JobTime, Metric, MetricLabel
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.layout import LayoutError, LayoutRange
 from ddp_trainer.metrics.board import RANK, Board
-from ddp_trainer.metrics.catalogue import STEP_SECONDS, cell
+from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.gpu import Memory, identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.harmless import harmless, warn_once
+from ddp_trainer.metrics.rank_families import STEP_SECONDS
 from ddp_trainer.metrics.watch import Watch
 from ddp_trainer.recorder import Marks
 

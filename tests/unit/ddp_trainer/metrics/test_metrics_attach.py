@@ -14,8 +14,8 @@ import pytest
 from ddp_trainer.contract import Env, GroupState, Metric, Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.board import AGENT, RANK, read
-from ddp_trainer.metrics.catalogue import cell
 from ddp_trainer.metrics.directory import agent_board, rank_board, survey
+from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.process import ProcessId
 from ddp_trainer.recorder import SilentAgentRecorder, SilentRankRecorder
 

@@ -12,7 +12,8 @@ from ddp_trainer.contract import Metric, MetricLabel, Phase
 from ddp_trainer.metrics import family as families
 from ddp_trainer.metrics import gpu, server
 from ddp_trainer.metrics.board import RANK, Board, read
-from ddp_trainer.metrics.catalogue import FAMILIES, Family, Kind, Scope, Source
+from ddp_trainer.metrics.catalogue import FAMILIES
+from ddp_trainer.metrics.family import Family, Kind, Scope, Source
 from ddp_trainer.metrics.reference import lines
 
 ROOT = Path(__file__).parents[4]

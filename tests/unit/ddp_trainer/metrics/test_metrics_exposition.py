@@ -19,10 +19,11 @@ from ddp_trainer.contract import Env, GroupState, JobTime, Metric, Phase, Wait
 from ddp_trainer.flight_recorder import socket_beside
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.catalogue import FAMILIES, Kind, Scope
+from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.container import Container
 from ddp_trainer.metrics.exposition import Exposition
+from ddp_trainer.metrics.family import Kind, Scope
 from ddp_trainer.metrics.gpu import Memory
 from ddp_trainer.metrics.rank_recorder import PEAK_FLOPS, BoardRankRecorder
 from ddp_trainer.recorder import RankRecorder

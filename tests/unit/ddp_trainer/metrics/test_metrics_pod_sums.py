@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ddp_trainer.contract import Env, Metric, Phase
 from ddp_trainer.metrics import attach, pod_sums
-from ddp_trainer.metrics.catalogue import cell
 from ddp_trainer.metrics.directory import rank_board, survey
+from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.pod_sums import PodSums
 from ddp_trainer.recorder import RankRecorder
 

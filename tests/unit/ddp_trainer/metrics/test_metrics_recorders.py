@@ -28,8 +28,8 @@ from ddp_trainer.layout import LayoutRange
 from ddp_trainer.metrics import harmless
 from ddp_trainer.metrics.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.board import AGENT, RANK, Board, read
-from ddp_trainer.metrics.catalogue import cell
 from ddp_trainer.metrics.directory import rank_board
+from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.gpu import Memory
 from ddp_trainer.metrics.process import ProcessId
 from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
