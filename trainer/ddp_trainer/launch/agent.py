@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from ddp_trainer.channel import Able, Left, Message
@@ -31,62 +26,26 @@ from ddp_trainer.launch.actions import (
     Timer,
 )
 from ddp_trainer.launch.children import Children
-from ddp_trainer.launch.core import Core, Limits, State
-from ddp_trainer.launch.environment import Launch, common_environment
-from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.core import State
+from ddp_trainer.launch.environment import common_environment
 from ddp_trainer.launch.hang_guard import HangGuard
-from ddp_trainer.launch.hang_limits import HangPolicy
 from ddp_trainer.launch.joining import Joining
 from ddp_trainer.launch.last_account import last_account
 from ddp_trainer.launch.link import Link
-from ddp_trainer.launch.logs import LogSpec, Std
+from ddp_trainer.launch.logs import Std
 from ddp_trainer.launch.moments import Moments
 from ddp_trainer.launch.parting import Parting
 from ddp_trainer.launch.ports import HeldPort
-from ddp_trainer.launch.preflight import Care, Preflight, Verdict, write_error
 from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Hung, Meet, Show, Waiting
-from ddp_trainer.launch.report import Report
+from ddp_trainer.launch.saying import say
+from ddp_trainer.launch.setup import Setup
+from ddp_trainer.launch.starting import Starting
 from ddp_trainer.launch.witness import Witness
-from ddp_trainer.launch.workers import Program, Workers
+from ddp_trainer.launch.workers import Workers
 from ddp_trainer.launch.zygote import Zygote
-from ddp_trainer.launch.zygote_watch import ZygoteWatch
-from ddp_trainer.recorder import AgentRecorder
-
-STDERR: Final = 2
 
 CANNOT_EXECUTE: Final = 126
 """What a shell exits with when a program cannot be started."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Everything an agent is given."""
-
-    core: Core
-    program: Program
-    launch: Launch
-    logs: LogSpec
-    log_dir: Path
-    report: Report
-    recorder: AgentRecorder
-    signals: Sequence[signal.Signals]
-    min_nodes: int
-    max_nodes: int
-    endpoint: str
-    """Of the store, for a sentence."""
-    limits: Limits
-    environment: Mapping[str, str]
-    """Of this launcher."""
-    preload: Sequence[str] | None
-    """What the zygote imports besides torch; no zygote when None."""
-    zygote_delay: float
-    """Seconds after a start of workers at which it is started."""
-    care: Care
-    """Whether the nodes are looked at before the first workers."""
-    hangs: HangPolicy
-    pulse_dir: Path
-    prepares: bool = False
-    """Workers get ready before there is a generation for them."""
 
 
 class Agent:
@@ -118,8 +77,7 @@ class Agent:
             say=say,
         )
         self._hang_page = self._guard.page(setup.environment)
-        self._environment = environment = common_environment(setup.environment, setup.launch)
-        self._sockets: Mapping[str, str] = {}
+        environment = common_environment(setup.environment, setup.launch)
         self._workers = Workers(
             children=children,
             program=setup.program,
@@ -135,13 +93,18 @@ class Agent:
             said=self._said,
         )
         self._core.longest_step = self._guard.longest_step
-        self._zygote_watch = ZygoteWatch(self._workers, setup.zygote_delay / 2, self._guard.imports)
         self._witness = Witness(setup.core, setup.environment, self._workers.error_file)
-        program = setup.program
-        script = program.target if program.kind == "script" else ""
-        token = setup.core.node.token
-        self._preflight = Preflight(children, setup.care, token, script, setup.log_dir, environment)
-        self._joining = Joining(setup.core, self._preflight, self._sockets_in, link.send, say)
+        self._starting = Starting(
+            setup,
+            children,
+            self._workers,
+            self._guard,
+            self._moments,
+            environment,
+            exited=self._exited,
+            give_up=self._give_up,
+        )
+        self._joining = Joining(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
 
     async def run(self) -> int:
         """Until the run is over for this pod; returns the exit code of design §4."""
@@ -154,7 +117,7 @@ class Agent:
         self._hang_page.close()
         if finish.code != Exit.SUCCESS:
             self._children.kill_strays()
-        self._zygote_watch.end()
+        self._starting.end()
         self._workers.close()
         if self._port:
             self._port.close()
@@ -282,15 +245,17 @@ class Agent:
     def _do_to_workers(self, action: StartWorkers | PrepareWorkers | RegroupWorkers | SignalWorkers) -> None:
         match action:
             case StartWorkers():
-                self._start_workers(action.generation)
+                self._joining.end()
+                self._record(action.generation)
+                self._starting.start(action.generation)
             case PrepareWorkers():
-                self._prepare_workers()
+                self._starting.prepare()
             case RegroupWorkers():
                 number = self._core.generation.number if self._core.generation else 0
                 self._workers.regroup(action.local_ranks, number, graceful=action.graceful)
             case SignalWorkers():
                 self._workers.signal(action.signal, action.local_ranks)
-                self._preflight.stop()
+                self._starting.preflight.stop()
 
     def _disarm(self, timer: Timer) -> None:
         if handle := self._timers.pop(timer, None):
@@ -305,64 +270,8 @@ class Agent:
         self._moments.reached(Moment.JOINED)
         self._do(self._core.join(self._port.number))
 
-    def _prepare_workers(self) -> None:
-        try:
-            self._workers.prepare()
-        except (OSError, LaunchError) as error:
-            self._cannot_start(error)
-
-    def _cannot_start(self, error: Exception) -> None:
-        self._workers.signal(signal.SIGKILL)
-        self._do_one(Finish(CANNOT_EXECUTE, f"The workers could not be started: {error}"))
-
-    def _start_workers(self, generation: Generation) -> None:
-        self._joining.end()
-        self._record(generation)
-        self._sockets = self._sockets_in(generation)
-        is_looked_at = self._preflight.is_due and self._preflight.holds_up(generation)
-        self._start_or_give_up(generation, self._look if is_looked_at else self._start_now)
-        if self._preflight.is_due:
-            # The others train already: they wait for our ranks, and must not wait for a look at this machine too.
-            with contextlib.suppress(OSError):
-                self._preflight.start(generation, lambda _: None, self._sockets)
-
-    def _start_now(self, generation: Generation) -> None:
-        self._zygote_watch.begin(anew=not self._workers.alive)
-        self._workers.start(generation, {**self._sockets, **self._moments.environment})
-        first_rank = generation.first_rank(self._core.node.token)
-        self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
-
-    def _look(self, generation: Generation) -> None:
-        self._preflight.start(generation, partial(self._looked, generation), self._sockets)
-
-    def _sockets_in(self, generation: Generation) -> Mapping[str, str]:
-        if len(generation.nodes) == 1:
-            return {}
-        from ddp_trainer.launch.sockets import sockets_of  # noqa: PLC0415 - one node alone does without ctypes
-
-        sockets = sockets_of(self._environment, generation, self._core.node.token)
-        if sockets.sentence and sockets.sentence not in self._troubles:
-            self._troubles.add(sockets.sentence)
-            say(sockets.sentence)
-        return sockets.environment
-
-    def _start_or_give_up(self, generation: Generation, start: Callable[[Generation], None]) -> None:
-        try:
-            start(generation)
-        except (OSError, LaunchError) as error:
-            self._cannot_start(error)
-
-    def _looked(self, generation: Generation, verdict: Verdict) -> None:
-        """The preflight is over; the core knows of workers by now, which start, or count as ended."""
-        number, stopped = generation.number, self._core.state is not State.RUNNING
-        if verdict.may_start and not stopped:
-            self._start_or_give_up(generation, self._start_now)
-            return
-        if not stopped:
-            write_error(self._workers.error_file(number, 0), verdict.sentence)
-        for local_rank in range(self._setup.launch.local_world_size):
-            is_first = local_rank == 0 and not stopped
-            self._exited(local_rank, int(Exit.NOT_FIT) if is_first else -signal.SIGTERM)
+    def _give_up(self, why: str) -> None:
+        self._do_one(Finish(CANNOT_EXECUTE, why))
 
     def _record(self, generation: Generation) -> None:
         recorder = self._setup.recorder
@@ -402,12 +311,3 @@ class Agent:
             told = [farewell.sentence(finish)]
         for line in filter(None, told):
             say(line)
-
-
-def say(sentence: str) -> None:
-    """One line on stderr, marked as ours, in one write so that no worker's line gets into it.
-
-    Nobody may be there to read it: stderr closed, or a pipe whose reader is gone. Training goes on all the same.
-    """
-    with contextlib.suppress(OSError):
-        os.write(STDERR, f"ddp-launch: {sentence}\n".encode())

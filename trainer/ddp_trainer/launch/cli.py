@@ -17,7 +17,7 @@ from typing import Final
 from ddp_trainer import event_loop
 from ddp_trainer.contract import Env, Port
 from ddp_trainer.launch import platforms, settings
-from ddp_trainer.launch.agent import Agent, Setup, say
+from ddp_trainer.launch.agent import Agent
 from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.client import TcpLink
 from ddp_trainer.launch.companions import Companion
@@ -36,6 +36,8 @@ from ddp_trainer.launch.preflight import Care
 from ddp_trainer.launch.protocol import VERSION, Generation, Hello, Node, Policy, Standing
 from ddp_trainer.launch.ranks import node_index
 from ddp_trainer.launch.report import Report
+from ddp_trainer.launch.saying import say
+from ddp_trainer.launch.setup import Setup
 from ddp_trainer.launch.workers import Program
 from ddp_trainer.recorder import AgentRecorder, SilentAgentRecorder
 

@@ -16,7 +16,7 @@ from ddp_trainer.launch.moments import Moments
 from ddp_trainer.launch.protocol import Failure
 
 if TYPE_CHECKING:
-    from ddp_trainer.launch.agent import Setup
+    from ddp_trainer.launch.setup import Setup
 
 
 def last_account(setup: Setup, moments: Moments, failure: Failure | None) -> dict[str, object]:
