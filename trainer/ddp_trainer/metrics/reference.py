@@ -87,8 +87,13 @@ sheet. They are shares of it, over all ranks of a job:
   multiplied with (PaLM, Chowdhery et al., 2022, appendix B): two for each weight forward, four backward, and attention.
 - **HFU** also counts what is done again: `MFU * (1 + ddp_recomputed_flops_ratio)`. With `--activation-checkpointing`
   these are the forward operations of all blocks but for their last layer, whose output nobody needs:
-  `T * (2 * W + 4 * layers * width * T)` with `W` weights, about a fifth of what the model needs. A model of your own
-  says so with `flops_per_sample()` and `recomputed_flops_per_sample()`; without the second, there is no HFU.
+  `T * (2 * W + 4 * layers * width * T)` with `W` weights, about a fifth of what the model needs. With `--recompute N`
+  it is that by the share of the blocks that compute again, `floor(layers / N) / layers` where all are alike. With
+  `--recompute cheap` matrix products are kept, and attention that drops nothing: what is left are norms, at
+  `T * 2 * W` with their weights, so that HFU is MFU but for a thousandth; where attention drops, a GPU does its
+  `T * 4 * layers * width * T` again. A model of your own says so with `flops_per_sample()`,
+  `recomputed_flops_per_sample()` and `cheaply_recomputed_flops_per_sample()`; without the one that is asked for, there
+  is no HFU.
 
 Under `--parallel`, one rank of each group that computes the same samples tells their operations, and each rank tells
 the peak of its device: look at the job, and not at a rank.

@@ -37,6 +37,9 @@ _COSTLY: Final = (
 )
 """Of torch's operations, by name: versions differ in those that they have."""
 
+COMPUTES_AGAIN: Final = "computes_again"
+"""Attribute of every block that was found, and of no other module: whether it computes activations again."""
+
 
 def checkpoint_activations(
     model: nn.Module,
@@ -58,6 +61,8 @@ def checkpoint_activations(
     """
     found = demand_blocks(model, "--activation-checkpointing") if found is None else found
     chosen = found if isinstance(recompute, Recompute) else found[recompute - 1 :: recompute]
+    for block in found:
+        vars(block)[COMPUTES_AGAIN] = any(block is each for each in chosen)
     for block in chosen:
         block.forward = _again(block.forward, cheap=recompute is Recompute.CHEAP, compiled=compiled)
     return len(chosen)

@@ -105,6 +105,14 @@ class Gpt(nn.Module):
         )
         return self._window * (2 * again + 4 * self._layers * self._width * self._window)
 
+    def cheaply_recomputed_flops_per_sample(self) -> int:
+        """Those of them that are no matrix products and not kept: two per weight of norms, and attention that draws,
+        which on a GPU is one kernel.
+        """
+        norms = sum(weight.numel() for name, weight in self.blocks.named_parameters() if "norm" in name)
+        attention = 4 * self._layers * self._width * self._window if self.drops_attention else 0
+        return self._window * (2 * norms + attention)
+
 
 class Block(nn.Module):
     """Attention and a perceptron, each normalized before and added to the stream."""
