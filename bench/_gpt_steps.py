@@ -13,10 +13,12 @@ from ddp_trainer.train.activation_checkpointing import checkpoint_activations
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.optimization import Optimization
+from ddp_trainer.train.options import recomputed
 from ddp_trainer.train.strategies.backward import MeanBackward
 from ddp_trainer.train.tasks.text import Text
 from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.memory import Memory, memory
+from kubectl_ddp.plan.recomputation import NOTHING, Recomputation
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Precision, Work
 
@@ -36,7 +38,7 @@ class Size:
     """Of one pass."""
     vocabulary: int = 256
     passes: int = 1
-    is_checkpointed: bool = False
+    again: Recomputation = NOTHING
 
 
 def foretold(size: Size) -> Memory:
@@ -45,14 +47,14 @@ def foretold(size: Size) -> Memory:
         layers=size.layers, hidden=size.width, heads=size.heads, vocabulary=size.vocabulary, window=size.window
     )
     work = Work(sequence=size.window, global_batch=size.samples * size.passes, precision=Precision.FP32)
-    return memory(shape, work, Choice(Layout(), size.samples, size.passes, size.is_checkpointed))
+    return memory(shape, work, Choice(Layout(), size.samples, size.passes, size.again))
 
 
 def train(size: Size) -> None:
     """Make the model and train it for :data:`STEPS` steps, on the CPU with AdamW."""
     model = Gpt(vocabulary=size.vocabulary, window=size.window, layers=size.layers, heads=size.heads, width=size.width)
-    if size.is_checkpointed:
-        checkpoint_activations(model)
+    if size.again.every:
+        checkpoint_activations(model, recomputed(size.again.word))
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "any.txt").write_bytes(b"text " * size.window)
         task = Text(data=Path(folder), window=size.window)

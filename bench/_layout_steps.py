@@ -14,6 +14,7 @@ from bench.harness import CannotMeasure
 from ddp_trainer.layout import Layout
 from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.memory import Memory, memory
+from kubectl_ddp.plan.recomputation import NOTHING, Recomputation
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Precision, Work
 
@@ -35,7 +36,7 @@ class Laid:
     """Of one pass on a rank."""
     passes: int = 1
     """Of a step: of a pipeline, its micro-batches."""
-    is_checkpointed: bool = False
+    again: Recomputation = NOTHING
 
     @property
     def batch(self) -> int:
@@ -51,7 +52,7 @@ class Laid:
             *("--model", f"gpt:layers={self.layers},width={self.width},heads={self.heads}"),
             *("--global-batch", str(self.batch), "--micro-batch", str(self.samples), "--shards", str(layout.data_size)),
             *("--max-steps", str(STEPS), "--checkpoint-seconds", "inf", "--threads", "1", "--device", "cpu"),
-            *(["--activation-checkpointing"] if self.is_checkpointed else []),
+            *self.again.flags,
         ]
 
 
@@ -60,7 +61,7 @@ def foretold(laid: Laid) -> Memory:
     shape = Shape(layers=laid.layers, hidden=laid.width, heads=laid.heads, vocabulary=VOCABULARY, window=laid.window)
     work = Work(sequence=laid.window, global_batch=laid.batch, precision=Precision.FP32)
     layout = Layout.parse(laid.layout)
-    return memory(shape, work, Choice(layout, laid.samples, laid.passes, laid.is_checkpointed))
+    return memory(shape, work, Choice(layout, laid.samples, laid.passes, laid.again))
 
 
 def measured(laid: Laid) -> int:

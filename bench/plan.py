@@ -19,6 +19,7 @@ from bench._layout_steps import Laid
 from bench._live_bytes import peak_bytes
 from bench.harness import Options, Report
 from kubectl_ddp.plan.memory import Memory
+from kubectl_ddp.plan.recomputation import ALL, CHEAP, Recomputation
 
 SUMMARY = "memory that kubectl ddp plan foretells, against all tensors of a training run"
 
@@ -27,25 +28,31 @@ OFF_BY: Final = 0.10
 
 SIZES: Final = {
     "11m": Size(layers=6, width=384, heads=6, window=128, samples=16),
-    "11m_checkpointed": Size(layers=6, width=384, heads=6, window=128, samples=16, is_checkpointed=True),
+    "11m_checkpointed": Size(layers=6, width=384, heads=6, window=128, samples=16, again=ALL),
+    "11m_cheap": Size(layers=6, width=384, heads=6, window=128, samples=16, again=CHEAP),
+    "11m_every_2nd": Size(layers=6, width=384, heads=6, window=128, samples=16, again=Recomputation(2)),
     "25m": Size(layers=8, width=512, heads=8, window=256, samples=2),
-    "25m_checkpointed": Size(layers=8, width=512, heads=8, window=256, samples=8, is_checkpointed=True),
+    "25m_checkpointed": Size(layers=8, width=512, heads=8, window=256, samples=8, again=ALL),
     "29m_3_passes": Size(layers=12, width=448, heads=7, window=128, samples=8, passes=3),
     "5m_large_vocabulary": Size(layers=4, width=256, heads=4, window=256, samples=8, vocabulary=8192),
     "5m_large_vocabulary_checkpointed": Size(
-        layers=4, width=256, heads=4, window=256, samples=8, vocabulary=8192, is_checkpointed=True
+        layers=4, width=256, heads=4, window=256, samples=8, vocabulary=8192, again=ALL
     ),
+    "13m_every_3rd": Size(layers=7, width=384, heads=6, window=128, samples=16, again=Recomputation(3)),
 }
 _SMALL: Final = Laid(layout="shard=2", layers=4, width=256, heads=4, window=128, samples=8)
 LAID: Final = {
     "shard2": _SMALL,
-    "shard2_checkpointed": replace(_SMALL, is_checkpointed=True),
+    "shard2_checkpointed": replace(_SMALL, again=ALL),
+    "shard2_cheap": replace(_SMALL, again=CHEAP),
     "shard4": replace(_SMALL, layout="shard=4", samples=4),
     "tp2": replace(_SMALL, layout="tp=2"),
+    "tp2_cheap": replace(_SMALL, layout="tp=2", again=CHEAP),
     "pp2": replace(_SMALL, layout="pp=2", samples=4, passes=4),
+    "pp2_every_3rd": replace(_SMALL, layout="pp=2", samples=4, passes=4, again=Recomputation(3)),
 }
 PARTS: Final = ("one", *LAID)
-QUICK: Final = ("11m", "11m_checkpointed", "5m_large_vocabulary")
+QUICK: Final = ("11m", "11m_checkpointed", "11m_cheap", "11m_every_2nd", "5m_large_vocabulary")
 
 
 def measure(options: Options) -> Report:

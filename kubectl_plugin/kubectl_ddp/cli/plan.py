@@ -29,6 +29,7 @@ from kubectl_ddp.cli.options import Options, shared_options
     type=click.Choice(("auto", "on", "off")),
     help="Compute activations again in the backward pass; where it pays by default.",
 )
+@click.option("--recompute", metavar="WHAT", help="Of that all of each block, cheap, or N for every N-th block.")
 @click.option("--gpu-type", metavar="TYPE", help="Kind of GPU, as in H100, or as a machine's label names it.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs per node; 8 unless the job says.")
 @click.option("--nnodes", type=int, metavar="N", help="Nodes; 1 unless the job says.")

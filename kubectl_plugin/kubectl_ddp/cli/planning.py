@@ -17,6 +17,7 @@ from kubectl_ddp.plan.nothing import demand
 from kubectl_ddp.plan.own_program import said
 from kubectl_ddp.plan.ranking import Plan
 from kubectl_ddp.plan.ranking import plan as planned
+from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
 from kubectl_ddp.plan.report import document, left_out, sentence, tables
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Optimizer, Precision, Work
@@ -51,6 +52,7 @@ class Wanted:
     precision: str | None = None
     optimizer: str | None = None
     activation_checkpointing: str | None = None
+    recompute: str | None = None
     gpu_type: str | None = None
     gpus: int | None = None
     nnodes: int | None = None
@@ -138,7 +140,6 @@ def _changed(shape: Shape, wanted: Wanted) -> Shape:
 
 def _work(wanted: Wanted, base: Work) -> Work:
     """A step with the flags' changes."""
-    recompute = {"on": True, "off": False, "auto": None}
     changes = {
         "sequence": wanted.seq,
         "global_batch": wanted.global_batch,
@@ -149,9 +150,21 @@ def _work(wanted: Wanted, base: Work) -> Work:
     }
     values = {each.name: getattr(base, each.name) for each in fields(base)}
     values |= {name: value for name, value in changes.items() if value is not None}
-    if wanted.activation_checkpointing is not None:
-        values["is_checkpointed"] = recompute[wanted.activation_checkpointing]
+    if wanted.activation_checkpointing is not None or wanted.recompute is not None:
+        values["recomputation"] = _recomputation(wanted)
     return Work(**values)
+
+
+def _recomputation(wanted: Wanted) -> Recomputation | None:
+    """What the flags have computed again, of which one is given; None where the plan is to choose."""
+    switch = wanted.activation_checkpointing
+    if wanted.recompute is None:
+        return {"on": ALL, "off": NOTHING}.get(switch or "")
+    if switch == "off":
+        raise UsageError(
+            f"--recompute {wanted.recompute} and --activation-checkpointing off exclude each other.", hint="Keep one."
+        )
+    return Recomputation.parse(wanted.recompute)
 
 
 def _machine(wanted: Wanted, job: JobSpec | None) -> Machine:

@@ -13,6 +13,9 @@ scores (FlashAttention; Dao et al., 2022). With ``x`` = samples x tokens x width
 equation 1, in 16 bits), less two masks of dropout of a byte each, and less the term 5as/h of attention's scores. Beside
 it are what norms and attention keep per row. Tensor parallelism with a divided sequence (the same paper, section 4.2.2)
 divides all of it but what enters matrices: torch gathers that before the multiplication and keeps it whole.
+
+A block that computes again keeps what enters it, and where that is cheap also what its matrix products and attention
+gave: 10x, of which tensor parallelism leaves the 2x whole that are still to be added up over ranks.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubectl_ddp.plan.choice import Choice
+from kubectl_ddp.plan.recomputation import Recomputation
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Precision, Work
 
@@ -39,6 +43,10 @@ class Kept:
     """What enters a block: all that is kept of it where activations are computed again."""
     block: float
     """All that a block keeps, ``stream`` included."""
+    costly: float
+    """What a block's matrix products and attention gave."""
+    unused: float
+    """Of it, what its last product gave, which nothing needs and torch keeps until the block is done."""
     backward: float
     """What a block's backward pass takes beside it, at its most: the gradients of the stream and of the perceptron's
     hidden layer."""
@@ -57,14 +65,24 @@ def kept(shape: Shape, work: Work, choice: Choice) -> Kept:
     perceptron = (4 if shape.is_gated else 2) * shape.perceptron
     entering = 2 * rows * shape.hidden * computed
     within = rows * (shape.qkv + shape.hidden + perceptron) * computed / tp
-    statistics = rows * (4 / tp + shape.heads / tp) * _SINGLE
+    of_attention = rows * shape.heads / tp * _SINGLE
+    statistics = rows * 4 / tp * _SINGLE + of_attention
+    product = rows * shape.hidden * computed
+    made = rows * (shape.qkv + shape.hidden + perceptron / 2) * computed / tp
     return Kept(
         stream=stream,
         block=2 * stream + entering + within + statistics,
+        costly=made + of_attention + 2 * product,
+        unused=product,
         backward=stream + rows * perceptron / 2 * computed / tp,
         head=stream + rows * shape.hidden * computed + 2 * rows / tp * _SINGLE,
         loss=rows * shape.vocabulary * _LOSS_BYTES[work.precision] / tp,
     )
+
+
+def left(held: Kept, recomputation: Recomputation) -> float:
+    """What a block keeps that computes the rest again."""
+    return held.stream + (held.costly if recomputation.is_cheap else 0.0)
 
 
 def stream_bytes(work: Work, choice: Choice) -> int:

@@ -1,4 +1,4 @@
-"""One way to train: a layout, the samples of a pass, and whether activations are kept; and all the ways there are."""
+"""One way to train: a layout, the samples of a pass, and what is computed again; and all the ways there are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ddp_trainer.demands import logical_shards, of_micro_batches, share
 from ddp_trainer.layout import Layout
 from kubectl_ddp.plan.machine import Machine
+from kubectl_ddp.plan.recomputation import TRIED, Recomputation
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 from kubectl_ddp.spec.own_gpt import SCHEDULE
@@ -22,8 +23,8 @@ class Choice:
     """Samples of one pass on a rank."""
     passes: int
     """Passes of a step on the rank that has most of them: of a pipeline, its micro-batches."""
-    is_checkpointed: bool
-    """Activations within a block are dropped, and computed again in the backward pass."""
+    recomputation: Recomputation
+    """What is dropped of activations, and computed again in the backward pass."""
 
 
 def layouts(world: int) -> Iterator[Layout]:
@@ -81,13 +82,12 @@ def _least_passes(layout: Layout, work: Work, size: int) -> int:
 
 
 def choices(layout: Layout, work: Work) -> Iterator[Choice]:
-    """The ways to train in one layout: every pass of a power of two samples, with activations kept and not."""
+    """The ways to train in one layout: passes of a power of two samples, and all, less or nothing computed again."""
     most = -(-work.global_batch // layout.data_size)
     sizes = [min(work.micro_batch, most)] if work.micro_batch is not None else _sizes(layout, work, most)
-    kept = [work.is_checkpointed] if work.is_checkpointed is not None else [False, True]
-    for is_checkpointed in kept:
+    for recomputation in (work.recomputation,) if work.recomputation is not None else TRIED:
         for size in sizes:
-            yield Choice(layout, size, -(-most // size), is_checkpointed)
+            yield Choice(layout, size, -(-most // size), recomputation)
 
 
 def _sizes(layout: Layout, work: Work, most: int) -> list[int]:

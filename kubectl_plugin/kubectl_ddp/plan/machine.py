@@ -44,12 +44,14 @@ class Gpu:
     """Bytes per second, in one direction, to the other GPUs of its machine: NVLink, or PCIe where it has none."""
     far_bytes: float
     """Bytes per second, in one direction, to other machines: the network's share of each GPU."""
+    memory_bytes_per_second: float
+    """To and from its own memory."""
 
 
 def _gpu(
-    name: str, *products: str, memory: float, bf16: float, fp32: float, near: float, gigabits: float
+    name: str, *products: str, memory: float, speed: float, bf16: float, fp32: float, near: float, gigabits: float
 ) -> tuple[str, Gpu]:
-    """``memory`` and ``near`` in gigabytes, ``bf16`` and ``fp32`` in teraflops."""
+    """``memory`` and ``near`` in gigabytes, ``speed`` of memory in terabytes, ``bf16`` and ``fp32`` in teraflops."""
     gpu = Gpu(
         name=name,
         products=products,
@@ -58,22 +60,23 @@ def _gpu(
         fp32_flops=fp32 * TERA,
         near_bytes=near * GIGA,
         far_bytes=gigabits / 8 * GIGA,
+        memory_bytes_per_second=speed * TERA,
     )
     return name, gpu
 
 
 GPUS: Final[Mapping[str, Gpu]] = dict(
     [
-        _gpu("B200", "NVIDIA-B200", memory=180, bf16=2250, fp32=80, near=900, gigabits=400),
-        _gpu("H200", "NVIDIA-H200", memory=141, bf16=989, fp32=67, near=450, gigabits=400),
-        _gpu("H100", "NVIDIA-H100-80GB-HBM3", memory=80, bf16=989, fp32=67, near=450, gigabits=400),
-        _gpu("H100-PCIe", "NVIDIA-H100-PCIe", memory=80, bf16=756, fp32=51, near=64, gigabits=200),
-        _gpu("A100-80GB", "NVIDIA-A100-SXM4-80GB", memory=80, bf16=312, fp32=19.5, near=300, gigabits=200),
-        _gpu("A100-40GB", "NVIDIA-A100-SXM4-40GB", memory=40, bf16=312, fp32=19.5, near=300, gigabits=200),
-        _gpu("A100-PCIe", "NVIDIA-A100-80GB-PCIe", memory=80, bf16=312, fp32=19.5, near=32, gigabits=100),
-        _gpu("L40S", "NVIDIA-L40S", memory=48, bf16=362, fp32=91.6, near=32, gigabits=50),
-        _gpu("L4", "NVIDIA-L4", memory=24, bf16=121, fp32=30.3, near=32, gigabits=12.5),
-        _gpu("A10G", "NVIDIA-A10G", memory=24, bf16=70, fp32=35, near=32, gigabits=12.5),
+        _gpu("B200", "NVIDIA-B200", memory=180, speed=8, bf16=2250, fp32=80, near=900, gigabits=400),
+        _gpu("H200", "NVIDIA-H200", memory=141, speed=4.8, bf16=989, fp32=67, near=450, gigabits=400),
+        _gpu("H100", "NVIDIA-H100-80GB-HBM3", memory=80, speed=3.35, bf16=989, fp32=67, near=450, gigabits=400),
+        _gpu("H100-PCIe", "NVIDIA-H100-PCIe", memory=80, speed=2, bf16=756, fp32=51, near=64, gigabits=200),
+        _gpu("A100-80GB", "NVIDIA-A100-SXM4-80GB", memory=80, speed=2.039, bf16=312, fp32=19.5, near=300, gigabits=200),
+        _gpu("A100-40GB", "NVIDIA-A100-SXM4-40GB", memory=40, speed=1.555, bf16=312, fp32=19.5, near=300, gigabits=200),
+        _gpu("A100-PCIe", "NVIDIA-A100-80GB-PCIe", memory=80, speed=1.935, bf16=312, fp32=19.5, near=32, gigabits=100),
+        _gpu("L40S", "NVIDIA-L40S", memory=48, speed=0.864, bf16=362, fp32=91.6, near=32, gigabits=50),
+        _gpu("L4", "NVIDIA-L4", memory=24, speed=0.3, bf16=121, fp32=30.3, near=32, gigabits=12.5),
+        _gpu("A10G", "NVIDIA-A10G", memory=24, speed=0.6, bf16=70, fp32=35, near=32, gigabits=12.5),
     ]
 )
 """Name → figures. An L4's and an A10G's neighbours are behind PCIe 4.0 with 16 lanes."""

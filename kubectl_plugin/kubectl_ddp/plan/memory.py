@@ -11,11 +11,11 @@ at the moments at which it can be most, and the largest counts. ``bench plan`` c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kubectl_ddp.plan.activations import Kept, kept
+from kubectl_ddp.plan.activations import Kept, kept, left
 from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Precision, Work
@@ -54,6 +54,8 @@ class Memory:
 class Stage:
     """What one stage of a pipeline holds; without a pipeline there is one stage, and it holds everything."""
 
+    first: int
+    """Its first layer's number in the model, from 0."""
     layers: int
     block: float
     """Weights of a block on this rank, before they are sharded."""
@@ -82,6 +84,7 @@ def stages(shape: Shape, choice: Choice) -> Iterator[Stage]:
         has_output = is_last and not (is_first and shape.is_tied)
         ends = (embedding + shape.positions) * is_first + embedding * has_output + shape.hidden * is_last
         yield Stage(
+            first=number * each + min(number, more),
             layers=each + (number < more),
             block=shape.block_matrices / tp + 2 * shape.hidden,
             ends=ends,
@@ -115,30 +118,44 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
         activations=0.0,
         moment="",
     )
-    of_block = held.stream if choice.is_checkpointed else held.block
-    in_one = stage.layers * of_block
+    in_one = _kept_by(stage.layers, choice, stage, held)
     others = (stage.in_flight - 1) * in_one
     made = stage.embedding / layout.shard * _SINGLE if stage.is_last else 0.0
     fresh = _fresh(shape, work, choice, stage)
     if stage.is_last:
         yield replace(now, activations=others + in_one + held.head + held.loss, moment="loss")
-    yield replace(
-        now,
-        gradients=(now.gradients or made) + fresh,
-        activations=others + in_one - of_block + held.block + held.backward,
-        moment="backward of the last block",
-    )
-    above = (stage.layers - 1) * stage.block / layout.shard * _SINGLE
-    yield replace(
-        now,
-        gradients=(now.gradients or made + above) + fresh,
-        activations=others + held.block + held.backward,
-        moment="backward of the first block",
-    )
+    unused = held.unused if choice.recomputation.is_cheap else 0.0
+    for block, moment in _turns(choice, stage).items():
+        above = (stage.layers - 1 - block) * stage.block / layout.shard * _SINGLE
+        yield replace(
+            now,
+            gradients=(now.gradients or made + above) + fresh,
+            activations=others + _kept_by(block, choice, stage, held) + held.block + unused + held.backward,
+            moment=moment,
+        )
     if stage.is_first:
         embedded = stage.embedding * _SINGLE
         yield replace(now, gradients=whole + embedded, activations=others + held.stream, moment="embedding's gradient")
     yield replace(now, weights=whole, gradients=whole, moment="optimizer")
+
+
+def _kept_by(blocks: int, choice: Choice, stage: Stage, held: Kept) -> float:
+    """What so many of the stage's blocks, from its first, keep of one micro-batch."""
+    again = choice.recomputation.blocks(stage.first + blocks) - choice.recomputation.blocks(stage.first)
+    return again * left(held, choice.recomputation) + (blocks - again) * held.block
+
+
+def _turns(choice: Choice, stage: Stage) -> Mapping[int, str]:
+    """Blocks, from the stage's first, in whose backward pass most can be in use, and what that moment is called.
+
+    From one that computes again to the next such one it only grows or only shrinks, and so does the sum of all.
+    """
+    found = {stage.layers - 1: "backward of the last block", 0: "backward of the first block"}
+    if every := choice.recomputation.every:
+        first, last = -(stage.first + 1) % every, (stage.first + stage.layers) // every * every - 1 - stage.first
+        for block in (first, last) if first <= last else ():
+            found.setdefault(block, f"backward of block {block + 1}")
+    return found
 
 
 def _copies(work: Work, choice: Choice, stage: Stage) -> float:

@@ -42,9 +42,9 @@ def demand(found: Plan) -> None:
 def _way_out(found: Plan) -> str:
     """The least that helps: flags that are in the way, or more nodes."""
     work, machine = found.work, found.machine
-    free = replace(work, micro_batch=None, is_checkpointed=None)
+    free = replace(work, micro_batch=None, recomputation=None)
     if free != work and plan(found.shape, free, machine).fitting:
-        return "It fits without --micro-batch and --activation-checkpointing."
+        return "It fits without --micro-batch, --activation-checkpointing and --recompute."
     nodes = 2 * machine.nodes
     while nodes * machine.per_node <= _MOST:
         more = plan(found.shape, work, replace(machine, nodes=nodes)).fitting

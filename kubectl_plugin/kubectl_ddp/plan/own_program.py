@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.plan.recomputation import ALL, FLAG, NOTHING, WHAT, Recomputation
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Optimizer, Precision, Work
 from kubectl_ddp.spec.own_gpt import GLOBAL_BATCH, MODEL, SIZES, TASK, VOCABULARY, last_said
 
-RECOMPUTE: Final = "--activation-checkpointing"
 MICRO_BATCH: Final = "--micro-batch"
 _DEFAULTS: Final[Mapping[str, str]] = {
     "--model": MODEL,
@@ -45,9 +45,17 @@ def said(args: Sequence[str]) -> tuple[Shape, Work]:
         precision=_precision(words["--precision"]),
         optimizer=Optimizer(words["--optimizer"]) if words["--optimizer"] in set(Optimizer) else Optimizer.ADAMW,
         micro_batch=None if micro is None else _whole(MICRO_BATCH, micro),
-        is_checkpointed=RECOMPUTE in args,
+        recomputation=recomputed(args),
     )
     return shape, work
+
+
+def recomputed(args: Sequence[str]) -> Recomputation:
+    """What the words have computed again. Raises UsageError."""
+    what = Recomputation.parse(last_said(args, WHAT) or ALL.word)
+    if what != ALL and FLAG not in args:
+        raise UsageError(f"{WHAT} is {what.word}, and nothing is computed again without {FLAG}.", hint="Add it.")
+    return what if FLAG in args else NOTHING
 
 
 def _precision(word: str) -> Precision:

@@ -92,5 +92,10 @@ def outlook(shape: Shape, work: Work, machine: Machine, choice: Choice) -> Outlo
         traffic=sent,
         timing=timing(shape, work, choice, machine, sent),
         fits=taken.total <= machine.usable_bytes,
-        simplicity=(sum(size > 1 for size in dimensions), *dimensions, choice.is_checkpointed, -choice.micro_batch),
+        simplicity=(
+            sum(size > 1 for size in dimensions),
+            *dimensions,
+            len(choice.recomputation.flags),
+            -choice.micro_batch,
+        ),
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.plan.amounts import count, gibibytes, percent, seconds
 from kubectl_ddp.plan.ranking import Outlook, Plan
 from kubectl_ddp.plan.reasons import reason
+from kubectl_ddp.plan.work import Work
 from kubectl_ddp.present import NOTHING, Cell, Table
 
 SHOWN: Final = 8
@@ -57,7 +58,7 @@ def _row(way: Outlook, found: Plan) -> list[Cell]:
     return _words(
         str(choice.layout),
         f"{choice.micro_batch} x {choice.passes}",
-        "yes" if choice.is_checkpointed else "no",
+        choice.recomputation.word or "no",
         gibibytes(way.memory.total),
         *(gibibytes(getattr(way.memory, name)) for name in _MEMORY),
         _sent(way) or NOTHING,
@@ -84,7 +85,7 @@ def document(found: Plan) -> dict[str, Any]:
         "kind": "Plan",
         "parameters": found.shape.parameters,
         "model": asdict(found.shape),
-        "work": {name: _plain(value) for name, value in asdict(found.work).items()},
+        "work": _work(found.work),
         "machine": {
             "gpu": machine.gpu.name,
             "nodes": machine.nodes,
@@ -100,8 +101,14 @@ def document(found: Plan) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, str) else value
+def _work(work: Work) -> dict[str, Any]:
+    values = {each.name: getattr(work, each.name) for each in fields(work) if each.name != "recomputation"}
+    again = work.recomputation
+    return {
+        **{name: str(value) if isinstance(value, str) else value for name, value in values.items()},
+        "is_checkpointed": None if again is None else bool(again.every),
+        "recompute": None if again is None else again.word or None,
+    }
 
 
 def _outlook(way: Outlook, found: Plan) -> dict[str, Any]:
@@ -110,7 +117,8 @@ def _outlook(way: Outlook, found: Plan) -> dict[str, Any]:
         "layout": str(choice.layout),
         "micro_batch": choice.micro_batch,
         "micro_batches": choice.passes,
-        "activation_checkpointing": choice.is_checkpointed,
+        "activation_checkpointing": bool(choice.recomputation.every),
+        "recompute": choice.recomputation.word or None,
         "memory": {
             "total_bytes": round(memory.total),
             **{f"{name}_bytes": round(getattr(memory, name)) for name in _MEMORY},

@@ -111,3 +111,11 @@ class Shape:
         """
         multiplied = self.layers * self.block + self.hidden + self.embedding
         return 6 * multiplied + 12 * self.layers * self.hidden * sequence
+
+    def recomputed_flops_per_token(self, sequence: int) -> int:
+        """Those that all blocks do once more where their activations are dropped.
+
+        Their forward pass but for the last layer, whose output nothing needs; the reference trainer counts alike.
+        """
+        again = self.block - self.hidden * self.perceptron
+        return self.layers * (2 * again + 4 * self.hidden * sequence)

@@ -1,6 +1,7 @@
 """How long a step takes, and how much of the GPUs' peak it is: an estimate, by which layouts are compared.
 
-A GPU computes at ``efficiency`` of its peak and, where activations are computed again, a third more. In a pipeline of
+A GPU computes at ``efficiency`` of its peak, what it computes again included; where only that is done again which is
+cheap, nothing is multiplied, and it takes as long as reading and writing takes. In a pipeline of
 ``p`` stages and ``m`` micro-batches each GPU idles for ``(p-1)/(m+p-1)`` of the time (GPipe, Huang et al., 2019; 1F1B
 has the same bubble). Of the traffic only that which computing cannot hide takes time:
 
@@ -10,7 +11,8 @@ has the same bubble). Of the traffic only that which computing cannot hide takes
 - ``pp``'s hops are waited for only while the pipeline fills and drains.
 
 MFU is the operations that the model needs (:meth:`~kubectl_ddp.plan.shape.Shape.flops_per_token`) over the peak of all
-GPUs in that time ("PaLM", Chowdhery et al., 2022); HFU counts those that are computed again, too.
+GPUs in that time ("PaLM", Chowdhery et al., 2022); HFU counts those that are computed again, too:
+:meth:`~kubectl_ddp.plan.shape.Shape.recomputed_flops_per_token`.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kubectl_ddp.plan.activations import stream_bytes
 from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.traffic import Traffic
 from kubectl_ddp.plan.work import Precision, Work
 
-_AGAIN: Final = 4 / 3
 _BACKWARD: Final = 2 / 3
 BUBBLE: Final = "bubble"
 RECOMPUTATION: Final = "recomputation"
@@ -66,7 +68,8 @@ def timing(shape: Shape, work: Work, choice: Choice, machine: Machine, sent: Seq
     peak = machine.gpu.bf16_flops if work.precision is Precision.BF16 else machine.gpu.fp32_flops
     needed = flops / (machine.world * peak * work.efficiency)
     uneven = needed * (_unevenness(shape, work, choice) - 1)
-    again = (needed + uneven) * (_AGAIN - 1) if choice.is_checkpointed else 0.0
+    flops_again = _flops_again(shape, work, choice)
+    again = (needed + uneven) * flops_again + _cheap_seconds(shape, work, choice, machine)
     busy = needed + uneven + again
     idle = busy * (layout.pp - 1) / choice.passes
     waits = _waits(choice, busy, sent)
@@ -79,7 +82,7 @@ def timing(shape: Shape, work: Work, choice: Choice, machine: Machine, sent: Seq
         lost_seconds=losses,
         bubble=bubble(layout.pp, choice.passes),
         mfu=mfu,
-        hfu=mfu * (_AGAIN if choice.is_checkpointed else 1.0),
+        hfu=mfu * (1 + flops_again),
         tokens_per_second=tokens / step,
     )
 
@@ -89,6 +92,26 @@ def _unevenness(shape: Shape, work: Work, choice: Choice) -> float:
     layout = choice.layout
     samples = -(-work.global_batch // layout.data_size) * layout.data_size / work.global_batch
     return samples * -(-shape.layers // layout.pp) * layout.pp / shape.layers
+
+
+def _flops_again(shape: Shape, work: Work, choice: Choice) -> float:
+    """Operations that are done a second time, over those that the model needs."""
+    if choice.recomputation.is_cheap:
+        return 0.0
+    blocks = choice.recomputation.blocks(shape.layers) / shape.layers
+    return blocks * shape.recomputed_flops_per_token(work.sequence) / shape.flops_per_token(work.sequence)
+
+
+def _cheap_seconds(shape: Shape, work: Work, choice: Choice, machine: Machine) -> float:
+    """Reading and writing what is cheap: two norms, a sum in the stream, and the perceptron's activation."""
+    if not choice.recomputation.is_cheap:
+        return 0.0
+    computed = work.precision.computed
+    in_stream = (4 * stream_bytes(work, choice) + 3 * computed) * shape.hidden
+    activation = (5 if shape.is_gated else 2) * computed * shape.perceptron
+    layers = -(-shape.layers // choice.layout.pp)
+    rows = choice.passes * choice.micro_batch * work.sequence / choice.layout.tp
+    return rows * layers * (in_stream + activation) / machine.gpu.memory_bytes_per_second
 
 
 def _waits(choice: Choice, busy: float, sent: Sequence[Traffic]) -> dict[str, float]:

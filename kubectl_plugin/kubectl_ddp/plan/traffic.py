@@ -25,8 +25,8 @@ from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 
 _SINGLE: Final = 4
-_AGAIN: Final = 3
-"""Passes through a block where activations are computed again; two otherwise."""
+_PASSES: Final = 2
+"""Through a block, forth and back; one more where activations are computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ def _traffic(shape: Shape, work: Work, choice: Choice, machine: Machine) -> Iter
         yield Traffic("shard", "all-gather", 2 * passes * part * stage.weights * work.precision.computed, link)
         yield Traffic("shard", "reduce-scatter", part * stage.weights * _SINGLE, link)
     if layout.tp > 1:
-        times = 4 * (_AGAIN if choice.is_checkpointed else 2) * stage.layers * passes
+        again = choice.recomputation.blocks(stage.first + stage.layers) - choice.recomputation.blocks(stage.first)
+        times = 4 * (_PASSES * stage.layers + again) * passes
         sent = times * _ring(layout.tp) * rows * shape.hidden * work.precision.computed
         yield Traffic("tp", "all-gather and reduce-scatter", sent, machine.link(1, layout.tp))
     if layout.pp > 1:

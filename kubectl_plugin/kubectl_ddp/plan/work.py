@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.plan.recomputation import Recomputation
 
 MOST: Final = 10**9
 
@@ -47,8 +48,8 @@ class Work:
     optimizer: Optimizer = Optimizer.ADAMW
     micro_batch: int | None = None
     """Samples of one pass; chosen when ``None``."""
-    is_checkpointed: bool | None = None
-    """Whether activations are computed again in the backward pass; chosen when ``None``."""
+    recomputation: Recomputation | None = None
+    """What is computed again in the backward pass; chosen when ``None``."""
     efficiency: float = 0.6
     """Share of a GPU's peak that it reaches while it computes and waits for nobody."""
 

@@ -11,9 +11,10 @@ from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.amounts import gibibytes, seconds
 from kubectl_ddp.plan.machine import RESERVED_BYTES, Machine, gpu_of
 from kubectl_ddp.plan.nothing import demand
-from kubectl_ddp.plan.own_program import MICRO_BATCH, RECOMPUTE, UnknownModel, said
+from kubectl_ddp.plan.own_program import MICRO_BATCH, UnknownModel, said
 from kubectl_ddp.plan.ranking import Outlook, Plan, plan
 from kubectl_ddp.plan.reasons import reason
+from kubectl_ddp.plan.recomputation import NOTHING
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 from kubectl_ddp.spec.document import make_program
@@ -46,11 +47,11 @@ def planned(values: Mapping[str, Any]) -> Planned:
     machine = _machine(values)
     shape, work = _said(args)
     found = plan(shape, work, machine)
-    if not found.fitting and not work.is_checkpointed:
-        found = plan(shape, replace(work, is_checkpointed=True), machine)
+    if not found.fitting and work.recomputation == NOTHING:
+        found = plan(shape, replace(work, recomputation=None), machine)
     demand(found)
     for way, layouts in _elastic(found, values["nnodes"], values["nproc"]):
-        more = _words(way, args)
+        more = _words(way, work, args)
         if model.shards is not None and layouts.largest.data_size > model.shards:
             continue  # some ranks would have no shard to learn from
         if not any(_misfits(model, layouts, way, values)):
@@ -130,10 +131,11 @@ def _misfits(model: OwnGpt, layouts: LayoutRange, way: Outlook, values: Mapping[
         yield from cut.misfits(layout, values["nnodes"].maximum * values["nproc"])
 
 
-def _words(way: Outlook, args: Sequence[str]) -> tuple[str, ...]:
+def _words(way: Outlook, work: Work, args: Sequence[str]) -> tuple[str, ...]:
     """What was chosen beside the layout, and the job did not say."""
     micro_batch = () if last_said(args, MICRO_BATCH) else (MICRO_BATCH, str(way.choice.micro_batch))
-    return (*micro_batch, *((RECOMPUTE,) if way.choice.is_checkpointed and RECOMPUTE not in args else ()))
+    again = way.choice.recomputation
+    return (*micro_batch, *(() if again == work.recomputation else again.flags))
 
 
 def _why(way: Outlook, layouts: LayoutRange, more: Sequence[str], found: Plan) -> str:

@@ -65,6 +65,17 @@ def test_a_job_file_says_model_step_and_machines_and_flags_change_them(
     assert changed["work"]["global_batch"] == 64
 
 
+def test_what_is_computed_again_is_asked_for_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = documented(capsys, "--params", "1.3B", "--activation-checkpointing", "on")
+    cheap = documented(capsys, "--params", "1.3B", "--recompute", "cheap")
+    third = documented(capsys, "--params", "1.3B", "--recompute", "3")
+    for document, word in ((whole, "all"), (cheap, "cheap"), (third, "3")):
+        assert document["work"]["recompute"] == word
+        assert {way["recompute"] for way in document["fitting"]} == {word}
+    kept = documented(capsys, "--params", "1.3B", "--activation-checkpointing", "off")
+    assert {way["recompute"] for way in kept["fitting"]} == {None}
+
+
 def test_where_nothing_fits_the_plan_is_shown_and_the_exit_code_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--model", "gpt3-175b", "-o", "json"]) == 4
     shown = capsys.readouterr()
@@ -92,6 +103,8 @@ def test_where_nothing_fits_the_plan_is_shown_and_the_exit_code_says_so(capsys: 
         ("--params 7B --nnodes 100000", "are 800000 GPUs."),
         ("--params 7B --reserve 100Gi", "--reserve 100Gi leaves nothing of a H100."),
         ("--params 7B --reserve much", "--reserve: 'much' is no amount of memory."),
+        ("--params 7B --recompute none", "--recompute is 'none'."),
+        ("--params 7B --recompute 2 --activation-checkpointing off", "--recompute 2 and --activation-checkpointing of"),
         ("--params 7B --network 0", "--network is 0.0."),
     ],
 )

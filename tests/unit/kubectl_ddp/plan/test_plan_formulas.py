@@ -11,8 +11,9 @@ from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.known import KNOWN, known, parse_count, shape_of
 from kubectl_ddp.plan.machine import GIGA, GPUS, Machine, gpu_of
 from kubectl_ddp.plan.memory import memory, stages
+from kubectl_ddp.plan.recomputation import ALL, CHEAP, NOTHING, Recomputation
 from kubectl_ddp.plan.shape import Shape
-from kubectl_ddp.plan.timing import bubble, timing
+from kubectl_ddp.plan.timing import Timing, bubble, timing
 from kubectl_ddp.plan.traffic import Traffic, traffic
 from kubectl_ddp.plan.work import Precision, Work
 
@@ -68,7 +69,7 @@ def test_flops_are_six_per_weight_and_token_and_attention_is_on_top() -> None:
 
 def test_a_block_keeps_16_numbers_per_token_and_width_and_what_norms_and_attention_keep_per_row() -> None:
     rows = 2 * 32
-    held = kept(SMALL, STEP, Choice(Layout(), 2, 4, is_checkpointed=False))
+    held = kept(SMALL, STEP, Choice(Layout(), 2, 4, NOTHING))
     assert held.block == 4 * (16 * rows * 64 + rows * (4 + 4))
     assert held.stream == 4 * rows * 64
     assert held.loss == 3 * 4 * rows * 256
@@ -76,13 +77,13 @@ def test_a_block_keeps_16_numbers_per_token_and_width_and_what_norms_and_attenti
 
 def test_sixteen_bits_and_a_stream_in_them_make_the_34_bytes_of_the_paper_without_masks() -> None:
     work = Work(sequence=32, global_batch=8, precision=Precision.BF16)
-    held = kept(SMALL, work, Choice(Layout(shard=2), 1, 1, is_checkpointed=False))
+    held = kept(SMALL, work, Choice(Layout(shard=2), 1, 1, NOTHING))
     assert held.block == (34 - 2) * 32 * 64 + 32 * 8 * 4
 
 
 def test_tensor_parallelism_divides_all_but_what_enters_matrices() -> None:
-    one = kept(SMALL, STEP, Choice(Layout(), 1, 1, is_checkpointed=False))
-    two = kept(SMALL, STEP, Choice(Layout(tp=2), 1, 1, is_checkpointed=False))
+    one = kept(SMALL, STEP, Choice(Layout(), 1, 1, NOTHING))
+    two = kept(SMALL, STEP, Choice(Layout(tp=2), 1, 1, NOTHING))
     entering = 2 * 32 * 64 * 4
     assert two.block - entering == (one.block - entering) / 2
     assert two.loss == one.loss / 2
@@ -91,21 +92,21 @@ def test_tensor_parallelism_divides_all_but_what_enters_matrices() -> None:
 def test_adamw_keeps_16_bytes_per_weight_with_weights_and_gradients() -> None:
     # With next to no activations the optimizer's moment, or the one before it, is the largest.
     tiny = Work(sequence=1, global_batch=2, precision=Precision.FP32)
-    taken = memory(SMALL, tiny, Choice(Layout(), 1, 2, is_checkpointed=False))
+    taken = memory(SMALL, tiny, Choice(Layout(), 1, 2, NOTHING))
     assert taken.weights == 4 * SMALL.parameters
     assert taken.optimizer == 8 * SMALL.parameters
     assert taken.gradients >= 4 * SMALL.parameters
 
 
 def test_four_shards_keep_a_quarter_of_the_states_each() -> None:
-    whole = memory(SMALL, STEP, Choice(Layout(), 1, 8, is_checkpointed=False))
-    shard = memory(SMALL, STEP, Choice(Layout(shard=4), 1, 2, is_checkpointed=False))
+    whole = memory(SMALL, STEP, Choice(Layout(), 1, 8, NOTHING))
+    shard = memory(SMALL, STEP, Choice(Layout(shard=4), 1, 2, NOTHING))
     assert shard.optimizer == whole.optimizer / 4
 
 
 def test_stages_share_layers_and_the_first_keeps_most_micro_batches() -> None:
     shape = Shape(layers=7, hidden=64, heads=4, vocabulary=256, window=32)
-    found = list(stages(shape, Choice(Layout(pp=3), 1, 8, is_checkpointed=False)))
+    found = list(stages(shape, Choice(Layout(pp=3), 1, 8, NOTHING)))
     assert [stage.layers for stage in found] == [3, 2, 2]
     assert [stage.in_flight for stage in found] == [3, 2, 1]
     # The embedding is also the output layer: the first and the last stage have one each.
@@ -114,11 +115,47 @@ def test_stages_share_layers_and_the_first_keeps_most_micro_batches() -> None:
 
 def test_the_bubble_is_p_minus_1_of_m_and_p_minus_1() -> None:
     assert bubble(8, 32) == 7 / 39
-    choice = Choice(Layout(pp=8), 1, 32, is_checkpointed=False)
+    choice = Choice(Layout(pp=8), 1, 32, NOTHING)
     shape = Shape(layers=8, hidden=64, heads=4, vocabulary=256, window=32)
     found = timing(shape, Work(sequence=32, global_batch=32), choice, machine(), [])
     assert found.lost_seconds["bubble"] / found.step_seconds == pytest.approx(7 / 39)
     assert found.mfu == pytest.approx(0.6 * 32 / 39)
+
+
+def test_every_third_block_of_the_model_computes_again_whichever_stage_it_is_in() -> None:
+    shape = Shape(layers=7, hidden=64, heads=4, vocabulary=16, window=1024)
+    long = Work(sequence=1024, global_batch=8, precision=Precision.FP32)
+    choice = Choice(Layout(), 8, 1, Recomputation(3))
+    held, taken = kept(shape, long, choice), memory(shape, long, choice)
+    # Of seven blocks the third and the sixth; the seventh, whose backward pass comes first, kept everything.
+    assert taken.moment == "backward of the last block"
+    assert taken.activations == 5 * held.block + 2 * held.stream + held.backward
+    # Of the two stages the first has the third block alone, and two micro-batches in flight.
+    staged = Choice(Layout(pp=2), 4, 2, Recomputation(3))
+    held, taken = kept(shape, long, staged), memory(shape, long, staged)
+    assert taken.stage == 0
+    assert taken.activations == (3 + 3) * held.block + 2 * held.stream + held.backward
+
+
+def test_the_fewer_blocks_compute_again_the_more_memory_they_take() -> None:
+    taken = [memory(SMALL, STEP, Choice(Layout(), 8, 1, Recomputation(every))).total for every in (1, 2, 4, 5)]
+    assert taken == sorted(taken)
+    assert taken[-1] == memory(SMALL, STEP, Choice(Layout(), 8, 1, NOTHING)).total
+    assert taken[0] < memory(SMALL, STEP, Choice(Layout(), 8, 1, CHEAP)).total < taken[-1]
+
+
+def test_what_is_computed_again_takes_time_by_its_operations_or_by_what_it_reads_and_writes() -> None:
+    def found(again: Recomputation) -> Timing:
+        return timing(SMALL, STEP, Choice(Layout(), 2, 4, again), machine(per_node=1), [])
+
+    ratio = SMALL.recomputed_flops_per_token(32) / SMALL.flops_per_token(32)
+    assert found(ALL).hfu / found(ALL).mfu == pytest.approx(1 + ratio)
+    assert found(ALL).step_seconds / found(NOTHING).step_seconds == pytest.approx(1 + ratio)
+    assert found(Recomputation(2)).hfu / found(Recomputation(2)).mfu == pytest.approx(1 + ratio / 2)
+    cheap = found(CHEAP)
+    assert cheap.hfu == cheap.mfu
+    by_hand = 8 * 32 * 4 * (7 * 4 * 64 + 2 * 4 * 256) / 3.35e12
+    assert cheap.lost_seconds["recomputation"] == pytest.approx(by_hand)
 
 
 def sent(choice: Choice, on: Machine) -> dict[tuple[str, str], Traffic]:
@@ -126,26 +163,26 @@ def sent(choice: Choice, on: Machine) -> dict[tuple[str, str], Traffic]:
 
 
 def test_replicas_send_every_gradient_twice_but_for_their_own_part() -> None:
-    found = sent(Choice(Layout(replicate=4), 1, 2, is_checkpointed=False), machine(per_node=4))
+    found = sent(Choice(Layout(replicate=4), 1, 2, NOTHING), machine(per_node=4))
     assert found["replicate", "all-reduce"].sent_bytes == 2 * 3 / 4 * 4 * SMALL.parameters
 
 
 def test_shards_gather_weights_twice_per_pass_and_scatter_gradients_once() -> None:
-    found = sent(Choice(Layout(shard=4), 1, 2, is_checkpointed=False), machine(per_node=4))
+    found = sent(Choice(Layout(shard=4), 1, 2, NOTHING), machine(per_node=4))
     assert found["shard", "all-gather"].sent_bytes == 2 * 2 * 3 / 4 * 4 * SMALL.parameters
     assert found["shard", "reduce-scatter"].sent_bytes == 3 / 4 * 4 * SMALL.parameters
 
 
 def test_tensor_parallelism_sends_what_four_all_reduces_of_the_stream_would_per_block() -> None:
-    found = sent(Choice(Layout(tp=2), 2, 4, is_checkpointed=False), machine(per_node=2))
+    found = sent(Choice(Layout(tp=2), 2, 4, NOTHING), machine(per_node=2))
     an_all_reduce = 2 * 1 / 2 * (2 * 32 * 64) * 4
     assert found["tp", "all-gather and reduce-scatter"].sent_bytes == 4 * an_all_reduce * 4 * 4
-    again = sent(Choice(Layout(tp=2), 2, 4, is_checkpointed=True), machine(per_node=2))
+    again = sent(Choice(Layout(tp=2), 2, 4, ALL), machine(per_node=2))
     assert again["tp", "all-gather and reduce-scatter"].sent_bytes == 6 * an_all_reduce * 4 * 4
 
 
 def test_a_stage_hands_the_stream_on_and_gets_its_gradient_back() -> None:
-    found = sent(Choice(Layout(pp=2), 2, 4, is_checkpointed=False), machine(per_node=2))
+    found = sent(Choice(Layout(pp=2), 2, 4, NOTHING), machine(per_node=2))
     assert found["pp", "send"].sent_bytes == 2 * 4 * (2 * 32 * 64) * 4
 
 

@@ -62,7 +62,7 @@ def test_every_layout_that_a_plan_offers_is_accepted(name: str, nodes: int, per_
     for way in found.fitting:
         choice = way.choice
         program = ["train", *words, "--micro-batch", str(choice.micro_batch)]
-        program += ["--activation-checkpointing"] if choice.is_checkpointed else []
+        program += choice.recomputation.flags
         size = {"nnodes": Nodes(nodes, nodes), "nproc": per_node}
         a_job(parallel=LayoutRange.of(choice.layout), args=tuple(program), **size)
         demand_of_trainer(choice.layout, program[1:])

@@ -6,11 +6,13 @@ import inspect
 
 import pytest
 
+from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.tasks.text import VOCABULARY, WINDOW
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.plan.own_program import said
+from kubectl_ddp.plan.own_program import recomputed, said
+from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
 from kubectl_ddp.plan.work import Optimizer, Precision
 
 
@@ -25,7 +27,9 @@ def test_defaults_are_the_trainers_own() -> None:
         str(config.precision),
         str(config.optimizer),
     )
-    assert (work.micro_batch, work.is_checkpointed) == (config.micro_batch, config.activation_checkpointing)
+    assert (work.micro_batch, work.recomputation) == (config.micro_batch, NOTHING)
+    assert not config.activation_checkpointing
+    assert recomputed(["--activation-checkpointing"]) == Recomputation.parse(str(config.recompute))
 
 
 def test_a_shape_has_as_many_weights_as_the_model_and_counts_its_operations_alike() -> None:
@@ -33,13 +37,26 @@ def test_a_shape_has_as_many_weights_as_the_model_and_counts_its_operations_alik
     model = Gpt(vocabulary=VOCABULARY, window=32, layers=3, width=64, heads=2)
     assert shape.parameters == model.parameter_count()
     assert shape.flops_per_token(32) * 32 == model.flops_per_sample()
+    assert shape.recomputed_flops_per_token(32) * 32 == model.recomputed_flops_per_sample()
 
 
 def test_words_of_the_job_are_read() -> None:
     words = "train --task text --global-batch 32 --micro-batch=2 --precision bf16 --optimizer sgd"
     _, work = said([*words.split(), "--activation-checkpointing"])
-    assert (work.global_batch, work.micro_batch, work.is_checkpointed) == (32, 2, True)
+    assert (work.global_batch, work.micro_batch, work.recomputation) == (32, 2, ALL)
     assert (work.precision, work.optimizer) == (Precision.BF16, Optimizer.SGD)
+
+
+@pytest.mark.parametrize("what", ["all", "cheap", "2", "7"])
+def test_what_is_computed_again_is_read_and_said_as_the_trainer_has_it(what: str) -> None:
+    found = recomputed(["--activation-checkpointing", "--recompute", what])
+    config = parse(["--task", "text", "--data", "/data", *found.flags])
+    assert config.activation_checkpointing
+    assert str(config.recompute) == found.word == what
+
+
+def test_nothing_is_computed_again_without_the_switch() -> None:
+    assert recomputed(["train", "--recompute", "all"]) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -50,6 +67,8 @@ def test_words_of_the_job_are_read() -> None:
         ("train --task text --window x", "--window of the job is 'x'"),
         ("train --task text --model gpt:width=65", "--hidden 65 cannot be divided"),
         ("train --task text --global-batch", "--global-batch of the job is ''"),
+        ("train --task text --activation-checkpointing --recompute 0", "--recompute is '0'"),
+        ("train --task text --recompute 2", "--recompute is 2, and nothing is computed again without --activation"),
     ],
 )
 def test_what_no_plan_can_be_made_of_is_said(words: str, sentence: str) -> None:

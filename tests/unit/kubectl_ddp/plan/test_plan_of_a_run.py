@@ -6,6 +6,7 @@ import pytest
 
 from bench._gpt_steps import Size, foretold, train
 from bench._live_bytes import peak_bytes
+from kubectl_ddp.plan.recomputation import ALL, CHEAP, Recomputation
 
 SMALL = {"layers": 3, "width": 128, "heads": 2, "window": 64}
 
@@ -15,7 +16,9 @@ SMALL = {"layers": 3, "width": 128, "heads": 2, "window": 64}
     "size",
     [
         Size(**SMALL, samples=8),
-        Size(**SMALL, samples=8, is_checkpointed=True),
+        Size(**SMALL, samples=8, again=ALL),
+        Size(**SMALL, samples=8, again=CHEAP),
+        Size(**SMALL, samples=8, again=Recomputation(2)),
         Size(**SMALL, samples=1, passes=2),
         Size(**SMALL, samples=4, vocabulary=4096),
     ],

@@ -15,6 +15,7 @@ from kubectl_ddp.plan.machine import GPUS, Machine
 from kubectl_ddp.plan.nothing import best, demand
 from kubectl_ddp.plan.ranking import Plan, plan
 from kubectl_ddp.plan.reasons import reason
+from kubectl_ddp.plan.recomputation import ALL, NOTHING
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 
@@ -88,10 +89,10 @@ def test_where_nothing_fits_the_nearest_miss_and_the_nodes_that_help_are_named()
 
 
 def test_a_flag_that_is_in_the_way_is_named() -> None:
-    fixed = replace(STEP, micro_batch=64, is_checkpointed=False, sequence=4096)
+    fixed = replace(STEP, micro_batch=64, recomputation=NOTHING, sequence=4096)
     with pytest.raises(PreflightFailed) as raised:
         best(LLAMA, fixed, H100)
-    assert raised.value.hint == "It fits without --micro-batch and --activation-checkpointing."
+    assert raised.value.hint == "It fits without --micro-batch, --activation-checkpointing and --recompute."
 
 
 def test_where_no_layout_can_be_had_the_obstacle_is_named() -> None:
@@ -102,14 +103,14 @@ def test_where_no_layout_can_be_had_the_obstacle_is_named() -> None:
 
 def test_a_gpu_of_its_own_waits_for_nobody() -> None:
     alone = replace(H100, per_node=1)
-    found: Plan = plan(GPT2, replace(STEP, is_checkpointed=False), alone)
+    found: Plan = plan(GPT2, replace(STEP, recomputation=NOTHING), alone)
     demand(found)
     assert reason(found.fitting[0], alone) == "It is one GPU, and waits for nobody."
 
 
 def test_recomputing_and_idling_are_given_as_reasons() -> None:
-    found = plan(GPT2, replace(STEP, is_checkpointed=True), replace(H100, per_node=1))
-    assert reason(found.fitting[0], found.machine) == "Computing activations again takes 25 % of the step."
+    found = plan(GPT2, replace(STEP, recomputation=ALL), replace(H100, per_node=1))
+    assert reason(found.fitting[0], found.machine) == "Computing activations again takes 15 % of the step."
     found = plan(GPT2, replace(STEP, micro_batch=8), H100)
     piped = next(way for way in found.fitting if way.choice.layout == Layout(replicate=4, pp=2))
     assert reason(piped, H100) == "The pipeline idles for 33 % of the step."
