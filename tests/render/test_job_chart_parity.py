@@ -164,6 +164,22 @@ def test_a_shared_preset_is_taken_or_refused_as_the_plugin_does(helm: Helm, char
     check(helm, chart, case)
 
 
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [("small", {"env": {"A": "", "B": ""}}), ("machine", {"nodeSelector": {"example.com/pool": ""}})],
+)
+def test_an_empty_value_of_a_map_wins_over_a_shared_preset(
+    helm: Helm, chart: Path, preset: str, said: dict[str, Any]
+) -> None:
+    values = {"module": "vision.train", "preset": preset, "engine": "job", "podMonitor": "never", **said}
+    case = Scenario(0, values, "run", "team-a", (ANY_CLUSTER,))
+    (key, given), wanted = next(iter(said.items())), expected(case)
+    assert not isinstance(wanted, str)
+    document = json.loads(roots.root_of(wanted)["metadata"]["annotations"][Annotation.SPEC])
+    assert given.items() <= document[key].items()
+    check(helm, chart, case)
+
+
 def test_the_scenarios_reach_every_value_engine_gang_and_fabric() -> None:
     cases = [scenario(SEED, number) for number in range(TESTS * PER_TEST)]
     sound = [(case, objects) for case in cases if not isinstance(objects := expected(case), str)]

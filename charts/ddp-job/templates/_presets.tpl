@@ -17,7 +17,10 @@
 {{- range $key, $setting := $document.settings -}}
 {{- $words := splitn "." 2 $key -}}
 {{- if has $words._0 $.c.presets.maps -}}
-{{- $_ := set $.said $words._0 (merge (get $.said $words._0 | default dict) (dict $words._1 $setting.value)) -}}
+{{- /* Not by merge, which takes an empty value for one that is not there. */ -}}
+{{- $map := get $.said $words._0 | default dict -}}
+{{- if not (hasKey $map $words._1) -}}{{- $_ := set $map $words._1 $setting.value -}}{{- end -}}
+{{- $_ := set $.said $words._0 $map -}}
 {{- else -}}
 {{- $default := get $.c.defaults $words._0 | default (ternary "auto" "" (eq $words._0 "fabric")) -}}
 {{- $isSaid := hasKey $.said $words._0 -}}
