@@ -98,6 +98,28 @@ def test_each_is_a_sentence_of_chart_and_plugin(helm: Helm, args: str, sentence:
     assert refusal(values) in " ".join(helm.refusal(CHART, values, release="run", kubernetes="1.34.0").split())
 
 
+@pytest.mark.parametrize(
+    ("parallel", "args", "sentence"),
+    [
+        ("shard=4", "--strategy=manual", "--strategy manual does not go with --parallel shard=4: the layout says"),
+        ("replicate=2,shard=2", "--level exact", "--level exact does not go with --parallel replicate=2,shard=2:"),
+        ("shard=2,pp=2", "--no-fsdp-reshard", "--no-fsdp-reshard does not go with --parallel shard=2,pp=2: stages"),
+        ("tp=4", "--recompute cheap --activation-checkpointing --compile", "--recompute cheap does not go with --com"),
+        (None, "--fsdp-prefetch 2", "--fsdp-prefetch is of --parallel shard=N, and --parallel is not given."),
+        ("shard=4", "--no-fsdp-reshard --fsdp-reshard --strategy ddp --fsdp-prefetch 0", ""),
+    ],
+)
+def test_options_that_do_not_go_with_a_layout_are_refused_alike(
+    helm: Helm, parallel: str | None, args: str, sentence: str
+) -> None:
+    layout: dict[str, Any] = {"nproc": 4} if parallel is None else {"nproc": 4, "parallel": parallel}
+    values = {"module": "ddp_trainer", "args": ["train", "--task", "text", *args.split()], **layout}
+    assert sentence in refusal(values)
+    done = helm.render(CHART, values, release="run", kubernetes="1.34.0")
+    assert bool(done.code) is bool(sentence)
+    assert refusal(values) in " ".join(done.err.split())
+
+
 def test_a_chart_makes_no_plan(helm: Helm) -> None:
     said = helm.refusal(CHART, {"module": "ddp_trainer", "parallel": "auto"}, release="run", kubernetes="1.34.0")
     assert "parallel: 'auto' asks for a plan, which 'kubectl ddp submit' makes and a chart cannot." in " ".join(

@@ -114,3 +114,36 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Options that go with no layout, or not with the job's: ddp_trainer.clashes, in its words. */}}
+{{- define "ddp-job.optionsFitTheLayout" -}}
+{{- $job := . -}}
+{{- $own := dict "job" . "flag" "--parallel" | include "ddp-job.argument" | fromJson -}}
+{{- $isTrainer := and (eq .spec.program "module") (eq (splitList "." (default "" .spec.module) | first) .c.trainer) -}}
+{{- if and $isTrainer (not $own.isSaid) -}}
+{{- $most := dict "shard" 1 "tp" 1 "pp" 1 -}}
+{{- range $name, $span := .spans | default dict -}}{{- $_ := set $most $name (int $span.most) -}}{{- end -}}
+{{- $is := dict "unsharded" (eq (int $most.shard) 1) "pp" (gt (int $most.pp) 1) "tp" (gt (int $most.tp) 1) -}}
+{{- $_ := set $is "spread" (gt (mul $most.shard $most.tp $most.pp) 1) -}}
+{{- range $clash := .c.clashes -}}
+{{- $isSo := get $is $clash.where -}}
+{{- $value := "" -}}
+{{- range $place, $word := $clash.words -}}
+{{- if $word.isSwitch -}}
+{{- $isOn := false -}}
+{{- range $job.spec.args -}}
+{{- if has . (list $word.flag ($word.flag | replace "--no-" "--")) -}}{{- $isOn = eq . $word.flag -}}{{- end -}}
+{{- end -}}
+{{- if not $isOn -}}{{- $isSo = false -}}{{- end -}}
+{{- else -}}
+{{- $said := dict "job" $job "flag" $word.flag | include "ddp-job.argument" | fromJson -}}
+{{- if eq $place 0 -}}{{- $value = $said.text -}}{{- end -}}
+{{- if not (and $said.isSaid (ternary (eq $said.text $word.value) (ne $said.text $word.but) (ne $word.value ""))) -}}{{- $isSo = false -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $isSo -}}
+{{- fail (printf "%s %s" ($clash.sentence | replace "{parallel}" ($job.spec.parallel | default "not given") | replace "{value}" $value) $clash.help) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

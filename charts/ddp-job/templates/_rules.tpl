@@ -10,6 +10,7 @@
 {{- include "ddp-job.layoutFits" . -}}
 {{- include "ddp-job.batchFeedsTheWorld" . -}}
 {{- include "ddp-job.modelFitsTheLayout" . -}}
+{{- include "ddp-job.optionsFitTheLayout" . -}}
 {{- include "ddp-job.timeIsEnough" . -}}
 {{- include "ddp-job.topologyIsSaidOnce" . -}}
 {{- include "ddp-job.pathsAreFree" . -}}

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ddp_trainer import contract
 from ddp_trainer import layout as arithmetic
+from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD
 from ddp_trainer.demands import SCHEDULES
 from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
@@ -115,6 +116,18 @@ def _rules() -> dict[str, Any]:
                 for name, asks in SCHEDULES.items()
             },
         },
+        "clashes": [
+            {
+                "where": str(clash.where),
+                "words": [
+                    {"flag": word.flag, "value": word.value, "but": word.but, "isSwitch": word.is_switch}
+                    for word in clash.words
+                ],
+                "sentence": clash.sentence,
+                "help": clash.help,
+            }
+            for clash in (*CLASHES, *WITHOUT_SHARD)
+        ],
         "leastGrace": rules.LEAST_GRACE_SECONDS,
         "trainer": TRAINER,
         "variables": {

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from ddp_trainer.layout import Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.doubt import Doubt
-from kubectl_ddp.spec.own_gpt import last_said, own_gpt
+from kubectl_ddp.spec.own_gpt import last_said, own_gpt, runs_the_trainer
 from kubectl_ddp.spec.quantity import BadValue
+from kubectl_ddp.spec.trainer_options import misplaced
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -80,6 +81,14 @@ def the_model_fits_the_layout(spec: JobSpec) -> None:
         layout = spec.parallel.choose(nodes * spec.nproc)
         for misfit in model.misfits(layout, spec.largest_world):
             raise UsageError(misfit.sentence, hint=misfit.help)
+
+
+def the_options_fit_the_layout(spec: JobSpec) -> None:
+    """The reference trainer takes its options in such a layout; those of other programs are their own."""
+    if not runs_the_trainer(spec.program) or last_said(spec.args, "--parallel") is not None:
+        return
+    for misfit in misplaced(spec.parallel, spec.args):
+        raise UsageError(misfit.sentence, hint=misfit.help)
 
 
 def layout_of(spec: JobSpec) -> Layout:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ddp_trainer.demands import Misfit
 from ddp_trainer.layout import Layout, LayoutRange
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.amounts import gibibytes, seconds
@@ -22,6 +23,7 @@ from kubectl_ddp.spec.fields import PROGRAM_KEYS
 from kubectl_ddp.spec.machines import GPU_PRODUCT
 from kubectl_ddp.spec.own_gpt import SCHEDULE, OwnGpt, last_said, own_gpt, runs_the_trainer
 from kubectl_ddp.spec.quantity import Nodes
+from kubectl_ddp.spec.trainer_options import misplaced
 
 YOURSELF: Final = "Name a layout, as in --parallel shard=8; 'kubectl ddp plan' compares them for any model and GPU."
 
@@ -50,12 +52,18 @@ def planned(values: Mapping[str, Any]) -> Planned:
     if not found.fitting and work.recomputation == NOTHING:
         found = plan(shape, replace(work, recomputation=None), machine)
     demand(found)
+    refused: Misfit | None = None
     for way, layouts in _elastic(found, values["nnodes"], values["nproc"]):
         more = _words(way, work, args)
+        if (misfit := next(misplaced(layouts, [*args, *more]), None)) is not None:
+            refused = refused or misfit
+            continue
         if model.shards is not None and layouts.largest.data_size > model.shards:
             continue  # some ranks would have no shard to learn from
         if not any(_misfits(model, layouts, way, values)):
             return Planned(layouts, more, _why(way, layouts, more, found))
+    if refused is not None:
+        raise UsageError(f"{refused.sentence} No layout fits that goes with it.", hint=refused.help)
     raise PreflightFailed(
         f"None of the {len(found.fitting)} layouts that fit {machine.told()} keeps its replicas whole with "
         f"nnodes {values['nnodes']}, and can be had by the model.",

@@ -132,6 +132,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     layout.tensor_slices_stay_in_a_pod,
     _batch_feeds_the_world,
     layout.the_model_fits_the_layout,
+    layout.the_options_fit_the_layout,
     _time_is_enough,
     machines.gpu_type_is_of_a_gpu,
     machines.spread_keys_are_said_once,

@@ -10,13 +10,12 @@ from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import is_stream, to_device
 from ddp_trainer.train.computation import Losses, prepare
 from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig, BadTask
+from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.evaluation import Evaluation
 from ddp_trainer.train.feeds import Feed, known_count, make_feed, sample_count
 from ddp_trainer.train.feeds.shard_reader import first_batch
 from ddp_trainer.train.groundwork import Groundwork
 from ddp_trainer.train.group import Group
-from ddp_trainer.train.keeping import EvaluateOn
 from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.loss_scale import LossScale
 from ddp_trainer.train.optimization import Optimization
@@ -212,11 +211,6 @@ def _evaluation(ground: Groundwork, kept: Kept) -> Evaluation:
     if kept.spread is not None:
         from ddp_trainer.train.even_evaluation import EvenEvaluation  # noqa: PLC0415 - on request
 
-        if config.evaluate_on is EvaluateOn.RANK0:
-            raise BadConfig(
-                f"--evaluate-on rank0 does not go with --parallel {config.parallel}: no rank holds the whole model.",
-                hint="Leave it out.",
-            )
         return EvenEvaluation(task, group, skipped=skipped)
     if config.level is not Level.EXACT:
         return Evaluation(task, group, on=config.evaluate_on, skipped=skipped)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Final
 
+from ddp_trainer.clashes import WITHOUT_SHARD, Word, clashes
 from ddp_trainer.layout import Layout, LayoutError, LayoutRange
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.options import (
-    BalanceName,
     Level,
     LrScaling,
     OnNonFinite,
     Options,
-    PipelineSchedule,
     PrecisionName,
     Recompute,
     StrategyName,
 )
 
 _ONLY_DDP: Final = ("find_unused_parameters", "static_graph", "sync_batchnorm")
-_SPLIT_BACKWARD: Final = frozenset({PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_V})
-_ONLY_SHARD: Final = ("fsdp_blocks", "fsdp_reshard", "fsdp_prefetch", "fsdp_offload")
 
 
 def check(options: Options) -> None:
@@ -109,55 +107,20 @@ def _recompute(options: Options) -> Iterator[BadConfig]:
         )
 
 
-def _spread(options: Options) -> Iterator[BadConfig]:
-    if not options.spreads:
-        return
-    for given, why in (
-        (
-            options.strategy is not StrategyName.DDP and f"--strategy {options.strategy}",
-            "the layout says how ranks stay one model",
-        ),
-        (options.level is Level.EXACT and "--level exact", "gradients are added up in an order that the layout sets"),
-        (options.balance is BalanceName.DYNAMIC and "--balance dynamic", "all ranks make the same passes"),
-        (
-            options.fsdp_offload and options.precision is PrecisionName.FP16 and "--fsdp-offload with --precision fp16",
-            "the loss scale looks at gradients on the GPU",
-        ),
-        (options.channels_last and "--channels-last", "weights are cut along their first dimension"),
-        *((given, "it is an option of DDP") for given in _given(options, (*_ONLY_DDP, "bucket_mb"))),
-    ):
-        if given:
-            yield BadConfig(
-                f"{given} does not go with --parallel {options.parallel}: {why}.",
-                hint="Leave one of them out.",
-            )
+def _of_layouts(options: Options) -> Iterator[BadConfig]:
+    """What goes with no layout in which ranks share a model, or not with this one."""
+    for misfit in clashes(options.parallel, partial(_said, options)):
+        yield BadConfig(misfit.sentence, hint=misfit.help)
 
 
-def _cut(options: Options) -> Iterator[BadConfig]:
-    """What ranks that compute one sample together cannot do so far."""
-    if options.parallel is None:
-        return
-    largest = options.parallel.largest
-    if largest.pp > 1:
-        for given in _given(options, _ONLY_SHARD):
-            yield BadConfig(
-                f"{given} does not go with --parallel {options.parallel}: stages gather their weights once in a step.",
-                hint="Leave it out, or leave pp out.",
-            )
-    if largest.tp == largest.pp == 1:
-        return
-    if largest.pp > 1 and options.pipeline_schedule in _SPLIT_BACKWARD:
-        for given in _given(options, ("activation_checkpointing", "compile")):
-            yield BadConfig(
-                f"{given} does not go with --pipeline-schedule {options.pipeline_schedule}, which computes the "
-                "gradients of activations and of weights at two times.",
-                hint="Give --pipeline-schedule 1f1b or interleaved.",
-            )
-    if largest.tp > 1 and options.compile and options.recompute is Recompute.CHEAP:
-        yield BadConfig(
-            "--recompute cheap does not go with --compile where weights are cut by tp: torch's compiler fails there.",
-            hint="Give --recompute all, or N for every N-th block.",
-        )
+def _said(options: Options, word: Word) -> str | None:
+    """What an option was given; None where it is at its default."""
+    is_off = word.flag.startswith("--no-")
+    name = word.flag.removeprefix("--no-" if is_off else "--").replace("-", "_")
+    value = getattr(options, name, None)
+    if word.is_switch:
+        return "" if value is not None and bool(value) is not is_off else None
+    return None if value is None or value == () else str(value)
 
 
 def _given(options: Options, names: Sequence[str]) -> Iterator[str]:
@@ -185,8 +148,7 @@ _RULES: Final[tuple[Callable[[Options], Iterator[BadConfig]], ...]] = (
     _local_sgd,
     _compile,
     _recompute,
-    _spread,
-    _cut,
+    _of_layouts,
     _scaling,
 )
 
@@ -197,13 +159,8 @@ def check_shard(options: Options) -> None:
     Raises:
         BadConfig: an option of ``shard`` was given, and ranks hold the whole model.
     """
-    if options.parallel is not None and options.parallel.largest.shard > 1:
-        return
-    for given in _given(options, _ONLY_SHARD):
-        raise BadConfig(
-            f"{given} is of --parallel shard=N, and --parallel is {options.parallel or 'not given'}.",
-            hint="Give a layout with a shard above 1, or leave it out.",
-        )
+    for misfit in clashes(options.parallel, partial(_said, options), WITHOUT_SHARD):
+        raise BadConfig(misfit.sentence, hint=misfit.help)
 
 
 def layout_of(parallel: LayoutRange, world: int) -> Layout:

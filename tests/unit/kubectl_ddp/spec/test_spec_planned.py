@@ -53,6 +53,21 @@ def test_activations_are_computed_again_only_where_nothing_fits_without() -> Non
     assert many.notes[0].endswith("Computing activations again takes 19 % of the step.")
 
 
+SMALL = "train --task text --model gpt:layers=4,heads=4,width=64 --global-batch 64"
+
+
+@pytest.mark.parametrize("option", ["--level exact", "--balance dynamic", "--channels-last", "--strategy manual"])
+def test_what_goes_with_copies_alone_gets_copies_or_is_refused_in_the_trainers_words(option: str) -> None:
+    layouts = resolved(f"{SMALL} {option}").spec.parallel
+    assert layouts is not None
+    assert layouts.largest.replica == 1
+    with pytest.raises(UsageError) as caught:
+        resolved(f"{LARGE} {option}")
+    assert caught.value.message.startswith(f"{option} does not go with --parallel shard=8: ")
+    assert caught.value.message.endswith(" No layout fits that goes with it.")
+    assert caught.value.hint == "Leave one of them out."
+
+
 def test_an_elastic_job_grows_by_whole_replicas() -> None:
     found = resolved(nnodes="2:4")
     assert found.spec.parallel is not None

@@ -1,0 +1,30 @@
+"""Options of the reference trainer that go with no layout, or not with the job's: refused as the trainer would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Word, clashes
+from ddp_trainer.demands import Misfit
+from ddp_trainer.layout import LayoutRange
+from kubectl_ddp.spec.own_gpt import last_said
+
+
+def said_option(args: Sequence[str], word: Word) -> str | None:
+    """What the words give an option, the last of it; empty for a switch, None where it is not given.
+
+    >>> said_option(["--strategy", "ddp", "--strategy=manual"], Word("--strategy"))
+    'manual'
+    >>> said_option(["--no-fsdp-reshard", "--fsdp-reshard"], Word("--no-fsdp-reshard", is_switch=True)) is None
+    True
+    """
+    if word.is_switch:
+        either = (word.flag, word.flag.replace("--no-", "--", 1))
+        return "" if next((each for each in reversed(args) if each in either), None) == word.flag else None
+    return last_said(args, word.flag)
+
+
+def misplaced(layouts: LayoutRange | None, args: Sequence[str]) -> Iterator[Misfit]:
+    """Why the trainer would refuse its options."""
+    yield from clashes(layouts, partial(said_option, args), (*CLASHES, *WITHOUT_SHARD))
