@@ -140,4 +140,4 @@ def submitter(space: Namespace, namespace: str) -> Path:
 
 def gone(made: Release, name: str) -> None:
     """Wait until a namespace is no more."""
-    until(f"the end of namespace {name}", lambda: made.is_gone(name), seconds=90)
+    until(f"the end of namespace {name}", lambda: made.is_gone(name), seconds=180)

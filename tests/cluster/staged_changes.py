@@ -98,7 +98,7 @@ def on_its_node(staging: Staging, name: str) -> Json:
         pods = [pod for pod in staging.space.pods() if pod["metadata"]["labels"][Label.JOB] == name]
         return next((pod for pod in pods if pod["spec"].get("nodeName")), None)
 
-    return until(f"a node for {name}", bound, seconds=30)  # type: ignore[return-value]  # it waits for one
+    return until(f"a node for {name}", bound)  # type: ignore[return-value]  # it waits for one
 
 
 def runs_on_lost_node(staging: Staging, name: str) -> None:
@@ -148,7 +148,7 @@ def outdo(staging: Staging, name: str) -> None:
     def is_admitted() -> bool:
         return not roots.is_to_be_suspended(staging.backend.job(name).job)
 
-    until(f"quota for {name}", is_admitted, seconds=30)
+    until(f"quota for {name}", is_admitted)
     words = ("--engine", "job", "--queue", "unfair", "--priority", f"{staging.tag}-high", *NOWHERE, "--cpu", "20m")
     small = ("--nnodes", "1", "--nproc", "1", "--memory", "64Mi", "--shm", "32Mi", "--image", staging.space.image)
     staging.space.ddp("submit", "--name", "outdoer", *words, *small, *IDLE).ok()
@@ -162,7 +162,7 @@ def gone_from_the_cluster(staging: Staging, name: str) -> None:
         path = staging.space.path("v1", "pods", pod["metadata"]["name"])
         with contextlib.suppress(DdpError):
             staging.space.api.delete(path, uid=pod["metadata"]["uid"])
-    until("its pods gone", lambda: not workers(staging.backend.job(name).pods), seconds=60)
+    until("its pods gone", lambda: not workers(staging.backend.job(name).pods))
 
 
 NOWHERE: Final = ("--node-selector", "stage=nowhere")

@@ -208,7 +208,7 @@ class Staging:
                 return True
             return False
 
-        until(f"the submission of {name}", is_taken, seconds=60)
+        until(f"the submission of {name}", is_taken)
         stage.after(self, name)
 
     @property

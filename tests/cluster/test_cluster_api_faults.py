@@ -272,6 +272,6 @@ def test_a_wait_sees_the_end_through_a_server_that_goes_away_meanwhile(still: Na
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(through, still, proxy, "wait", "ends", "--for=deleted", "--timeout", "50s")
         # Three kinds are watched: three of the faults end a watch at once, the fourth cuts one off at its next event.
-        until("three watches again", lambda: sum(asked.watches for asked in proxy.asked) >= 6, seconds=30)
+        until("three watches again", lambda: sum(asked.watches for asked in proxy.asked) >= 6)
         still.ddp("delete", "ends").ok()
         waiting.result().ok()

@@ -62,7 +62,7 @@ def test_a_doctor_lists_every_right_that_is_missing_and_the_role_it_asks_for_is_
     for item in made:
         if item["metadata"].get("namespace") == space.name:  # the others are for all of the cluster
             space.api.create(space.path(group, plurals[item["kind"]]), item)
-    until("the rights", lambda: space.ddp("doctor", "--kubeconfig", kubeconfig).code == 0, seconds=30)
+    until("the rights", lambda: space.ddp("doctor", "--kubeconfig", kubeconfig).code == 0)
     submitted = space.ddp("submit", "--name", "nap", "--image", space.image, "--kubeconfig", kubeconfig, *NAP).ok()
     assert "nap" in submitted.err
     space.ddp("delete", "nap", "--kubeconfig", kubeconfig, "--yes").ok()

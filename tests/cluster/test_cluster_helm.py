@@ -12,7 +12,7 @@ import pytest
 from kubectl_ddp.cluster.resources import collection
 from tests.cluster.helm_release import PLATFORM, Release, everything, gone, release, submitter
 from tests.cluster.live_cluster import Namespace, until
-from tests.helm import Helm
+from tests.helm import Done, Helm
 
 pytestmark = pytest.mark.alone
 
@@ -33,17 +33,20 @@ def platform(each_helm: Helm, space: Namespace) -> Iterator[Release]:
         yield made
 
 
+@pytest.mark.timeout(600)
 def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Release, tmp_path: Path) -> None:
     space, api = platform.space, platform.space.api
+    until("what the cluster puts into every namespace", lambda: _is_furnished(space))
     before = everything(api, space.name)
     platform.run("install", str(PLATFORM), values=platform.values()).ok()
     _test_that_fails(platform)
-    tested = platform.run("test").ok()
-    assert "Succeeded" in tested.out
+    # The nodes hear of a policy that is gone a moment later.
+    assert "Succeeded" in until("a test that passes", lambda: _tested(platform), seconds=240).out
 
     user = _submitter(platform, tmp_path)
     user.ddp("submit", *JOB, "--image", space.image, "--preflight=strict").ok()
     user.ddp("wait", "idle", "--for=running", "--timeout", "120s").ok()
+    until("all of its pods", lambda: {phase for _, phase in _pods(user)} == {"Running"})
     pods = _pods(user)
 
     more = platform.values(quota=AMOUNTS, presets=PRESETS)
@@ -73,8 +76,23 @@ def _test_that_fails(platform: Release) -> None:
     assert done.code != 0
     if platform.helm.version >= SHOWS_LINES:
         assert "A pod of another job reached the rendezvous" in done.out + done.err
-    until("the end of a failed test", lambda: not _jobs_of_tests(platform), seconds=30)
+    until("the end of a failed test", lambda: not _jobs_of_tests(platform))
     platform.space.api.delete(f"{policies}/open", uid=made["metadata"]["uid"])
+
+
+def _tested(platform: Release) -> Done | None:
+    """What `helm test` says; None where it fails."""
+    done = platform.run("test")
+    return done if done.code == 0 else None
+
+
+def _is_furnished(space: Namespace) -> bool:
+    """Whether a namespace that was just made has what controllers make in each."""
+    made = (("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt"))
+    return all(
+        name in {item["metadata"]["name"] for item in space.api.items(space.path("v1", plural))[0]}
+        for plural, name in made
+    )
 
 
 def _jobs_of_tests(platform: Release) -> list[str]:

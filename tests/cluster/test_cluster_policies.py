@@ -87,13 +87,13 @@ def _wait(places: Places) -> None:
     """Until the API server has heard of every binding; it looks for them about once a second."""
     for rule in RULES:
         case = next(case for case in CASES if case.rule == rule and case.fields)
-        until(f"{rule} is denied", lambda case=case: refusal(places.strict, KINDS[1], case), seconds=30)
+        until(f"{rule} is denied", lambda case=case: refusal(places.strict, KINDS[1], case))
         if rule not in NOT_DENIED:
-            until(f"{rule} is denied", lambda case=case: refusal(places.lenient, KINDS[1], case), seconds=30)
+            until(f"{rule} is denied", lambda case=case: refusal(places.lenient, KINDS[1], case))
         elif NOT_DENIED[rule] == "Warn":
-            until(f"{rule} is warned of", lambda case=case: warnings(places.lenient, KINDS[1].of(case)), seconds=30)
+            until(f"{rule} is warned of", lambda case=case: warnings(places.lenient, KINDS[1].of(case)))
         if rule != "imageDigest":
-            until(f"{rule} is denied", lambda case=case: refusal(places.default, KINDS[1], case), seconds=30)
+            until(f"{rule} is denied", lambda case=case: refusal(places.default, KINDS[1], case))
 
 
 def refusal(space: Namespace, kind: Kind, case: Case) -> str:
@@ -129,7 +129,7 @@ def test_the_api_server_refuses_what_the_evaluator_of_this_machine_refuses(place
 
 def test_the_api_server_finds_nothing_wrong_with_the_types_in_the_policies(places: Places) -> None:
     for path in places.policies:
-        status = until(path, lambda path=path: places.strict.api.get(path).get("status"), seconds=30)
+        status = until(path, lambda path=path: places.strict.api.get(path).get("status"))
         assert status["typeChecking"] == {}, path
 
 
@@ -151,7 +151,7 @@ def test_what_a_policy_warns_of_is_passed_on_and_a_label_lets_a_namespace_off(pl
     assert "spec.template.spec.containers[main].resources.limits.memory: " in told
     path = f"/api/v1/namespaces/{space.name}"
     space.api.merge(path, {"metadata": {"labels": {"ddp.dev/allow-memory-limit": "true"}}})
-    until("no warning", lambda: not warnings(space, bare), seconds=30)
+    until("no warning", lambda: not warnings(space, bare))
     space.api.merge(path, {"metadata": {"labels": {"ddp.dev/allow-memory-limit": None}}})
 
 

@@ -130,7 +130,7 @@ def is_one_job(space: Namespace, name: str, engine: str) -> set[str]:
     return set(there)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_client_killed_after_any_call_of_submit_and_run_again_makes_exactly_one_job(
     still: Namespace, tmp_path: Path, engine: str
@@ -159,7 +159,7 @@ def test_the_client_killed_after_any_call_of_submit_and_run_again_makes_exactly_
     assert all(killed), "every call was reached"
 
     still.ddp("delete", "-y", *(f"{engine}-{last}" for last in ("whole", *calls))).ok()
-    until("nothing left", lambda: not [left for left in still.left() if f"/{engine}-" in left], seconds=60)
+    until("nothing left", lambda: not [left for left in still.left() if f"/{engine}-" in left])
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -185,4 +185,4 @@ def test_what_a_submission_left_that_died_can_be_deleted_by_the_jobs_name(
         assert "Traceback" not in err
     assert of(still, name), "something was left"
     still.ddp("delete", "-y", name).ok()
-    until("nothing left", lambda: not of(still, name), seconds=30)
+    until("nothing left", lambda: not of(still, name))

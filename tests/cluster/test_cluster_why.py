@@ -88,7 +88,7 @@ def test_who_may_see_little_is_told_what_could_not_be_looked_at(stages: Staging)
     subject = {"kind": "ServiceAccount", "name": "nobody", "namespace": space.name}
     bound = {"roleRef": {"apiGroup": group, "kind": "Role", "name": "little"}, "subjects": [subject]}
     space.api.create(space.path(f"{group}/v1", "rolebindings"), {"metadata": {"name": "little"}, **bound})
-    until("the binding", lambda: space.ddp("status", "gpus", "--kubeconfig", kubeconfig).code == 0, seconds=20)
+    until("the binding", lambda: space.ddp("status", "gpus", "--kubeconfig", kubeconfig).code == 0)
     done = space.ddp("why", "gpus", "--kubeconfig", kubeconfig)
     assert done.code == 13, done.err
     assert "1. unschedulable: Pod gpus-worker-0 fits no node" in done.out

@@ -51,7 +51,7 @@ def test_a_process_group_is_formed_again_after_a_kill(stage: Stage) -> None:
 def test_functions_spawned_by_torch_find_their_module(stage: Stage) -> None:
     script = stage.script(
         "import torch.multiprocessing as mp\n"
-        "def work(rank, word): print(word, rank, flush=True)\n"
+        "def work(rank, word): print(f'{word} {rank}\\n', end='')  # one write: both have the same pipe\n"
         "if __name__ == '__main__': mp.spawn(work, args=('hello',), nprocs=2)\n"
     )
     run = stage.launch(script)

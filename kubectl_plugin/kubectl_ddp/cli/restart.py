@@ -13,7 +13,7 @@ from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.suspend import keeps_checkpoints_in_pods, wait_after
 from kubectl_ddp.cli.target import changed, seconds_of, target
-from kubectl_ddp.errors import Cancelled, Interrupted, UsageError
+from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
 from kubectl_ddp.program import program, there
 from kubectl_ddp.released import refuse_anew
 from kubectl_ddp.state import JobState, State, job_state
@@ -71,7 +71,7 @@ def _restart(options: Options, backend: Backend, name: str, seconds: float | Non
     if options.output is None:
         options.note(effect)
     _ask(name, is_dangerous=_begins_anew(backend, snapshot, state), yes=yes)
-    run = _renew(backend, name) if state.state is State.FAILED else _start_again(backend, state, seconds)
+    run = _renew(backend, name) if state.state is State.FAILED else _start_again_or_anew(backend, state, seconds)
     changed(options, name, "restarted", f"job {name} restarted", effect=effect, runId=run)
 
 
@@ -113,6 +113,18 @@ def _ask(name: str, *, is_dangerous: bool, yes: bool) -> None:
         return
     if not click.confirm(f"Restart job {name}, and lose its progress?", err=True):
         raise Cancelled("Nothing was restarted.")
+
+
+def _start_again_or_anew(backend: Backend, state: JobState, timeout: float | None) -> str | None:
+    """The same run again; a new one where it failed just before it was told to stop."""
+    try:
+        return _start_again(backend, state, timeout)
+    except (UsageError, JobFailed, InfrastructureFailed):
+        snapshot = backend.job(state.name)
+        if job_state(snapshot, {}, where=backend.where).state is not State.FAILED:
+            raise
+        refuse_anew(snapshot.job)
+    return _renew(backend, state.name)
 
 
 def _start_again(backend: Backend, state: JobState, timeout: float | None) -> str | None:

@@ -114,6 +114,24 @@ def test_a_failed_job_gets_a_new_run_and_what_was_written_down_for_it_goes(serve
     is_one_new_job(server)
 
 
+def test_a_job_that_fails_while_it_is_told_to_stop_gets_a_new_run_too(
+    server: Mortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(server)
+    server.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Running")]}
+    answered = server.answer
+
+    def answer(request: Request) -> Answer:
+        found = answered(request)
+        if request.method == "PATCH" and request.path == JOB and not is_new(server.objects[JOB]):
+            server.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Failed")]}
+        return found
+
+    monkeypatch.setattr(server, "answer", answer)
+    assert restart(server) == 0
+    is_one_new_job(server)
+
+
 def test_the_client_that_dies_after_any_change_of_restart_and_is_run_again_makes_exactly_one_job(
     server: Mortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
