@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -10,7 +11,7 @@ from ddp_trainer.contract import CONTAINER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
-from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.errors import Forbidden, Unreachable
 from kubectl_ddp.roots import ROOTS
 
 PROVIDERS: Final[Mapping[str, str]] = {
@@ -71,6 +72,8 @@ class Discovery:
         self._groups: dict[Group, Mapping[str, str]] = dict(OWN)
         self._plurals: dict[str, set[str]] = {}
         """Group without its version → resources, as far as the server has told everything at once."""
+        self._stale: set[Group] = set()
+        """Those whose own server was away: what is known of them may be old, and they are asked when needed."""
         self._is_whole: bool | None = None
         """Whether the server has told everything at once; ``None`` before it was asked."""
 
@@ -79,10 +82,15 @@ class Discovery:
         return self.plural_of(str(item["apiVersion"]), str(item["kind"]))
 
     def plural_of(self, group: Group, kind: str) -> str | None:
-        """The plural of a kind of a group and version; ``None`` when the cluster does not serve it."""
+        """The plural of a kind of a group and version; ``None`` when the cluster does not serve it.
+
+        Raises Unreachable when nothing is known of the group, and its own server is away.
+        """
         with self._lock:  # several checks ask at once, and half an answer would read as "not served"
             if group not in self._groups and self._is_whole is None:
                 self._ask_for_all()
+            if group in self._stale:
+                self._ask_itself(group)
             if group not in self._groups:
                 self._groups[group] = {} if self._is_whole else self._ask(group)
             return self._groups[group].get(kind)
@@ -108,6 +116,9 @@ class Discovery:
         versions = self.serves(group)
         with self._lock:
             if self._is_whole:
+                for stale in self._stale & {f"{group}/{version}" for version in versions}:
+                    with contextlib.suppress(Unreachable):
+                        self._ask_itself(stale)
                 return not group or plural in self._plurals.get(group, ())
         if group in BUILT_IN:
             return True
@@ -126,12 +137,20 @@ class Discovery:
             for version in group["versions"]:
                 name = f"{group['metadata']['name']}/{version['version']}"
                 served = self._plurals.setdefault(group["metadata"]["name"], set())
-                if version.get("freshness") == "Stale":  # its own server is away: what is known of it may be old
-                    self._groups[name] = self._ask(name)
-                    served.update(self._groups[name].values())
-                else:
-                    self._groups[name] = _kinds(version)
-                    served.update(each["resource"] for each in version.get("resources") or ())
+                self._groups[name] = _kinds(version)
+                served.update(each["resource"] for each in version.get("resources") or ())
+                if version.get("freshness") == "Stale":  # its own server is away, which most jobs need not care about
+                    self._stale.add(name)
+
+    def _ask_itself(self, group: Group) -> None:
+        """Ask for a group that is stale; where nobody answers, what is known of it stays. Raises Unreachable."""
+        try:
+            self._groups[group] = self._ask(group)
+            self._plurals[group.partition("/")[0]].update(self._groups[group].values())
+        except Unreachable:
+            if not self._groups[group]:
+                raise
+        self._stale.discard(group)
 
     def _ask(self, group: Group) -> dict[str, str]:
         try:

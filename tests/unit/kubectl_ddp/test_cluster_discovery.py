@@ -10,6 +10,7 @@ from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.resources import AGGREGATED, Discovery
+from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.parallel import together
 from kubectl_ddp.render import render
 from tests.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig, serving, status
@@ -69,6 +70,35 @@ def test_a_group_whose_own_server_is_away_is_asked_for_itself(server: ApiServer,
     server.next("GET /apis", Answer(200, aggregated(stale="kubeflow.org")))
     assert ("kubeflow.org/v1", "PyTorchJob") in backend_of(server, tmp_path).facts().kinds
     assert groups_asked(server) == ["/apis", "/apis/kubeflow.org/v1"]
+
+
+def test_a_server_of_other_kinds_that_is_away_holds_up_nobody(server: ApiServer, tmp_path: Path) -> None:
+    told = aggregated()
+    away = {"version": "v1beta1", "freshness": "Stale", "resources": []}
+    told["items"].append({"metadata": {"name": "metrics.k8s.io"}, "versions": [away]})
+    server.next("GET /apis", Answer(200, told))
+    server.next("GET /apis/metrics.k8s.io/v1beta1", Answer(500, status(500, "InternalError", "nobody is there")))
+    backend_of(server, tmp_path).submit(render(a_job(), "run1"))
+    assert groups_asked(server) == ["/apis"]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_of_a_needed_server_that_is_away_is_said_what_is_known_or_that_it_is_away(
+    server: ApiServer, tmp_path: Path, *, is_known: bool
+) -> None:
+    told = aggregated(stale="" if is_known else "kubeflow.org")
+    next(item for item in told["items"] if item["metadata"]["name"] == "kubeflow.org")["versions"][0]["freshness"] = (
+        "Stale"
+    )
+    server.next("GET /apis", Answer(200, told))
+    server.next("GET /apis/kubeflow.org/v1", Answer(500, status(500, "InternalError", "nobody is there")))
+    discovery = Discovery(Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))))
+    if is_known:
+        assert discovery.plural_of("kubeflow.org/v1", "PyTorchJob") == "pytorchjobs"
+    else:
+        with pytest.raises(Unreachable):
+            discovery.plural_of("kubeflow.org/v1", "PyTorchJob")
+        assert discovery.has("kubeflow.org", "pytorchjobs"), "it is asked again"
 
 
 def test_what_is_there_for_its_subresources_alone_has_no_kind_and_harms_nobody(
