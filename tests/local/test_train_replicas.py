@@ -17,6 +17,7 @@ from test_launch_reform import QUICKLY, hurry, workers_of
 from tests.local import train_half_voted, train_handed_on
 
 STEPS = 100
+SAVED_EVERY = 5
 TASK = ("--task", f"{train_half_voted.__name__}:SlowNumbers", "--global-batch", "16", "--shards", "4", "--epochs", "90")
 PROGRAM = ("-m", train_half_voted.__name__, *TASK, "--max-steps", str(STEPS), "--log-steps", "1", "--log-json")
 FLAGS = (*PROGRAM, "--clip-norm", "0.2", "--schedule", "constant", "--evaluate-every", "99")
@@ -25,6 +26,16 @@ FLAGS = (*PROGRAM, "--clip-norm", "0.2", "--schedule", "constant", "--evaluate-e
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     yield from stage_of(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Losses of one process that nothing happens to."""
+    for stage in stage_of(tmp_path_factory.mktemp("alone")):
+        alone = stage.launch("--nproc-per-node", "1", *FLAGS, **QUICKLY, HURRY=str(stage.folder))
+        assert alone.code() == 0, alone.output
+        found = losses(alone)
+    return found
 
 
 def losses(running: Running) -> dict[int, float]:
@@ -38,7 +49,9 @@ def summary(running: Running) -> dict[str, Any]:
     return dict(ended["summary"])
 
 
-def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(stage: Stage) -> None:
+def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
+    stage: Stage, undisturbed: dict[int, float]
+) -> None:
     env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
     run = stage.launch(
         "--nproc-per-node", "4", "--max-restarts", "9", *FLAGS, "--parallel", "replicate=2,shard=2", **env
@@ -54,9 +67,7 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
     hurry(stage)
     assert run.code() == 0, run.output
     assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
-    alone = stage.launch("--nproc-per-node", "1", *FLAGS, **env)
-    assert alone.code() == 0, alone.output
-    assert losses(run) == pytest.approx(losses(alone), rel=1e-4)
+    assert losses(run) == pytest.approx(undisturbed, rel=1e-4)
     assert sorted(losses(run)) == list(range(1, STEPS + 1))
 
 
@@ -77,6 +88,29 @@ def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_
     hurry(stage)
     assert [first.code(), second.code()] == [0, 0], first.output
     assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0}.items() <= summary(first).items()
+
+
+def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
+    stage: Stage, undisturbed: dict[int, float]
+) -> None:
+    """There is no replica that holds what was lost, and the range of layouts allows a smaller one."""
+    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.4"}
+    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
+    program = ("--nproc-per-node", "2", *FLAGS, *kept, "--parallel", "shard=2:4")
+    stage.store()
+    first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
+    first.line('"event": "started".*"world_size": 4')
+    first.line(f'"event": "step", "step": {2 * SAVED_EVERY + 1},')  # the second save has waited for the first
+    survivors, seen = workers_of(first), len(first.lines)
+    second.send(signal.SIGKILL)
+    went_on = first.line('"event": "started".*"world_size": 2,.*"resumed_step": ([0-9]+)', after=seen)
+    assert int(went_on[1]) >= SAVED_EVERY
+    assert workers_of(first) == survivors
+    hurry(stage)
+    assert first.code() == 0, first.output
+    assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS, "world_size": 2}.items() <= summary(first).items()
+    assert losses(first) == pytest.approx(undisturbed, rel=1e-4)
+    assert sorted(losses(first)) == list(range(1, STEPS + 1))
 
 
 def test_of_three_ranks_left_the_spare_gives_what_it_holds_and_is_released_when_the_others_are_done() -> None:
