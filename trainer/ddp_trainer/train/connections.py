@@ -21,6 +21,8 @@ class Connections:
     def __init__(self) -> None:
         self._before = _sockets()
         self._mine: set[tuple[int, int]] | None = None
+        self.are_called_off = False
+        """Somebody else than this rank's own training has cut them: a rank of the group is gone, or is about to be."""
 
     def complete(self) -> None:
         """The group has them all."""
@@ -35,6 +37,11 @@ class Connections:
             yield
         finally:
             self.complete()
+
+    def call_off(self) -> None:
+        """Cut them while training goes on, which may wait for something else just now; from another thread."""
+        self.are_called_off = True
+        self.cut()
 
     def cut(self) -> None:
         """Shut them down; from any thread, at any time, also while they are being opened."""

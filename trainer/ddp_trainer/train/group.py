@@ -70,8 +70,8 @@ class Group:
         self.device = device
         self.activity = "while it started"
         """What the ranks are about, for the sentence that tells of a lost peer."""
-        self.is_broken = False
-        """Its end was nothing that the ranks agreed on: some of them may be gone."""
+        self.has_lost = False
+        """Its end was nothing that the ranks agreed on."""
         self.spares = 0
         """Ranks that have met the others and have no place among them."""
         self._connections = connections
@@ -96,7 +96,7 @@ class Group:
         """
         connections = Connections()
         if control is not None:
-            control.entering(connections.cut)
+            control.entering(connections.call_off)
         if env.world_size == 1:
             return cls(0, 1, "none", device)
         backend = choose_backend(asked, device)
@@ -131,6 +131,11 @@ class Group:
     def is_spare(self) -> bool:
         """This rank has no place among the others."""
         return self.rank >= self.world_size
+
+    @property
+    def is_broken(self) -> bool:
+        """Some of the ranks may be gone: this one has seen it, or the launcher has told; any thread's."""
+        return self.has_lost or (self._connections is not None and self._connections.are_called_off)
 
     def narrow(self, world_size: int) -> None:
         """Go on with the first ranks alone, since there is no place for more; every rank must call it."""

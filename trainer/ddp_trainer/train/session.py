@@ -161,7 +161,7 @@ def _train(task: Task, given: _Given) -> Outcome:
                     raise
                 ended = err.alone()
                 if around is not before:
-                    around.group.is_broken = not isinstance(err, GroupEnds)
+                    around.group.has_lost = not isinstance(err, GroupEnds)
             else:
                 run.abandon(stays=False)
                 if outcome.exit_code == 0:

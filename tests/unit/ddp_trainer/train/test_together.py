@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
+from ddp_trainer.layout import Layout
 from ddp_trainer.train.archive import Archive, pack
 from ddp_trainer.train.checkpoint import MANIFEST, CheckpointDirectory, Damaged, looks_whole, read
 from ddp_trainer.train.checkpoint_cli import main
+from ddp_trainer.train.connections import Connections
+from ddp_trainer.train.group import Group
 from ddp_trainer.train.manifest import Manifest
-from ddp_trainer.train.together import First, Other
+from ddp_trainer.train.together import First, Other, Together
 from tests.unit.ddp_trainer.train.train_builders import a_directory, a_manifest, write
 
 STEP = 2
@@ -59,6 +63,18 @@ def test_a_rank_that_fails_says_why_and_nothing_is_published(tmp_path: Path) -> 
     with pytest.raises(OSError, match="rank 1 could not write its pieces: Is a directory"):
         First(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
     assert [entry.name for entry in tmp_path.iterdir()] == ["CLAIM"]
+
+
+def test_the_first_rank_waits_no_more_for_a_rank_that_the_launcher_says_is_gone(tmp_path: Path) -> None:
+    """Also while its own training waits for the save, and cannot notice."""
+    directory, connections = a_directory(tmp_path), Connections()
+    connections.complete()
+    group = Group(0, 2, "gloo", torch.device("cpu"), connections)
+    begun = Together(Layout(shard=2), group, timeout_seconds=600)._target(directory.prepare(STEP), directory)
+    assert begun is not None
+    threading.Timer(0.1, connections.call_off).start()
+    with pytest.raises(OSError, match="a rank was lost while the ranks wrote their pieces"):
+        begun.write(a_manifest(STEP), a_part())
 
 
 @pytest.mark.parametrize("file", ["state.pt", "pieces-00001.pt"])
