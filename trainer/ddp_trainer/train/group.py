@@ -24,6 +24,7 @@ from ddp_trainer.train.connections import Connections
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import PeerLost
 from ddp_trainer.train.meeting import Meeting
+from ddp_trainer.train.one_device import demand_one_device
 from ddp_trainer.train.options import BackendName
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Group:
         """Meet the other ranks of this generation; ``control`` may call the meeting off.
 
         Raises:
-            BadConfig: the backend that was asked for is not to be had here.
+            BadConfig: the backend that was asked for is not to be had here, or ranks compute on different devices.
             GroupEnds: it was called off before it began.
             PeerLost: they did not come within the timeout, or the master port cannot be used.
         """
@@ -116,6 +117,7 @@ class Group:
                 wait_for_workers=False,
             )
             meeting = Meeting(store, f"ddp/generation-{env.generation}", backend, timeout)
+            demand_one_device(store, meeting.prefix, env.rank, device, backend)
             meeting.begin(env.rank, env.world_size)
         connections.complete()
         group = cls(env.rank, env.world_size, backend, device, connections)
