@@ -5,6 +5,7 @@ The size of the process would say less: it holds code, pools and what the alloca
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ class Watched:
     """Tensors from now on."""
 
     def __init__(self) -> None:
+        gc.collect()  # blocks that compute again end in cycles: what is freed later would count as never taken
         self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._profiler.__enter__()
 
