@@ -22,6 +22,8 @@ class LossScale:
         self._device = device
         self._scaler = self._made(None)
         self._parts: list[Any] = []
+        self._witness = torch.zeros((), device=device)
+        self._of_witness = _part([self._witness])
 
     def _made(self, state: dict[str, Any] | None) -> GradScaler:
         scaler = GradScaler(self._device.type)
@@ -48,9 +50,14 @@ class LossScale:
             by_kind: dict[type, list[Tensor]] = {}
             for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
                 by_kind.setdefault(type(weight), []).append(weight)
-            self._parts = [SimpleNamespace(param_groups=[{"params": weights}]) for weights in by_kind.values()]
+            self._parts = [_part(weights) for weights in by_kind.values()]
         for part in self._parts:
             self._scaler.unscale_(part)
+        if not any(weight.grad is not None for part in self._parts for weight in part.param_groups[0]["params"]):
+            # Of a stage whose weights are all frozen: a scaler that has seen no gradient at all cannot be updated, and
+            # this scale is to grow with those of the other stages.
+            self._witness.grad = torch.zeros_like(self._witness)
+            self._scaler.unscale_(self._of_witness)
 
     def stepped(self) -> None:
         """The step counted; after many, the scale doubles."""
@@ -77,3 +84,8 @@ class LossScale:
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Go on from a stored scale, or begin anew; what was found in the gradients of a step under way is void."""
         self._scaler = self._made(state)
+
+
+def _part(weights: list[Tensor]) -> Any:
+    """Some weights, as much of an optimizer as a scaler looks at."""
+    return SimpleNamespace(param_groups=[{"params": weights}])

@@ -239,6 +239,23 @@ def test_a_step_whose_vote_was_never_heard_leaves_the_loss_scale_usable() -> Non
     assert optimization.loss_scale == 65536
 
 
+def test_a_stage_that_learns_nothing_scales_as_the_others_do() -> None:
+    scales = []
+    for learns in (True, False):
+        model = nn.Linear(1, 1).requires_grad_(learns)
+        scale = LossScale(CPU)
+        scale.load_state_dict({**scale.state_dict(), "growth_interval": 2})
+        optimization = Optimization.build(Lines(), model, Config(warmup_steps=0), 10, scale)
+        for step in range(2):
+            optimization.forget()
+            if learns:
+                torch.autograd.backward(optimization.scaled(model(torch.ones(1, 1)).sum()))
+            assert optimization.examine() == 0
+            optimization.step(step)
+        scales.append(optimization.loss_scale)
+    assert scales == [131072, 131072]
+
+
 def test_a_loss_scale_of_one_is_not_what_overflows() -> None:
     scale = LossScale(CPU)
     scale.up(torch.ones(()))
