@@ -90,6 +90,8 @@ class Optimization:
         with uncompiled():
             if isinstance(task, ChoosesOptimizer):
                 optimizer = task.optimizer(model.parameters())
+                if spread is not None:
+                    spread.demand_same(optimizer, task)
             else:
                 optimizer = _optimizer(model, config, lacks_fused=spread is not None and not _fuses_pieces(config))
         return cls(optimizer, config, total_steps, loss_scale, spread)
@@ -218,8 +220,8 @@ def _lies(weight: Tensor) -> object:
 
 
 def _with_kernel(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:
-    # Of a pipeline, the weights of other stages have no memory here.
-    weights = [weight for weight in model.parameters() if not weight.is_meta]
+    # Of a pipeline, those of other stages too: they get no gradients, and weights have the same numbers on all ranks.
+    weights = list(model.parameters())
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer is OptimizerName.ADAMW:
         return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, **kernel)

@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +35,6 @@ from ddp_trainer.train.checkpoint import MANIFEST, files
 from ddp_trainer.train.errors import CheckpointMismatch
 from ddp_trainer.train.manifest import Manifest
 from ddp_trainer.train.pieces import MODEL, OPTIMIZER, TENSORS, VALUES, numbered, weights_here
-
-if TYPE_CHECKING:
-    from ddp_trainer.train.spread import Spread
 
 PIECES: Final = "pieces"
 """In the first file, which holds the rest of the state too, the entry that other files consist of."""
@@ -152,9 +149,7 @@ class PieceReader(StorageReader):
         return CheckpointMismatch(f"The checkpoint {self._directory} {what}.", hint="Give another --checkpoint-dir.")
 
 
-def take_pieces(
-    directory: Path, manifest: Manifest, model: nn.Module, optimizer: Optimizer, spread: Spread
-) -> dict[str, Any]:
+def take_pieces(directory: Path, manifest: Manifest, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Give a spread model its pieces, in place.
 
     Returns:
@@ -167,12 +162,12 @@ def take_pieces(
     targets = {f"{MODEL}.{name}": tensor for name, tensor in weights_here(model).items()}
     states: dict[int, dict[str, Any]] = {}
     by_number = _by_number([*reader.sizes, *reader.values])
-    for here, (weight, number, _) in _with_positions(model, optimizer, spread):
+    for weight, number, _ in numbered(model, optimizer):
         for key, name in by_number.get(number, {}).items():
             if name in reader.values:
-                states.setdefault(here, {})[key] = reader.values[name]
+                states.setdefault(number, {})[key] = reader.values[name]
                 continue
-            states.setdefault(here, {})[key] = targets[name] = _room_for(reader, name, weight)
+            states.setdefault(number, {})[key] = targets[name] = _room_for(reader, name, weight)
     reader.fill(targets)
     return {**reader.rest, OPTIMIZER: {**reader.rest[OPTIMIZER], "state": states, **_own_groups(reader, optimizer)}}
 
@@ -209,15 +204,6 @@ def _by_number(names: Sequence[str]) -> dict[int, dict[str, str]]:
             _, number, key = name.split(".", 2)
             found.setdefault(int(number), {})[key] = name
     return found
-
-
-def _with_positions(
-    model: nn.Module, optimizer: Optimizer, spread: Spread
-) -> list[tuple[int, tuple[Tensor, int, str]]]:
-    """Weights that lie here, each with its number in this rank's optimizer."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    positions = {id(weight): position for position, weight in enumerate(weights)}
-    return [(positions[id(each[0])], each) for each in numbered(model, optimizer, spread)]
 
 
 def _room_for(reader: PieceReader, name: str, weight: Tensor) -> Tensor:

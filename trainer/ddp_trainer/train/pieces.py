@@ -40,7 +40,7 @@ def own_part(model: nn.Module, optimizer: Optimizer, spread: Spread) -> dict[str
     for name, tensor in weights_here(model).items():
         if _is_first(tensor, name, spread):
             written[f"{MODEL}.{name}"] = tensor
-    for weight, number, name in numbered(model, optimizer, spread):
+    for weight, number, name in numbered(model, optimizer):
         for key, value in optimizer.state.get(weight, {}).items():
             if not _is_first(weight if _has_shape_of(value, weight) else value, name, spread):
                 continue
@@ -57,12 +57,11 @@ def weights_here(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
 
 
-def numbered(model: nn.Module, optimizer: Optimizer, spread: Spread) -> Iterator[tuple[Tensor, int, str]]:
+def numbered(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[Tensor, int, str]]:
     """The weights of an optimizer that lie here, each with its number and its name in the whole model."""
     names = {id(weight): name for name, weight in model.named_parameters()}
-    groups = optimizer.state_dict()["param_groups"]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    for weight, number in zip(weights, spread.numbers(groups), strict=True):
+    for number, weight in enumerate(weights):
         if not weight.is_meta:
             yield weight, number, names.get(id(weight), "")
 

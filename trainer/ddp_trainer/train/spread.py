@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from ddp_trainer.train.finiteness import total_norm
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
+from ddp_trainer.train.task import Task
 
 
 class Spread:
@@ -46,13 +47,12 @@ class Spread:
         gathered = piece_here.full_tensor()
         return gathered.cpu() if keep else None
 
-    def numbers(self, groups: Sequence[Mapping[str, Any]]) -> Sequence[int]:
-        """In the whole model, of the weights of this rank's optimizer, whose groups these are."""
-        return range(sum(len(group["params"]) for group in groups))
+    def demand_same(self, optimizer: Optimizer, task: Task) -> None:
+        """Refuse an optimizer of the task's that numbers weights in another way than other ranks' do.
 
-    def whole_groups(self, groups: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The groups of an optimizer of the whole model, which this rank's stand for."""
-        return list(groups)
+        Raises:
+            BadTask: it does.
+        """
 
     def first_stage_of(self, name: str) -> int:  # noqa: ARG002 - where there are stages
         """The first rank of ``pp`` that has the weight of this name."""
@@ -70,11 +70,12 @@ class Spread:
         model.load_state_dict({name: self.cut(weight, own[name]) for name, weight in weights.items()})
 
     def optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole state of an optimizer, as this rank's optimizer takes it: moments are cut as their weights are."""
+        """The whole state of an optimizer, as this rank's takes it: of weights that are here, and cut as these are."""
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         names = [name for group in state["param_groups"] for name in group["params"]]
         weight_of = dict(zip(names, weights, strict=False))
-        return {**state, "state": {name: self._cut_all(of, weight_of[name]) for name, of in state["state"].items()}}
+        own = {name: of for name, of in state["state"].items() if not weight_of[name].is_meta}
+        return {**state, "state": {name: self._cut_all(of, weight_of[name]) for name, of in own.items()}}
 
     def _cut_all(self, state: Mapping[str, Any], weight: Tensor) -> dict[str, Any]:
         return {

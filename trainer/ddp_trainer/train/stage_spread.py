@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -11,8 +13,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.spread import Spread, piece
 from ddp_trainer.train.stages import Stages
+from ddp_trainer.train.task import Task
+
+_TENSOR: Final = "tensor"
+_VALUE: Final = "value"
 
 
 class StageSpread(Spread):
@@ -24,56 +31,55 @@ class StageSpread(Spread):
     def __init__(self, model: nn.Module, stages: Stages) -> None:
         super().__init__(stages.mesh, stages.group)
         self.stages = stages
-        self._names = [name for name, _ in model.named_parameters()]
-        self._like = dict(model.named_parameters())
-        self._own = [number for number, name in enumerate(self._names) if not self._like[name].is_meta]
+        self._names = {id(weight): name for name, weight in model.named_parameters()}
+        own = dict(model.named_parameters())
         me = stages.mesh.place.pp
-        self._again = [self._like[name] for name, holders in stages.weights.items() if me in holders[1:]]
+        self._again = [own[name] for name, holders in stages.weights.items() if me in holders[1:]]
         """Weights of this rank that an earlier stage has, too."""
 
     def whole(self, state: Any, *, keep: bool) -> Any:
-        """As ever; each weight and its moments come from the first rank that has it."""
-        model = {name: self._sent(name, state["model"][name], keep=keep) for name in self._names}
-        optimizer = state["optimizer"]
-        numbers = self.numbers(optimizer["param_groups"])
-        own = {numbers[number]: state for number, state in optimizer["state"].items()}
-        example: Mapping[str, Any] = next(iter(own.values()), {})
-        states = {}
-        if example:
-            for number, name in enumerate(self._names):
-                here = own.get(number)
-                states[number] = {key: self._entry(name, key, here, example, keep=keep) for key in example}
-        groups = self.whole_groups(optimizer["param_groups"])
-        return {"model": model, "optimizer": {**optimizer, "state": states, "param_groups": groups}}
+        """As ever; each weight and its moments come from the first rank that has it.
 
-    def whole_groups(self, groups: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """As ever; an optimizer of this rank's weights alone is one of the flags', which has one group."""
-        if len(self.numbers(groups)) == len(self._names):
-            return list(groups)
-        return [{**group, "params": list(range(len(self._names)))} for group in groups]
+        A weight that does not learn has no moments, on whichever rank it is: so ranks tell each other first what they
+        have of an optimizer's state.
+        """
+        weights = {
+            name: self._sent(self.first_stage_of(name), weight, keep=keep) for name, weight in state["model"].items()
+        }
+        optimizer = state["optimizer"]
+        forms = [json.loads(told) for told in self._told(json.dumps(_forms(optimizer["state"])).encode())]
+        states: dict[int, dict[str, Any]] = {}
+        for number in sorted({int(number) for of_rank in forms for number in of_rank}):
+            source = next(rank for rank, of_rank in enumerate(forms) if str(number) in of_rank)
+            here, form = optimizer["state"].get(number, {}), forms[source][str(number)]
+            states[number] = {key: self._entry(source, here.get(key), form[key], keep=keep) for key in form}
+        return {"model": weights, "optimizer": {**optimizer, "state": states}}
 
     def first_stage_of(self, name: str) -> int:
         """As ever."""
         return self.stages.weights[name][0]
 
-    def numbers(self, groups: Sequence[Mapping[str, Any]]) -> Sequence[int]:
-        """In the whole model, of the weights of an optimizer: ours has those that are here, a task's own has all."""
-        count = sum(len(group["params"]) for group in groups)
-        return self._own if count == len(self._own) else range(count)
+    def demand_same(self, optimizer: Optimizer, task: Task) -> None:
+        """As ever; every rank must call it."""
+        names = [[self._names.get(id(weight), "") for weight in group["params"]] for group in optimizer.param_groups]
+        digests = self.stages.group.gather(zlib.crc32(json.dumps(names).encode()))
+        if len(set(digests)) > 1:
+            raise BadTask(
+                f"The optimizer of the task {task.name!r} has other weights in its groups on some ranks.",
+                hint="Let optimizer() take those of other stages too, which are on torch's meta device, and choose by "
+                "shape or requires_grad.",
+            )
 
-    def _entry(
-        self, name: str, key: str, here: Mapping[str, Any] | None, example: Mapping[str, Any], *, keep: bool
-    ) -> Any:
-        """One value of a weight's state: of its shape, or a single number."""
-        template = example[key]
-        if not isinstance(template, Tensor):
-            return template
-        shape = self._like[name].shape if template.dim() else template.shape
-        value = here[key] if here is not None else torch.empty(shape, dtype=template.dtype, device=template.device)
-        return self._sent(name, value, keep=keep)
+    def _entry(self, source: int, here: Any, form: Any, *, keep: bool) -> Any:
+        """One value of a weight's state, which has this form where it comes from."""
+        if _TENSOR not in form:
+            return form[_VALUE]
+        size, kind = form[_TENSOR]
+        value = here if here is not None else torch.empty(size, dtype=getattr(torch, kind))
+        return self._sent(source, value, keep=keep)
 
-    def _sent(self, name: str, value: Tensor, *, keep: bool) -> Tensor | None:
-        source, device = self.stages.weights[name][0], self.stages.group.device
+    def _sent(self, source: int, value: Tensor, *, keep: bool) -> Tensor | None:
+        device = self.stages.group.device
         value = value.detach()
         if self.stages.mesh.place.pp != source:
             sent = torch.empty(value.shape, dtype=value.dtype, device=device)
@@ -84,6 +90,19 @@ class StageSpread(Spread):
             dist.broadcast(sent, self.stages.rank(source), self.stages.process_group)
         return sent.cpu() if keep else None
 
+    def _told(self, own: bytes) -> list[bytes]:
+        """What each rank of ``pp`` says."""
+        device, line, ranks = self.stages.group.device, self.stages.process_group, range(self.mesh.layout.pp)
+        length = torch.tensor([len(own)], device=device)
+        lengths = [torch.empty_like(length) for _ in ranks]
+        with self.stages.group.watched():
+            dist.all_gather(lengths, length, group=line)
+            said = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=device)
+            said[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+            every = [torch.empty_like(said) for _ in ranks]
+            dist.all_gather(every, said, group=line)
+        return [bytes(each[:size].tolist()) for each, size in zip(every, map(int, lengths), strict=True)]
+
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Of whole weights, those of this rank's stages."""
         with torch.no_grad():
@@ -91,21 +110,27 @@ class StageSpread(Spread):
                 if not own.is_meta:
                     piece(own).copy_(piece(self.cut(weights[name], own)))
 
-    def optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a whole state, what belongs to these weights, under their numbers here."""
-        groups = optimizer.state_dict()["param_groups"]
-        numbers = {number: here for here, number in enumerate(self.numbers(groups))}
-        own = {
-            numbers[number]: self._cut_all(each, self._like[self._names[number]])
-            for number, each in state["state"].items()
-            if number in self._own
-        }
-        groups = [
-            {**stored, "params": group["params"]} for stored, group in zip(state["param_groups"], groups, strict=True)
-        ]
-        return {**state, "state": own, "param_groups": groups}
-
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """A weight that several stages have counts once."""
         counted = {id(weight.grad) for weight in self._again}
         return super().norm([gradient for gradient in gradients if id(gradient) not in counted])
+
+
+def _forms(state: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """What an optimizer keeps of each weight: type and shape of tensors, and what is none as it is.
+
+    >>> _forms({3: {"step": torch.zeros(()), "mean": 0.5}})
+    {3: {'step': {'tensor': ([], 'float32')}, 'mean': {'value': 0.5}}}
+    """
+    return {number: {key: _form(value) for key, value in of_weight.items()} for number, of_weight in state.items()}
+
+
+def _form(value: Any) -> dict[str, Any]:
+    if isinstance(value, Tensor):
+        return {_TENSOR: (list(value.shape), str(value.dtype).removeprefix("torch."))}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {_VALUE: value}
+    raise BadTask(
+        f"The optimizer keeps a {type(value).__name__} of a weight, which ranks of a pipeline cannot tell each other.",
+        hint="Choose one that keeps tensors and numbers, or leave pp out of --parallel.",
+    )

@@ -217,12 +217,12 @@ def holder_of(stage: int, kind: Kind, ranks: int) -> int:
 
 
 def _drop(model: nn.Module, names: set[str]) -> None:
-    """Let go of these weights; shape and name stay."""
+    """Let go of these weights; shape and name stay, and whether they learn, by which optimizers choose them."""
     for name in names:
         path, _, last = name.rpartition(".")
         module = model.get_submodule(path)
         weight = module.get_parameter(last)
-        empty = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
+        empty = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=weight.requires_grad)
         module.register_parameter(last, empty)
 
 

@@ -87,11 +87,9 @@ class State:
         pieces = own_part(self._ground.model, optimization.optimizer, spread)
         if self._ground.around.group.rank:
             return pieces
-        optimizer = optimization.state_dict()
-        groups = spread.whole_groups(optimizer["param_groups"])
         return {
             "pieces": pieces,
-            "optimizer": {**optimizer, "state": {}, "param_groups": groups},
+            "optimizer": {**optimization.state_dict(), "state": {}},
             **self.beside(step, summary, data),
         }
 
@@ -172,7 +170,7 @@ class State:
         if spread is not None and checkpoint.directory is not None:
             from ddp_trainer.train.piece_reader import take_pieces  # noqa: PLC0415 - as above
 
-            state = take_pieces(checkpoint.directory, checkpoint.manifest, model, optimization.optimizer, spread)
+            state = take_pieces(checkpoint.directory, checkpoint.manifest, model, optimization.optimizer)
             optimization.load_state_dict(state["optimizer"])
             return state
         state = unpack(checkpoint)
