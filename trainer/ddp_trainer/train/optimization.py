@@ -194,7 +194,7 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
             f"--optimizer-kernel is fused, but that of {config.optimizer} knows no weights in pieces (--parallel).",
             hint="Give --optimizer-kernel auto.",
         )
-    if config.optimizer_kernel is KernelName.AUTO and len({_lies(weight) for weight in model.parameters()}) > 1:
+    if config.optimizer_kernel is KernelName.AUTO and _lie_apart(model):
         # Some weights are cut over other ranks than others, or not at all, and no kernel takes both at once.
         return _with_kernel(_KERNEL[KernelName.LOOP], model, config)
     if lacks_fused and config.optimizer_kernel is KernelName.AUTO:
@@ -214,9 +214,10 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
         ) from None
 
 
-def _lies(weight: Tensor) -> object:
-    """What tells weights apart that lie over different ranks: those of the same are of one mesh."""
-    return type(weight), getattr(weight, "device_mesh", None)
+def _lie_apart(model: nn.Module) -> bool:
+    """Whether weights that are here lie over different ranks: those over the same are of one type, and one mesh."""
+    here = [weight for weight in model.parameters() if not weight.is_meta]
+    return len({(type(weight), getattr(weight, "device_mesh", None)) for weight in here}) > 1
 
 
 def _with_kernel(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:

@@ -6,14 +6,19 @@ from typing import cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ddp_trainer.layout import Layout
+from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
+from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.options import PipelineSchedule
+from ddp_trainer.train.spread import Spread
 from ddp_trainer.train.stage_stream import BetweenStreams, Stream
 from ddp_trainer.train.stages import Stages, demand_shared
 from ddp_trainer.train.strategies.pipeline_schedule import KINDS
@@ -55,3 +60,31 @@ def test_a_stage_between_whole_streams_is_itself() -> None:
     layer, given = nn.Linear(2, 3), torch.ones(4, 2)
     between = BetweenStreams(layer, Stream.like(given), Stream.like(layer(given)))
     assert torch.equal(between(given), layer(given))
+
+
+@pytest.mark.parametrize("lacks", [False, True], ids=["the only stage", "with a stage elsewhere"])
+def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bool) -> None:
+    """Those of other stages have no pieces, which no kernel would take beside pieces; they do not move."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        devices = init_device_mesh("cpu", (1,), mesh_dim_names=("shard",))
+        model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2, device="meta")) if lacks else nn.Linear(2, 3)
+        model.load_state_dict({name: torch.ones_like(each) for name, each in model.state_dict().items()})
+        for module in model.modules():
+            for name, weight in module.named_parameters(recurse=False):
+                if not weight.is_meta:
+                    setattr(module, name, nn.Parameter(distribute_tensor(weight.detach(), devices, [Shard(0)])))
+        here = [weight for weight in model.parameters() if not weight.is_meta]
+        layout = Layout(shard=1, pp=2)
+        spread = Spread(Mesh(layout, layout.place(0), devices), Group.alone())
+        config = Config(warmup_steps=0, learning_rate=0.5, weight_decay=0.0)
+        made = Optimization.build(Lines(), model, config, 10, spread=spread)
+        for weight in here:
+            weight.grad = torch.ones_like(weight)
+        assert made.examine() == 0
+        made.step(0)
+        assert made.optimizer.param_groups[0]["fused"] is True
+        assert all(weight.full_tensor().allclose(torch.tensor(0.5)) for weight in here if isinstance(weight, DTensor))
+        assert len(made.optimizer.state) == len(here) == 2
+    finally:
+        dist.destroy_process_group()
