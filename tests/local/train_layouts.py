@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ddp_trainer.train.models.gpt import Attend, Gpt
 from ddp_trainer.train.task import rowwise
@@ -107,3 +108,56 @@ class Dropped(Numbers):
     """With dropout, everywhere where a GPT has it."""
 
     dropout = 0.2
+
+
+class Frozen(Numbers):
+    """Of two stages the first has nothing to learn."""
+
+    def model(self) -> nn.Module:
+        """As ever."""
+        model = super().model()
+        assert isinstance(model, Gpt)
+        for part in (model.tokens, model.positions, *list(model.blocks)[:2]):
+            part.requires_grad_(False)
+        return model
+
+
+class Grouped(Numbers):
+    """With an optimizer of its own: weights of several dimensions decay, and the first of them stand behind others."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """As a person would write it who knows nothing of stages."""
+        learning = [weight for weight in parameters if weight.requires_grad]
+        decaying = [weight for weight in learning if weight.dim() > 1]
+        others = [weight for weight in learning if weight.dim() < 2]
+        return torch.optim.AdamW(
+            [{"params": others, "weight_decay": 0.0}, {"params": decaying, "weight_decay": 0.5}], lr=0.001
+        )
+
+
+class FrozenAndGrouped(Grouped, Frozen):
+    """Both."""
+
+
+class Between(nn.Module):
+    """A stage that is no part of the model, and drops out of what it takes."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.9)
+        for name, part in stage.named_children():
+            setattr(self, name, part)
+        self._stage = [stage]
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """Of a stage that takes numbers."""
+        return self._stage[0](self.dropout(stream))
+
+
+class DroppedBetween(Numbers):
+    """With stages of its own, the second of which drops out."""
+
+    def pipeline_stage(self, model: nn.Module, index: int, count: int) -> nn.Module:
+        """As a person would hand it over."""
+        stage = cast("Gpt", model).pipeline_stage(index, count)
+        return Between(stage) if index else stage

@@ -7,7 +7,7 @@ all ranks, who must call it together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -111,6 +111,17 @@ class Stages:
                 sent = self._empty(own) if own.is_meta else own
                 dist.broadcast(sent, self.rank(self.weights[name][0]), self.process_group)
 
+    def train_with(self, model: nn.Module) -> Callable[[bool], nn.Module]:
+        """In place of the model's ``train``: modules that a stage has and the model has not follow it, too."""
+        train = model.train
+
+        def both(mode: bool = True) -> nn.Module:
+            for number in self.own:
+                self.modules[number].train(mode)
+            return train(mode)
+
+        return both
+
     @property
     def process_group(self) -> dist.ProcessGroup:
         """Of the ranks that this one makes a pipeline with."""
@@ -157,6 +168,7 @@ def cut_into_stages(model: nn.Module, task: Task, config: Config, mesh: Mesh, gr
     if mesh.layout.shard > 1:
         stages = replace(stages, pieces=StagePieces(model, modules, mesh, group))
     model.forward = stages.forward
+    model.train = stages.train_with(model)  # type: ignore[method-assign,assignment] # torch does not foresee it
     return stages
 
 

@@ -62,6 +62,17 @@ def test_a_stage_between_whole_streams_is_itself() -> None:
     assert torch.equal(between(given), layer(given))
 
 
+def test_what_a_stage_adds_to_the_model_is_evaluated_with_it() -> None:
+    model = Lower(nn.Linear(2, 2))
+    stages = stages_of(nn.Sequential(model.lower, nn.Dropout()), nn.Dropout())
+    train = stages.train_with(model)
+    train(False)
+    assert not any(module.training for module in stages.modules[0].modules())
+    assert stages.modules[1].training, "it is on another rank"
+    assert train(True) is model
+    assert all(module.training for module in stages.modules[0].modules())
+
+
 @pytest.mark.parametrize("lacks", [False, True], ids=["the only stage", "with a stage elsewhere"])
 def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bool) -> None:
     """Those of other stages have no pieces, which no kernel would take beside pieces; they do not move."""
