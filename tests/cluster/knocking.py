@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 from ddp_trainer.contract import Label
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
 
 TRIES = 3
-"""How often a port is knocked at before it counts as closed: policies are enforced a moment after a pod is there."""
+"""How often a port is knocked at before it counts as closed."""
+PATIENCE_SECONDS = 60
+"""Policies are enforced a moment after a pod is there: so long a door may still open, or still close."""
 
 
 def knock(
-    space: Namespace, name: str, doors: dict[str, tuple[str, int]], *, closing_seconds: float = 0
+    space: Namespace, name: str, doors: dict[str, tuple[str, int]], *, to_open: Collection[str] = ()
 ) -> dict[str, bool]:
-    """Which doors open to a pod of ``space``, once its own policies have had so many seconds to be enforced."""
+    """Which doors open to a pod of ``space``: those ``to_open`` have time to do so, all others to close."""
     program = (
         "import json, socket, sys, time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
-        f"end = time.monotonic() + {closing_seconds}\n"
-        "def opens(door):\n"
+        f"end = time.monotonic() + {PATIENCE_SECONDS}\n"
+        "doors = json.loads(sys.argv[1])\n"
+        "def opens(name):\n"
         "    closed = 0\n"
         f"    while closed < {TRIES}:\n"
+        "        is_late = time.monotonic() >= end\n"
         "        try:\n"
-        "            socket.create_connection(door, 2).close()\n"
-        "            if time.monotonic() >= end:\n"
+        "            socket.create_connection(tuple(doors[name]), 2).close()\n"
+        "            if name in sys.argv[2:] or is_late:\n"
         "                return True\n"
         "        except OSError:\n"
-        "            closed += 1\n"
+        "            closed += name not in sys.argv[2:] or is_late\n"
         "        time.sleep(0.5)\n"
         "    return False\n"
-        "doors = json.loads(sys.argv[1])\n"
         "with ThreadPoolExecutor() as pool:\n"
-        "    print(json.dumps(dict(zip(doors, pool.map(opens, map(tuple, doors.values()))))))\n"
+        "    print(json.dumps(dict(zip(doors, pool.map(opens, doors)))))\n"
     )
     container = {
         "name": "stranger",
         "image": space.image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-c", program, json.dumps(doors)],
+        "command": ["python", "-c", program, json.dumps(doors), *to_open],
         "securityContext": RESTRICTED,
     }
     of_another_job = {Label.JOB: "another"}

@@ -61,7 +61,7 @@ def test_alerts_name_the_rank_that_is_late_and_the_one_that_is_stopped(
 
     address = next(pod["status"]["podIP"] for pod in user.pods() if pod["metadata"]["name"].startswith(CONTROL))
     doors = {"metrics": (address, int(Port.METRICS))}
-    assert knock(platform.space, "stranger", doors, closing_seconds=20) == {"metrics": False}
+    assert knock(platform.space, "stranger", doors) == {"metrics": False}
     late = set(LATE.items())
     until("an alert for each rank that is late", lambda: watched.fired("DdpStraggler") >= late, seconds=150)
     assert watched.fired("DdpStraggler") == late, "a rank that is not late, or the job in which nobody is"
