@@ -1,15 +1,21 @@
-"""The digits at a pace that leaves time for faults, however fast the machines are."""
+"""The digits at a pace that leaves time for faults, however fast the machines are, until a file HURRY is there."""
 
+import os
 import runpy
 import sys
 import time
+from pathlib import Path
 
 from ddp_trainer.train.tasks.digits import Digits
+
+HURRY = Path(os.environ.get("HURRY", "never"))
+PACE = float(os.environ.get("PACE", "0.0005"))
 
 
 class Paced(Digits):
     def losses(self, model, batch):
-        time.sleep(0.0005 * len(batch[0]))
+        if not HURRY.exists():
+            time.sleep(PACE * len(batch[0]))
         return super().losses(model, batch)
 
 
