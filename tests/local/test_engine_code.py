@@ -100,6 +100,6 @@ def test_a_failed_job_is_restarted_as_a_new_run_with_its_checkpoints(typed: Type
     assert (document["kind"], document["action"]) == ("JobChange", "restarted")
     assert document["runId"] != before
     assert "it gets a new run, from its last checkpoint" in document["effect"]
-    assert typed("wait", "flaky", "--timeout", "60s").returncode == 0
+    assert typed("wait", "flaky", "--timeout", "100s").returncode == 0
     assert "[rank0] found" in typed("logs", "flaky").stdout
     assert "fresh" not in typed("logs", "flaky").stdout

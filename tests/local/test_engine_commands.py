@@ -30,7 +30,13 @@ class Typed:
 
     def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*words), env=self.environ, input=stdin, capture_output=True, text=True, check=False, timeout=60
+            self.command(*words),
+            env=self.environ,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
 
     def command(self, *words: str) -> list[str]:
@@ -115,7 +121,7 @@ def test_logs_chooses_ranks(place: Place, typed: Typed) -> None:
 )
 def test_wait_exits_with_how_the_job_ended(place: Place, typed: Typed, script: str, code: int) -> None:
     place.run(script, replicas=1)
-    told = typed("wait", "digits", "--timeout", "30s")
+    told = typed("wait", "digits", "--timeout", "90s")
     assert (told.returncode, told.stdout) == (code, "")
 
 
@@ -197,7 +203,7 @@ def test_ctrl_c_leaves_the_job_alone_and_says_so(place: Place, typed: Typed, wor
     else:
         _until_it_has_children_or_threads(command.pid)
     command.send_signal(signal.SIGINT)
-    _, said = command.communicate(timeout=30)
+    _, said = command.communicate(timeout=120)
     assert command.returncode == 130
     assert "the job digits goes on" in said
     assert not condition("Failed")(place.job("digits"))

@@ -35,7 +35,7 @@ def submit(place: Place, *words: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert told.returncode == 0, told.stderr
     document: dict[str, Any] = json.loads(told.stdout)

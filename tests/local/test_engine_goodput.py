@@ -43,7 +43,7 @@ def person(place: Place, *words: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

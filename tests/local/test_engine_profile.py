@@ -45,7 +45,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
         typed = person(place)
         typed.environ["DDP_TEST_HOLD"] = str(folder / "hold")
         assert typed("submit", str(script), "--local", "--name", "digits", "-j", "1x2").returncode == 0
-        assert typed("wait", "digits", "--for=step=5", "--timeout", "60s").returncode == 0
+        assert typed("wait", "digits", "--for=step=5", "--timeout", "100s").returncode == 0
         yield typed
 
 

@@ -29,7 +29,7 @@ def begin(place: Place, name: str) -> None:
     script.write_text(ENDLESS)
     typed = person(place)
     assert typed("submit", str(script), "--local", "--name", name, "-j", "1:2x2").returncode == 0
-    assert typed("wait", name, "--for=world-size=4", "--timeout", "60s").returncode == 0
+    assert typed("wait", name, "--for=world-size=4", "--timeout", "100s").returncode == 0
     while len(json.loads(typed("status", name, "-o", "json").stdout)["ranks"]) < 4:
         pass
 
@@ -125,7 +125,7 @@ def test_restart_and_scale_say_the_effect_first_and_are_confirmed(typed: Typed, 
     told = typed("restart", "small")
     assert (told.returncode, told.stdout) == (0, "job small restarted\n")
     assert "All pods of job small (2 nodes) end and start again, from its last checkpoint." in told.stderr
-    assert typed("wait", "small", "--for=world-size=4", "--timeout", "60s").returncode == 0
+    assert typed("wait", "small", "--for=world-size=4", "--timeout", "100s").returncode == 0
     workers = {pod["metadata"]["uid"] for pod in place.job("small").pods if "worker" in pod["metadata"]["name"]}
     assert len(workers) == 2
     assert not workers & uids
@@ -134,6 +134,6 @@ def test_restart_and_scale_say_the_effect_first_and_are_confirmed(typed: Typed, 
     assert planned.stdout == "job small scaled to 1 node (dry run)\n"
     assert "2 → 1 nodes, 4 → 2 ranks" in planned.stderr
     assert place.job("small").job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
-    scaled = json.loads(typed("scale", "small", "--nnodes", "1", "--timeout", "60s", "-o", "json").stdout)
+    scaled = json.loads(typed("scale", "small", "--nnodes", "1", "--timeout", "100s", "-o", "json").stdout)
     assert (scaled["nodes"], scaled["nodesBefore"], scaled["ranks"]) == (1, 2, 2)
     assert scaled["confirmedAfterSeconds"] > 0
