@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from tests.ports import free_port
+
 LAUNCH = [sys.executable, "-m", "ddp_trainer", "launch"]
 STORE = [sys.executable, "-m", "ddp_trainer", "store"]
 PATIENCE_SECONDS = 120.0
@@ -23,14 +24,16 @@ PATIENCE_SECONDS = 120.0
 LOOP = """
 import os, signal, sys, time
 rank, generation, world = (os.environ[name] for name in ("RANK", "DDP_GENERATION", "WORLD_SIZE"))
+def say(words):  # in one piece, which a pipe keeps apart from what launcher and other ranks write
+    os.write(1, f"{words}\\n".encode())
 def stop(*_):
-    print(f"rank={rank} generation={generation} stops", flush=True)
+    say(f"rank={rank} generation={generation} stops")
     sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
-print(f"rank={rank} generation={generation} world={world} pid={os.getpid()} runs", flush=True)
+say(f"rank={rank} generation={generation} world={world} pid={os.getpid()} runs")
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
-print(f"rank={rank} generation={generation} done restarts={os.environ['DDP_RESTARTS']}", flush=True)
+say(f"rank={rank} generation={generation} done restarts={os.environ['DDP_RESTARTS']}")
 """
 """A worker that runs until a file exists, and leaves in good order on SIGTERM."""
 
@@ -161,12 +164,6 @@ def stage_of(folder: Path) -> Iterator[Stage]:
     stage = Stage(folder)
     yield stage
     stage.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

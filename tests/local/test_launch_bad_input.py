@@ -167,6 +167,7 @@ def test_a_daemon_is_gone_before_the_script_is_started_again(stage: Stage) -> No
     run = stage.launch("--max-restarts", "1", script)
     run.line("daemon[^$]*")
     assert run.process.wait(60) == 0  # its stdout stays open as long as the second daemon has it
+    wait_until(lambda: run.output.count("daemon pid=") == 2, "the second daemon was not heard of")
     first, second = (int(line.partition("=")[2]) for line in run.lines if line.startswith("daemon"))
     assert not is_alive(first)
     assert is_alive(second)  # what a script leaves that ends well, it meant

@@ -263,7 +263,7 @@ def test_a_c10d_endpoint_on_this_host_needs_no_store_of_its_own(stage: Stage) ->
 
 
 def test_a_static_launch_needs_no_store_at_all(stage: Stage) -> None:
-    script = stage.script(LOOP + "print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'])")
+    script = stage.script(LOOP + "say(f\"{os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}\")")
     stage.finish()
     flags = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "29777"]
     agents = [stage.launch(*flags, "--node-rank", str(rank), script, stage.done()) for rank in (0, 1)]

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_harness import LAUNCH, LOOP, Stage, free_port, is_alive, stage_of, wait_until
+from launch_harness import LAUNCH, LOOP, Stage, is_alive, stage_of, wait_until
+
+from tests.ports import free_port
 
 
 @pytest.fixture

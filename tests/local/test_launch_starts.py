@@ -10,8 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from launch_harness import LAUNCH, LOOP, Stage, free_port, is_alive, stage_of, wait_until
+from launch_harness import LAUNCH, LOOP, Stage, is_alive, stage_of, wait_until
 from preflight_namespaces import needs_namespaces
+
+from tests.ports import free_port
 
 OLD_SCRIPT = """
 import argparse, os
@@ -91,7 +93,7 @@ def test_an_elastic_launch_on_slurm_meets_on_its_first_node_and_starts_again(sta
 
 def test_one_launcher_per_rank_of_mpirun_gives_each_worker_the_gpu_of_its_place(stage: Stage) -> None:
     script = stage.script(
-        "import os\nprint('gpu', *(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'CUDA_VISIBLE_DEVICES')))"
+        "import os\nprint('gpu {RANK} {LOCAL_RANK} {CUDA_VISIBLE_DEVICES}\\n'.format(**os.environ), end='')"
     )
     variables = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "CUDA_VISIBLE_DEVICES": "4,6"}
     flags = ["--master-port", str(free_port())]

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.train_group import free_port
 from tests.local.train_outcome import STEPS, Ended, train
+from tests.ports import free_port
 
 SPAWNS = """
 import os, sys

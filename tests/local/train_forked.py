@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ddp_trainer.train import precision
-from tests.local.train_group import free_port
+from tests.ports import free_port
 
 IMPORTED = (
     "ddp_trainer.train.cli",

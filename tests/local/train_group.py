@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.ports import free_port
+
 ENTRY = "import sys; from ddp_trainer.train.cli import main; sys.exit(main(sys.argv[1:]))"
 """What ``python -m ddp_trainer train`` does, without the other rooms."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class WorkerGroup:

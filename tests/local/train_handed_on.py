@@ -23,7 +23,7 @@ from ddp_trainer.train.manifest import Identity, Manifest
 from ddp_trainer.train.places import give_places
 from ddp_trainer.train.resume import attained
 from ddp_trainer.train.takeover import Luggage, take_over
-from tests.local.train_group import free_port
+from tests.ports import free_port
 
 BEFORE = Layout(replicate=2, shard=2)
 OLD_RANKS = (0, 2, 3)

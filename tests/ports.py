@@ -1,0 +1,20 @@
+"""Ports for servers that a test starts later, or again."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from typing import Final
+
+PORTS: Final = range(20_000, 29_000)
+"""Below those that kernels give to connections: such a one would come in between, or, on a loopback, meet itself."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
