@@ -10,7 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import OptionGroup, Options, flagged
+from ddp_trainer.train.flagged import OptionGroup, flagged
+from ddp_trainer.train.options import Options
 
 
 class CheckpointMode(StrEnum):
