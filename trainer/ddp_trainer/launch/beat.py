@@ -13,6 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
+    from collections.abc import Callable
     from typing import Any
 
 PULSE_VARIABLE = "DDP_PULSE"
@@ -30,35 +31,10 @@ STACK_SIGNAL_BELOW_LAST = 7
 """The signal for stacks is the so manieth real-time signal before the last: glibc takes the first two, nobody this."""
 
 
-def install() -> None:
+def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
     """From now on, watch for a process group."""
-    if not os.environ.get(PULSE_VARIABLE):
-        return
-    module = sys.modules.get(C10D)
-    if module is not None:
-        begin(module)
-    else:
-        sys.meta_path.insert(0, Finder())
-
-
-class Finder:
-    """Sees the import of torch's process groups, once, and leaves."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002 - importlib's
-        """See :meth:`importlib.abc.MetaPathFinder.find_spec`."""
-        if name != C10D:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def run_and_follow(module: Any) -> None:
-                run(module)
-                begin(module)
-
-            spec.loader.exec_module = run_and_follow  # type: ignore[method-assign]
-        return spec
+    if os.environ.get(PULSE_VARIABLE):
+        when_imported(C10D, begin)
 
 
 def begin(c10d: Any) -> None:

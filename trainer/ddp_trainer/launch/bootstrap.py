@@ -20,10 +20,16 @@ import os  # noqa: E402
 import signal  # noqa: E402
 import types  # noqa: E402
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
+    from typing import Any
+
 PR_SET_PDEATHSIG = 1
 OWN_FILES = {__file__, "<frozen runpy>"}
 """Whose frames are not the user's."""
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms
+WATCHERS = {"DDP_PULSE": "beat.py", "DDP_METRICS_DIR": "../metrics/on_import.py"}
+"""Files of ours that watch what the script imports, by the variable that asks for each."""
 C10D = "torch.distributed.distributed_c10d"
 
 ended: tuple[int, int] | None = None
@@ -73,10 +79,9 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     """Become the program: ``command`` replaces this process, the others return when the program ends."""
     if kind == "command":
         os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
-    if os.environ.get("DDP_PULSE"):
-        have(os.path.join(HERE, "beat.py"))  # noqa: PTH118 - pathlib costs 10 ms
-    if os.environ.get("DDP_METRICS_DIR"):
-        have(os.path.join(os.path.dirname(HERE), "metrics", "on_import.py"))  # noqa: PTH118, PTH120
+    for variable, path in WATCHERS.items():
+        if os.environ.get(variable):
+            have(path)
     sys.argv = [target, *arguments]
     flags = ["-u"] if kind == "script" else ["-u", "-m"]
     sys.orig_argv = [sys.executable, *flags, *sys.argv]
@@ -108,16 +113,22 @@ def have(path: str) -> None:
     """Run ``install`` of another file of ours, unseen by the script: let the launcher see what this worker does once it
     has a process group, and have its steps counted once it has torch.
     """
-    from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
-
-    name = "_ddp_" + os.path.basename(path).partition(".")[0]  # noqa: PTH119
-    try:
-        module = types.ModuleType(name)
-        module.__file__ = path
-        SourceFileLoader(name, path).exec_module(module)
-        module.install()
+    try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
+        _load(path).install(_load("import_watch.py").when_imported)
     except Exception:  # noqa: BLE001, S110 - the script is what counts
         pass
+
+
+def _load(path: str) -> Any:
+    """A module of ours by its path from here: the package need not be installed for this interpreter."""
+    from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
+
+    path = os.path.normpath(os.path.join(HERE, path))  # noqa: PTH118 - pathlib costs 10 ms
+    name = "_ddp_" + os.path.basename(path).partition(".")[0]  # noqa: PTH119
+    module = types.ModuleType(name)
+    module.__file__ = path
+    SourceFileLoader(name, path).exec_module(module)
+    return module
 
 
 def _run_script(main: types.ModuleType, path: str) -> None:

@@ -116,15 +116,6 @@ def test_a_backend_that_does_not_count_is_no_reason_to_fail(cells: memoryview[fl
         watcher.stop()
 
 
-def test_the_finder_leaves_all_other_imports_alone_and_goes_after_its_own() -> None:
-    finder = beat.Finder()
-    sys.meta_path.insert(0, finder)
-    assert finder.find_spec("json") is None
-    found = finder.find_spec(beat.C10D, torch.distributed.__path__)
-    assert found.name == beat.C10D == importlib.util.find_spec(beat.C10D).name  # type: ignore[union-attr]
-    assert finder not in sys.meta_path
-
-
 def test_the_place_is_the_innermost_line_that_is_no_library_s() -> None:
     frames = [
         SimpleNamespace(filename="/home/me/train.py", lineno=12, name="step"),

@@ -1,0 +1,47 @@
+"""Loaded by path into a worker, before its script: others of ours hear of a module once the script has imported it.
+
+By whatever interpreter the script runs, so standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
+    from collections.abc import Callable
+    from typing import Any
+
+
+def when_imported(name: str, then: Callable[[Any], None]) -> None:
+    """Call ``then`` with the module of this name: now where the zygote has imported it, else once the script has."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+    else:
+        sys.meta_path.insert(0, Finder(name, then))
+
+
+class Finder:
+    """Sees the import of one module, once, and leaves."""
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002 - importlib's
+        """See :meth:`importlib.abc.MetaPathFinder.find_spec`."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_tell(module: Any) -> None:
+                run(module)
+                self._then(module)
+
+            spec.loader.exec_module = run_and_tell  # type: ignore[method-assign]
+        return spec
