@@ -31,17 +31,10 @@ class Launch:
     """Processors of each worker; all that we may use when empty."""
 
 
-def worker_environment(
-    base: Mapping[str, str], launch: Launch, generation: Generation, local_rank: int, error_file: str
-) -> dict[str, str]:
-    """The whole environment of one worker; ``base`` is :func:`common_environment`."""
-    return {**base, **place_in(base, launch, generation, local_rank, error_file)}
-
-
 def place_in(
     base: Mapping[str, str], launch: Launch, generation: Generation, local_rank: int, error_file: str
 ) -> dict[str, str]:
-    """The part of it that tells a worker its place in the generation."""
+    """The part of a worker's environment that tells its place in the generation; ``base`` is the rest of it."""
     rank = generation.first_rank(launch.token) + local_rank
     peers = [node for node in generation.nodes if node.role == launch.role]
     role_nodes_before = generation.nodes[: generation.node_rank(launch.token)]

@@ -17,7 +17,7 @@ from ddp_trainer.contract import FailureReason, JobTime
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.launch import evidence, exitcodes, settings
 from ddp_trainer.launch.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
-from ddp_trainer.launch.environment import Launch, common_environment, with_local_rank, worker_environment
+from ddp_trainer.launch.environment import Launch, common_environment, place_in, with_local_rank
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std, parse_std
@@ -161,19 +161,24 @@ class TestEnvironment:
         restarts = {"membership": 3, "failure": 1}
         return Generation(number=5, fence=5, nodes=nodes, master_address="10.0.0.1", master_port=7, restarts=restarts)
 
+    def worker(self, base: dict[str, str], local_rank: int, **changes: object) -> dict[str, str]:
+        launch = self.launch(**changes)
+        common = common_environment(base, launch)
+        return {**common, **place_in(common, launch, self.generation(), local_rank, "/e")}
+
     def test_ranks_count_the_workers_of_the_nodes_before(self) -> None:
-        env = worker_environment(common_environment({}, self.launch()), self.launch(), self.generation(), 1, "/e")
+        env = self.worker({}, 1)
         assert (env["RANK"], env["WORLD_SIZE"], env["GROUP_RANK"], env["LOCAL_RANK"]) == ("5", "8", "1", "1")
         assert (env["ROLE_RANK"], env["ROLE_WORLD_SIZE"]) == ("5", "6")
 
     def test_only_failures_count_as_restarts_of_torchrun(self) -> None:
-        env = worker_environment(common_environment({}, self.launch()), self.launch(), self.generation(), 0, "/e")
+        env = self.worker({}, 0)
         assert env["TORCHELASTIC_RESTART_COUNT"] == "1"
         assert json.loads(env["DDP_RESTARTS"]) == {"failure": 1, "membership": 3}
 
     def test_what_the_user_has_set_is_kept_and_what_is_ours_is_not(self) -> None:
         base = {"OMP_NUM_THREADS": "8", "RANK": "99", "HOME": "/h"}
-        env = worker_environment(common_environment(base, self.launch()), self.launch(), self.generation(), 0, "/e")
+        env = self.worker(base, 0)
         assert (env["OMP_NUM_THREADS"], env["RANK"], env["HOME"]) == ("8", "4", "/h")
 
     def test_how_nccl_treats_errors_is_torchs_choice_or_the_users(self) -> None:
@@ -182,32 +187,18 @@ class TestEnvironment:
         assert common_environment({name: "1"}, self.launch())[name] == "1"
 
     def test_a_single_worker_keeps_all_cores(self) -> None:
-        env = worker_environment(
-            common_environment({}, self.launch(local_world_size=1)),
-            self.launch(local_world_size=1),
-            self.generation(),
-            0,
-            "/e",
-        )
+        env = self.worker({}, 0, local_world_size=1)
         assert "OMP_NUM_THREADS" not in env
 
     def test_each_worker_may_see_one_gpu(self) -> None:
         base = {"CUDA_VISIBLE_DEVICES": "4, 6"}
-        env = worker_environment(
-            common_environment(base, self.launch()), self.launch(virtual_local_rank=True), self.generation(), 1, "/e"
-        )
+        env = self.worker(base, 1, virtual_local_rank=True)
         assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
 
     def test_one_gpu_for_two_workers_is_an_error(self) -> None:
         base = {"CUDA_VISIBLE_DEVICES": "4"}
         with pytest.raises(LaunchError, match="CUDA_VISIBLE_DEVICES=4"):
-            worker_environment(
-                common_environment(base, self.launch()),
-                self.launch(virtual_local_rank=True),
-                self.generation(),
-                1,
-                "/e",
-            )
+            self.worker(base, 1, virtual_local_rank=True)
 
     def test_the_macro_of_torchrun_is_replaced(self) -> None:
         assert with_local_rank(("--rank=${local_rank}", "$HOME"), 3) == ["--rank=3", "$HOME"]
