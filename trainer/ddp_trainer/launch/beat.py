@@ -1,4 +1,4 @@
-"""The worker's side of the hang watch: a thread that says twice a second that it had its turn, and answers questions.
+"""The worker's side of the hang watch: a thread that says over and over that it had its turn, and answers.
 
 Loaded by path into the processes of other people's scripts, by whatever interpreter they chose: standard library only,
 and torch only where the script has imported it. Nothing is started before the script has a process group of more than
