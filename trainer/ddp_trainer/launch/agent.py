@@ -95,14 +95,7 @@ class Agent:
         self._core.longest_step = self._guard.longest_step
         self._witness = Witness(setup.core, setup.environment, self._workers.error_file)
         self._starting = Starting(
-            setup,
-            children,
-            self._workers,
-            self._guard,
-            self._moments,
-            environment,
-            exited=self._exited,
-            give_up=self._give_up,
+            setup, children, self._workers, self._guard, self._moments, environment, self._exited, self._give_up
         )
         self._joining = Joining(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
 

@@ -32,7 +32,6 @@ class Starting:
         guard: HangGuard,
         moments: Moments,
         environment: Mapping[str, str],
-        *,
         exited: Callable[[int, int], None],
         give_up: Callable[[str], None],
     ) -> None:
