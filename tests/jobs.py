@@ -45,7 +45,7 @@ GPU_FABRICS = ("tcp", "gcp-tcpx", "gcp-tcpxo", "gcp-gib", "gcp-gib-dra", "gb200-
 """Those that need no RDMA devices of a device plugin."""
 READERS = st.builds(Reader.parse, LABEL | st.sampled_from(["*", "team=watchers", "10.0.0.0/24", "fd00::/8"]))
 SECRET_PATH = st.builds("/s/{}".format, LABEL)
-TOPOLOGY = st.builds(Topology, st.sampled_from(Placement), LABEL, st.booleans())
+TOPOLOGY = st.builds(Topology, st.sampled_from([Placement.PACK, Placement.SPREAD]), LABEL, st.booleans())
 
 
 @st.composite

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from ddp_trainer.contract import Label, Role
+from ddp_trainer.layout import LayoutRange
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
+from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.machines import Rdma, Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
-from kubectl_ddp.spec.quantity import Nodes
+from kubectl_ddp.spec.quantity import BadValue, Nodes
+from tests.helm import CHARTS, Helm
 from tests.jobs import a_job
 from tests.rendered import store_job, worker_template
 
@@ -67,6 +71,51 @@ def test_kueue_may_begin_an_elastic_indexed_job_with_the_least_number_of_nodes()
     for changes in ({"engine": Engine.JOBSET}, {"engine": Engine.JOB, "nnodes": Nodes(8, 8)}):
         annotations = roots.root_of(rendered(queue="team", **changes))["metadata"]["annotations"]
         assert not partial.keys() & annotations.keys()
+
+
+@pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOBSET, Engine.JOB])
+def test_kueue_keeps_the_pods_of_each_replica_in_one_domain(engine: Engine) -> None:
+    size = {"nnodes": Nodes(4, 4), "nproc": 2, "parallel": LayoutRange.parse("replicate=2,shard=2,pp=2")}
+    wishes = tuple(map(Topology.parse, ("pack=block", "replica=rack")))
+    found = worker_template(rendered(engine=engine, queue="q", gang=Gang.KUEUE, topology=wishes, **size))
+    topology = {key: value for key, value in found["metadata"]["annotations"].items() if "kueue" in key}
+    assert topology == {
+        "kueue.x-k8s.io/podset-preferred-topology": "block",
+        "kueue.x-k8s.io/podset-slice-required-topology": "rack",
+        "kueue.x-k8s.io/podset-slice-size": "2",
+    }
+    assert "rack" not in str(found["spec"])
+
+
+@pytest.mark.parametrize(
+    ("wishes", "changes", "sentence"),
+    [
+        ("replica=rack", {"gang": Gang.NONE}, "which Kueue alone does, and the gang is 'none'."),
+        ("replica=rack", {"parallel": None}, "and nothing says what a replica is."),
+        ("replica=rack", {"nproc": 4, "nnodes": Nodes(1, 1)}, "replicate=2,shard=2' is 2 ranks where a pod has 4."),
+        ("replica=rack replica=block", {}, "A replica is kept in one domain, and the topology names rack and block."),
+    ],
+)
+def test_replicas_that_cannot_be_kept_together_are_refused(
+    helm: Helm, wishes: str, changes: dict[str, Any], sentence: str
+) -> None:
+    fixed = {"nnodes": Nodes(2, 2), "nproc": 2, "queue": "q", "gang": Gang.KUEUE}
+    topology = tuple(map(Topology.parse, wishes.split()))
+    layout = LayoutRange.parse("replicate=2,shard=2")
+    with pytest.raises(UsageError, match=re.escape(sentence)) as caught:
+        a_job(**{**fixed, "parallel": layout, "topology": topology, **changes})
+    spec = {**fixed, "parallel": layout, **changes}
+    values = {key: str(value) for key, value in spec.items() if value is not None}
+    values = {"module": "ddp_trainer", **values, "nproc": spec["nproc"], "topology": wishes.split()}
+    said = helm.refusal(CHARTS / "ddp-job", values, release="run", kubernetes="1.34.0")
+    assert f"{caught.value.message} {caught.value.hint}" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("text", ["replica=rack", "replica=rack:required"])
+def test_a_replica_is_kept_together_or_not_at_all(text: str) -> None:
+    assert str(Topology.parse(text)) == "replica=rack"
+    with pytest.raises(BadValue):
+        Topology.parse("replica=rack:preferred")
 
 
 @pytest.mark.parametrize(("wish", "force"), [("pack=rack", "preferred"), ("pack=rack:required", "required")])

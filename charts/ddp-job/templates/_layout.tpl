@@ -109,6 +109,30 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Kueue alone keeps some of a job's pods together, and by their number. */}}
+{{- define "ddp-job.replicasCanBeKeptTogether" -}}
+{{- $spec := .spec -}}
+{{- $wishes := list -}}
+{{- range $spec.topology -}}{{- if eq .placement "replica" -}}{{- $wishes = append $wishes . -}}{{- end -}}{{- end -}}
+{{- if $wishes -}}
+{{- $wish := first $wishes -}}
+{{- if gt (len $wishes) 1 -}}
+{{- fail (printf "A replica is kept in one domain, and the topology names %s and %s. Keep one of them." $wish.key (index $wishes 1).key) -}}
+{{- end -}}
+{{- if ne $spec.gang "kueue" -}}
+{{- fail (printf "The topology '%s' keeps the pods of a replica together, which Kueue alone does, and the gang is '%s'. Add --gang kueue and --queue NAME, or use pack, which is for the whole job." $wish.text $spec.gang) -}}
+{{- end -}}
+{{- if not (hasKey . "spans") -}}
+{{- fail (printf "The topology '%s' keeps the pods of a replica together, and nothing says what a replica is. Add --parallel." $wish.text) -}}
+{{- end -}}
+{{- $chosen := dict "spans" .spans "world" (mul $spec.most $spec.nproc) | include "ddp-job.chosen" | fromJson -}}
+{{- $replica := int64 $chosen.replica -}}
+{{- if mod $replica $spec.nproc -}}
+{{- fail (printf "The topology '%s' keeps the pods of a replica together, and a replica of parallel '%s' is %d %s where a pod has %d. Use an nproc that divides a replica." $wish.text $spec.parallel $replica (ternary "rank" "ranks" (eq $replica 1)) $spec.nproc) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What is legal about a layout and probably not meant, for the notes. */}}
 {{- define "ddp-job.layoutWarnings" -}}
 {{- if hasKey . "spans" }}

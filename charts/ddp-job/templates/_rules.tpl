@@ -8,6 +8,7 @@
 {{- include "ddp-job.variablesAreFree" . -}}
 {{- include "ddp-job.secretsAreKept" . -}}
 {{- include "ddp-job.layoutFits" . -}}
+{{- include "ddp-job.replicasCanBeKeptTogether" . -}}
 {{- include "ddp-job.batchFeedsTheWorld" . -}}
 {{- include "ddp-job.modelFitsTheLayout" . -}}
 {{- include "ddp-job.optionsFitTheLayout" . -}}

@@ -17,6 +17,13 @@
 {{- $_ := set $together.podAnnotations (printf "kueue.x-k8s.io/podset-%s-topology" (ternary "required" "preferred" $wish.required)) $wish.key -}}
 {{- $isPacked = true -}}
 {{- end -}}
+{{- if eq $wish.placement "replica" -}}
+{{- /* Pods of a replica are a slice of the pods, in the order of their indices, which is that of the ranks. */ -}}
+{{- $world := mul $spec.most $spec.nproc -}}
+{{- $chosen := dict "spans" $.spans "world" $world | include "ddp-job.chosen" | fromJson -}}
+{{- $_ := set $together.podAnnotations "kueue.x-k8s.io/podset-slice-required-topology" $wish.key -}}
+{{- $_ := set $together.podAnnotations "kueue.x-k8s.io/podset-slice-size" (div $chosen.replica $spec.nproc | toString) -}}
+{{- end -}}
 {{- end -}}
 {{- else if eq $spec.gang "volcano" -}}
 {{- $_ := set $together.podAnnotations "scheduling.k8s.io/group-name" $spec.name -}}

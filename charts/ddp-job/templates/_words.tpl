@@ -197,13 +197,14 @@
 {{- end -}}
 
 {{- define "ddp-job.topology" -}}
-{{- if not (regexMatch (printf "^(pack|spread)=%s(:(required|preferred))?$" .shapes.patterns.qualified) .text) -}}
-{{- fail (printf "%s: '%s' is no wish about the nodes' places. Write pack=LABEL or spread=LABEL, with ':required' behind it to rather wait than do without." .key .text) -}}
+{{- $isReplica := regexMatch (printf "^replica=%s(:required)?$" .shapes.patterns.qualified) .text -}}
+{{- if not (or $isReplica (regexMatch (printf "^(pack|spread)=%s(:(required|preferred))?$" .shapes.patterns.qualified) .text)) -}}
+{{- fail (printf "%s: '%s' is no wish about the nodes' places. Write pack=LABEL or spread=LABEL, with ':required' behind it to rather wait than do without, or replica=LABEL." .key .text) -}}
 {{- end -}}
 {{- $placement := regexFind "^[a-z]+" .text -}}
 {{- $label := .text | trimPrefix $placement | trimPrefix "=" | trimSuffix ":required" | trimSuffix ":preferred" -}}
-{{- $isRequired := hasSuffix ":required" .text -}}
-{{- $text := printf "%s=%s%s" $placement $label (ternary ":required" "" $isRequired) -}}
+{{- $isRequired := or $isReplica (hasSuffix ":required" .text) -}}
+{{- $text := printf "%s=%s%s" $placement $label (ternary ":required" "" (and $isRequired (not $isReplica))) -}}
 {{- dict "text" $text "placement" $placement "key" $label "required" $isRequired | toJson -}}
 {{- end -}}
 

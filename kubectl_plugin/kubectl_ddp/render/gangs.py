@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.layout import pods_of_a_replica
 from kubectl_ddp.spec.machines import Placement
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import SCHEDULERS, is_kueues
@@ -65,10 +66,18 @@ def _kueue(spec: JobSpec, engine: Engine) -> Together:
 
 
 def _kueue_topology(spec: JobSpec) -> dict[str, str]:
-    """Kueue packs by the topology of its own; it takes one level, so the first that is named."""
+    """Kueue packs by the topology of its own; it takes one level, so the first that is named.
+
+    Pods of a replica are a slice of the pods, in the order of their indices, which is that of the ranks.
+    """
     packs = [wish for wish in spec.topology if wish.placement is Placement.PACK][:1]
     force = {True: "required", False: "preferred"}
-    return {f"kueue.x-k8s.io/podset-{force[wish.required]}-topology": wish.key for wish in packs}
+    found = {f"kueue.x-k8s.io/podset-{force[wish.required]}-topology": wish.key for wish in packs}
+    for wish in spec.topology:
+        if wish.placement is Placement.REPLICA:
+            found["kueue.x-k8s.io/podset-slice-required-topology"] = wish.key
+            found["kueue.x-k8s.io/podset-slice-size"] = str(pods_of_a_replica(spec))
+    return found
 
 
 def _volcano(spec: JobSpec) -> Together:

@@ -146,7 +146,7 @@ FIELDS: Final[Mapping[str, Field]] = {
         "topology",
         v.each(Topology.parse),
         "Where the nodes lie to each other, by a label of their machines.",
-        "pack=LABEL[:required]|spread=LABEL[:required]",
+        "pack=LABEL[:required]|spread=LABEL[:required]|replica=LABEL",
         is_list=True,
     ),
     "gpuType": Field("gpu_type", LABEL, "Product of the GPUs, as in 'NVIDIA-H100-80GB-HBM3'.", "PRODUCT"),

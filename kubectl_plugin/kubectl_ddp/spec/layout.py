@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from ddp_trainer.layout import Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.doubt import Doubt
+from kubectl_ddp.spec.engine import Gang
+from kubectl_ddp.spec.machines import Placement
 from kubectl_ddp.spec.own_gpt import last_said, own_gpt, runs_the_trainer
 from kubectl_ddp.spec.quantity import BadValue
 from kubectl_ddp.spec.trainer_options import misplaced
@@ -89,6 +91,41 @@ def the_options_fit_the_layout(spec: JobSpec) -> None:
         return
     for misfit in misplaced(spec.parallel, spec.args):
         raise UsageError(misfit.sentence, hint=misfit.help)
+
+
+def replicas_can_be_kept_together(spec: JobSpec) -> None:
+    """Kueue alone keeps some of a job's pods together, and by their number; the first of them begin with the first."""
+    wishes = [wish for wish in spec.topology if wish.placement is Placement.REPLICA]
+    if not wishes:
+        return
+    if len(wishes) > 1:
+        raise UsageError(
+            f"A replica is kept in one domain, and the topology names {wishes[0].key} and {wishes[1].key}.",
+            hint="Keep one of them.",
+        )
+    if spec.gang is not Gang.KUEUE:
+        raise UsageError(
+            f"The topology '{wishes[0]}' keeps the pods of a replica together, which Kueue alone does, and the gang is "
+            f"'{spec.gang}'.",
+            hint="Add --gang kueue and --queue NAME, or use pack, which is for the whole job.",
+        )
+    if spec.parallel is None:
+        raise UsageError(
+            f"The topology '{wishes[0]}' keeps the pods of a replica together, and nothing says what a replica is.",
+            hint="Add --parallel.",
+        )
+    replica = layout_of(spec).replica
+    if replica % spec.nproc:
+        raise UsageError(
+            f"The topology '{wishes[0]}' keeps the pods of a replica together, and a replica of parallel "
+            f"'{spec.parallel}' is {_count(replica, 'rank')} where a pod has {spec.nproc}.",
+            hint="Use an nproc that divides a replica.",
+        )
+
+
+def pods_of_a_replica(spec: JobSpec) -> int:
+    """How many pods hold one copy of the model, when all nodes are there."""
+    return layout_of(spec).replica // spec.nproc
 
 
 def layout_of(spec: JobSpec) -> Layout:

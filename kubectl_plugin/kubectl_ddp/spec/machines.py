@@ -30,6 +30,8 @@ class Placement(StrEnum):
     """All in one domain."""
     SPREAD = "spread"
     """Evenly over all domains."""
+    REPLICA = "replica"
+    """Those that hold one copy of the model in one domain, each copy in one of its own choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +46,22 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``pack=LABEL`` or ``spread=LABEL``, with ``:required`` or ``:preferred`` behind it. Raises BadValue."""
-        match = re.fullmatch(rf"(?P<placement>pack|spread)=(?P<key>{QUALIFIED})(:(?P<force>\w+))?", text)
-        if match is None or match["force"] not in {None, "required", "preferred"}:
+        """Read ``pack=LABEL`` or ``spread=LABEL``, with ``:required`` or ``:preferred`` behind; or ``replica=LABEL``,
+        which always is required. Raises BadValue.
+        """
+        match = re.fullmatch(rf"(?P<placement>pack|spread|replica)=(?P<key>{QUALIFIED})(:(?P<force>\w+))?", text)
+        is_replica = match is not None and match["placement"] == Placement.REPLICA
+        if match is None or match["force"] not in {None, "required", None if is_replica else "preferred"}:
             raise BadValue(
                 f"'{text}' is no wish about the nodes' places",
-                hint="Write pack=LABEL or spread=LABEL, with ':required' behind it to rather wait than do without.",
+                hint="Write pack=LABEL or spread=LABEL, with ':required' behind it to rather wait than do without, or "
+                "replica=LABEL.",
             )
-        return cls(Placement(match["placement"]), match["key"], match["force"] == "required")
+        return cls(Placement(match["placement"]), match["key"], is_replica or match["force"] == "required")
 
     def __str__(self) -> str:
-        return f"{self.placement}={self.key}{':required' if self.required else ''}"
+        is_said = self.required and self.placement is not Placement.REPLICA
+        return f"{self.placement}={self.key}{':required' if is_said else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     layout.the_layout_changes_with_the_nodes,
     layout.the_layout_takes_all_ranks,
     layout.tensor_slices_stay_in_a_pod,
+    layout.replicas_can_be_kept_together,
     _batch_feeds_the_world,
     layout.the_model_fits_the_layout,
     layout.the_options_fit_the_layout,
