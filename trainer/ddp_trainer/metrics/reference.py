@@ -107,9 +107,10 @@ Under `--parallel shard=`, `tp=` or `pp=` a step goes by in the pace of the slow
   These are the collectives of `fully_shard` from their call to their end, where nothing else is done meanwhile.
 - `stage`: the **bubble** of a pipeline, all time in its schedule, and after it, in which a stage waits for another one.
   By the formula it is `(p - 1) / (m + p - 1)` of the step for `p` stages and `m` micro-batches (GPipe, Huang et al.,
-  2019), and the same for 1F1B; `v` stages on each rank divide `p - 1` by `v`, and zero-bubble schedules fill it. What
-  is measured is more where stages are uneven, or slow to send: `kubectl ddp plan` shows what the formula says, and the
-  dashboard of the job what it came to.
+  2019), and the same for 1F1B; `v` stages on each rank divide `p - 1` by `v` (interleaved 1F1B, Narayanan et al.,
+  2021), and zero-bubble schedules are to fill it (Qi et al., 2023). What is measured is more where stages are uneven,
+  or slow to send: `kubectl ddp plan` shows what the formula says, the dashboard of the job what it came to, and
+  `python -m bench bubble` both for each schedule.
 
 As shares of the steps:
 

@@ -1,0 +1,42 @@
+"""One stage for ``bench bubble``: the trainer as it is, and of each step what it computed and waited for the others.
+
+``DDP_BENCH_STAGES`` names the directory to write to. What is written is what the metrics are told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ddp_trainer.contract import Phase, Wait
+from ddp_trainer.train.cli import main
+from ddp_trainer.train.phases import Phases
+
+
+def observe(steps: list[tuple[float, float]]) -> None:
+    """Append seconds of computing and of waiting of each step, as it is reported."""
+    report, waited = Phases.report, Phases.waited
+    waits: list[float] = []
+
+    def noted(self: Phases, wait: Wait, seconds: float) -> None:
+        waited(self, wait, seconds)
+        if wait is Wait.STAGE:
+            waits.append(seconds)
+
+    def reported(self: Phases, *args: Any, **options: Any) -> float:
+        steps.append((self.spent(Phase.BACKWARD), sum(waits)))
+        waits.clear()
+        return report(self, *args, **options)
+
+    Phases.report, Phases.waited = reported, noted  # type: ignore[method-assign] # of this process alone
+
+
+if __name__ == "__main__":
+    seen: list[tuple[float, float]] = []
+    observe(seen)
+    code = main(sys.argv[1:])
+    (Path(os.environ["DDP_BENCH_STAGES"]) / os.environ["RANK"]).write_text(json.dumps(seen))
+    sys.exit(code)
