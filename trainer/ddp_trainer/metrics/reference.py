@@ -34,6 +34,8 @@ what torch calls anyway:
 - **Waiting for gradients** is timed by DDP itself, in ten steps of every five minutes or more. The phase `comm_exposed`
   takes each step to be like the last one that was timed; the `ddp_sampled_` counters have those alone. Without DDP
   there is neither.
+- A pipeline that a script makes with `torch.distributed.pipelining` waits for other stages between its passes, and that
+  counts as forward. What stages of `--parallel pp=` wait for is told apart.
 - On a GPU, phases are the times at which work was handed over, and not those at which it was done.
 - Steps of at most 10 ms are not all taken apart: four in a row are, and those of the next quarter of a second are
   counted, and their waits for data timed; what they computed is shared out among forward, backward and optimizer as in
