@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+import torch
+
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import is_stream, to_device
@@ -70,6 +72,10 @@ def keep(ground: Groundwork, stored_shards: int | None) -> Kept:
     plan = _plan(ground, stored_shards)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
     if spread is None:
+        if ground.recipes:
+            from ddp_trainer.train.filling import fill_here  # noqa: PLC0415 - of ranges of layouts alone
+
+            fill_here(ground.model, ground.recipes, group.device)
         ground.model.to(group.device)
     losses = prepare(ground.model, ground.task.losses, config, group, ground.around.progress.alarm)
     if spread is not None:
@@ -180,19 +186,20 @@ def _spread_out(ground: Groundwork, spread: Spread) -> Spread:
         from ddp_trainer.train.stage_spread import StageSpread  # noqa: PLC0415 - a second of imports; on request
         from ddp_trainer.train.stages import cut_into_stages  # noqa: PLC0415 - as above
 
-        return StageSpread(model, cut_into_stages(model, task, config, mesh, group))
+        return StageSpread(model, cut_into_stages(model, task, config, mesh, group, ground.recipes))
+    from ddp_trainer.train.filling import empty_out, fill, send_buffers  # noqa: PLC0415 - as above
+
+    numbers = empty_out(model, ground.recipes)
+    send_buffers(model, mesh, group)
     if layout.tp > 1:
         from ddp_trainer.train.slicing import slice_up  # noqa: PLC0415 - as above
 
-        slice_up(model.to(group.device), task, mesh, group)
+        slice_up(model, task, mesh, group)
     if layout.shard > 1:
         from ddp_trainer.train.sharding import shard  # noqa: PLC0415 - as above
 
         shard(model, mesh, config, group)
-    else:
-        from ddp_trainer.train.first_weights import send_from_first  # noqa: PLC0415 - as above
-
-        send_from_first(model, mesh, group)
+    fill(model, numbers, mesh, group, torch.device("cpu") if config.fsdp_offload else group.device)
     return spread
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.batches import data_digest, is_stream
@@ -22,6 +23,7 @@ from ddp_trainer.train.mixing import ALGORITHM
 from ddp_trainer.train.options import BackendName, Level, StrategyName
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.randomness import KeyedRandom, Stream
+from ddp_trainer.train.recipe import Recipe
 from ddp_trainer.train.surroundings import Surroundings
 from ddp_trainer.train.task import Samples, Task
 from ddp_trainer.train.watch import Watch
@@ -36,7 +38,8 @@ class Groundwork:
     around: Surroundings
     samples: Samples | Iterable[Any]
     model: nn.Module
-    """Drawn from the seed, on the CPU."""
+    """Drawn from the seed, on the CPU; but for the weights of these recipes, which have no memory yet."""
+    recipes: Mapping[Tensor, Recipe]
     identity: Identity
     phases: Phases
     watch: Watch
@@ -59,23 +62,58 @@ class Groundwork:
         return has_one_state and reads_anywhere and not is_bound
 
 
-def draw_model(task: Task, seed: int) -> nn.Module:
-    """The task's model with the weights that the seed gives it, on the CPU."""
-    KeyedRandom(seed, torch.device("cpu")).enter(Stream.WEIGHTS)
-    return task.model()
+class Drawn(NamedTuple):
+    """A model with the weights that a seed gives it, on the CPU."""
+
+    model: nn.Module
+    recipes: Mapping[Tensor, Recipe]
+    """Of the weights that are on torch's meta device, and are made when they are wanted."""
+    why_whole: str = ""
+    """Why there are none, though they were asked for."""
+
+
+def draw_model(task: Task, seed: int, *, spreads: bool = False) -> Drawn:
+    """The task's model; one that ``spreads`` without the memory of large weights, if it is built so that it can be."""
+    random = KeyedRandom(seed, torch.device("cpu"))
+    why = ""
+    if spreads:
+        from ddp_trainer.train.recording import Recording  # noqa: PLC0415 - of spread models alone
+
+        random.enter(Stream.WEIGHTS)
+        try:
+            with (recording := Recording()):
+                model = task.model()
+            return Drawn(model, recording.recipes(model))
+        except Exception as err:  # noqa: BLE001 - what is wrong with the model itself, it says again below
+            why = str(err).strip().split("\n", 1)[0]
+    random.enter(Stream.WEIGHTS)
+    return Drawn(task.model(), {}, why)
+
+
+def draw(config: Config, task: Task, around: Surroundings) -> tuple[nn.Module, Mapping[Tensor, Recipe]]:
+    """The model of a run, and the recipes of those of its weights that have no memory yet.
+
+    Raises:
+        BadTask: it cannot be brought to the device of a rank.
+    """
+    model, recipes, why_whole = draw_model(task, config.seed, spreads=config.spreads)
+    demand_numbers(model, task.name, recipes, spreads=config.spreads)
+    if why_whole:
+        around.progress.note(f"Each rank draws the whole model before it is cut: {why_whole}")
+    return model, recipes
 
 
 def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwork:
     """Ask the task for its samples and its model."""
     samples = task.train_samples()
-    model = draw_model(task, config.seed)
-    demand_numbers(model, task.name, spreads=config.spreads)
+    model, recipes = draw(config, task, around)
     return Groundwork(
         config=config,
         task=task,
         around=around,
         samples=samples,
         model=model,
+        recipes=recipes,
         identity=Identity(
             task=task.name,
             model=signature(model),
@@ -92,20 +130,25 @@ def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwo
     )
 
 
-def demand_numbers(model: nn.Module, task: str, *, spreads: bool) -> None:
+def demand_numbers(
+    model: nn.Module, task: str, recipes: Mapping[Tensor, Recipe] = MappingProxyType({}), *, spreads: bool
+) -> None:
     """Refuse a model that cannot be brought to the device of a rank; one that ``spreads``, in pieces.
+
+    Weights of which there are ``recipes`` are as good as on the CPU.
 
     Raises:
         BadTask: weights are on the meta device, or on several.
     """
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    weights = {name: weight for name, weight in model.named_parameters() if weight not in recipes}
+    tensors = {**weights, **dict(model.named_buffers())}
     empty = next((name for name, tensor in tensors.items() if tensor.is_meta), None)
     if empty is not None:
         raise BadTask(
             f"The model of the task {task!r} has no numbers in {empty}, which is on torch's meta device.",
             hint="Let model() build it on the CPU.",
         )
-    devices = sorted({str(tensor.device) for tensor in tensors.values()})
+    devices = sorted({*(str(tensor.device) for tensor in tensors.values()), *(["cpu"] if recipes else [])})
     if spreads and len(devices) > 1:
         raise BadTask(
             f"The model of the task {task!r} is on {' and '.join(devices)}, and each of its ranks has one device.",

@@ -16,7 +16,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from ddp_trainer.train.activation_checkpointing import blocks
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.first_weights import send_from_first
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.options import PrecisionName
@@ -31,10 +30,9 @@ _NAMED: Final = 12
 
 
 def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
-    """Cut the model in place, over ``shard`` and, a copy each, ``replicate``; the first rank's weights are everybody's.
+    """Cut the model in place, over ``shard`` and, a copy each, ``replicate``; its weights are on torch's meta device.
 
-    A model on the CPU comes to the device piece by piece: no rank need have room for the whole. What has been cut into
-    slices is cut again, each slice by itself.
+    What has been cut into slices is cut again, each slice by itself.
 
     Raises:
         BadConfig: it has no block of a class that was named, or the pieces cannot be kept where they are to be.
@@ -45,7 +43,6 @@ def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
             "--fsdp-offload keeps pieces in the CPU's memory, and this run computes on the CPU.",
             hint="Leave it out.",
         )
-    send_from_first(model, mesh, group)
     computed_in = _COMPUTED_IN.get(config.precision)
     devices = mesh.along("replicate", "shard")
     offload = CPUOffloadPolicy() if config.fsdp_offload else OffloadPolicy()

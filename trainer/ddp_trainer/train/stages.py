@@ -19,10 +19,11 @@ from torch.func import functional_call
 
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
-from ddp_trainer.train.first_weights import send_from_first
+from ddp_trainer.train.filling import empty_out, fill
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.mesh import Mesh
+from ddp_trainer.train.recipe import Recipe
 from ddp_trainer.train.slicing import slice_up
 from ddp_trainer.train.spread import piece
 from ddp_trainer.train.stage_pieces import StagePieces
@@ -140,8 +141,13 @@ class Stages:
         return torch.empty(shape.shape, dtype=shape.dtype, device=self.group.device)
 
 
-def cut_into_stages(model: nn.Module, task: Task, config: Config, mesh: Mesh, group: Group) -> Stages:
+def cut_into_stages(
+    model: nn.Module, task: Task, config: Config, mesh: Mesh, group: Group, recipes: Mapping[Tensor, Recipe]
+) -> Stages:
     """Cut the model in place: into stages, these into slices (``tp``), and these into pieces (``shard``).
+
+    Weights of other stages are never made. Those of this rank's are whole before they are cut into pieces, as they are
+    in every step.
 
     Raises:
         BadConfig: it says nothing of stages, has too few layers, or keeps running statistics; or it
@@ -158,13 +164,14 @@ def cut_into_stages(model: nn.Module, task: Task, config: Config, mesh: Mesh, gr
     modules = _stages(model, task, ranks * kind.stages_per_rank)
     weights = _holders(model, modules, task, kind, ranks)
     _drop(model, {name for name, holders in weights.items() if mesh.place.pp not in holders})
-    _move(model, group.device)
+    numbers = empty_out(model, recipes, modules)
     if mesh.layout.tp > 1:
         slice_up(model, task, mesh, group)
     stages = Stages(modules, kind, mesh, group, weights)
     demand_shared(model, stages, task)
+    own = {name: each for name, each in numbers.items() if mesh.place.pp in weights[name]}
+    fill(model, own, mesh, group, group.device)
     stages.send_shared(model)
-    send_from_first(model, mesh, group)
     if mesh.layout.shard > 1:
         stages = replace(stages, pieces=StagePieces(model, modules, mesh, group))
     model.forward = stages.forward
@@ -236,9 +243,3 @@ def _drop(model: nn.Module, names: set[str]) -> None:
         weight = module.get_parameter(last)
         empty = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=weight.requires_grad)
         module.register_parameter(last, empty)
-
-
-def _move(model: nn.Module, device: torch.device) -> None:
-    for weight in model.parameters():
-        if not weight.is_meta:
-            weight.data = weight.data.to(device)

@@ -23,7 +23,7 @@ from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import GroupEnds, NotFinite, StaleGeneration
 from ddp_trainer.train.exchange import newest_of_all
-from ddp_trainer.train.groundwork import draw_model, lay_groundwork
+from ddp_trainer.train.groundwork import draw, lay_groundwork
 from ddp_trainer.train.guards import Guard, RollBack
 from ddp_trainer.train.history import History
 from ddp_trainer.train.ledger import Ledger
@@ -229,8 +229,8 @@ class Run:
     def _begin_anew(self, *, is_void: bool) -> None:
         """Have a model to load into; where no rank goes on with its state, what was seen with it counts no more."""
         if self._lacks_model:
-            model = draw_model(self._ground.task, self._config.seed)
-            self._ground, self._lacks_model = replace(self._ground, model=model), False
+            model, recipes = draw(self._config, self._ground.task, self._around)
+            self._ground, self._lacks_model = replace(self._ground, model=model, recipes=recipes), False
         if is_void:
             self._watch = Watch(self._config)
             guard = Guard(self._config, self._progress.note)

@@ -1,0 +1,112 @@
+"""Weights on their way from where a model was drawn to where it is trained: cut while it has no memory, then filled.
+
+Each weight is made by itself, sent, cut and let go of, so a rank needs room for what it keeps and for one weight more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils import swap_tensors
+
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.mesh import Mesh
+from ddp_trainer.train.recipe import Recipe
+from ddp_trainer.train.spread import piece
+
+Numbers: TypeAlias = Tensor | Recipe
+"""Of a whole weight: there, or to be made."""
+
+_META: Final = torch.device("meta")
+_SHARING: Final = ("replicate", "shard", "tp")
+"""Dimensions along which ranks have the same weights, or pieces of them."""
+
+
+def empty_out(
+    model: nn.Module, recipes: Mapping[Tensor, Recipe], stages: Sequence[nn.Module] = ()
+) -> dict[str, Numbers]:
+    """Leave a model, and the stages that share weights with it, nothing but the shapes of the weights, in place.
+
+    Returns:
+        What belongs into them, by name.
+    """
+    numbers: dict[str, Numbers] = {}
+    shapes: dict[Tensor, nn.Parameter] = {}
+    for name, weight in model.named_parameters():
+        numbers[name] = recipes.get(weight, weight)
+        if not weight.is_meta:
+            shapes[weight] = _room(weight, _META)
+    for module in {id(each): each for whole in (model, *stages) for each in whole.modules()}.values():
+        for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
+            if weight in shapes:
+                module.register_parameter(name, shapes[weight])
+    return numbers
+
+
+def send_buffers(model: nn.Module, mesh: Mesh, group: Group) -> None:
+    """Bring the model's buffers to the device; those of the first rank are everybody's."""
+    with group.watched(), torch.no_grad():
+        for buffer in model.buffers():
+            buffer.data = buffer.data.to(group.device)
+            _send(buffer, mesh)
+
+
+def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group, device: torch.device) -> None:
+    """Give weights that have no memory some on this device, and their pieces of these numbers, in place.
+
+    The first of the ranks that share a weight makes it, and sends it to the others, who all must call this. A model
+    that is drawn from the seed is the same on every rank; one that asks another source of chance, as numpy's, is not,
+    and ranks would each learn something else. What is used is taken out of ``numbers``.
+    """
+    is_first = not any(getattr(mesh.place, name) for name in _SHARING)
+    weights = {name: weight for name, weight in model.named_parameters() if name in numbers}
+    # All of them first: with whole weights between them, what these leave behind would be too small for the next ones.
+    for weight in weights.values():
+        _swap(weight, _room(weight, device))
+    for name, weight in weights.items():
+        found = numbers.pop(name)
+        with group.watched(), torch.no_grad():
+            if is_first:
+                whole = (found.numbers() if isinstance(found, Recipe) else found).detach().to(group.device).contiguous()
+            else:
+                whole = torch.empty(weight.shape, dtype=weight.dtype, device=group.device)
+            _send(whole, mesh)
+            piece(weight).copy_(_cut(whole, weight))
+
+
+def fill_here(model: nn.Module, recipes: Mapping[Tensor, Recipe], device: torch.device) -> None:
+    """Give those weights of a model their numbers that have recipes, in place, where a rank has it whole."""
+    for weight in list(model.parameters()):
+        if weight in recipes:
+            room = _room(weight, device)
+            with torch.no_grad():
+                room.copy_(recipes[weight].numbers())
+            _swap(weight, room)
+
+
+def _send(tensor: Tensor, mesh: Mesh) -> None:
+    """Make it what it is on the first of the ranks that share weights, in place."""
+    for name in _SHARING:
+        if getattr(mesh.layout, name) > 1:
+            line = mesh.along(name).get_group()
+            dist.broadcast(tensor, dist.get_global_rank(line, 0), line)
+
+
+def _swap(weight: Tensor, other: Tensor) -> None:
+    """Let everything that holds the weight hold the other one."""
+    swap_tensors(weight, other)  # type: ignore[no-untyped-call] # of torch
+
+
+def _room(weight: Tensor, device: torch.device) -> nn.Parameter:
+    return nn.Parameter(torch.empty_like(weight, device=device), requires_grad=weight.requires_grad)
+
+
+def _cut(whole: Tensor, like: Tensor) -> Tensor:
+    if not isinstance(like, DTensor):
+        return whole
+    return piece(distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None))
