@@ -69,7 +69,8 @@ class Stand:
         optimizer = kept.optimization.optimizer
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                weight.grad = weight.detach().clone()
+                if not weight.is_meta:  # of another stage
+                    weight.grad = weight.detach().clone()
         optimizer.step()
         return cls(State(ground, kept, History(ground.phases), keeps=around.group.rank == 0), config, around)
 
