@@ -17,7 +17,7 @@ from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 """For what must happen; never a measure of how soon."""
 QUIET_SECONDS = 0.5
 """A thread that prints all the time and prints nothing for so long does not run."""
