@@ -162,8 +162,10 @@ class Stage:
 
 def stage_of(folder: Path) -> Iterator[Stage]:
     stage = Stage(folder)
-    yield stage
-    stage.close()
+    try:
+        yield stage
+    finally:
+        stage.close()
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -48,6 +48,7 @@ def optimizer_in(directory: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.timeout(600)
 def test_stages_learn_and_are_evaluated_as_a_person_meant_them(tmp_path: Path) -> None:
     """One process and two stages go on from each other's checkpoints, in pieces or written by one rank."""
     one, two, whole = tmp_path / "one", tmp_path / "two", tmp_path / "whole"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ddp_trainer.train import precision
+from kubectl_ddp.local.prctl import die_with
 from tests.ports import free_port
 
 IMPORTED = (
@@ -31,17 +32,19 @@ IMPORTED = (
 def train(world: int, flags: Sequence[str], *, generation: int) -> list[int]:
     """Exit codes of the ranks of a run, of which the first one speaks on stdout."""
     port = free_port()
+    parent = os.getpid()
     ranks = []
     for rank in range(world):
         if child := os.fork():
             ranks.append(child)
         else:
-            _be(rank, world, port, generation, flags)
+            _be(rank, world, port, generation, flags, parent)
     return [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
 
 
-def _be(rank: int, world: int, port: int, generation: int, flags: Sequence[str]) -> None:
-    """Rank ``rank``, to its end and that of the process."""
+def _be(rank: int, world: int, port: int, generation: int, flags: Sequence[str], parent: int) -> None:
+    """Rank ``rank``, to its end and that of the process, or to that of its parent."""
+    die_with(parent)
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in own.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", DDP_GENERATION=str(generation), DDP_RUN_ID="test")

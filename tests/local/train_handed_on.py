@@ -23,6 +23,7 @@ from ddp_trainer.train.manifest import Identity, Manifest
 from ddp_trainer.train.places import give_places
 from ddp_trainer.train.resume import attained
 from ddp_trainer.train.takeover import Luggage, take_over
+from kubectl_ddp.local.prctl import die_with
 from tests.ports import free_port
 
 BEFORE = Layout(replicate=2, shard=2)
@@ -112,12 +113,14 @@ def main() -> int:
     of_groups._CHUNK_BYTES = PIECE_BYTES  # type: ignore[misc]
     port = free_port()
     done = os.pipe()
+    parent = os.getpid()
     ranks = []
     for rank in range(len(OLD_RANKS)):
         if child := os.fork():
             ranks.append(child)
             continue
         try:
+            die_with(parent)
             be(rank, port, done)
         except BaseException as err:  # noqa: BLE001 - a fork must not go on as its parent
             print(repr(err), flush=True)
