@@ -8,7 +8,7 @@ import socket
 from typing import Final
 
 PORTS: Final = range(20_000, 29_000)
-"""Below those that kernels give to connections: such a one would come in between, or, on a loopback, meet itself."""
+"""Below the default of kernels for connections: such a one would come in between, or, on a loopback, meet itself."""
 
 
 def free_port() -> int:

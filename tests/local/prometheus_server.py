@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.local.metrics_processes import DEADLINE_SECONDS
+from tests.ports import free_port
 
 
 class Prometheus:
@@ -66,8 +66,7 @@ def prometheus(
         "rule_files": [] if rules is None else [str(rules)],
     }
     configuration.write_text(json.dumps(told), encoding="utf-8")  # JSON is YAML, too
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         "prometheus",
         f"--config.file={configuration}",

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from launch_harness import LOOP, STORE, Running, Stage, is_alive, stage_of, wait_until
 
+from tests.ports import free_port
+
 HOST = socket.gethostname()
 
 
@@ -265,13 +267,14 @@ def test_a_c10d_endpoint_on_this_host_needs_no_store_of_its_own(stage: Stage) ->
 def test_a_static_launch_needs_no_store_at_all(stage: Stage) -> None:
     script = stage.script(LOOP + "say(f\"{os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}\")")
     stage.finish()
-    flags = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "29777"]
+    port = str(free_port())
+    flags = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port]
     agents = [stage.launch(*flags, "--node-rank", str(rank), script, stage.done()) for rank in (0, 1)]
     assert [agent.code() for agent in agents] == [0, 0]
     for agent, ranks in zip(agents, [(0, 1), (2, 3)], strict=True):
         for rank in ranks:
             agent.line(rf"rank={rank} generation=1 world=4")
-        assert "127.0.0.1 29777" in agent.lines
+        assert f"127.0.0.1 {port}" in agent.lines
 
 
 def test_a_static_launch_says_that_it_cannot_restart(stage: Stage) -> None:

@@ -2,11 +2,11 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 
 from ddp_trainer.contract import Env
+from tests.ports import free_port
 
 
 def start(address: str, port: int) -> subprocess.Popen[str]:
@@ -19,9 +19,7 @@ def start(address: str, port: int) -> subprocess.Popen[str]:
 
 
 def test_stores_of_two_pods_on_one_machine_share_a_port_number() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     stores = [start(address, port) for address in ("127.0.0.2", "127.0.0.3")]
     try:
         lines = [store.stderr.readline() for store in stores if store.stderr]

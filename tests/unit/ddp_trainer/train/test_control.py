@@ -16,7 +16,7 @@ from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import GroupEnds, PeerLost
 from ddp_trainer.train.passage import Passage
 from ddp_trainer.train.stop import StopRequest
-from tests.local.train_group import free_port
+from tests.ports import free_port
 
 GENERATION = 3
 
