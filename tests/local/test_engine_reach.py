@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,8 @@ from ddp_trainer.metrics import attach
 meter = attach.meter()
 while True: time.sleep(0.05)
 """
+PATIENCE_SECONDS = 120.0
+"""For ranks that must be heard of; a machine under load is slow, not wrong."""
 
 
 def begin(place: Place, name: str) -> None:
@@ -30,8 +34,22 @@ def begin(place: Place, name: str) -> None:
     typed = person(place)
     assert typed("submit", str(script), "--local", "--name", name, "-j", "1:2x2").returncode == 0
     assert typed("wait", name, "--for=world-size=4", "--timeout", "100s").returncode == 0
-    while len(json.loads(typed("status", name, "-o", "json").stdout)["ranks"]) < 4:
-        pass
+    await_ranks(typed, name)
+
+
+def ranks(typed: Typed, name: str) -> list[dict[str, Any]]:
+    """What is known of each rank so far."""
+    found: list[dict[str, Any]] = json.loads(typed("status", name, "-o", "json").stdout)["ranks"]
+    return found
+
+
+def await_ranks(typed: Typed, name: str, counts: Callable[[dict[str, Any]], object] = bool) -> None:
+    """Until four ranks count by what is known of them; by default, if anything is."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    seen = ranks(typed, name)
+    while len([rank for rank in seen if counts(rank)]) < 4:
+        assert time.monotonic() < deadline, f"of {name}, status told this last: {seen}"
+        seen = ranks(typed, name)
 
 
 def person(place: Place) -> Typed:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.local.engine_place import a_place
 from tests.local.test_engine_commands import Typed
-from tests.local.test_engine_reach import person
+from tests.local.test_engine_reach import await_ranks, person
 from tests.terminals import Terminal
 
 STEPPING = """\
@@ -38,15 +36,8 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
         script.write_text(STEPPING)
         typed = person(place)
         assert typed("submit", str(script), "--local", "--name", "digits", "-j", "2x2").returncode == 0
-        while len([rank for rank in ranks(typed) if rank["step"]]) < 4:
-            pass
+        await_ranks(typed, "digits", lambda rank: rank["step"])
         yield typed
-
-
-def ranks(typed: Typed) -> list[dict[str, Any]]:
-    """What is known of each rank so far."""
-    found: list[dict[str, Any]] = json.loads(typed("status", "digits", "-o", "json").stdout)["ranks"]
-    return found
 
 
 def watching(typed: Typed, job: str = "digits", *, columns: int = 140, rows: int = 30, **environ: str) -> Terminal:
