@@ -79,9 +79,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     """Become the program: ``command`` replaces this process, the others return when the program ends."""
     if kind == "command":
         os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
-    for variable, path in WATCHERS.items():
-        if os.environ.get(variable):
-            have(path)
+    have([path for variable, path in WATCHERS.items() if os.environ.get(variable)])
     sys.argv = [target, *arguments]
     flags = ["-u"] if kind == "script" else ["-u", "-m"]
     sys.orig_argv = [sys.executable, *flags, *sys.argv]
@@ -109,14 +107,17 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         raise
 
 
-def have(path: str) -> None:
-    """Run ``install`` of another file of ours, unseen by the script: let the launcher see what this worker does once it
+def have(paths: list[str]) -> None:
+    """Run ``install`` of other files of ours, unseen by the script: let the launcher see what this worker does once it
     has a process group, and have its steps counted once it has torch.
     """
-    try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
-        _load(path).install(_load("import_watch.py").when_imported)
-    except Exception:  # noqa: BLE001, S110 - the script is what counts
-        pass
+    watch = None
+    for path in paths:
+        try:
+            watch = watch or _load("import_watch.py")
+            _load(path).install(watch.when_imported)
+        except Exception:  # noqa: BLE001, S110 - the script is what counts
+            pass
 
 
 def _load(path: str) -> Any:

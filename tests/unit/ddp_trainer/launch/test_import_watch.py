@@ -12,16 +12,25 @@ import pytest
 
 from ddp_trainer.launch.import_watch import when_imported
 
-NAME = "awaited_by_a_test"
+PACKAGE = "package_of_a_test"
 
 
-@pytest.fixture
-def awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    (tmp_path / f"{NAME}.py").write_text("VALUE = 7\n")
+def file_of(name: str, folder: Path) -> Path:
+    """Where the module of this name is looked for."""
+    return folder.joinpath(*name.split(".")).with_suffix(".py")
+
+
+@pytest.fixture(params=["awaited_by_a_test", f"{PACKAGE}.inner"])
+def awaited(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = str(request.param)
+    (tmp_path / PACKAGE).mkdir()
+    (tmp_path / PACKAGE / "__init__.py").touch()
+    file_of(name, tmp_path).write_text("VALUE = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    yield NAME
-    sys.modules.pop(NAME, None)
+    yield name
+    for each in (name, PACKAGE):
+        sys.modules.pop(each, None)
 
 
 def test_a_module_is_told_of_once_it_is_executed_and_all_others_are_left_alone(awaited: str) -> None:
@@ -46,7 +55,7 @@ def test_a_module_that_is_there_is_told_of_at_once(awaited: str) -> None:
 
 
 def test_a_module_that_fails_is_not_told_of(awaited: str, tmp_path: Path) -> None:
-    (tmp_path / f"{awaited}.py").write_text("raise ValueError('broken')\n")
+    file_of(awaited, tmp_path).write_text("raise ValueError('broken')\n")
     told: list[ModuleType] = []
     when_imported(awaited, told.append)
     with pytest.raises(ValueError, match="broken"):
