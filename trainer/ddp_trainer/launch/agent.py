@@ -100,7 +100,7 @@ class Agent:
         self._joining = Joining(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
 
     async def run(self) -> int:
-        """Until the run is over for this pod; returns the exit code of design §4."""
+        """Until the run is over for this pod; returns the exit code, of contract.Exit."""
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._signalled, which)
         self._do(self._core.prepare() if self._setup.prepares else [Rejoin()])
