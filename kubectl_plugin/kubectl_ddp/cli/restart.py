@@ -44,7 +44,7 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
     if (record := backend.cut_off(name)) is not None:
         _finish(options, backend, name, record)
     else:
-        _restart(options, backend, name, seconds, yes=yes)
+        restart_job(options, backend, name, seconds, yes=yes)
     if waits:
         wait_after(backend, name, "running", seconds)
 
@@ -61,17 +61,22 @@ def _finish(options: Options, backend: Backend, name: str, record: Object) -> No
         options.note(effect)
 
 
-def _restart(options: Options, backend: Backend, name: str, seconds: float | None, *, yes: bool) -> None:
+def restart_job(options: Options, backend: Backend, name: str, seconds: float | None, *, yes: bool) -> None:
+    """Start the pods of a job anew, and say what that comes to."""
     snapshot = backend.job(name)
     state = job_state(snapshot, {}, where=backend.where)
     _check(state)
     if state.state is State.FAILED:
         refuse_anew(snapshot.job)
-    effect = _effect(state, backend, snapshot)
-    if options.output is None:
-        options.note(effect)
+    effect = _tell_effect(options, state, backend, snapshot)
     _ask(name, is_dangerous=_begins_anew(backend, snapshot, state), yes=yes)
-    run = _renew(backend, name) if state.state is State.FAILED else _start_again_or_anew(backend, state, seconds)
+    if state.state is State.FAILED:
+        run = _renew(backend, name)
+    elif (failed := _start_again_unless_failed(backend, state, seconds)) is None:
+        run = _run_id(backend, name)
+    else:
+        effect = _tell_effect(options, job_state(failed, {}, where=backend.where), backend, failed)
+        run = _renew(backend, name)
     changed(options, name, "restarted", f"job {name} restarted", effect=effect, runId=run)
 
 
@@ -89,6 +94,14 @@ def _begins_anew(backend: Backend, snapshot: Snapshot, state: JobState) -> bool:
     """Whether progress is lost: checkpoints go with the pods, and the pods go."""
     is_running = state.state not in {State.SUSPENDED, State.LOST}
     return is_running and backend.where != "local" and keeps_checkpoints_in_pods(snapshot.job)
+
+
+def _tell_effect(options: Options, state: JobState, backend: Backend, snapshot: Snapshot) -> str:
+    """Say what becomes of the job, unless the document at the end does."""
+    effect = _effect(state, backend, snapshot)
+    if options.output is None:
+        options.note(effect)
+    return effect
 
 
 def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
@@ -115,19 +128,20 @@ def _ask(name: str, *, is_dangerous: bool, yes: bool) -> None:
         raise Cancelled("Nothing was restarted.")
 
 
-def _start_again_or_anew(backend: Backend, state: JobState, timeout: float | None) -> str | None:
-    """The same run again; a new one where it failed just before it was told to stop."""
+def _start_again_unless_failed(backend: Backend, state: JobState, timeout: float | None) -> Snapshot | None:
+    """Start the same run again; what is seen of it where it failed just before it was told to stop."""
     try:
-        return _start_again(backend, state, timeout)
+        _start_again(backend, state, timeout)
     except (UsageError, JobFailed, InfrastructureFailed):
         snapshot = backend.job(state.name)
         if job_state(snapshot, {}, where=backend.where).state is not State.FAILED:
             raise
         refuse_anew(snapshot.job)
-    return _renew(backend, state.name)
+        return snapshot
+    return None
 
 
-def _start_again(backend: Backend, state: JobState, timeout: float | None) -> str | None:
+def _start_again(backend: Backend, state: JobState, timeout: float | None) -> None:
     """Suspend until the pods have ended, and resume; the run stays the same, and so does its id."""
     name = state.name
     if state.state not in {State.SUSPENDED, State.LOST}:
@@ -140,7 +154,6 @@ def _start_again(backend: Backend, state: JobState, timeout: float | None) -> st
                 hint=f"'{program()} resume {name}{there()}' lets it go on.",
             ) from None
     backend.suspend(name, suspended=False)
-    return _run_id(backend, name)
 
 
 def _renew(backend: Backend, name: str) -> str | None:

@@ -1,0 +1,75 @@
+"""What ``restart`` says of a job that fails while it is being stopped: what became of it, not what was meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from ddp_trainer.contract import Label
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.cli.options import Options
+from kubectl_ddp.cli.restart import restart_job
+from kubectl_ddp.render import render
+from kubectl_ddp.spec.engine import Engine
+from tests.jobs import a_job
+from tests.kube_objects import CREATED, condition, snapshot
+from tests.scripted_backend import ScriptedBackend
+
+SPEC = a_job(engine=Engine.PYTORCHJOB, checkpoint_claim="shared")
+
+
+class Failing(ScriptedBackend):
+    """A job that fails when it is told to stop."""
+
+    def __init__(self) -> None:
+        super().__init__([seen("Running")])
+        self.renewed: list[Sequence[Object]] = []
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        """It fails first."""
+        del name, suspended
+        self._moments = [seen("Failed")]
+
+    def watch(self, name: str) -> Iterator[Snapshot]:
+        """As it is."""
+        yield self.job(name)
+
+    def code(self, name: str) -> None:
+        """None came with it."""
+
+    def renew(self, name: str, objects: Sequence[Object]) -> None:
+        """There is a new job."""
+        del name
+        self.renewed.append(objects)
+        self._moments = [seen("Running", roots.root_of(list(objects)))]
+
+
+def seen(kind: str, root: Object | None = None) -> Snapshot:
+    """The job in a condition."""
+    root = root or roots.root_of(render(SPEC, "run1"))
+    root["metadata"] |= {"uid": "u-1", "creationTimestamp": CREATED}
+    return snapshot(root | {"status": {"conditions": [condition(kind)]}})
+
+
+def test_a_job_that_fails_while_it_is_being_stopped_is_said_to_get_a_new_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place: Any = Failing()
+    restart_job(Options(), place, "digits", None, yes=True)
+    out, err = capsys.readouterr()
+    assert out == "job digits restarted\n"
+    meant, became = err.splitlines()
+    assert meant == "All pods of job digits (2 nodes) end and start again, from its last checkpoint."
+    assert became == "Job digits failed; it gets a new run, from its last checkpoint, and the logs of the old one go."
+
+    place = Failing()
+    restart_job(Options(output="json"), place, "digits", None, yes=True)
+    document = json.loads(capsys.readouterr().out)
+    assert document["effect"] == became
+    [objects] = place.renewed
+    assert document["runId"] == roots.root_of(list(objects))["metadata"]["labels"][Label.RUN_ID]
+    assert document["runId"] != "run1"
