@@ -34,7 +34,7 @@ class Gpu:
 
     name: str
     products: tuple[str, ...]
-    """What the label ``nvidia.com/gpu.product`` of its machines begins with."""
+    """What the label ``nvidia.com/gpu.product`` of its machines says; more may follow, as in ``-SHARED``."""
     memory_bytes: int
     bf16_flops: float
     """Peak, dense, per second."""
@@ -89,13 +89,23 @@ def gpu_of(text: str) -> Gpu:
     ('H100', 'H100')
     """
     wanted = text.lower()
+    if "-mig-" in wanted:
+        raise UsageError(
+            f"--gpu-type is '{text}', a slice of a GPU, and plans are of whole ones.",
+            hint=f"There are {', '.join(GPUS)}.",
+        )
     for gpu in GPUS.values():
-        if wanted == gpu.name.lower() or any(wanted.startswith(each.lower()) for each in gpu.products):
+        if wanted == gpu.name.lower() or any(_is_of(wanted, each.lower()) for each in gpu.products):
             return gpu
     close = difflib.get_close_matches(wanted, {name.lower(): name for name in GPUS}, n=1)
     names = {name.lower(): name for name in GPUS}
     hint = f"Did you mean '{names[close[0]]}'?" if close else f"There are {', '.join(GPUS)}."
     raise UsageError(f"--gpu-type is '{text}', and the figures of such a GPU are not known.", hint=hint)
+
+
+def _is_of(wanted: str, product: str) -> bool:
+    """Whether a label is of this product; ``-NVL`` behind its name makes another GPU of it."""
+    return f"{wanted}-".startswith(f"{product}-") and "nvl" not in wanted.split("-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

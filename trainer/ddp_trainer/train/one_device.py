@@ -36,6 +36,7 @@ def demand_one_device(
     first, _, theirs = said.partition(":")
     if theirs != own:
         raise BadConfig(
-            f"Rank {rank} computes on {own}, and rank {first} on {theirs}: ranks of one group need one kind of device.",
+            f"Rank {rank} computes on {own}, and rank {first} on {theirs}: ranks of one group need one kind of device "
+            "and one backend.",
             hint="Give GPUs to all pods or to none, and all ranks the same --device and --backend.",
         )

@@ -34,7 +34,8 @@ def test_both_ranks_are_named_whoever_came_first(store: dist.Store) -> None:  # 
     with pytest.raises(BadConfig) as caught:
         demand_one_device(store, "a", 0, CPU, "gloo")
     assert caught.value.message == (
-        "Rank 0 computes on cpu with gloo, and rank 3 on cuda with nccl: ranks of one group need one kind of device."
+        "Rank 0 computes on cpu with gloo, and rank 3 on cuda with nccl: ranks of one group need one kind of device "
+        "and one backend."
     )
     assert caught.value.exit_code == 2
     with pytest.raises(BadConfig, match="Rank 1 computes on cuda with gloo, and rank 3 on cuda with nccl"):

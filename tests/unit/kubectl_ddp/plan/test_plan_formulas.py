@@ -197,8 +197,23 @@ def test_a_group_between_nodes_sends_by_the_network_of_all_its_ranks_in_a_node()
 def test_gpus_are_known_by_name_and_by_the_label_of_their_machines() -> None:
     assert gpu_of("NVIDIA-A100-SXM4-80GB").name == "A100-80GB"
     assert gpu_of("b200").name == "B200"
+    assert gpu_of("NVIDIA-L40S-SHARED").name == "L40S"
     with pytest.raises(UsageError, match=r"'H1000'.*known. Did you mean 'H100'"):
         gpu_of("H1000")
+
+
+@pytest.mark.parametrize(
+    ("product", "sentence"),
+    [
+        ("NVIDIA-L40", "the figures of such a GPU are not known"),
+        ("NVIDIA-H200-NVL", "the figures of such a GPU are not known"),
+        ("NVIDIA-H200-NVL-SHARED", "the figures of such a GPU are not known"),
+        ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "a slice of a GPU, and plans are of whole ones"),
+    ],
+)
+def test_a_label_that_only_begins_like_that_of_a_known_gpu_is_another_one(product: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=rf"--gpu-type is '{product}', .*{sentence}"):
+        gpu_of(product)
 
 
 def test_every_known_model_says_where_its_shape_was_published() -> None:
