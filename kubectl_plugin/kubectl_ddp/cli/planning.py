@@ -15,13 +15,15 @@ from kubectl_ddp.plan.known import known, parse_count, shape_of
 from kubectl_ddp.plan.machine import GIGA, RESERVED_BYTES, Machine, gpu_of
 from kubectl_ddp.plan.nothing import demand
 from kubectl_ddp.plan.own_program import said
-from kubectl_ddp.plan.ranking import Plan
+from kubectl_ddp.plan.ranking import Plan, Refusal, takes_all
 from kubectl_ddp.plan.ranking import plan as planned
 from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
+from kubectl_ddp.plan.refusal import refusal_of
 from kubectl_ddp.plan.report import document, left_out, sentence, tables
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Optimizer, Precision, Work
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.own_gpt import runs_the_trainer
 from kubectl_ddp.spec.quantity import BadValue, Memory
 
 GPU: Final = "H100"
@@ -62,7 +64,7 @@ class Wanted:
 
 
 def tell(options: Options, wanted: Wanted, *, is_complete: bool) -> None:
-    """Print the plan. Raises UsageError for what cannot be meant, and PreflightFailed where nothing fits."""
+    """Print the plan. Raises UsageError for what cannot be meant or is refused, and PreflightFailed where none fits."""
     found = look(options, wanted)
     if options.output is not None:
         print_document(document(found), options.output)
@@ -84,16 +86,18 @@ def look(options: Options, wanted: Wanted) -> Plan:
     job = None if wanted.job_file is None else _job(options, wanted.job_file)
     machine = _machine(wanted, job)
     by_flags = _shape(wanted)
+    refusal: Refusal = takes_all
     if by_flags is not None:
         shape, work = by_flags, None
     elif job is not None:
         shape, work = said(job.args)
+        refusal = refusal_of(job.args) if runs_the_trainer(job.program) else takes_all
     else:
         raise UsageError("No model is named.", hint=_MODEL)
     default = work or Work(
         sequence=min(SEQUENCE, shape.window or SEQUENCE), global_batch=SAMPLES_PER_GPU * machine.world
     )
-    return planned(shape, _work(wanted, default), machine)
+    return planned(shape, _work(wanted, default), machine, refusal)
 
 
 def _job(options: Options, path: str) -> JobSpec:

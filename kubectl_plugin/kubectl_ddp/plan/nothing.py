@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from ddp_trainer.layout import Layout
-from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.amounts import count, gibibytes
 from kubectl_ddp.plan.machine import Machine
+from kubectl_ddp.plan.own_program import MICRO_BATCH
 from kubectl_ddp.plan.ranking import Plan, plan
+from kubectl_ddp.plan.recomputation import ALL, FLAG, NOTHING, WHAT
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 
@@ -25,9 +28,16 @@ def best(shape: Shape, work: Work, machine: Machine) -> Layout:
 
 
 def demand(found: Plan) -> None:
-    """Raises PreflightFailed, with the nearest miss and a way out, where no layout fits."""
+    """Say what is in the way where no layout can be had.
+
+    Raises UsageError where all that fit are refused, and PreflightFailed, with the nearest miss and a way out, where
+    none fits.
+    """
     if found.fitting:
         return
+    if found.refused:
+        misfit = found.refused[0].misfit
+        raise UsageError(f"{misfit.sentence} No layout fits that goes with it.", hint=misfit.help)
     whose = f"a model of {count(found.shape.parameters)} parameters on {found.machine.told()}"
     if not found.too_large:
         raise PreflightFailed(f"There is no layout for {whose}: {found.impossible[0].reason}", hint=_way_out(found))
@@ -42,13 +52,26 @@ def demand(found: Plan) -> None:
 def _way_out(found: Plan) -> str:
     """The least that helps: flags that are in the way, or more nodes."""
     work, machine = found.work, found.machine
-    free = replace(work, micro_batch=None, recomputation=None)
-    if free != work and plan(found.shape, free, machine).fitting:
-        return "It fits without --micro-batch, --activation-checkpointing and --recompute."
+    for change, free in _freed(work):
+        if plan(found.shape, free, machine, found.refusal).fitting:
+            return f"It fits {change}."
     nodes = 2 * machine.nodes
     while nodes * machine.per_node <= _MOST:
-        more = plan(found.shape, work, replace(machine, nodes=nodes)).fitting
+        more = plan(found.shape, work, replace(machine, nodes=nodes), found.refusal).fitting
         if more:
             return f"It fits on {nodes} such nodes (--nnodes {nodes}), as {more[0].choice.layout}."
         nodes *= 2
     return "Take GPUs with more memory, a smaller model, a shorter --seq or another --global-batch."
+
+
+def _freed(work: Work) -> Iterator[tuple[str, Work]]:
+    """The step with less said about it, and in words what it then does without: one thing first, then both."""
+    passes, again = work.micro_batch, work.recomputation
+    less = f"without {MICRO_BATCH}"
+    more = f"with {FLAG}" if again == NOTHING else f"without {FLAG if again == ALL else WHAT}"
+    if passes is not None:
+        yield less, replace(work, micro_batch=None)
+    if again is not None:
+        yield more, replace(work, recomputation=None)
+    if passes is not None and again is not None:
+        yield f"{less} and {more}", replace(work, micro_batch=None, recomputation=None)

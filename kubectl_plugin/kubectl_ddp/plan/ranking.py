@@ -1,12 +1,13 @@
-"""All layouts of a model on a number of GPUs: those that fit, the fastest first, and why the others do not."""
+"""All layouts of a model on a number of GPUs: those that fit, the fastest first, and why the others cannot be had."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from ddp_trainer.demands import Misfit
 from ddp_trainer.layout import Layout
 from kubectl_ddp.plan.choice import Choice, choices, layouts, obstacle
 from kubectl_ddp.plan.machine import Machine
@@ -15,6 +16,9 @@ from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.timing import Timing, timing
 from kubectl_ddp.plan.traffic import Traffic, traffic
 from kubectl_ddp.plan.work import Work
+
+Refusal = Callable[[Choice], Misfit | None]
+"""Why whoever trains would refuse one way; None where they take it."""
 
 _ALIKE: Final = math.log(1.02)
 """Estimates of two steps that lie so close together say nothing about which is shorter."""
@@ -46,6 +50,19 @@ class Impossible:
     reason: str
 
 
+class Refused(NamedTuple):
+    """A layout that fits in no way that goes with what else is said about the job."""
+
+    way: Outlook
+    """The fastest that fits."""
+    misfit: Misfit
+    """Why it is refused."""
+
+
+def takes_all(_: Choice) -> None:
+    """The refusal of those who know of nothing that a layout would not go with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """All layouts."""
@@ -58,26 +75,44 @@ class Plan:
     too_large: Sequence[Outlook]
     """The nearest miss first; each in the way that takes the least memory."""
     impossible: Sequence[Impossible]
+    refused: Sequence[Refused]
+    """The fastest first."""
+    refusal: Refusal
+    """By which they were."""
 
 
-def plan(shape: Shape, work: Work, machine: Machine) -> Plan:
-    """Look at every layout."""
+def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_all) -> Plan:
+    """Look at every layout, and take of each the fastest way that fits and is not refused."""
     fitting: list[Outlook] = []
     too_large: list[Outlook] = []
     impossible: list[Impossible] = []
+    refused: list[Refused] = []
     for layout in layouts(machine.world):
         if reason := obstacle(layout, shape, work, machine):
             impossible.append(Impossible(layout, reason))
             continue
         ways = [outlook(shape, work, machine, choice) for choice in choices(layout, work)]
-        fit = [way for way in ways if way.fits]
-        if fit:
-            fitting.append(min(fit, key=lambda way: way.rank))
-        else:
+        best = _best([way for way in ways if way.fits], refusal)
+        if best is None:
             too_large.append(min(ways, key=lambda way: way.memory.total))
+        elif isinstance(best, Refused):
+            refused.append(best)
+        else:
+            fitting.append(best)
     fitting.sort(key=lambda way: way.rank)
     too_large.sort(key=lambda way: way.memory.total)
-    return Plan(shape, work, machine, fitting, too_large, impossible)
+    refused.sort(key=lambda each: each.way.rank)
+    return Plan(shape, work, machine, fitting, too_large, impossible, refused, refusal)
+
+
+def _best(ways: Sequence[Outlook], refusal: Refusal) -> Outlook | Refused | None:
+    """The fastest way that is not refused; where all are, the fastest of them; None where there is none."""
+    first: Refused | None = None
+    for way in sorted(ways, key=lambda way: way.rank):
+        if (misfit := refusal(way.choice)) is None:
+            return way
+        first = first or Refused(way, misfit)
+    return first
 
 
 def outlook(shape: Shape, work: Work, machine: Machine, choice: Choice) -> Outlook:

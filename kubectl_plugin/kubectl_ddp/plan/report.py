@@ -37,6 +37,7 @@ def tables(found: Plan, most: int | None = SHOWN) -> Iterator[Table]:
         rows: list[Sequence[Cell]] = [_row(way, found) for way in found.fitting[:most]]
         yield Table((*header, "SENT PER STEP", "STEP", "MFU", "BUBBLE", "WHY"), rows)
     misses: list[Sequence[Cell]] = [
+        *(_words(str(each.way.choice.layout), each.misfit.sentence) for each in found.refused[:most]),
         *(_words(str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
         *(_words(str(each.layout), each.reason) for each in found.impossible[:most]),
     ]
@@ -46,7 +47,7 @@ def tables(found: Plan, most: int | None = SHOWN) -> Iterator[Table]:
 
 def left_out(found: Plan, most: int = SHOWN) -> int:
     """Layouts that :func:`tables` leaves out."""
-    return sum(max(0, len(part) - most) for part in (found.fitting, found.too_large, found.impossible))
+    return sum(max(0, len(part) - most) for part in (found.fitting, found.refused, found.too_large, found.impossible))
 
 
 def _words(*words: str) -> list[Cell]:
@@ -97,6 +98,7 @@ def document(found: Plan) -> dict[str, Any]:
         "best": str(found.fitting[0].choice.layout) if found.fitting else None,
         "fitting": [_outlook(way, found) for way in found.fitting],
         "too_large": [_outlook(way, found) for way in found.too_large],
+        "refused": [{"layout": str(each.way.choice.layout), "reason": each.misfit.sentence} for each in found.refused],
         "impossible": [{"layout": str(each.layout), "reason": each.reason} for each in found.impossible],
     }
 

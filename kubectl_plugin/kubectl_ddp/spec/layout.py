@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.layout import Layout, LayoutError, LayoutRange
@@ -12,7 +13,7 @@ from kubectl_ddp.spec.engine import Gang
 from kubectl_ddp.spec.machines import Placement
 from kubectl_ddp.spec.own_gpt import last_said, own_gpt, runs_the_trainer
 from kubectl_ddp.spec.quantity import BadValue
-from kubectl_ddp.spec.trainer_options import misplaced
+from kubectl_ddp.spec.trainer_options import misplaced, said_option
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -89,7 +90,7 @@ def the_options_fit_the_layout(spec: JobSpec) -> None:
     """The reference trainer takes its options in such a layout; those of other programs are their own."""
     if not runs_the_trainer(spec.program) or last_said(spec.args, "--parallel") is not None:
         return
-    for misfit in misplaced(spec.parallel, spec.args):
+    for misfit in misplaced(spec.parallel, partial(said_option, spec.args)):
         raise UsageError(misfit.sentence, hint=misfit.help)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ddp_trainer.demands import Misfit
 from ddp_trainer.layout import Layout, LayoutRange
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.amounts import gibibytes, seconds
@@ -16,6 +15,7 @@ from kubectl_ddp.plan.own_program import MICRO_BATCH, UnknownModel, said
 from kubectl_ddp.plan.ranking import Outlook, Plan, plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.recomputation import NOTHING
+from kubectl_ddp.plan.refusal import refusal_of
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 from kubectl_ddp.spec.document import make_program
@@ -23,7 +23,6 @@ from kubectl_ddp.spec.fields import PROGRAM_KEYS
 from kubectl_ddp.spec.machines import GPU_PRODUCT
 from kubectl_ddp.spec.own_gpt import SCHEDULE, OwnGpt, last_said, own_gpt, runs_the_trainer
 from kubectl_ddp.spec.quantity import Nodes
-from kubectl_ddp.spec.trainer_options import misplaced
 
 YOURSELF: Final = "Name a layout, as in --parallel shard=8; 'kubectl ddp plan' compares them for any model and GPU."
 
@@ -42,28 +41,22 @@ class Planned:
 def planned(values: Mapping[str, Any]) -> Planned:
     """The best layout for the values of a job, by dotted key.
 
-    Raises UsageError for what a plan cannot know, and PreflightFailed where no layout fits.
+    Raises UsageError for what a plan cannot know or options refuse, and PreflightFailed where no layout fits.
     """
     args = tuple(values.get("args", ()))
     model = _model(values, args)
     machine = _machine(values)
     shape, work = _said(args)
-    found = plan(shape, work, machine)
+    found = plan(shape, work, machine, refusal_of(args))
     if not found.fitting and work.recomputation == NOTHING:
-        found = plan(shape, replace(work, recomputation=None), machine)
+        found = plan(shape, replace(work, recomputation=None), machine, found.refusal)
     demand(found)
-    refused: Misfit | None = None
     for way, layouts in _elastic(found, values["nnodes"], values["nproc"]):
-        more = _words(way, work, args)
-        if (misfit := next(misplaced(layouts, [*args, *more]), None)) is not None:
-            refused = refused or misfit
-            continue
         if model.shards is not None and layouts.largest.data_size > model.shards:
             continue  # some ranks would have no shard to learn from
         if not any(_misfits(model, layouts, way, values)):
+            more = _words(way, work, args)
             return Planned(layouts, more, _why(way, layouts, more, found))
-    if refused is not None:
-        raise UsageError(f"{refused.sentence} No layout fits that goes with it.", hint=refused.help)
     raise PreflightFailed(
         f"None of the {len(found.fitting)} layouts that fit {machine.told()} keeps its replicas whole with "
         f"nnodes {values['nnodes']}, and can be had by the model.",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
-from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Word, clashes
+from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Said, Word, clashes
 from ddp_trainer.demands import Misfit
 from ddp_trainer.layout import LayoutRange
 from kubectl_ddp.spec.own_gpt import last_said
@@ -25,6 +24,6 @@ def said_option(args: Sequence[str], word: Word) -> str | None:
     return last_said(args, word.flag)
 
 
-def misplaced(layouts: LayoutRange | None, args: Sequence[str]) -> Iterator[Misfit]:
+def misplaced(layouts: LayoutRange | None, said: Said) -> Iterator[Misfit]:
     """Why the trainer would refuse its options."""
-    yield from clashes(layouts, partial(said_option, args), (*CLASHES, *WITHOUT_SHARD))
+    yield from clashes(layouts, said, (*CLASHES, *WITHOUT_SHARD))

@@ -122,3 +122,16 @@ def test_it_loads_neither_torch_nor_the_clients_of_a_cluster() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_what_an_option_of_the_job_does_not_go_with_is_not_offered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.replace('"32"]', '"32", --level, exact]'))
+    document = documented(capsys, "-f", str(file))
+    assert [way["layout"] for way in document["fitting"]] == ["replicate=8"]
+    assert "--level exact does not go with --parallel shard=8: gradients are" in str(document["refused"])
+    assert run(["plan", "-f", str(file)]) == 0
+    assert "--level exact does not go with --parallel " in capsys.readouterr().out
+    assert len(documented(capsys, "-f", str(file), "--params", "1.3B")["fitting"]) > 1, "of the job, machines alone"

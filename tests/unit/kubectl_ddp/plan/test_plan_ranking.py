@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from ddp_trainer.demands import Misfit
 from ddp_trainer.layout import Layout
-from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.choice import layouts, obstacle
 from kubectl_ddp.plan.known import known
 from kubectl_ddp.plan.machine import GPUS, Machine
 from kubectl_ddp.plan.nothing import best, demand
 from kubectl_ddp.plan.ranking import Plan, plan
 from kubectl_ddp.plan.reasons import reason
-from kubectl_ddp.plan.recomputation import ALL, NOTHING
+from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 
@@ -23,6 +25,7 @@ H100 = Machine(gpu=GPUS["H100"], nodes=1, per_node=8, far_bytes=GPUS["H100"].far
 GPT2 = known("gpt2")
 LLAMA = known("llama-7b")
 STEP = Work(sequence=1024, global_batch=64)
+NO = Misfit("Not so.", "Do it in another way.")
 
 
 def test_every_layout_of_a_world_is_looked_at_once() -> None:
@@ -88,11 +91,43 @@ def test_where_nothing_fits_the_nearest_miss_and_the_nodes_that_help_are_named()
     assert not plan(known("gpt3-175b"), STEP, replace(H100, nodes=nodes // 2)).fitting
 
 
-def test_a_flag_that_is_in_the_way_is_named() -> None:
-    fixed = replace(STEP, micro_batch=64, recomputation=NOTHING, sequence=4096)
+@pytest.mark.parametrize(
+    ("said", "way_out"),
+    [
+        ({"micro_batch": 64}, "without --micro-batch."),
+        ({"sequence": 8192, "micro_batch": 8, "recomputation": NOTHING}, "without --micro-batch."),
+        ({"sequence": 2**16, "recomputation": NOTHING}, "with --activation-checkpointing."),
+        ({"sequence": 2**16, "recomputation": Recomputation(32)}, "without --recompute."),
+        (
+            {"sequence": 2**16, "micro_batch": 8, "recomputation": NOTHING},
+            "without --micro-batch and with --activation-checkpointing.",
+        ),
+    ],
+)
+def test_what_was_said_and_is_in_the_way_is_named_and_nothing_else(said: dict[str, Any], way_out: str) -> None:
     with pytest.raises(PreflightFailed) as raised:
-        best(LLAMA, fixed, H100)
-    assert raised.value.hint == "It fits without --micro-batch, --activation-checkpointing and --recompute."
+        best(LLAMA, replace(STEP, **{"sequence": 2**14} | said), H100)
+    assert raised.value.hint == f"It fits {way_out}"
+
+
+def test_a_way_that_is_refused_makes_room_for_the_next_of_its_layout() -> None:
+    first = plan(LLAMA, STEP, H100).fitting[0]
+    found = plan(LLAMA, STEP, H100, lambda choice: NO if choice == first.choice else None)
+    same = next(way for way in found.fitting if way.choice.layout == first.choice.layout)
+    assert same.choice != first.choice
+    assert not found.refused
+
+
+def test_a_layout_whose_every_way_is_refused_is_told_with_the_reason() -> None:
+    found = plan(LLAMA, STEP, H100, lambda choice: NO if choice.layout.shard > 1 else None)
+    assert all(way.choice.layout.shard == 1 for way in found.fitting)
+    assert found.refused[0].way.choice.layout == Layout(shard=8)
+    assert {each.misfit for each in found.refused} == {NO}
+    nothing = plan(LLAMA, STEP, H100, lambda _: NO)
+    assert not nothing.fitting
+    with pytest.raises(UsageError, match=r"Not so\. No layout fits that goes with it\.") as raised:
+        demand(nothing)
+    assert raised.value.hint == NO.help
 
 
 def test_where_no_layout_can_be_had_the_obstacle_is_named() -> None:

@@ -68,6 +68,24 @@ def test_what_goes_with_copies_alone_gets_copies_or_is_refused_in_the_trainers_w
     assert caught.value.hint == "Leave one of them out."
 
 
+def test_a_way_that_the_trainer_refuses_is_not_chosen() -> None:
+    words = "--model gpt:layers=40,width=4096,heads=32 --window 45056 --global-batch 1 --precision bf16 --compile"
+    found = resolved(f"train --task text {words}")
+    assert found.spec.parallel is not None
+    assert found.spec.parallel.largest.tp > 1
+    assert "--activation-checkpointing" in found.spec.args
+    assert "cheap" not in found.spec.args
+
+
+def test_activations_are_computed_again_where_no_layout_that_is_allowed_fits_without() -> None:
+    words = "--model gpt:layers=32,width=2560,heads=32 --window 2048 --micro-batch 8 --global-batch 64 --precision bf16"
+    found = resolved(f"train --task text {words} --level exact")
+    assert found.spec.parallel is not None
+    assert found.spec.parallel.largest.replica == 1
+    assert "--activation-checkpointing" in found.spec.args
+    assert "--activation-checkpointing" not in resolved(f"train --task text {words}").spec.args
+
+
 def test_an_elastic_job_grows_by_whole_replicas() -> None:
     found = resolved(nnodes="2:4")
     assert found.spec.parallel is not None

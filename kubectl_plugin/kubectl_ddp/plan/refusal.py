@@ -1,0 +1,29 @@
+"""What a plan need not offer: ways to train that the trainer would refuse, by the options that a job gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from ddp_trainer.clashes import Word
+from ddp_trainer.demands import Misfit
+from ddp_trainer.layout import Layout, LayoutRange
+from kubectl_ddp.plan.ranking import Refusal
+from kubectl_ddp.plan.recomputation import FLAG, WHAT, Recomputation
+from kubectl_ddp.spec.trainer_options import misplaced, said_option
+
+
+def refusal_of(args: Sequence[str]) -> Refusal:
+    """Why the trainer would refuse a way, by the words of a job.
+
+    What is computed again is the way's own, whatever the words say: a plan adds it, or was asked for another one.
+    """
+
+    @cache
+    def misfit(layout: Layout, again: Recomputation) -> Misfit | None:
+        def said(word: Word) -> str | None:
+            return said_option(again.flags if word.flag in {FLAG, WHAT} else args, word)
+
+        return next(misplaced(LayoutRange.of(layout), said), None)
+
+    return lambda choice: misfit(choice.layout, choice.recomputation)
