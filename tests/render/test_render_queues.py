@@ -87,12 +87,47 @@ def test_kueue_keeps_the_pods_of_each_replica_in_one_domain(engine: Engine) -> N
     assert "rack" not in str(found["spec"])
 
 
+def annotated(objects: list[Object]) -> dict[str, str]:
+    """What Kueue reads about parts of a job and places of its pods."""
+    said = roots.root_of(objects)["metadata"].get("annotations", {})
+    said |= worker_template(objects)["metadata"]["annotations"]
+    return {key: value for key, value in said.items() if key.startswith("kueue.x-k8s.io/")}
+
+
+def test_replicas_that_are_kept_together_are_admitted_all_at_once_and_asked_for_as_a_whole_too(helm: Helm) -> None:
+    size = {"nnodes": Nodes(2, 4), "nproc": 1, "parallel": LayoutRange.parse("replicate=1:2,shard=2")}
+    common = {"engine": Engine.JOB, "queue": "q", "gang": Gang.KUEUE, **size}
+    wanted = {
+        "kueue.x-k8s.io/podset-preferred-topology": "cloud/rack",
+        "kueue.x-k8s.io/podset-slice-required-topology": "cloud/rack",
+        "kueue.x-k8s.io/podset-slice-size": "2",
+    }
+    assert annotated(rendered(topology=(Topology.parse("replica=cloud/rack"),), **common)) == wanted
+    values: dict[str, Any] = {key: str(value) for key, value in common.items()}
+    values |= {
+        "module": "ddp_trainer",
+        "nproc": 1,
+        "cpu": "1",
+        "memory": "1Gi",
+        "image": "trainer:1",
+        "topology": ["replica=cloud/rack"],
+    }
+    objects = helm.template(CHARTS / "ddp-job", values, release="run", kubernetes="1.34.0")
+    assert annotated(objects) == wanted
+    assert "kueue.x-k8s.io/job-min-parallelism" in annotated(rendered(**common))
+
+
 @pytest.mark.parametrize(
     ("wishes", "changes", "sentence"),
     [
         ("replica=rack", {"gang": Gang.NONE}, "which Kueue alone does, and the gang is 'none'."),
         ("replica=rack", {"parallel": None}, "and nothing says what a replica is."),
         ("replica=rack", {"nproc": 4, "nnodes": Nodes(1, 1)}, "replicate=2,shard=2' is 2 ranks where a pod has 4."),
+        (
+            "replica=rack",
+            {"nnodes": Nodes(1, 2), "parallel": LayoutRange.parse("shard=2:4")},
+            "a replica of parallel 'shard=2:4' is 2 ranks with 1 node and 4 with 2. Let only replicate change.",
+        ),
         ("replica=rack replica=block", {}, "A replica is kept in one domain, and the topology names rack and block."),
     ],
 )

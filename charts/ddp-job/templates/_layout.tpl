@@ -130,6 +130,11 @@
 {{- if mod $replica $spec.nproc -}}
 {{- fail (printf "The topology '%s' keeps the pods of a replica together, and a replica of parallel '%s' is %d %s where a pod has %d. Use an nproc that divides a replica." $wish.text $spec.parallel $replica (ternary "rank" "ranks" (eq $replica 1)) $spec.nproc) -}}
 {{- end -}}
+{{- $chosen = dict "spans" .spans "world" (mul $spec.least $spec.nproc) | include "ddp-job.chosen" | fromJson -}}
+{{- $fewest := int64 $chosen.replica -}}
+{{- if ne $fewest $replica -}}
+{{- fail (printf "The topology '%s' keeps the pods of a replica together, and a replica of parallel '%s' is %d %s with %d %s and %d with %d. Let only replicate change." $wish.text $spec.parallel $fewest (ternary "rank" "ranks" (eq $fewest 1)) $spec.least (ternary "node" "nodes" (eq (int $spec.least) 1)) $replica $spec.most) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -6,7 +6,10 @@
 {{- if .isKueues -}}
 {{- $_ := set $together.labels .c.kueueQueue $spec.queue -}}
 {{- with $spec.queuePriority -}}{{- $_ := set $together.labels $.c.kueuePriority . -}}{{- end -}}
-{{- if and (eq .engine.name "job") (lt $spec.least $spec.most) -}}
+{{- $isSliced := false -}}
+{{- range $spec.topology -}}{{- if eq .placement "replica" -}}{{- $isSliced = true -}}{{- end -}}{{- end -}}
+{{- /* Where it keeps replicas together, it would admit any number of pods, and hold back those of no whole replica. */ -}}
+{{- if and (eq .engine.name "job") (lt $spec.least $spec.most) (not $isSliced) -}}
 {{- $_ := set $together.annotations "kueue.x-k8s.io/job-min-parallelism" (toString $spec.least) -}}
 {{- $_ := set $together.annotations "kueue.x-k8s.io/job-completions-equal-parallelism" "true" -}}
 {{- end -}}
@@ -24,6 +27,10 @@
 {{- $_ := set $together.podAnnotations "kueue.x-k8s.io/podset-slice-required-topology" $wish.key -}}
 {{- $_ := set $together.podAnnotations "kueue.x-k8s.io/podset-slice-size" (div $chosen.replica $spec.nproc | toString) -}}
 {{- end -}}
+{{- end -}}
+{{- if and $isSliced (not $isPacked) -}}
+{{- /* Kueue before its pull request 10282 never lets go of pods that ask for slices alone. */ -}}
+{{- $_ := set $together.podAnnotations "kueue.x-k8s.io/podset-preferred-topology" (get $together.podAnnotations "kueue.x-k8s.io/podset-slice-required-topology") -}}
 {{- end -}}
 {{- else if eq $spec.gang "volcano" -}}
 {{- $_ := set $together.podAnnotations "scheduling.k8s.io/group-name" $spec.name -}}

@@ -52,14 +52,19 @@ def view(spec: JobSpec, engine: Engine) -> dict[str, Any]:
 
 
 def _kueue(spec: JobSpec, engine: Engine) -> Together:
-    """Kueue admits a job as a whole; of an Indexed Job also a part, down to the least number of nodes."""
+    """Kueue admits a job as a whole; of an Indexed Job also a part, down to the least number of nodes.
+
+    Not where it keeps replicas together: it would admit any number of pods, and hold back for good those that make no
+    whole replica.
+    """
     partial = {
         "kueue.x-k8s.io/job-min-parallelism": str(spec.nnodes.minimum),
         "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
     }
+    is_sliced = any(wish.placement is Placement.REPLICA for wish in spec.topology)
     return Together(
         labels={KUEUE_QUEUE: str(spec.queue)} | ({KUEUE_PRIORITY: spec.queue_priority} if spec.queue_priority else {}),
-        annotations=partial if engine is Engine.JOB and spec.nnodes.is_elastic else {},
+        annotations=partial if engine is Engine.JOB and spec.nnodes.is_elastic and not is_sliced else {},
         pod_annotations=_kueue_topology(spec) if spec.gang is Gang.KUEUE else {},
         is_roots_alone=True,
     )
@@ -68,13 +73,16 @@ def _kueue(spec: JobSpec, engine: Engine) -> Together:
 def _kueue_topology(spec: JobSpec) -> dict[str, str]:
     """Kueue packs by the topology of its own; it takes one level, so the first that is named.
 
-    Pods of a replica are a slice of the pods, in the order of their indices, which is that of the ranks.
+    Pods of a replica are a slice of the pods, in the order of their indices, which is that of the ranks. Kueue before
+    its pull request 10282 never lets go of pods that ask for slices alone, so they ask for the level as a whole too.
     """
     packs = [wish for wish in spec.topology if wish.placement is Placement.PACK][:1]
     force = {True: "required", False: "preferred"}
     found = {f"kueue.x-k8s.io/podset-{force[wish.required]}-topology": wish.key for wish in packs}
     for wish in spec.topology:
         if wish.placement is Placement.REPLICA:
+            if not packs:
+                found["kueue.x-k8s.io/podset-preferred-topology"] = wish.key
             found["kueue.x-k8s.io/podset-slice-required-topology"] = wish.key
             found["kueue.x-k8s.io/podset-slice-size"] = str(pods_of_a_replica(spec))
     return found

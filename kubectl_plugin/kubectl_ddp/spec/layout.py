@@ -122,6 +122,14 @@ def replicas_can_be_kept_together(spec: JobSpec) -> None:
             f"'{spec.parallel}' is {_count(replica, 'rank')} where a pod has {spec.nproc}.",
             hint="Use an nproc that divides a replica.",
         )
+    fewest = spec.parallel.choose(spec.nnodes.minimum * spec.nproc).replica
+    if fewest != replica:
+        raise UsageError(
+            f"The topology '{wishes[0]}' keeps the pods of a replica together, and a replica of parallel "
+            f"'{spec.parallel}' is {_count(fewest, 'rank')} with {_count(spec.nnodes.minimum, 'node')} and {replica} "
+            f"with {spec.nnodes.maximum}.",
+            hint="Let only replicate change.",
+        )
 
 
 def pods_of_a_replica(spec: JobSpec) -> int:
