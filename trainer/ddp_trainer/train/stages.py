@@ -150,17 +150,12 @@ def cut_into_stages(
     in every step.
 
     Raises:
-        BadConfig: it says nothing of stages, has too few layers, or keeps running statistics; or it
-            has no plan for slices.
+        BadConfig: it says nothing of stages, has too few layers, keeps running statistics, or has a weight under two
+            names; or it has no plan for slices.
         BadTask: its stages together are not the model, or a plan names what does not exist.
     """
     kind, ranks = KINDS[config.pipeline_schedule], mesh.layout.pp
-    if any(True for _ in model.buffers()):
-        raise BadConfig(
-            f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has buffers, which stages would keep "
-            "apart.",
-            hint="Leave pp out.",
-        )
+    demand_cuttable(model, ranks)
     modules = _stages(model, task, ranks * kind.stages_per_rank)
     weights = _holders(model, modules, task, kind, ranks)
     _drop(model, {name for name, holders in weights.items() if mesh.place.pp not in holders})
@@ -177,6 +172,24 @@ def cut_into_stages(
     model.forward = stages.forward
     model.train = stages.train_with(model)  # type: ignore[method-assign,assignment] # torch does not foresee it
     return stages
+
+
+def demand_cuttable(model: nn.Module, ranks: int) -> None:
+    """Refuse a model of which stages would not agree: so many ranks of ``pp`` make them.
+
+    Raises:
+        BadConfig: it has buffers, or a weight under two names.
+    """
+    said = f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has"
+    if any(True for _ in model.buffers()):
+        raise BadConfig(f"{said} buffers, which stages would keep apart.", hint="Leave pp out.")
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if name != (first := names[id(weight)]):
+            raise BadConfig(
+                f"{said} one weight under two names, {first!r} and {name!r}, which stages would keep apart.",
+                hint="Keep it in one module, let the other one use it from there, or leave pp out.",
+            )
 
 
 def _stages(model: nn.Module, task: Task, count: int) -> list[nn.Module]:

@@ -13,14 +13,14 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadTask
+from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.options import PipelineSchedule
 from ddp_trainer.train.spread import Spread
 from ddp_trainer.train.stage_stream import BetweenStreams, Stream
-from ddp_trainer.train.stages import Stages, demand_shared
+from ddp_trainer.train.stages import Stages, demand_cuttable, demand_shared
 from ddp_trainer.train.strategies.pipeline_schedule import KINDS
 from tests.unit.ddp_trainer.train.train_builders import Lines
 
@@ -44,6 +44,16 @@ def test_stages_that_copy_a_layer_are_refused() -> None:
     demand_shared(model, stages_of(Lower(model.lower), nn.Identity()), Lines())
     with pytest.raises(BadTask, match=r"Stage 0 of the task 'lines' keeps the weight 'lower.weight' in a module of"):
         demand_shared(model, stages_of(Lower(nn.Linear(2, 2)), nn.Identity()), Lines())
+
+
+def test_a_weight_of_two_names_or_a_buffer_cannot_be_cut_into_stages() -> None:
+    tied = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3, bias=False))
+    demand_cuttable(tied, 2)
+    tied[1].weight = tied[0].weight
+    with pytest.raises(BadConfig, match=r"pp=2, .* a Sequential, has one weight under two names, '0.weight' and '1.w"):
+        demand_cuttable(tied, 2)
+    with pytest.raises(BadConfig, match=r"a BatchNorm1d, has buffers, which stages"):
+        demand_cuttable(nn.BatchNorm1d(2), 2)
 
 
 def test_stages_are_asked_once_what_they_give_to_inputs_of_one_form() -> None:
