@@ -34,6 +34,8 @@ class Left:
     why: str
     stays: bool = True
     """I wait for the next one; else I was told to end, and only save yet."""
+    publishes: bool = False
+    """The others lack what I save: they had better begin when it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from ddp_trainer.channel import LINE_BYTES, Able, Begin, Left, Lines, Message, R
     [
         Able(able=False),
         Left(generation=3, exit_code=170, why="a peer\nwent"),
+        Left(generation=3, exit_code=143, why="", stays=False, publishes=True),
         Regroup(generation=3, graceful=True),
         Begin(environment={"RANK": "1"}),
     ],

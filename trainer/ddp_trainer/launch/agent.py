@@ -185,7 +185,7 @@ class Agent:
                 failure = self._witness.left(local_rank, message) if message.generation else None
                 if failure:
                     self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
-                self._do(self._core.left(local_rank, failure, stays=message.stays))
+                self._do(self._core.left(local_rank, failure, stays=message.stays, publishes=message.publishes))
                 self._keep_failure()
             case _:
                 pass

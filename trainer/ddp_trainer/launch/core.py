@@ -124,6 +124,7 @@ class Core:
         self._able: set[int] = set()
         self._idle: set[int] = set()
         self._parting: set[int] = set()
+        self._publishing: set[int] = set()
         self._ending: Finish | None = None
         """What follows when the workers are gone; to join again when None."""
         self._outlives = False
@@ -248,23 +249,27 @@ class Core:
     def _all_able(self) -> bool:
         return len(self._able) == self.node.local_world_size
 
-    def left(self, local_rank: int, failure: Failure | None, *, stays: bool = True) -> list[Action]:
-        """A worker has left its group and ``stays``, or has yet to save; ``failure`` is what it would have ended with,
-        None of a first one.
+    def left(
+        self, local_rank: int, failure: Failure | None, *, stays: bool = True, publishes: bool = False
+    ) -> list[Action]:
+        """A worker has left its group and ``stays``, or has yet to save, and perhaps ``publishes`` what others need;
+        ``failure`` is what it would have ended with, None of a first one.
         """
         if local_rank not in self._able:
             return []
         (self._idle if stays else self._parting).add(local_rank)
         if not stays:
             self._able.discard(local_rank)
+        if publishes:
+            self._publishing.add(local_rank)
         if self._ending is TOLD_TO_STOP and self.state is State.STOPPING:
-            return [] if self._busy else [Send(Leave(has_left=True))]
+            return [] if self._busy | self._publishing else [Send(Leave(has_left=True))]
         return self._no_longer_busy(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
 
     def exited(self, local_rank: int, failure: Failure | None) -> list[Action]:
         """A worker is gone; ``failure`` is None when it exited with 0."""
         could = self._all_able()
-        for group in (self._alive, self._able, self._idle, self._parting):
+        for group in (self._alive, self._able, self._idle, self._parting, self._publishing):
             group.discard(local_rank)
         # Whoever comes in its place says for itself what it can.
         lost: list[Action] = [Send(Outlive(able=False))] if could else []

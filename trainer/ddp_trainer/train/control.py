@@ -81,10 +81,14 @@ class Control:
         with self._changed:
             self._is_training = True
 
-    def leave(self, err: PeerLost, *, stays: bool = True) -> None:
-        """This process has left its group, and why; it ``stays`` for the next one, or ends once it has saved."""
+    def leave(self, err: PeerLost, *, stays: bool = True, publishes: bool = False) -> None:
+        """This process has left its group, and why; it ``stays`` for the next one, or ends once it has saved.
+
+        The others may begin before it has, unless it ``publishes`` what they need.
+        """
+        code, why = int(err.exit_code), str(err)
         with self._changed:
-            left = Left(generation=self._generation, exit_code=int(err.exit_code), why=str(err), stays=stays)
+            left = Left(generation=self._generation, exit_code=code, why=why, stays=stays, publishes=publishes)
             self._generation, self._cut, self._is_training, self.asked = _NONE, None, False, False
             self._begin = None
         self._say(left)

@@ -349,9 +349,8 @@ class Run:
         if control is not None and self.can_stay and not self._around.stop.requested:
             raise ended
         if control is not None and self._around.stop.requested:
-            if self._config.spreads:
-                self._settle()  # a later group would fence off what this rank is about to publish, and may lack it
-            control.leave(ended, stays=False)  # the others need not wait until this rank has saved
+            # The others need not wait until this rank has saved, unless it takes a piece of the model along.
+            control.leave(ended, stays=False, publishes=self._config.spreads)
         return self._stopped()
 
     def _stopped(self) -> Outcome:

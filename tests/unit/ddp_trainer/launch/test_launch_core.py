@@ -227,6 +227,17 @@ def test_a_node_that_leaves_says_when_its_ranks_have_left_though_they_still_save
     assert core.left(1, None) == [Send(Leave(has_left=True))]
 
 
+def test_a_node_whose_ranks_publish_what_others_lack_has_left_when_they_have_and_nobody_hurries_them() -> None:
+    core = able(running(), 0, 1)
+    core.signalled(signal.SIGTERM)
+    asked = a_failure(4, exit_code=Exit.TERMINATED)
+    assert core.left(0, asked, stays=False, publishes=True) == []
+    assert core.left(1, asked, stays=False, publishes=True) == []
+    assert core.told(Stop(graceful=False)) == []
+    core.exited(0, asked)
+    assert core.exited(1, asked)[-1] == Finish(143)
+
+
 def test_a_worker_that_can_no_longer_is_stopped_as_others_are() -> None:
     core = able(running(), 0)
     core.told(Stop(graceful=True))
