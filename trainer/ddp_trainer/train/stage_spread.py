@@ -117,12 +117,18 @@ class StageSpread(Spread):
 
 
 def _forms(state: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What an optimizer keeps of each weight: type and shape of tensors, and what is none as it is.
+    """What an optimizer keeps of each weight that is here: type and shape of tensors, and what is none as it is.
 
-    >>> _forms({3: {"step": torch.zeros(()), "mean": 0.5}})
+    Some, as Adagrad, begin to keep something when they are made, also of weights of other stages.
+
+    >>> _forms({3: {"step": torch.zeros(()), "mean": 0.5}, 4: {"sum": torch.zeros(2, device="meta")}})
     {3: {'step': {'tensor': ([], 'float32')}, 'mean': {'value': 0.5}}}
     """
-    return {number: {key: _form(value) for key, value in of_weight.items()} for number, of_weight in state.items()}
+    return {
+        number: {key: _form(value) for key, value in of_weight.items()}
+        for number, of_weight in state.items()
+        if not any(isinstance(value, Tensor) and value.is_meta for value in of_weight.values())
+    }
 
 
 def _form(value: Any) -> dict[str, Any]:
