@@ -182,24 +182,32 @@ def _spread_out(ground: Groundwork, spread: Spread) -> Spread:
     """
     model, task, config, mesh, group = ground.model, ground.task, ground.config, spread.mesh, ground.around.group
     layout = mesh.layout
+    from ddp_trainer.train.filling import agree, empty_out, fill, send_buffers  # noqa: PLC0415 - as in _lay
+    from ddp_trainer.train.first_weights import send_from_first  # noqa: PLC0415 - as above
+
+    recipes = agree(model, ground.recipes, group)
     if layout.pp > 1:
         from ddp_trainer.train.stage_spread import StageSpread  # noqa: PLC0415 - a second of imports; on request
         from ddp_trainer.train.stages import cut_into_stages  # noqa: PLC0415 - as above
 
-        return StageSpread(model, cut_into_stages(model, task, config, mesh, group, ground.recipes))
-    from ddp_trainer.train.filling import empty_out, fill, send_buffers  # noqa: PLC0415 - as above
-
-    numbers = empty_out(model, ground.recipes)
-    send_buffers(model, mesh, group)
+        return StageSpread(model, cut_into_stages(model, task, config, mesh, group, recipes))
+    numbers = empty_out(model, recipes) if recipes else {}
+    if numbers:
+        send_buffers(model, mesh, group)
+    elif layout.tp > 1:
+        model.to(group.device)
     if layout.tp > 1:
         from ddp_trainer.train.slicing import slice_up  # noqa: PLC0415 - as above
 
         slice_up(model, task, mesh, group)
+    if not numbers:
+        send_from_first(model, mesh, group)
     if layout.shard > 1:
         from ddp_trainer.train.sharding import shard  # noqa: PLC0415 - as above
 
         shard(model, mesh, config, group)
-    fill(model, numbers, mesh, group, torch.device("cpu") if config.fsdp_offload else group.device)
+    if numbers:
+        fill(model, numbers, mesh, group, torch.device("cpu") if config.fsdp_offload else group.device)
     return spread
 
 

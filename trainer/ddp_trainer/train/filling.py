@@ -5,7 +5,7 @@ Each weight is made by itself, sent, cut and let go of, so a rank needs room for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import torch
@@ -27,24 +27,30 @@ _SHARING: Final = ("replicate", "shard", "tp")
 """Dimensions along which ranks have the same weights, or pieces of them."""
 
 
-def empty_out(
-    model: nn.Module, recipes: Mapping[Tensor, Recipe], stages: Sequence[nn.Module] = ()
-) -> dict[str, Numbers]:
-    """Leave a model, and the stages that share weights with it, nothing but the shapes of the weights, in place.
+def agree(model: nn.Module, recipes: Mapping[Tensor, Recipe], group: Group) -> Mapping[Tensor, Recipe]:
+    """The recipes of the model's weights where every rank has some; else none, and the weights have their numbers.
+
+    Every rank must call it: what follows is one exchange after the other.
+    """
+    if all(group.gather(bool(recipes))):
+        return recipes
+    fill_here(model, recipes, torch.device("cpu"))
+    return {}
+
+
+def empty_out(model: nn.Module, recipes: Mapping[Tensor, Recipe]) -> dict[str, Numbers]:
+    """Leave a model nothing but the shapes of its weights, in place.
 
     Returns:
-        What belongs into them, by name.
+        What belongs into them, by name; of weights of other stages, which have been left their shape before, nothing.
     """
     numbers: dict[str, Numbers] = {}
-    shapes: dict[Tensor, nn.Parameter] = {}
     for name, weight in model.named_parameters():
-        numbers[name] = recipes.get(weight, weight)
-        if not weight.is_meta:
-            shapes[weight] = _room(weight, _META)
-    for module in {id(each): each for whole in (model, *stages) for each in whole.modules()}.values():
-        for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
-            if weight in shapes:
-                module.register_parameter(name, shapes[weight])
+        if weight in recipes:
+            numbers[name] = recipes[weight]
+        elif not weight.is_meta:
+            numbers[name] = whole = _room(weight, _META)
+            _swap(weight, whole)
     return numbers
 
 

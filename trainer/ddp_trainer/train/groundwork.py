@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from ddp_trainer.train.recipe import Recipe
 from ddp_trainer.train.surroundings import Surroundings
 from ddp_trainer.train.task import Samples, Task
 from ddp_trainer.train.watch import Watch
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.recording import Recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +83,20 @@ def draw_model(task: Task, seed: int, *, spreads: bool = False) -> Drawn:
         from ddp_trainer.train.recording import Recording  # noqa: PLC0415 - of spread models alone
 
         random.enter(Stream.WEIGHTS)
+        recording = Recording()
         try:
-            with (recording := Recording()):
-                model = task.model()
-            return Drawn(model, recording.recipes(model))
+            return _recorded(task, recording)
         except Exception as err:  # noqa: BLE001 - what is wrong with the model itself, it says again below
             why = str(err).strip().split("\n", 1)[0]
+        recording.abandon()
     random.enter(Stream.WEIGHTS)
     return Drawn(task.model(), {}, why)
+
+
+def _recorded(task: Task, recording: Recording) -> Drawn:
+    with recording:
+        model = task.model()
+    return Drawn(model, recording.recipes(model))
 
 
 def draw(config: Config, task: Task, around: Surroundings) -> tuple[nn.Module, Mapping[Tensor, Recipe]]:

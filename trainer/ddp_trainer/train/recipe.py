@@ -63,6 +63,8 @@ class Version:
     """Of the tensors that the call gave, the one that lies in this storage, where it made it."""
     depth: int = 1
     """Calls, one behind the other, that it takes to make it."""
+    form: Tensor | None = None
+    """What the call gave, on the meta device, where it made the storage."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +130,7 @@ class Kitchen:
         if written is not None:
             return written
         made: Tensor = [each for each in tree_leaves(given) if isinstance(each, Tensor)][version.output]
-        storage: UntypedStorage = made.untyped_storage()
+        storage: UntypedStorage = _laid_out(made, version.form).untyped_storage()
         return storage
 
 
@@ -140,6 +142,19 @@ def fresh_memory(size_bytes: int) -> Tensor:
 def _copied(storage: UntypedStorage) -> UntypedStorage:
     bits = torch.empty(0, dtype=torch.uint8).set_(storage)
     return fresh_memory(storage.nbytes()).copy_(bits).untyped_storage()
+
+
+def _laid_out(made: Tensor, form: Tensor | None) -> Tensor:
+    """As views of it expect it: some operations lay out what they give otherwise on the meta device."""
+    if form is None or (made.stride() == form.stride() and made.storage_offset() == form.storage_offset()):
+        return made
+    bare = torch.empty(0, dtype=made.dtype).set_(
+        fresh_memory(form.untyped_storage().nbytes()).untyped_storage(),
+        int(form.storage_offset()),
+        form.size(),
+        form.stride(),
+    )
+    return bare.copy_(made)
 
 
 def _view(recipe: Recipe, storage: UntypedStorage) -> Tensor:

@@ -12,7 +12,9 @@ without the order of draws.
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -38,6 +40,7 @@ _DRAWN_LIKE: Final = frozenset({"aten::randn_like", "aten::rand_like", "aten::ra
 _WRITTEN_OVER: Final = _DRAWN_IN_PLACE | {"aten::zero_", "aten::fill_", "aten::copy_"}
 _OTHER_MEMORY: Final = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_"})
 _LOOKED_AT: Final = "aten::_local_scalar_dense"
+_MOVED: Final = "aten::_to_copy"
 _EMPTY: Final = frozenset({"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"})
 _DEEPEST: Final = 128
 _SAID: Final[Mapping[Any, object]] = {
@@ -97,6 +100,15 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
         """It is of no use any more, whatever becomes of the error that says so."""
         self._why = self._why or why
 
+    def abandon(self) -> None:
+        """Give memory to what is held elsewhere than in the model, as in a cache, where it can be."""
+        gc.collect()
+        for tensor in self._held():
+            with suppress(Exception):
+                self._give_memory(tensor)
+        self._now.clear()
+        self._kitchen = Kitchen()
+
     def knows(self, value: Any) -> bool:
         """Whether it is a tensor without memory, of which is known what would lie in it."""
         is_plain = type(value) in {Tensor, nn.Parameter} and value.layout is torch.strided
@@ -125,6 +137,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
                 self._give_memory(tensor)
         if len(self._held()) > len(found):
             raise CannotRecord("A tensor of the model is held in more ways than one.")
+        _demand_plain(model, found)
         return found
 
     def _held(self) -> list[Tensor]:
@@ -135,7 +148,9 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
 
     def _give_memory(self, tensor: Tensor) -> None:
         """To a buffer, say, which everything that holds it goes on holding."""
-        real = self._recipe(tensor).numbers()
+        if not tensor.is_leaf:
+            raise CannotRecord("A tensor of the model is computed from its weights.")
+        real = self._recipe(tensor).numbers().requires_grad_(tensor.requires_grad)
         if isinstance(tensor, nn.Parameter):
             real = nn.Parameter(real, requires_grad=tensor.requires_grad)
         try:
@@ -178,6 +193,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
             return self._kitchen.numbers(self._recipe(args[0])).item()
         if name in _DRAWN_IN_PLACE:
             return self._drawn(func, args, options)
+        if name == _MOVED and _stays(args[0], options):
+            raise CannotRecord("A tensor was moved to where it is.")
         written = self._written(func, args, options)
         state = None
         if _draws(func):
@@ -193,7 +210,10 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
             call = self._call(func, args, options, state)
             numbers = [id(each) for each in tree_leaves(given) if isinstance(each, Tensor)]
             for each in fresh:
-                self._remember(each, Version(call, None, numbers.index(id(each)), _depth(call) + 1))
+                if each.storage_offset():
+                    raise CannotRecord(f"{name} gives a part of a storage.")
+                form = _form(each)
+                self._remember(each, Version(call, None, numbers.index(id(each)), _depth(call) + 1, form))
         return given
 
     def _drawn(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -274,6 +294,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
         return value.detach().clone()
 
     def _recipe(self, tensor: Tensor) -> Recipe:
+        if tensor.is_conj() or tensor.is_neg():
+            raise CannotRecord("A tensor is another one's conjugate.")
         version = self._now[id(tensor.untyped_storage())][1]
         return Recipe(version, tensor.size(), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
 
@@ -311,6 +333,22 @@ class _Pretence(TorchFunctionMode):
                 self._recording.fail(f"{name} was called.")
                 raise CannotRecord(f"{name} was called.")
         return func(*args, **(kwargs or {}))
+
+
+def _demand_plain(model: nn.Module, found: Mapping[Tensor, Recipe]) -> None:
+    """Refuse weights that something hangs on, which would not come along to where they get memory."""
+    if any(each.is_meta and each not in found for each in (*model.parameters(), *model.buffers())):
+        raise CannotRecord("A tensor of the model is of a kind that cannot be recorded.")
+    for weight in model.parameters():
+        if weight.__dict__ or weight._backward_hooks or weight._post_accumulate_grad_hooks:  # noqa: SLF001 - no other way to ask
+            raise CannotRecord("A weight has attributes or hooks of its own.")
+        if weakref.getweakrefs(weight) or weight._use_count() > 1:  # type: ignore[attr-defined] # noqa: SLF001 - as torch's swap_tensors asks
+            raise CannotRecord("Something else than the model refers to a weight.")
+
+
+def _stays(tensor: Tensor, options: Mapping[str, Any]) -> bool:
+    """Whether a move would give the tensor itself on the CPU."""
+    return options.get("device") == _CPU and options.get("dtype") in {None, tensor.dtype}
 
 
 def _share(tensors: Sequence[Tensor]) -> bool:

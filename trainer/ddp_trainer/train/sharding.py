@@ -30,7 +30,7 @@ _NAMED: Final = 12
 
 
 def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
-    """Cut the model in place, over ``shard`` and, a copy each, ``replicate``; its weights are on torch's meta device.
+    """Cut the model in place, over ``shard`` and, a copy each, ``replicate``; it may be on torch's meta device.
 
     What has been cut into slices is cut again, each slice by itself.
 

@@ -17,7 +17,7 @@ from ddp_trainer.train.tensor_plan import find_plan
 
 
 def slice_up(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
-    """Cut the model in place; its weights are on torch's meta device.
+    """Cut the model in place, on its device or on torch's meta device; the first rank's weights are everybody's.
 
     Raises:
         BadConfig: it has no plan, or one that does not fit so many ranks, or drops out in a way that cannot be cut.

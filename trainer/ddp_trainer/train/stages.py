@@ -20,6 +20,7 @@ from torch.func import functional_call
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.filling import empty_out, fill
+from ddp_trainer.train.first_weights import send_from_first
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.lazy_dynamo import uncompiled
 from ddp_trainer.train.mesh import Mesh
@@ -159,13 +160,17 @@ def cut_into_stages(
     modules = _stages(model, task, ranks * kind.stages_per_rank)
     weights = _holders(model, modules, task, kind, ranks)
     _drop(model, {name for name, holders in weights.items() if mesh.place.pp not in holders})
-    numbers = empty_out(model, recipes, modules)
+    numbers = empty_out(model, recipes) if recipes else {}
+    if not recipes:
+        _move(model, group.device)
     if mesh.layout.tp > 1:
         slice_up(model, task, mesh, group)
     stages = Stages(modules, kind, mesh, group, weights)
     demand_shared(model, stages, task)
-    own = {name: each for name, each in numbers.items() if mesh.place.pp in weights[name]}
-    fill(model, own, mesh, group, group.device)
+    if recipes:
+        fill(model, numbers, mesh, group, group.device)
+    else:
+        send_from_first(model, mesh, group)
     stages.send_shared(model)
     if mesh.layout.shard > 1:
         stages = replace(stages, pieces=StagePieces(model, modules, mesh, group))
@@ -256,3 +261,9 @@ def _drop(model: nn.Module, names: set[str]) -> None:
         weight = module.get_parameter(last)
         empty = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=weight.requires_grad)
         module.register_parameter(last, empty)
+
+
+def _move(model: nn.Module, device: torch.device) -> None:
+    for weight in model.parameters():
+        if not weight.is_meta:
+            weight.data = weight.data.to(device)

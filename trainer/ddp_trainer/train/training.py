@@ -147,7 +147,7 @@ class Run:
             self._has_state = False
             del self._kept, self._state
         # The next one is drawn when nobody waits for this process to leave.
-        self._ground, self._lacks_model = replace(self._ground, model=nn.Identity()), True
+        self._ground, self._lacks_model = replace(self._ground, model=nn.Identity(), recipes={}), True
 
     def leave(self) -> Outcome:
         """Told to stop while this process belonged to no group: save what it holds, if that is this rank's to do."""

@@ -74,6 +74,12 @@ def generated() -> nn.Module:
     return model
 
 
+def rebuilt(weight: Tensor) -> None:
+    """Torch lays one of these factors out otherwise where there is no memory."""
+    left, middle, right = torch.linalg.svd(weight)
+    weight.copy_(left @ torch.diag(middle) @ right)
+
+
 RECORDED = {
     "gpt": gpt,
     "linear": linear,
@@ -84,6 +90,7 @@ RECORDED = {
     "generator": generated,
     "trunc_normal": changed(lambda weight: nn.init.trunc_normal_(weight, std=0.02, a=-0.02, b=0.02)),
     "orthogonal": changed(nn.init.orthogonal_),
+    "svd": changed(rebuilt),
     "convolution": lambda: nn.Sequential(nn.Conv2d(16, SIDE, 3), nn.BatchNorm2d(SIDE)),
     "copied": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(SIDE, 2, SIDE), 2, enable_nested_tensor=False),
 }
@@ -100,7 +107,48 @@ def from_numpy(weight: Tensor) -> None:
     weight.copy_(torch.from_numpy(numbers))
 
 
+def tagged() -> nn.Module:
+    model = linear()
+    model.weight.decays = False  # type: ignore[attr-defined] # a tag of the user's
+    return model
+
+
+def hooked() -> nn.Module:
+    model = linear()
+    model.bias.register_hook(torch.abs)
+    return model
+
+
+def computed() -> nn.Module:
+    model = linear()
+    model.twice = model.weight * 2  # type: ignore[assignment] # a plain attribute
+    return model
+
+
+class Special(nn.Parameter):
+    """A kind of weight of the user's."""
+
+
+def special() -> nn.Module:
+    model = nn.Module()
+    model.weight = Special(torch.randn(SIDE, SIDE))
+    return model
+
+
+def conjugate() -> nn.Module:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.randn(SIDE, SIDE, dtype=torch.complex64).conj())
+    return model
+
+
 NOT_RECORDED = {
+    "moved to where it is": changed(lambda weight: weight.cpu().mul_(3)),
+    "tagged": tagged,
+    "hooked": hooked,
+    "computed": computed,
+    "special": special,
+    "conjugate": conjugate,
+    "weakly held": lambda: nn.LSTM(SIDE, SIDE),
     "numpy": changed(from_numpy),
     "into memory": changed(lambda weight: np.copyto(weight.numpy(), 1.0)),
     "one number": changed(lambda weight: weight.__setitem__((2, 3), 1.0)),
@@ -166,9 +214,12 @@ class Wide(Lines):
     def __init__(self, *, from_numpy: bool) -> None:
         super().__init__()
         self._from_numpy = from_numpy
+        self._mask: Tensor | None = None
 
     def model(self) -> nn.Module:
         model = nn.Linear(160, 160)
+        self._mask = torch.ones(160, 160).tril() if self._mask is None else self._mask
+        model.register_buffer("mask", self._mask)
         if self._from_numpy:
             numbers = np.random.standard_normal((160, 160))  # noqa: NPY002 - as above
             with torch.no_grad():
@@ -185,3 +236,4 @@ def test_a_model_is_drawn_whole_where_it_must_be_and_says_why(from_numpy: bool) 
     weight = next(drawn.model.parameters())
     made = drawn.recipes[weight].numbers() if weight in drawn.recipes else weight
     assert torch.equal(made, next(wanted.parameters()))
+    assert torch.equal(drawn.model.get_buffer("mask"), torch.ones(160, 160).tril()), "as it was kept from the recording"
