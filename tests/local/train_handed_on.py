@@ -78,6 +78,11 @@ def holding(rank: int) -> Luggage:
     )
 
 
+def tell(line: str) -> None:
+    """In one write, as all ranks have the same pipe."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 def be(rank: int, port: int, done: tuple[int, int]) -> None:
     """Rank ``rank`` of those that are left; none leaves before all are ``done``, a pipe that ends when they are."""
     if rank:
@@ -96,11 +101,11 @@ def be(rank: int, port: int, done: tuple[int, int]) -> None:
     assert taken is not None
     if group.is_spare:
         heard = group.stand_aside(lambda: False).decode()
-        print(f"spare {rank} heard {heard}", flush=True)
+        tell(f"spare {rank} heard {heard}")
     else:
         both = group.gather(rank)
         slot, step = taken.holdings["state"].tolist()
-        print(f"rank {rank} of {both} has slot {slot} after {step} and {unpack(taken.beside)['step']}", flush=True)
+        tell(f"rank {rank} of {both} has slot {slot} after {step} and {unpack(taken.beside)['step']}")
         group.release(b"the end")
     reader, writer = done
     os.close(writer)
@@ -123,7 +128,7 @@ def main() -> int:
             die_with(parent)
             be(rank, port, done)
         except BaseException as err:  # noqa: BLE001 - a fork must not go on as its parent
-            print(repr(err), flush=True)
+            tell(repr(err))
             os._exit(1)
         os._exit(0)
     for writer in (done[1], _comes_back):
