@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ddp_trainer import contract
 from ddp_trainer import layout as arithmetic
-from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD
+from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Clash
 from ddp_trainer.demands import SCHEDULES
 from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
@@ -116,18 +116,7 @@ def _rules() -> dict[str, Any]:
                 for name, asks in SCHEDULES.items()
             },
         },
-        "clashes": [
-            {
-                "where": str(clash.where),
-                "words": [
-                    {"flag": word.flag, "value": word.value, "but": word.but, "isSwitch": word.is_switch}
-                    for word in clash.words
-                ],
-                "sentence": clash.sentence,
-                "help": clash.help,
-            }
-            for clash in (*CLASHES, *WITHOUT_SHARD)
-        ],
+        "clashes": [_clash(clash) for clash in (*CLASHES, *WITHOUT_SHARD)],
         "leastGrace": rules.LEAST_GRACE_SECONDS,
         "trainer": TRAINER,
         "variables": {
@@ -142,6 +131,18 @@ def _rules() -> dict[str, Any]:
             "harmless": f"^(?:{in_clear.HARMLESS.pattern.removeprefix('(?i)')})$",
         },
         "paths": {"ours": [str(path) for path in mounts.OURS], "system": list(mounts.SYSTEM)},
+    }
+
+
+def _clash(clash: Clash) -> dict[str, Any]:
+    return {
+        "where": str(clash.where),
+        "words": [
+            {"flag": word.flag, "value": word.value, "but": word.but, "isSwitch": word.is_switch}
+            for word in clash.words
+        ],
+        "sentence": clash.sentence,
+        "help": clash.help,
     }
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils import swap_tensors
 
+from ddp_trainer.train.first_weights import SHARING, send
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.recipe import Recipe
@@ -23,8 +23,6 @@ Numbers: TypeAlias = Tensor | Recipe
 """Of a whole weight: there, or to be made."""
 
 _META: Final = torch.device("meta")
-_SHARING: Final = ("replicate", "shard", "tp")
-"""Dimensions along which ranks have the same weights, or pieces of them."""
 
 
 def agree(model: nn.Module, recipes: Mapping[Tensor, Recipe], group: Group) -> Mapping[Tensor, Recipe]:
@@ -59,7 +57,7 @@ def send_buffers(model: nn.Module, mesh: Mesh, group: Group) -> None:
     with group.watched(), torch.no_grad():
         for buffer in model.buffers():
             buffer.data = buffer.data.to(group.device)
-            _send(buffer, mesh)
+            send(buffer, mesh)
 
 
 def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group, device: torch.device) -> None:
@@ -69,7 +67,7 @@ def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group
     that is drawn from the seed is the same on every rank; one that asks another source of chance, as numpy's, is not,
     and ranks would each learn something else. What is used is taken out of ``numbers``.
     """
-    is_first = not any(getattr(mesh.place, name) for name in _SHARING)
+    is_first = not any(getattr(mesh.place, name) for name in SHARING)
     weights = {name: weight for name, weight in model.named_parameters() if name in numbers}
     # All of them first: with whole weights between them, what these leave behind would be too small for the next ones.
     for weight in weights.values():
@@ -81,7 +79,7 @@ def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group
                 whole = (found.numbers() if isinstance(found, Recipe) else found).detach().to(group.device).contiguous()
             else:
                 whole = torch.empty(weight.shape, dtype=weight.dtype, device=group.device)
-            _send(whole, mesh)
+            send(whole, mesh)
             piece(weight).copy_(_cut(whole, weight))
 
 
@@ -93,14 +91,6 @@ def fill_here(model: nn.Module, recipes: Mapping[Tensor, Recipe], device: torch.
             with torch.no_grad():
                 room.copy_(recipes[weight].numbers())
             _swap(weight, room)
-
-
-def _send(tensor: Tensor, mesh: Mesh) -> None:
-    """Make it what it is on the first of the ranks that share weights, in place."""
-    for name in _SHARING:
-        if getattr(mesh.layout, name) > 1:
-            line = mesh.along(name).get_group()
-            dist.broadcast(tensor, dist.get_global_rank(line, 0), line)
 
 
 def _swap(weight: Tensor, other: Tensor) -> None:

@@ -6,7 +6,8 @@ not, and ranks that hold the same would each learn something else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,9 @@ from torch.distributed.tensor import DTensor
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.spread import piece
+
+SHARING: Final = ("replicate", "shard", "tp")
+"""Dimensions along which ranks have the same weights, or pieces of them."""
 
 
 def send_from_first(model: nn.Module, mesh: Mesh, group: Group) -> None:
@@ -30,16 +34,15 @@ def send_from_first(model: nn.Module, mesh: Mesh, group: Group) -> None:
                 continue
             own = piece(tensor)
             sent = own.detach().to(group.device)
-            for line in _lines(tensor, mesh):
-                dist.broadcast(sent, dist.get_global_rank(line, 0), line)
+            is_cut = isinstance(tensor, DTensor) and not all(each.is_replicate() for each in tensor.placements)
+            send(sent, mesh, [name for name in SHARING if not (is_cut and name == "tp")])
             if sent.data_ptr() != own.data_ptr():
                 own.copy_(sent)
 
 
-def _lines(tensor: Tensor, mesh: Mesh) -> Iterator[dist.ProcessGroup]:
-    """Along which dimensions ranks hold the same of it."""
-    is_cut = isinstance(tensor, DTensor) and not all(each.is_replicate() for each in tensor.placements)
-    names = ("replicate", "shard") if is_cut else ("replicate", "shard", "tp")
+def send(tensor: Tensor, mesh: Mesh, names: Sequence[str] = SHARING) -> None:
+    """Make it what it is on the first of the ranks along these dimensions, in place."""
     for name in names:
         if getattr(mesh.layout, name) > 1:
-            yield mesh.along(name).get_group()
+            line = mesh.along(name).get_group()
+            dist.broadcast(tensor, dist.get_global_rank(line, 0), line)
