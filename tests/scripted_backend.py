@@ -123,7 +123,7 @@ class ScriptedBackend:
         del job
         self.annotations |= annotations
 
-    def scale(self, name: str, nodes: int) -> None:
+    def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
         """Not scripted."""
         raise NotImplementedError
 

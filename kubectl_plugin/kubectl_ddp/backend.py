@@ -160,8 +160,8 @@ class Backend(Protocol):
     def cut_off(self, name: str) -> Object | None:
         """What :meth:`renew` wrote down and did not finish: words, code and run id of the run; ``None`` as a rule."""
 
-    def scale(self, name: str, nodes: int) -> None:
-        """Set the number of worker pods."""
+    def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
+        """Set the number of worker pods; in a dry run only refuse what cannot be. Raises UsageError."""
 
     def suspend(self, name: str, *, suspended: bool) -> str | None:
         """Stop the pods and keep the job, or let it run again; the queue that it then waits in, where it is in one."""

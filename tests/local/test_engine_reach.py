@@ -137,7 +137,7 @@ def test_events_tell_what_happened_and_logs_fold_what_all_say(typed: Typed) -> N
     assert typed("logs", "digits", "--rank", "all", "--since", "0s").stdout == ""
 
 
-def test_restart_and_scale_say_the_effect_first_and_are_confirmed(typed: Typed, place: Place) -> None:
+def test_restart_and_scale_say_the_effect_and_are_confirmed(typed: Typed, place: Place) -> None:
     begin(place, "small")
     uids = {pod["metadata"]["uid"] for pod in place.job("small").pods}
     told = typed("restart", "small")

@@ -7,12 +7,14 @@ from typing import Final
 
 import click
 
+from ddp_trainer.layout import LayoutError, LayoutRange
 from kubectl_ddp import roots
-from kubectl_ddp.backend import Backend
+from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.scrape import observe
+from kubectl_ddp.spec.layout import spare_ranks
 from kubectl_ddp.state import JobState, State
 from kubectl_ddp.waiting import parse_goal, wait_for
 
@@ -37,18 +39,17 @@ def scale(
 ) -> None:
     """Change the number of nodes of a running job; of the newest when none is named.
 
-    Says first what that means for the ranks, and waits until they say that it is so.
+    Says what that means for the ranks, and waits until they say that it is so.
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job)
     snapshot = backend.job(name)
     before = observe(backend, snapshot)
     per_node = roots.processes_per_node(snapshot.job)
-    if options.output is None:
-        options.note(effect(before, nnodes, per_node))
     size = f"{nnodes} node{'s' * (nnodes > 1)}"
-    if not dry_run:
-        backend.scale(name, nnodes)
+    backend.scale(name, nnodes, dry_run=dry_run)
+    if options.output is None:  # what is refused has no effect to be told
+        options.note(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
     seconds_taken = None
     told = f"job {name} scaled to {size}{' (dry run)' if dry_run else ''}"
     if options.output is None:
@@ -76,6 +77,17 @@ def effect(before: JobState, nodes: int, per_node: int) -> str:
         f"Job {before.name}: {ranks}; {what}, with one re-form. The reference trainer keeps the global batch, and each "
         f"rank computes {'less' if now > then else 'more'} of it; a script of your own may see another batch."
     )
+
+
+def left_over(job: Object, ranks: int) -> str:
+    """That the layout which the job was submitted with has no place for some of so many ranks; else nothing."""
+    try:
+        layouts = LayoutRange.parse(str(roots.said(job).get("parallel") or ""))
+    except LayoutError:  # none, or a newer version's
+        return ""
+    if not (spare := spare_ranks(layouts, ranks)):
+        return ""
+    return f" Its layout '{layouts}' has no place for {spare} of {ranks} ranks."
 
 
 def _confirm(backend: Backend, before: JobState, ranks: int, timeout: float | None, size: str) -> float:

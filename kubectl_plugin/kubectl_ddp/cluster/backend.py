@@ -281,12 +281,14 @@ class ClusterBackend:
         except NotFound:
             return None
 
-    def scale(self, name: str, nodes: int) -> None:
-        """Set the number of worker pods. Raises UsageError outside of the job's bounds."""
+    def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
+        """Set the number of worker pods. Raises UsageError outside of the job's bounds, in a dry run too."""
         from kubectl_ddp.cluster.scaling import to_scale  # noqa: PLC0415 - for this verb alone
 
         job = self._jobs.changeable(name)
-        self._jobs.change(job, to_scale(job, nodes))
+        patch = to_scale(job, nodes)
+        if not dry_run:
+            self._jobs.change(job, patch)
 
     def suspend(self, name: str, *, suspended: bool) -> str | None:
         """Stop the pods and keep the job, or let it run again; what is in a queue of Kueue's, through Kueue."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
+from kubectl_ddp.bounds import demand_within
 from kubectl_ddp.cluster.jobs import kind_of
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.queued import KUEUE_QUEUE
@@ -22,13 +23,7 @@ def to_scale(job: Object, nodes: int) -> Object:
             f"Job '{name}' is in a queue of Kueue's, which stops a job that is scaled while it runs.",
             hint="Submit it again with other --nnodes.",
         )
-    low, high = roots.bounds(job)
-    if not low <= nodes <= high:
-        can = f"between {low} and {high} nodes" if low < high else f"exactly {low} nodes"
-        raise UsageError(
-            f"Job '{name}' cannot have {nodes} nodes: it was submitted for {can}.",
-            hint="Submit it again with other --nnodes." if low == high else "Choose a number between them.",
-        )
+    demand_within(roots.bounds(job), name, nodes)
     patch: Object = {}
     for path in kind.nodes:
         roots.put(patch, path, nodes)

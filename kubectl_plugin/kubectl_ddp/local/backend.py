@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ddp_trainer.contract import HANG_PATH, HISTORY_PATH, Label, Port, PortName
 from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.backends import local_jobs_directory
+from kubectl_ddp.bounds import demand_within
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.evidence import is_running
 from kubectl_ddp.exposition import metrics_path
@@ -263,18 +264,15 @@ class LocalBackend:
             if about.get("uid") == job["metadata"].get("uid"):
                 about.setdefault("annotations", {}).update(annotations)
 
-    def scale(self, name: str, nodes: int) -> None:
-        """Set the number of worker pods. Raises UsageError outside of the job's bounds."""
+    def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
+        """Set the number of worker pods. Raises UsageError outside of the job's bounds, in a dry run too."""
         directory = self._changeable(name)
+        if dry_run:
+            demand_within(elastic_bounds(root_of(directory.objects())), name, nodes)
+            return
         with directory.edit() as objects:
             root = root_of(objects)
-            low, high = elastic_bounds(root)
-            if not low <= nodes <= high:
-                can = f"between {low} and {high} nodes" if low < high else f"exactly {low} nodes"
-                raise UsageError(
-                    f"Job '{name}' cannot have {nodes} nodes: it was submitted for {can}.",
-                    hint="Submit it again with other --nnodes." if low == high else "Choose a number between them.",
-                )
+            demand_within(elastic_bounds(root), name, nodes)
             root["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = nodes
         self._nudge(directory)
 

@@ -51,7 +51,7 @@ def the_layout_takes_all_ranks(spec: JobSpec) -> None:
         return
     for nodes in dict.fromkeys((spec.nnodes.maximum, spec.nnodes.minimum)):
         world = nodes * spec.nproc
-        if _spare(spec.parallel, world):
+        if spare_ranks(spec.parallel, world):
             raise UsageError(
                 f"parallel '{spec.parallel}' has no layout of {_count(world, 'rank')}, which "
                 f"{_count(nodes, 'node')} of {_count(spec.nproc, 'process', 'processes')} make.",
@@ -161,14 +161,14 @@ def ranks_to_spare(spec: JobSpec) -> Iterator[Doubt]:
     if spec.parallel is None:
         return
     between = range(spec.nnodes.minimum + 1, spec.nnodes.maximum)[:MOST_LOOKED_AT]
-    odd = next((nodes for nodes in between if _spare(spec.parallel, nodes * spec.nproc)), None)
+    odd = next((nodes for nodes in between if spare_ranks(spec.parallel, nodes * spec.nproc)), None)
     if odd is not None:
-        spare = _count(_spare(spec.parallel, odd * spec.nproc), "rank")
+        spare = _count(spare_ranks(spec.parallel, odd * spec.nproc), "rank")
         yield Doubt(f"With {odd} of nnodes {spec.nnodes}, {spare} of parallel '{spec.parallel}' would have no place.")
 
 
-def _spare(allowed: LayoutRange, world: int) -> int:
-    """Ranks without a place; all of them where no layout is small enough."""
+def spare_ranks(allowed: LayoutRange, world: int) -> int:
+    """Of so many ranks, those without a place; all of them where no layout is small enough."""
     try:
         return world - allowed.choose(world).world
     except LayoutError:

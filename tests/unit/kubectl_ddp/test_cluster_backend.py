@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 from ddp_trainer.contract import HISTORY_MARK, Label
+from ddp_trainer.layout import LayoutRange
+from kubectl_ddp import roots
 from kubectl_ddp.backend import Snapshot
 from kubectl_ddp.cluster import ClusterBackend, reflector
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
+from kubectl_ddp.render import render
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.machines import Topology
+from kubectl_ddp.spec.quantity import Nodes
 from tests import kube_objects
 from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.jobs import a_job
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 PODS = "/api/v1/namespaces/team/pods"
@@ -154,8 +161,34 @@ def test_a_job_is_not_scaled_past_what_its_launchers_were_told(
     server: ApiServer, backend: ClusterBackend, bounds: tuple[int, int], nodes: int, text: str
 ) -> None:
     put_job(server, bounds=bounds)
-    with pytest.raises(UsageError, match=text):
-        backend.scale("digits", nodes)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=text):
+            backend.scale("digits", nodes, dry_run=dry_run)
+    assert not server.asked("PATCH")
+
+
+def test_a_dry_run_of_scaling_asks_for_nothing(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server, bounds=(1, 4))
+    backend.scale("digits", 3, dry_run=True)
+    assert not server.asked("PATCH")
+
+
+@pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOB])
+def test_replicas_that_kueue_keeps_together_are_not_scaled_apart(
+    server: ApiServer, backend: ClusterBackend, engine: Engine
+) -> None:
+    together = {
+        "nnodes": Nodes(2, 4),
+        "nproc": 1,
+        "parallel": LayoutRange.parse("replicate=1:2,shard=2"),
+        "topology": (Topology.parse("replica=rack"),),
+    }
+    root = roots.root_of(render(a_job(engine=engine, queue="lab", gang=Gang.KUEUE, **together), "run1"))
+    kind = roots.ROOTS[str(engine)]
+    server.put(f"/apis/{kind.api_version}/namespaces/team/{kind.plural}/digits", root)
+    for nodes in (2, 3):
+        with pytest.raises(UsageError, match="is in a queue of Kueue's, which stops a job that is scaled"):
+            backend.scale("digits", nodes)
     assert not server.asked("PATCH")
 
 
