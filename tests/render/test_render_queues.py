@@ -129,6 +129,16 @@ def test_replicas_that_are_kept_together_are_admitted_all_at_once_and_asked_for_
             "a replica of parallel 'shard=2:4' is 2 ranks with 1 node and 4 with 2. Let only replicate change.",
         ),
         ("replica=rack replica=block", {}, "A replica is kept in one domain, and the topology names rack and block."),
+        (
+            "replica=rack pack=kubernetes.io/hostname pack=block",
+            {},
+            "packs the whole job by kubernetes.io/hostname, which is narrower than rack, where it keeps each replica,",
+        ),
+        (
+            "pack=topology.kubernetes.io/zone:required replica=topology.kubernetes.io/region",
+            {},
+            "and Kueue admits no such job. Pack by a wider level, or leave pack out.",
+        ),
     ],
 )
 def test_replicas_that_cannot_be_kept_together_are_refused(
@@ -144,6 +154,27 @@ def test_replicas_that_cannot_be_kept_together_are_refused(
     values = {"module": "ddp_trainer", **values, "nproc": spec["nproc"], "topology": wishes.split()}
     said = helm.refusal(CHARTS / "ddp-job", values, release="run", kubernetes="1.34.0")
     assert f"{caught.value.message} {caught.value.hint}" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        "pack=topology.kubernetes.io/zone replica=kubernetes.io/hostname",
+        "pack=topology.kubernetes.io/region replica=topology.kubernetes.io/zone",
+        "pack=kubernetes.io/hostname replica=kubernetes.io/hostname",
+        "pack=rack replica=topology.kubernetes.io/zone",  # which is wider, the cluster alone knows
+    ],
+)
+def test_a_job_is_packed_by_the_level_of_its_replicas_or_a_wider_one(helm: Helm, wishes: str) -> None:
+    size = {"nnodes": Nodes(4, 4), "nproc": 1, "parallel": LayoutRange.parse("replicate=2,shard=2")}
+    common = {"engine": Engine.JOB, "queue": "q", "gang": Gang.KUEUE, **size}
+    pack, replica = (wish.partition("=")[2] for wish in wishes.split())
+    found = annotated(rendered(topology=tuple(map(Topology.parse, wishes.split())), **common))
+    assert found["kueue.x-k8s.io/podset-preferred-topology"] == pack
+    assert found["kueue.x-k8s.io/podset-slice-required-topology"] == replica
+    values = {"module": "ddp_trainer", **{key: str(value) for key, value in common.items()}, "nproc": 1}
+    values |= {"cpu": "1", "memory": "1Gi", "image": "trainer:1", "topology": wishes.split()}
+    assert annotated(helm.template(CHARTS / "ddp-job", values, release="run", kubernetes="1.34.0")) == found
 
 
 @pytest.mark.parametrize("text", ["replica=rack", "replica=rack:required"])

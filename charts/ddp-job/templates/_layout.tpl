@@ -125,6 +125,15 @@
 {{- if not (hasKey . "spans") -}}
 {{- fail (printf "The topology '%s' keeps the pods of a replica together, and nothing says what a replica is. Add --parallel." $wish.text) -}}
 {{- end -}}
+{{- $packs := list -}}
+{{- range $spec.topology -}}{{- if eq .placement "pack" -}}{{- $packs = append $packs .key -}}{{- end -}}{{- end -}}
+{{- with $packs -}}
+{{- $narrower := dict "topology.kubernetes.io/region" (list) "topology.kubernetes.io/zone" (list "topology.kubernetes.io/region") -}}
+{{- $isHost := and (eq (first .) "kubernetes.io/hostname") (ne $wish.key "kubernetes.io/hostname") -}}
+{{- if or $isHost (has $wish.key (get $narrower (first .) | default list)) -}}
+{{- fail (printf "The topology packs the whole job by %s, which is narrower than %s, where it keeps each replica, and Kueue admits no such job. Pack by a wider level, or leave pack out." (first .) $wish.key) -}}
+{{- end -}}
+{{- end -}}
 {{- $chosen := dict "spans" .spans "world" (mul $spec.most $spec.nproc) | include "ddp-job.chosen" | fromJson -}}
 {{- $replica := int64 $chosen.replica -}}
 {{- if mod $replica $spec.nproc -}}

@@ -10,7 +10,7 @@ from ddp_trainer.layout import Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Gang
-from kubectl_ddp.spec.machines import Placement
+from kubectl_ddp.spec.machines import Placement, is_narrower
 from kubectl_ddp.spec.own_gpt import last_said, own_gpt, runs_the_trainer
 from kubectl_ddp.spec.quantity import BadValue
 from kubectl_ddp.spec.trainer_options import misplaced, said_option
@@ -114,6 +114,13 @@ def replicas_can_be_kept_together(spec: JobSpec) -> None:
         raise UsageError(
             f"The topology '{wishes[0]}' keeps the pods of a replica together, and nothing says what a replica is.",
             hint="Add --parallel.",
+        )
+    pack = next((wish for wish in spec.topology if wish.placement is Placement.PACK), None)
+    if pack is not None and is_narrower(pack.key, wishes[0].key):
+        raise UsageError(
+            f"The topology packs the whole job by {pack.key}, which is narrower than {wishes[0].key}, where it keeps "
+            "each replica, and Kueue admits no such job.",
+            hint="Pack by a wider level, or leave pack out.",
         )
     replica = layout_of(spec).replica
     if replica % spec.nproc:

@@ -23,6 +23,10 @@ MIG_PROFILE: Final = r"[1-7]g\.\d{1,3}gb(\.me(\.all)?|\.gfx)?"
 """As ``nvidia-smi mig -lgip`` names them; a ``+`` of it is a dot in a resource's name."""
 
 
+LEVELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "kubernetes.io/hostname")
+"""Labels that mean the same on every cluster, the widest first; in a topology of Kueue's a machine is the narrowest."""
+
+
 class Placement(StrEnum):
     """How the nodes of a job are to lie to each other."""
 
@@ -84,6 +88,13 @@ class Rdma:
 
     def __str__(self) -> str:
         return f"{self.resource}={self.count}"
+
+
+def is_narrower(key: str, than: str) -> bool:
+    """Whether domains of a label are known to lie within those of another one; of a cluster's own labels none is."""
+    if key == LEVELS[-1]:
+        return than != key
+    return key in LEVELS and than in LEVELS and LEVELS.index(key) > LEVELS.index(than)
 
 
 def one_process_has_one_slice(spec: JobSpec) -> None:

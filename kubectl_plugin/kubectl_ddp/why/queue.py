@@ -17,6 +17,8 @@ from kubectl_ddp.why.holding import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.model import Cause, Finding
 
 _MOST: Final = 5
+_OTHER_LEVELS: Final = ("is above the podset topology", "does not contain the requested level")
+"""Kueue's words for levels that no flavor has, or not in this order; more quota helps against neither."""
 
 
 def queued(facts: Facts) -> Iterator[Finding]:
@@ -126,6 +128,14 @@ def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
             sentence=f"It asks for more than the queue '{queue}' can ever give.",
             evidence=tuple(evidence),
             help="Make it smaller with --nnodes or --gpus, or ask for a larger quota.",
+        )
+    if any(words in text for words in _OTHER_LEVELS) and "insufficient" not in text:  # quota of another flavor
+        return Finding(
+            cause=Cause.QUEUED,
+            sentence=f"It asks for places that the queue '{queue}' can never give: the levels of --topology.",
+            evidence=tuple(evidence),
+            help="Name levels of the topology that the queue's flavor has, and a pack no narrower than replica: "
+            "'kubectl get topologies.kueue.x-k8s.io -o yaml' lists levels, the widest first.",
         )
     ahead = ahead_of(facts, mine, cluster_queue)
     count = _count_ahead(facts, ahead)

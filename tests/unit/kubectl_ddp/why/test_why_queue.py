@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from kubectl_ddp.backend import Object, Queued
 from kubectl_ddp.queued import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.surroundings import Around
@@ -75,6 +77,31 @@ def test_kueues_own_word_of_the_place_counts_where_jobs_of_others_may_not_be_see
     known = in_queue(MINE, workload("important", "2026-01-02T03:07:00Z", 9), position=4)
     assert first(known).sentence == "It waits for quota in the queue 'team', 3 ahead of it."
     assert "ahead of it: 2 that may not be seen" in first(known).evidence
+
+
+def told_by_kueue(text: str) -> Object:
+    reserved = {
+        "type": "QuotaReserved",
+        "status": "False",
+        "message": f"couldn't assign flavors to pod set main: {text}",
+    }
+    return {**MINE, "status": {"conditions": [reserved]}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "podset slice topology cloud/block is above the podset topology cloud/rack",
+        'Flavor "a100" does not contain the requested level',
+    ],
+)
+def test_levels_that_no_flavor_has_are_not_waited_for(text: str) -> None:
+    found = first(in_queue(told_by_kueue(text)))
+    assert found.sentence == "It asks for places that the queue 'team' can never give: the levels of --topology."
+    assert text in found.evidence[0]
+    assert "a pack no narrower than replica" in found.help
+    waits = first(in_queue(told_by_kueue(f"{text}, insufficient unused quota for cpu in flavor h100, 1 more needed")))
+    assert waits.sentence == "It waits for quota in the queue 'team'."
 
 
 def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
