@@ -6,7 +6,7 @@ entries of every ``nn.ModuleList``, or of an ``nn.Sequential``. What lies in no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -67,12 +67,14 @@ def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
 
 
 def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    """The modules of these classes inside of the model, those that lie in another one first.
+    """The modules of these classes inside of the model, in the order in which they stand there; what lies in another
+    one comes before it.
 
     Raises:
         BadConfig: there is none of some class.
     """
-    inside = [module for module in model.modules() if module is not model and not isinstance(module, _CONTAINERS)]
+    every = dict.fromkeys(_inner_first(model))
+    inside = [module for module in every if module is not model and not isinstance(module, _CONTAINERS)]
     there = {type(module).__name__ for module in inside if any(True for _ in module.parameters())}
     for name in names:
         if name not in there:
@@ -82,7 +84,13 @@ def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
                 f"--fsdp-blocks names {name!r}, and {type(model).__name__} has no such module with weights.",
                 hint=f"It has {', '.join(known[:_NAMED])}{rest}.",
             )
-    return [module for module in reversed(inside) if type(module).__name__ in names]
+    return [module for module in inside if type(module).__name__ in names]
+
+
+def _inner_first(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        yield from _inner_first(child)
+    yield module
 
 
 def _add_up(model: nn.Module) -> None:

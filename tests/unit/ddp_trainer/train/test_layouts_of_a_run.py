@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.layout import Layout, LayoutRange
@@ -18,7 +17,6 @@ from ddp_trainer.train.options import Level
 from ddp_trainer.train.passes import Passes
 from ddp_trainer.train.places import awaits_ranks
 from ddp_trainer.train.plan import Plan, owned
-from ddp_trainer.train.sharding import named_blocks
 
 
 @pytest.mark.parametrize(
@@ -106,11 +104,3 @@ def test_an_empty_pass_takes_the_first_sample_that_can_be_read() -> None:
     assert first_batch(_Torn(2)).tolist() == [[2]]
     with pytest.raises(BadData, match="None of the 3 samples can be read"):
         first_batch(_Torn(3))
-
-
-def test_blocks_are_found_by_the_names_of_their_classes_innermost_first() -> None:
-    inner = nn.Sequential(nn.Linear(2, 2))
-    model = nn.Sequential(inner, nn.Linear(2, 3))
-    assert named_blocks(model, ["Sequential", "Linear"]) == [model[1], inner[0], inner]
-    with pytest.raises(BadConfig, match=r"'ReLU', and Sequential has no such module .* It has Linear, Sequential\."):
-        named_blocks(model, ["ReLU"])
