@@ -14,7 +14,7 @@ import pytest
 from launch_harness import Running, Stage, stage_of
 from test_launch_reform import QUICKLY, hurry, workers_of
 
-from tests.local import train_half_voted, train_handed_on
+from tests.local import train_half_voted, train_handed_on, train_slow_disk
 
 STEPS = 100
 SAVED_EVERY = 5
@@ -111,6 +111,24 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS, "world_size": 2}.items() <= summary(first).items()
     assert losses(first) == pytest.approx(undisturbed, rel=1e-4)
     assert sorted(losses(first)) == list(range(1, STEPS + 1))
+
+
+def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_writes_no_more(stage: Stage) -> None:
+    """Which is under way when the group has met in which another rank is the first one."""
+    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
+    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-seconds", "inf")
+    flags = ("-m", train_slow_disk.__name__, *FLAGS[2:], *kept, "--parallel", "shard=2:4")
+    stage.store()
+    early = stage.agent(1, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
+    early.line('"event": "step"')
+    survivors = workers_of(early)
+    first = stage.agent(0, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
+    went_on = first.line('"event": "started".*"world_size": 4,.*"resumed_step": ([0-9]+)')
+    assert int(went_on[1]) == max(losses(early))
+    assert workers_of(early) == survivors
+    hurry(stage)
+    assert [first.code(), early.code()] == [0, 0], first.output
+    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(first).items()
 
 
 def test_of_three_ranks_left_the_spare_gives_what_it_holds_and_is_released_when_the_others_are_done() -> None:

@@ -6,6 +6,7 @@ import errno
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
@@ -16,7 +17,7 @@ from ddp_trainer.train.archive import pack
 from ddp_trainer.train.cadence import suggestion
 from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory
 from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig, CheckpointNotWritten
+from ddp_trainer.train.errors import BadConfig, CheckpointNotWritten, StaleGeneration
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.keeping import CheckpointMode
 from ddp_trainer.train.manifest import Manifest
@@ -27,6 +28,8 @@ from ddp_trainer.train.writing import Writing
 
 _LAST_WORDS_SECONDS: Final = 1.0
 """How long a run that fails waits for a save under way: less than it would take to do the lost steps again."""
+_AT_ONCE_SECONDS: Final = 1.0
+"""How long a rank waits for a save before it meets the others again, who wait for it there."""
 _SAVES_MEASURED: Final = 3
 """After so many saves their cost is known well enough to give advice; the first one may find cold caches."""
 
@@ -59,6 +62,7 @@ class Saver:
         """``directory`` is None where this rank does not write; ``keeps_time`` is true of rank 0 alone."""
         self._snapshot = Snapshot(device) if config.checkpoint_mode is CheckpointMode.ASYNC else None
         self._writing: Writing | None = None
+        self._former: Saver | None = None
         self._mtbf = config.mtbf
         self._costs: list[float] = []
         self._note = note
@@ -81,16 +85,29 @@ class Saver:
         """Step of the last save that is on this rank's disk."""
         self.failure: OSError | None = None
         """Why the last save failed, if it did."""
+        self.is_open = False
+        """The directory is claimed, where this rank writes."""
 
-    def open(self) -> None:
-        """Claim the directory.
+    def follow(self, former: Saver) -> None:
+        """Come after the saver of a group in which this rank had another part; its last save may be under way."""
+        self._former = former
+
+    def open(self, group: Group | None = None) -> None:
+        """Claim the directory, unless that is done; it ends what the writer before may be saving.
+
+        ``group``: ranks that go on from what is there; all must call it. Those that were saving end that first.
 
         Raises:
             BadConfig: it cannot be used.
+            PeerLost: a rank of the group is gone.
             StaleGeneration: a newer worker group has it.
         """
-        if self._directory is not None:
+        if group is not None:
+            self._settle_with(group)
+        self._former = None
+        if self._directory is not None and not self.is_open:
             self._claim(self._directory, self._directory.open)
+        self.is_open = True
 
     def renew(self, *, generation: int, fence: int, keeps_time: bool) -> None:
         """Go on in a later worker group, in which this rank writes as it did; a save under way goes on too.
@@ -101,6 +118,11 @@ class Saver:
         self._keeps_time = keeps_time
         if self._directory is not None:
             self._claim(self._directory, partial(self._directory.renew, generation=generation, fence=fence))
+
+    @property
+    def under_way(self) -> Writing | None:
+        """What this rank may be writing, for this group or for one before."""
+        return self._writing if self._former is None else self._former.under_way
 
     @property
     def writes(self) -> bool:
@@ -235,19 +257,31 @@ class Saver:
         Raises:
             StaleGeneration: a newer worker group has the directory.
         """
+        if self._former is not None:
+            with suppress(StaleGeneration):  # this rank writes no more
+                self._former.settle()
+            self._former = None
         if self._writing is not None:
             began = self._clock()
             self._writing.wait()
             self._writing.blocking_seconds += self._clock() - began
             self.poll()
 
+    def _settle_with(self, group: Group) -> None:
+        """As :meth:`settle`, with all ranks; none waits at a collective for longer than a moment."""
+        writing = self.under_way
+        while sum(group.gather(int(writing is not None and not writing.is_over))):
+            if writing is not None:
+                writing.wait(_AT_ONCE_SECONDS)
+        self.settle()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Where the run fails, give a save under way a moment; it has nobody left to report to."""
-        if self._writing is not None:
-            self._writing.wait(_LAST_WORDS_SECONDS)
+        if (writing := self.under_way) is not None:
+            writing.wait(_LAST_WORDS_SECONDS)
 
     def holds(self, step: int) -> bool:
         """Whether this rank's directory has the state of this step."""

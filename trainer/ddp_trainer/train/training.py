@@ -172,8 +172,10 @@ class Run:
         self._around, self._group, self._recorder = around, group, around.recorder
         self._ground = replace(self._ground, around=around)
         if not self._has_entered or not renew_saver(self._saver, config, env, group):
-            self._saver = make_saver(config, env, group, self._recorder, self._progress, self._watch.best)
-            self._saver.open()
+            saver = make_saver(config, env, group, self._recorder, self._progress, self._watch.best)
+            if self._has_entered:
+                saver.follow(self._saver)
+            self._saver = saver
         if not self._has_entered:
             self._profile = Profile(config, env)
         self._audience.enter(self._ground)
@@ -188,6 +190,7 @@ class Run:
         taken = find_slot(self._ground, self._luggage, self._demand) if self._config.spreads else None
         if taken is None:
             self._luggage = None  # void for all ranks, and not to be offered to a later group
+        saver.open(self._group if self._config.spreads and taken is None else None)
         checkpoint, is_durable = (
             find_state(self._group, held, copy=self._copy, newest=self._newest, demand=self._demand)
             if taken is None

@@ -46,8 +46,9 @@ def renew_saver(saver: Saver, config: Config, env: Environment, group: Group) ->
     """Take a saver along to the next group; False where this rank's part in saving is another one there.
 
     A save that a rank began, and may not end as it writes no more, comes to nothing: the next writer's claim stops it.
+    Where ranks need what it saves, they claim the directory later (:meth:`Saver.open`).
     """
-    if saver.writes != _writes_here(config, env):
+    if not saver.is_open or saver.writes != _writes_here(config, env):
         return False
     saver.renew(generation=env.generation, fence=env.fence, keeps_time=group.rank == 0)
     return True

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.checkpoint import CheckpointDirectory
 from ddp_trainer.train.claim import Claim
 from ddp_trainer.train.config import Config
+from ddp_trainer.train.errors import StaleGeneration
 from ddp_trainer.train.manifest import Manifest
 from ddp_trainer.train.saver import Saver
 from ddp_trainer.train.writing import Writing
-from tests.unit.ddp_trainer.train.train_builders import a_manifest, a_state
+from tests.unit.ddp_trainer.train.train_builders import ALONE, a_directory, a_manifest, a_state
 
 
 def niceness() -> int:
@@ -58,7 +60,7 @@ class Slow(CheckpointDirectory):
     """A store that writes nothing until it is let."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, keep=1, claim=Claim(path, generation=0, fence=0, run_id="run", token="a"))
+        super().__init__(path, keep=1, claim=Claim(path, generation=0, fence=0, run_id="run", token="slow"))
         self.let = threading.Event()
 
     def write(self, draft: Manifest, archive: Archive) -> Manifest:
@@ -80,18 +82,25 @@ class Told(SilentRankRecorder):
         self.saved += 1
 
 
-def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skipped(tmp_path: Path) -> None:
-    now, directory, told = [0.0], Slow(tmp_path), Told()
-    saver = Saver(
-        Config(checkpoint_dir=tmp_path, checkpoint_seconds=10.0),
+def a_saver(
+    directory: CheckpointDirectory, told: Told | None = None, clock: Callable[[], float] = time.monotonic
+) -> Saver:
+    """Of the first rank, which asks for a checkpoint every 10 seconds."""
+    return Saver(
+        Config(checkpoint_dir=directory.path, checkpoint_seconds=10.0),
         directory,
         keeps_time=True,
-        recorder=told,
+        recorder=told or Told(),
         alarm=pytest.fail,
         note=print,
         device=torch.device("cpu"),
-        clock=lambda: now[0],
+        clock=clock,
     )
+
+
+def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skipped(tmp_path: Path) -> None:
+    now, directory, told = [0.0], Slow(tmp_path), Told()
+    saver = a_saver(directory, told, lambda: now[0])
     saver.open()
     wanted = {}
     for second in range(9, 46):
@@ -103,3 +112,38 @@ def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skippe
     directory.let.set()
     saver.settle()
     assert (told.saved, saver.wants_save()) == (1, True)
+
+
+def saving(path: Path) -> tuple[Slow, Saver]:
+    """Of a writer that is none in the next group: what it saves comes when it is let, and who claims the directory."""
+    directory = Slow(path)
+    former = a_saver(directory)
+    former.open()
+    former.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
+    return directory, former
+
+
+def test_ranks_that_go_on_from_the_directory_have_it_claimed_when_the_last_save_of_the_group_before_is_there(
+    tmp_path: Path,
+) -> None:
+    directory, former = saving(tmp_path)
+    between, heir = a_saver(a_directory(tmp_path / "another")), a_saver(a_directory(tmp_path / "one more"))
+    between.follow(former)
+    heir.follow(between)
+    threading.Timer(0.1, directory.let.set).start()
+    heir.open(ALONE)
+    assert former.durable_step == 1
+    assert heir.newest() is None
+
+
+def test_a_save_that_nobody_needs_ends_where_the_next_writer_claims_the_directory(tmp_path: Path) -> None:
+    directory, former = saving(tmp_path)
+    heir = a_saver(
+        CheckpointDirectory(tmp_path, keep=1, claim=Claim(tmp_path, generation=1, fence=1, run_id="run", token="b"))
+    )
+    heir.follow(former)
+    heir.open()
+    directory.let.set()
+    heir.settle()
+    with pytest.raises(StaleGeneration, match="generation 1 has claimed it"):
+        former.settle()
