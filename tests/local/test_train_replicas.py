@@ -49,6 +49,12 @@ def summary(running: Running) -> dict[str, Any]:
     return dict(ended["summary"])
 
 
+def saved_slowly(stage: Stage) -> tuple[str, ...]:
+    """The program, which saves when a group ends by agreement, and not before."""
+    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-seconds", "inf")
+    return ("-m", train_slow_disk.__name__, *FLAGS[2:], *kept)
+
+
 def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
     stage: Stage, undisturbed: dict[int, float]
 ) -> None:
@@ -116,8 +122,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
 def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_writes_no_more(stage: Stage) -> None:
     """Which is under way when the group has met in which another rank is the first one."""
     env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
-    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-seconds", "inf")
-    flags = ("-m", train_slow_disk.__name__, *FLAGS[2:], *kept, "--parallel", "shard=2:4")
+    flags = (*saved_slowly(stage), "--parallel", "shard=2:4")
     stage.store()
     early = stage.agent(1, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
     early.line('"event": "step"')
@@ -129,6 +134,21 @@ def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_write
     hurry(stage)
     assert [first.code(), early.code()] == [0, 0], first.output
     assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(first).items()
+
+
+def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_the_others_go_on(stage: Stage) -> None:
+    """The first rank waits for it, though it is still about to leave the group when that is over."""
+    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
+    run = stage.launch("--nproc-per-node", "2", *saved_slowly(stage), "--parallel", "shard=2", **env)
+    run.line('"event": "step"')
+    survivor, told = workers_of(run)
+    subprocess.run(["kill", str(told)], check=True)
+    went_on = run.line('"event": "started".*"resumed_step": ([1-9][0-9]*)')
+    assert int(went_on[1]) == max(step for step in losses(run))
+    assert workers_of(run)[0] == survivor
+    hurry(stage)
+    assert run.code() == 0, run.output
+    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
 
 
 def test_of_three_ranks_left_the_spare_gives_what_it_holds_and_is_released_when_the_others_are_done() -> None:

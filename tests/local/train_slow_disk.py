@@ -1,37 +1,32 @@
-"""The trainer, and a disk so slow that what the first group saves is not there before the second one has met."""
+"""The trainer, and a disk so slow that what the first group saves is there when the second one could have begun."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Env
 from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.claim import FILE
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.manifest import Manifest
 from ddp_trainer.train.together import Other
 
-LATE_SECONDS: Final = 1.0
-"""From when this process has its next place, or less where the next writer claims the directory meanwhile."""
+LATE_SECONDS: Final = 3.0
+"""How slow, unless the next writer claims the directory meanwhile, which ends the save."""
 
 _FIRST: Final = 1
 _whole = Other.write
 
 
 def late(self: Other, draft: Manifest, archive: Archive) -> Manifest:
-    """Write; what the first group saves, in the second one."""
-    if draft.generation == _FIRST:
-        while int(os.environ[Env.GENERATION]) == _FIRST:
-            time.sleep(0.02)
-        until = time.monotonic() + LATE_SECONDS
-        while time.monotonic() < until and not _is_claimed_again(self.place.parent):
-            time.sleep(0.02)
+    """Write pieces."""
+    until = time.monotonic() + LATE_SECONDS
+    while draft.generation == _FIRST and time.monotonic() < until and not _is_claimed_again(self.place.parent):
+        time.sleep(0.02)
     return _whole(self, draft, archive)
 
 

@@ -283,7 +283,7 @@ class Core:
         if failure and not (self.state is State.STOPPING and failure.exit_code in AS_ASKED):
             first = earlier(self.failure, failure)
             if first is not self.failure and self._ending is None:
-                actions.append(Send(Failed(failure=first)))
+                actions.append(Send(Failed(failure=first, agreed=agreed)))
             self.failure = first
         if self.state is State.RUNNING and failure:
             actions += self._stop(graceful=agreed)

@@ -139,7 +139,7 @@ class Membership:
             case Join():
                 self._joined(agent, message)
             case Failed():
-                self._failed(message.failure)
+                self._failed(message.failure, agreed=message.agreed)
             case Succeeded() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
                 self._succeeded.add(agent.node.token)
             case Leave():
@@ -273,10 +273,10 @@ class Membership:
         if was_busy:
             self._change(graceful=True)
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, failure: Failure, *, agreed: bool) -> None:
         if failure.generation == self.roster.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
             self._first = earlier(self._first, failure)
-            self._stop(graceful=False)
+            self._stop(graceful=agreed)
 
     def _steps_aside(self, agent: Agent) -> None:
         """The next group may be formed without it; it joins when it can be taken in without a wait."""

@@ -173,6 +173,8 @@ class Failed:
     """A worker of mine failed and I stop the others; sent again when an earlier error turns up."""
 
     failure: Failure
+    agreed: bool = False
+    """It failed in nothing: the ranks have ended their group together, and none of the others is stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,9 +128,10 @@ class SimulatedAgent:
         self.run.membership.receive(self.peer, Join(port=30000 + self.index, is_prepared=True))
         return self
 
-    def fail(self, **details: object) -> SimulatedAgent:
+    def fail(self, *, agreed: bool = False, **details: object) -> SimulatedAgent:
         """A worker failed; the others are stopped when the test calls :meth:`join`."""
-        self.run.membership.receive(self.peer, Failed(failure=a_failure(self.generation.number, **details)))
+        failure = a_failure(self.generation.number, **details)
+        self.run.membership.receive(self.peer, Failed(failure=failure, agreed=agreed))
         return self
 
     def succeed(self) -> SimulatedAgent:

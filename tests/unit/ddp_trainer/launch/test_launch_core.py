@@ -409,6 +409,7 @@ def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_c
     core = able(running(), 0, 1)
     asked = a_failure(4, exit_code=Exit.TERMINATED)
     actions = core.left(0, asked, stays=False)
+    assert actions[0] == Send(Failed(failure=asked, agreed=True))
     assert Arm(Timer.KILL, LIMITS.shutdown) in actions
     assert core.left(1, asked) == []
     assert core.exited(0, asked) == [Disarm(Timer.KILL), Rejoin()]

@@ -156,6 +156,16 @@ def test_a_failure_stops_everybody_at_once_and_is_charged() -> None:
     assert run.starts[-1].restarts_left == 0
 
 
+def test_nobody_is_hurried_where_the_ranks_have_ended_their_group_together_unless_a_rank_is_lost_then() -> None:
+    run = SimulatedRun(a_policy(3, 3))
+    first, second, third = run.joined(0, 1, 2)
+    first.fail(agreed=True, exit_code=143, reason="sigterm")
+    second.fail(agreed=True, exit_code=143, reason="sigterm")
+    assert third.asked_to_stop == Stop(graceful=True)
+    second.fail(exit_code=137, reason="sigkill")
+    assert third.asked_to_stop == Stop(graceful=False)
+
+
 def test_failures_of_many_nodes_in_one_generation_cost_one_restart() -> None:
     run = SimulatedRun(a_policy(3, 3, max_restarts=2))
     agents = run.joined(0, 1, 2)

@@ -60,6 +60,7 @@ MESSAGES = [
     ),
     Join(port=1),
     Failed(failure=a_failure(1)),
+    Failed(failure=a_failure(1), agreed=True),
     Succeeded(generation=1),
     Leave(),
     Part(),
