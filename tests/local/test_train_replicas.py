@@ -1,4 +1,4 @@
-"""Ranks of a spread model die, and the others go on with what they hold: nothing is lost, and nothing is read anew."""
+"""Ranks of a spread model die, and the others go on with what they hold: nothing is lost, nor read or drawn anew."""
 
 from __future__ import annotations
 
@@ -55,10 +55,20 @@ def saved_slowly(stage: Stage) -> tuple[str, ...]:
     return ("-m", train_slow_disk.__name__, *FLAGS[2:], *kept)
 
 
+def watched(stage: Stage, *, pause: str) -> dict[str, str]:
+    """For a task that takes its time until it is told to hurry, and tells what it makes."""
+    return {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "MADE": str(stage.folder / "made"), "PAUSE": pause}
+
+
+def made(stage: Stage) -> int:
+    """How often the first group of ranks and all later ones have made the weight that tells of it."""
+    return len((stage.folder / "made").read_text().splitlines())
+
+
 def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
     stage: Stage, undisturbed: dict[int, float]
 ) -> None:
-    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
+    env = watched(stage, pause="0.3")
     run = stage.launch(
         "--nproc-per-node", "4", "--max-restarts", "9", *FLAGS, "--parallel", "replicate=2,shard=2", **env
     )
@@ -72,13 +82,14 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
     assert workers_of(run)[:3] == survivors
     hurry(stage)
     assert run.code() == 0, run.output
+    assert made(stage) == 1
     assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
     assert losses(run) == pytest.approx(undisturbed, rel=1e-4)
     assert sorted(losses(run)) == list(range(1, STEPS + 1))
 
 
 def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
-    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
+    env = {**watched(stage, pause="1"), "DDP_ZYGOTE": "0"}
     program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,shard=2")
     stage.store()
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
@@ -93,6 +104,7 @@ def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_
     assert workers_of(first) == survivors
     hurry(stage)
     assert [first.code(), second.code()] == [0, 0], first.output
+    assert made(stage) == 1
     assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0}.items() <= summary(first).items()
 
 
@@ -100,7 +112,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     stage: Stage, undisturbed: dict[int, float]
 ) -> None:
     """There is no replica that holds what was lost, and the range of layouts allows a smaller one."""
-    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.4"}
+    env = {**watched(stage, pause="0.4"), "DDP_ZYGOTE": "0"}
     kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
     program = ("--nproc-per-node", "2", *FLAGS, *kept, "--parallel", "shard=2:4")
     stage.store()
@@ -114,6 +126,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     assert workers_of(first) == survivors
     hurry(stage)
     assert first.code() == 0, first.output
+    assert made(stage) == 1
     assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS, "world_size": 2}.items() <= summary(first).items()
     assert losses(first) == pytest.approx(undisturbed, rel=1e-4)
     assert sorted(losses(first)) == list(range(1, STEPS + 1))

@@ -1,6 +1,6 @@
 """The trainer, and a network that fails at the worst moment: rank 1 never hears that a step counts which others took.
 
-Its task takes its time until it is told to hurry.
+Its task takes its time until it is told to hurry, and tells how often a weight of its model was made.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddp_trainer.train import step
 from ddp_trainer.train.cli import main
@@ -16,6 +16,7 @@ from ddp_trainer.train.errors import PeerLost
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.task import rowwise
 from ddp_trainer.train.vote import Ballot, Verdict
+from tests.local import train_made
 from tests.local.train_layouts import Numbers, Rows
 from tests.local.train_reformed import dawdle
 
@@ -52,6 +53,12 @@ class SlowNumbers(Numbers):
     def train_samples(self) -> Rows:
         """Those to learn."""
         return SlowRows(self.rows, vocabulary=self.vocabulary, window=self.window)
+
+    def model(self) -> nn.Module:
+        """With one weight that is halved."""
+        model = super().model()
+        train_made.halve(model.get_parameter("blocks.0.mlp.hidden.weight"))
+        return model
 
 
 if __name__ == "__main__":

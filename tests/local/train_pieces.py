@@ -56,7 +56,8 @@ class Stand:
     around: Surroundings
 
     @classmethod
-    def under(cls, layout: str, around: Surroundings, path: Path) -> Stand:
+    def under(cls, layout: str, around: Surroundings, path: Path, *, loads: bool = False) -> Stand:
+        """With a state that one step has moved; or with none, where it ``loads`` one."""
         config = Config(
             checkpoint_dir=path,
             parallel=LayoutRange.parse(layout),
@@ -65,13 +66,14 @@ class Stand:
             device="cpu",
         )
         ground = lay_groundwork(config, OddNumbers(), around)
-        kept = keep(ground, None)
+        kept = keep(ground, None, loads=loads)
         optimizer = kept.optimization.optimizer
-        for group in optimizer.param_groups:
-            for weight in group["params"]:
-                if not weight.is_meta:  # of another stage
-                    weight.grad = weight.detach().clone()
-        optimizer.step()
+        if not loads:
+            for group in optimizer.param_groups:
+                for weight in group["params"]:
+                    if not weight.is_meta:  # of another stage
+                        weight.grad = weight.detach().clone()
+            optimizer.step()
         return cls(State(ground, kept, History(ground.phases), keeps=around.group.rank == 0), config, around)
 
     def save(self, step: int) -> int | None:
@@ -95,13 +97,6 @@ class Stand:
         found = newest_of_all(self._saver().newest(self.around.group), self.around.group, lambda _: None)
         assert found is not None
         return self.state.give_back(found.checkpoint).step
-
-    def spoil(self) -> None:
-        """Forget everything, so that what is right later was loaded."""
-        with torch.no_grad():
-            for weight in self.state._ground.model.parameters():
-                weight.zero_()
-        self.state._kept.optimization.optimizer.state.clear()
 
     def digest(self) -> str:
         """Of the whole state, on the ranks that gather it."""
@@ -145,8 +140,7 @@ def main(arguments: Sequence[str]) -> None:
         tell(saved=layout, digest=stand.digest(), durable=stand.save(FIRST))
     for before in LAYOUTS:
         for after in LAYOUTS:
-            stand = Stand.under(after, around, path / before)
-            stand.spoil()
+            stand = Stand.under(after, around, path / before, loads=True)
             stand.load()
             tell(saved=before, loaded=after, digest=stand.digest())
     meet_damage(Stand.under("shard=2", around, path / "shard=2"), path / "shard=2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -61,13 +62,17 @@ class Assembly:
         self.stepper.abandon(keeps_gradients=keeps_gradients)
 
 
-def keep(ground: Groundwork, stored_shards: int | None) -> Kept:
+def keep(ground: Groundwork, stored_shards: int | None, *, loads: bool = False) -> Kept:
     """Build what stays, once it is known how a batch is cut: by ``stored_shards`` where there is a state to go on from.
+
+    ``loads``, the same on every rank: all that is in the model's own state is about to be loaded. Of a model that is
+    spread, no numbers are made or sent for that.
 
     Raises:
         BadConfig: a flag does not go with the task, the group or another flag.
     """
     config, group = ground.config, ground.around.group
+    loaded = frozenset(ground.model.state_dict()) if loads and config.spreads else frozenset()
     spread = _lay(config, group)
     plan = _plan(ground, stored_shards)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
@@ -75,11 +80,11 @@ def keep(ground: Groundwork, stored_shards: int | None) -> Kept:
         if ground.recipes:
             from ddp_trainer.train.filling import fill_here  # noqa: PLC0415 - of ranges of layouts alone
 
-            fill_here(ground.model, ground.recipes, group.device)
+            fill_here(ground.model, ground.recipes, group.device, loaded)
         ground.model.to(group.device)
     losses = prepare(ground.model, ground.task.losses, config, group, ground.around.progress.alarm)
     if spread is not None:
-        spread = _spread_out(ground, spread)
+        spread = _spread_out(ground, spread, loaded)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
     return Kept(
         plan=plan,
@@ -174,8 +179,8 @@ def _lay(config: Config, group: Group) -> Spread | None:
         return Spread(Mesh.of(layout, group, config.timeout_seconds), group)
 
 
-def _spread_out(ground: Groundwork, spread: Spread) -> Spread:
-    """Cut the model in place, before its optimizer is built.
+def _spread_out(ground: Groundwork, spread: Spread, loaded: Collection[str]) -> Spread:
+    """Cut the model in place, before its optimizer is built; what is about to be ``loaded`` gets no numbers.
 
     Raises:
         BadConfig: the model cannot be cut so.
@@ -185,15 +190,15 @@ def _spread_out(ground: Groundwork, spread: Spread) -> Spread:
     from ddp_trainer.train.filling import agree, empty_out, fill, send_buffers  # noqa: PLC0415 - as in _lay
     from ddp_trainer.train.first_weights import send_from_first  # noqa: PLC0415 - as above
 
-    recipes = agree(model, ground.recipes, group)
+    recipes = agree(model, ground.recipes, group, loaded)
     if layout.pp > 1:
         from ddp_trainer.train.stage_spread import StageSpread  # noqa: PLC0415 - a second of imports; on request
         from ddp_trainer.train.stages import cut_into_stages  # noqa: PLC0415 - as above
 
-        return StageSpread(model, cut_into_stages(model, task, config, mesh, group, recipes))
-    numbers = empty_out(model, recipes) if recipes else {}
+        return StageSpread(model, cut_into_stages(model, task, config, mesh, group, recipes, loaded))
+    numbers = empty_out(model, recipes, loaded) if recipes else {}
     if numbers:
-        send_buffers(model, mesh, group)
+        send_buffers(model, mesh, group, loaded)
     elif layout.tp > 1:
         model.to(group.device)
     if layout.tp > 1:
@@ -201,7 +206,7 @@ def _spread_out(ground: Groundwork, spread: Spread) -> Spread:
 
         slice_up(model, task, mesh, group)
     if not numbers:
-        send_from_first(model, mesh, group)
+        send_from_first(model, mesh, group, loaded)
     if layout.shard > 1:
         from ddp_trainer.train.sharding import shard  # noqa: PLC0415 - as above
 

@@ -1,11 +1,14 @@
 """Weights on their way from where a model was drawn to where it is trained: cut while it has no memory, then filled.
 
 Each weight is made by itself, sent, cut and let go of, so a rank needs room for what it keeps and for one weight more.
+What is about to be ``loaded``, by its names in the model, is not made or sent. Such a weight is not a number until
+then: one that a load forgot shows in the first loss, and is never what happened to lie in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias
 
 import torch
@@ -19,24 +22,26 @@ from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.recipe import Recipe
 from ddp_trainer.train.spread import piece
 
-Numbers: TypeAlias = Tensor | Recipe
-"""Of a whole weight: there, or to be made."""
+Numbers: TypeAlias = Tensor | Recipe | None
+"""Of a whole weight: there, to be made, or, where it is None, to be loaded."""
 
 _META: Final = torch.device("meta")
 
 
-def agree(model: nn.Module, recipes: Mapping[Tensor, Recipe], group: Group) -> Mapping[Tensor, Recipe]:
-    """The recipes of the model's weights where every rank has some; else none, and the weights have their numbers.
+def agree(
+    model: nn.Module, recipes: Mapping[Tensor, Recipe], group: Group, loaded: Collection[str]
+) -> Mapping[Tensor, Recipe]:
+    """The recipes of the model's weights where every rank has some; else none, and the weights have been filled.
 
     Every rank must call it: what follows is one exchange after the other.
     """
     if all(group.gather(bool(recipes))):
         return recipes
-    fill_here(model, recipes, torch.device("cpu"))
+    fill_here(model, recipes, torch.device("cpu"), loaded)
     return {}
 
 
-def empty_out(model: nn.Module, recipes: Mapping[Tensor, Recipe]) -> dict[str, Numbers]:
+def empty_out(model: nn.Module, recipes: Mapping[Tensor, Recipe], loaded: Collection[str]) -> dict[str, Numbers]:
     """Leave a model nothing but the shapes of its weights, in place.
 
     Returns:
@@ -49,15 +54,16 @@ def empty_out(model: nn.Module, recipes: Mapping[Tensor, Recipe]) -> dict[str, N
         elif not weight.is_meta:
             numbers[name] = whole = _room(weight, _META)
             _swap(weight, whole)
-    return numbers
+    return {name: None if name in loaded else found for name, found in numbers.items()}
 
 
-def send_buffers(model: nn.Module, mesh: Mesh, group: Group) -> None:
+def send_buffers(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:
     """Bring the model's buffers to the device; those of the first rank are everybody's."""
     with group.watched(), torch.no_grad():
-        for buffer in model.buffers():
+        for name, buffer in model.named_buffers():
             buffer.data = buffer.data.to(group.device)
-            send(buffer, mesh)
+            if name not in loaded:
+                send(buffer, mesh)
 
 
 def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group, device: torch.device) -> None:
@@ -74,6 +80,9 @@ def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group
         _swap(weight, _room(weight, device))
     for name, weight in weights.items():
         found = numbers.pop(name)
+        if found is None:
+            _leave_open(weight)
+            continue
         with group.watched(), torch.no_grad():
             if is_first:
                 whole = (found.numbers() if isinstance(found, Recipe) else found).detach().to(group.device).contiguous()
@@ -83,14 +92,26 @@ def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group
             piece(weight).copy_(_cut(whole, weight))
 
 
-def fill_here(model: nn.Module, recipes: Mapping[Tensor, Recipe], device: torch.device) -> None:
+def fill_here(
+    model: nn.Module, recipes: Mapping[Tensor, Recipe], device: torch.device, loaded: Collection[str]
+) -> None:
     """Give those weights of a model their numbers that have recipes, in place, where a rank has it whole."""
-    for weight in list(model.parameters()):
+    for name, weight in list(model.named_parameters()):
         if weight in recipes:
             room = _room(weight, device)
-            with torch.no_grad():
-                room.copy_(recipes[weight].numbers())
+            if name in loaded:
+                _leave_open(room)
+            else:
+                with torch.no_grad():
+                    room.copy_(recipes[weight].numbers())
             _swap(weight, room)
+
+
+def _leave_open(weight: Tensor) -> None:
+    """To what is loaded. Other types than these have no number that stands for none."""
+    if weight.is_floating_point() or weight.is_complex():
+        with torch.no_grad():
+            piece(weight).fill_(math.nan)
 
 
 def _swap(weight: Tensor, other: Tensor) -> None:

@@ -6,7 +6,7 @@ not, and ranks that hold the same would each learn something else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import torch
@@ -22,15 +22,17 @@ SHARING: Final = ("replicate", "shard", "tp")
 """Dimensions along which ranks have the same weights, or pieces of them."""
 
 
-def send_from_first(model: nn.Module, mesh: Mesh, group: Group) -> None:
+def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:
     """Give ranks that hold the same the same weights and buffers, those of their first; every rank must call it.
+
+    Those that are about to be ``loaded``, by their names, are left as they are.
 
     Ranks of ``replicate`` and ``shard`` hold the same before weights are cut into pieces, and those of ``tp`` what no
     slice is of. One tensor at a time by way of the device, where collectives run.
     """
     with group.watched(), torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            if tensor.is_meta:  # of another stage
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if tensor.is_meta or name in loaded:  # on the meta device are those of another stage
                 continue
             own = piece(tensor)
             sent = own.detach().to(group.device)

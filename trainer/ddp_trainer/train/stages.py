@@ -7,7 +7,7 @@ all ranks, who must call it together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -105,10 +105,14 @@ class Stages:
             dist.broadcast(output, self.rank(last), self.process_group)
             return streams[-1].joined(output)
 
-    def send_shared(self, model: nn.Module) -> None:
-        """Give stages that have the same weight the same numbers, those of the first that has it; all must call it."""
+    def send_shared(self, model: nn.Module, loaded: Collection[str]) -> None:
+        """Give stages that have the same weight the same numbers, those of the first that has it; all must call it.
+
+        Weights that are about to be ``loaded`` are left as they are.
+        """
+        shared = [name for name, holders in self.weights.items() if len(holders) > 1 and name not in loaded]
         with self.group.watched(), torch.no_grad():
-            for name in [name for name, holders in self.weights.items() if len(holders) > 1]:
+            for name in shared:
                 own = piece(model.get_parameter(name).detach())
                 sent = self._empty(own) if own.is_meta else own
                 dist.broadcast(sent, self.rank(self.weights[name][0]), self.process_group)
@@ -143,12 +147,18 @@ class Stages:
 
 
 def cut_into_stages(
-    model: nn.Module, task: Task, config: Config, mesh: Mesh, group: Group, recipes: Mapping[Tensor, Recipe]
+    model: nn.Module,
+    task: Task,
+    config: Config,
+    mesh: Mesh,
+    group: Group,
+    recipes: Mapping[Tensor, Recipe],
+    loaded: Collection[str],
 ) -> Stages:
     """Cut the model in place: into stages, these into slices (``tp``), and these into pieces (``shard``).
 
-    Weights of other stages are never made. Those of this rank's are whole before they are cut into pieces, as they are
-    in every step.
+    Weights of other stages are never made, nor those of these names, which are about to be ``loaded``. Those of this
+    rank's are whole before they are cut into pieces, as they are in every step.
 
     Raises:
         BadConfig: it says nothing of stages, has too few layers, keeps running statistics, or has a weight under two
@@ -160,7 +170,7 @@ def cut_into_stages(
     modules = _stages(model, task, ranks * kind.stages_per_rank)
     weights = _holders(model, modules, task, kind, ranks)
     _drop(model, {name for name, holders in weights.items() if mesh.place.pp not in holders})
-    numbers = empty_out(model, recipes) if recipes else {}
+    numbers = empty_out(model, recipes, loaded) if recipes else {}
     if not recipes:
         _move(model, group.device)
     if mesh.layout.tp > 1:
@@ -170,8 +180,8 @@ def cut_into_stages(
     if recipes:
         fill(model, numbers, mesh, group, group.device)
     else:
-        send_from_first(model, mesh, group)
-    stages.send_shared(model)
+        send_from_first(model, mesh, group, loaded)
+    stages.send_shared(model, loaded)
     if mesh.layout.shard > 1:
         stages = replace(stages, pieces=StagePieces(model, modules, mesh, group))
     model.forward = stages.forward

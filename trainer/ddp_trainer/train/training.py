@@ -204,7 +204,9 @@ class Run:
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
             self._begin_anew(is_void=taken is None)
-            self._kept = keep(self._ground, None if checkpoint is None else checkpoint.manifest.shards)
+            stored_shards = None if checkpoint is None else checkpoint.manifest.shards
+            loads = checkpoint is not None or self._config.init_from is not None
+            self._kept = keep(self._ground, stored_shards, loads=loads)
             self._ledger = self._kept.ledger
             self._step = 0
         self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history, keeps=saver.writes)

@@ -1,0 +1,225 @@
+"""Models spread under many layouts that are about to be loaded, and then are: from a checkpoint, and from a slot.
+
+Each rank begins a model, takes its state, and has another model of the same kind, which it then fills from that state.
+How often weights were made is counted; what ranks would draw apart shows what was sent.
+A line for each layout says that all was right.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.layout import LayoutRange
+from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.train import even_evaluation, sharding, slicing, stage_spread  # noqa: F401 - once, before ranks fork
+from ddp_trainer.train.assembly import Kept, keep
+from ddp_trainer.train.config import Config
+from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.groundwork import Groundwork, lay_groundwork
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.history import History
+from ddp_trainer.train.luggage import find_slot, pack_up, unpack_slot
+from ddp_trainer.train.options import KernelName
+from ddp_trainer.train.session import make_progress
+from ddp_trainer.train.spread import piece
+from ddp_trainer.train.state import Restored, State
+from ddp_trainer.train.stop import StopRequest, leave_at_once
+from ddp_trainer.train.surroundings import Surroundings
+from ddp_trainer.train.takeover import Luggage
+from kubectl_ddp.local.prctl import die_with
+from tests.local import train_made
+from tests.local.train_layouts import Numbers
+from tests.ports import free_port
+
+STEP = 3
+SIDE = 40
+
+
+def own_rank() -> int:
+    """Which a model would not ask that is the same everywhere."""
+    return int(os.environ["RANK"])
+
+
+class Halved(Numbers):
+    """Whose weights are a half of those that are drawn."""
+
+    def model(self) -> nn.Module:
+        """As ever, with a weight that each rank has drawn by itself, of which the first one's counts."""
+        model = super().model()
+        for weight in model.parameters():
+            train_made.halve(weight)
+        nn.init.constant_(model.get_parameter("norm.weight"), own_rank())
+        return model
+
+
+class HalvedByHalf(Halved):
+    """Which the second of two ranks cannot record."""
+
+    def model(self) -> nn.Module:
+        """As ever, with a mark."""
+        model = super().model()
+        if own_rank() % 2:
+            next(model.parameters()).mark = "drawn whole"  # type: ignore[attr-defined] # a tag of the user's
+        return model
+
+
+class Table(nn.Module):
+    """Numbers that no state holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.full((SIDE, SIDE), float(own_rank())), requires_grad=False)
+
+    def _save_to_state_dict(self, *_: Any) -> None:
+        pass
+
+    def _load_from_state_dict(self, *_: Any) -> None:
+        pass
+
+
+class WithMore(Halved):
+    """With what a state holds beside weights that learn, and with what it does not hold."""
+
+    def model(self) -> nn.Module:
+        """As ever."""
+        model = super().model()
+        model.register_module("table", Table())
+        model.register_buffer("held", torch.full((SIDE, SIDE), float(own_rank())))
+        model.register_buffer("unheld", torch.full((SIDE, SIDE), float(own_rank())), persistent=False)
+        model.get_parameter("positions.weight").requires_grad_(False)
+        return model
+
+
+CASES = (
+    (WithMore, "replicate=1,shard=1:2", 1),
+    (WithMore, "shard=2", 2),
+    (WithMore, "tp=2", 2),
+    (Halved, "pp=2", 2),
+    (WithMore, "replicate=2,shard=2", 4),
+    (WithMore, "shard=2,tp=2", 4),
+    (Halved, "shard=2,pp=2", 4),
+    (Halved, "tp=2,pp=2", 4),
+    (HalvedByHalf, "shard=2", 2),
+    (HalvedByHalf, "tp=2", 2),
+    (HalvedByHalf, "pp=2", 2),
+)
+"""Of each task a layout, and the ranks that take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A run that has built what it keeps, and takes no step."""
+
+    ground: Groundwork
+    kept: Kept
+    state: State
+    recorded: Sequence[str]
+    """Weights that had no memory yet."""
+
+    @classmethod
+    def of(cls, task: Numbers, layout: str, around: Surroundings, *, loads: bool) -> Stand:
+        """Begin with a model that is drawn, or with one that is about to be loaded."""
+        config = Config(
+            parallel=LayoutRange.parse(layout), optimizer_kernel=KernelName.LOOP, global_batch=8, device="cpu"
+        )
+        ground = lay_groundwork(config, task, around)
+        recorded = [name for name, each in ground.model.named_parameters() if each in ground.recipes]
+        train_made.runs, drawn_next = 0, torch.get_rng_state()
+        kept = keep(ground, None, loads=loads)
+        assert torch.equal(torch.get_rng_state(), drawn_next)
+        return cls(ground, kept, State(ground, kept, History(ground.phases)), recorded)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """A copy of all that the model has on this rank."""
+        model = self.ground.model
+        named = [*model.named_parameters(), *model.named_buffers()]
+        return {name: piece(each.detach()).clone() for name, each in named if not each.is_meta}
+
+    def demand_open(self) -> None:
+        """Refuse weights with numbers of which a state has others, and without numbers where it has none."""
+        stated, own = self.ground.model.state_dict().keys(), self.tensors()
+        for name in self.recorded:
+            assert name not in own or own[name].isnan().all() == (name in stated), name
+
+    def unpacked(self, luggage: Luggage) -> Restored:
+        """Go on from what the ranks have taken along."""
+        taken = find_slot(self.ground, luggage, lambda _: None)
+        assert taken is not None
+        return unpack_slot(taken, self.ground, self.kept, self.state)
+
+
+def demand_loaded(task: Numbers, layout: str, around: Surroundings) -> None:
+    """Fill models from the state of another one; nothing is made for what is filled, and nothing of it is left."""
+    drawn = Stand.of(task, layout, around, loads=False)
+    wanted = drawn.tensors()
+    assert all(each.isfinite().all() for each in wanted.values())
+    assert sum(around.group.gather(train_made.runs)), "no rank has made a weight"
+    checkpoint = drawn.state.copy(STEP)
+    luggage = pack_up(drawn.ground, drawn.kept, drawn.state, STEP, in_doubt=False)
+    for is_slot in (False, True):
+        stand = Stand.of(task, layout, around, loads=True)
+        assert train_made.runs == 0, "weights were made"
+        stand.demand_open()
+        restored = stand.unpacked(luggage) if is_slot else stand.state.give_back(checkpoint)
+        assert restored.step == STEP
+        filled = stand.tensors()
+        assert filled.keys() == wanted.keys()
+        for name, tensor in wanted.items():
+            assert torch.equal(filled[name], tensor), name
+
+
+def be(rank: int, world: int, port: int, task: Numbers, layout: str) -> None:
+    """Rank ``rank`` of a group."""
+    os.environ["RANK"] = str(rank)
+    env = Environment(rank=rank, local_rank=rank, world_size=world, local_world_size=world, master_port=port)
+    around = Surroundings(
+        env=env,
+        group=Group.join(env, torch.device("cpu"), 60.0),
+        recorder=SilentRankRecorder(),
+        progress=make_progress(Config(), env),
+        stop=StopRequest(grace_seconds=30.0, leave=leave_at_once),
+        began=time.time(),
+    )
+    demand_loaded(task, layout, around)
+    around.group.gather(0)  # until all are through
+    around.group.close()
+
+
+def fork(world: int, task: Numbers, layout: str) -> int:
+    """The highest exit code of a group of ranks."""
+    port, parent, ranks = free_port(), os.getpid(), []
+    for rank in range(world):
+        if child := os.fork():
+            ranks.append(child)
+            continue
+        die_with(parent)
+        try:
+            be(rank, world, port, task, layout)
+        except BaseException:  # noqa: BLE001 - a fork must not go on as its parent
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks)
+
+
+def main() -> int:
+    """0 where all was right."""
+    torch.set_num_threads(1)
+    for task, layout, world in CASES:
+        if fork(world, task(), layout):
+            return 1
+        print(task.__name__, layout, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
