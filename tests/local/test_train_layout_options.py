@@ -25,6 +25,7 @@ FLAGS = (
 AGAIN = "--activation-checkpointing --recompute"
 STAGES = "--parallel pp=2 --micro-batch 2"
 OUTSIDE = "--task tests.local.train_layouts:DroppedOutside"
+LAID_OUT = "--task tests.local.train_layouts:LaidOut"
 DROPPING = "--task tests.local.train_layouts:Dropped"
 
 
@@ -71,6 +72,9 @@ RUNS = {
     "--parallel tp=2 --precision bf16": ("--precision bf16", 1e-4),
     "--precision fp16": ("--precision bf16", 1e-3),
     f"{STAGES} --precision fp16": ("--precision fp16", 1e-4),
+    LAID_OUT: (LAID_OUT, 0.0),
+    f"{LAID_OUT} --parallel replicate=2": (LAID_OUT, 1e-5),
+    f"{LAID_OUT} --parallel shard=2": (LAID_OUT, 1e-5),
     OUTSIDE: (OUTSIDE, 0.0),
     f"{OUTSIDE} --parallel tp=2 {AGAIN} 2": (OUTSIDE, 1e-5),
     STAGES_AGAIN: (STAGES_AGAIN, 0.0),

@@ -91,6 +91,31 @@ class DroppedOutside(Numbers):
         return model
 
 
+class Patched(Gpt):
+    """With a convolution's weight and two buffers, which move its logits."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Int64 ``(n, window)`` to float32 ``(n, window, vocabulary)``."""
+        moved: Tensor = super().forward(tokens)
+        return moved * self.patch.weight.exp().mean() + self.columns[0] + self.rows[2]
+
+
+class LaidOut(Numbers):
+    """Whose weights and buffers lie in memory otherwise than row behind row; the buffers are others on each rank."""
+
+    width = 64
+
+    def model(self) -> nn.Module:
+        """Some of the weights are large enough to have no memory at first."""
+        model, rank = Patched(vocabulary=16, window=8, layers=2, heads=2, width=64), int(os.environ["RANK"])
+        model.patch = nn.Conv2d(16, 16, 3, bias=False).to(memory_format=torch.channels_last)
+        product = next(module for module in model.modules() if isinstance(module, nn.Linear))
+        product.weight = nn.Parameter(product.weight.detach().t().contiguous().t())
+        model.register_buffer("columns", (torch.arange(64.0).view(16, 4) / 9 + rank).t())
+        model.register_buffer("rows", (torch.arange(32.0)[::2] / 9 + rank).expand(4, 16))
+        return model
+
+
 class Unseeded(Numbers):
     """Whose weights are others on each rank: of the second half of the layers, on each two ranks."""
 

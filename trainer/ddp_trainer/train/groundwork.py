@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.batches import data_digest, is_stream
 from ddp_trainer.train.config import Config
+from ddp_trainer.train.contiguity import lay_out
 from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.feeds import Skips, known_count
 from ddp_trainer.train.feeds.feed import Stateful
@@ -107,6 +108,7 @@ def draw(config: Config, task: Task, around: Surroundings) -> tuple[nn.Module, M
     """
     model, recipes, why_whole = draw_model(task, config.seed, spreads=config.spreads)
     demand_numbers(model, task.name, recipes, spreads=config.spreads)
+    lay_out(model, spreads=config.spreads)
     if why_whole:
         around.progress.note(f"Each rank draws the whole model before it is cut: {why_whole}")
     return model, recipes
