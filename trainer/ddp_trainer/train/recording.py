@@ -188,6 +188,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     def _followed(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """An operation on tensors without memory."""
         name = func._schema.name  # noqa: SLF001 - torch's way to say it
+        options = _unmoved(name, options)
         _demand_known(name, options.get("device"), draws=_draws(func))
         if name == _LOOKED_AT:
             return self._kitchen.numbers(self._recipe(args[0])).item()
@@ -344,6 +345,11 @@ def _demand_plain(model: nn.Module, found: Mapping[Tensor, Recipe]) -> None:
             raise CannotRecord("A weight has attributes or hooks of its own.")
         if weakref.getweakrefs(weight) or weight._use_count() > 1:  # type: ignore[attr-defined] # noqa: SLF001 - as torch's swap_tensors asks
             raise CannotRecord("Something else than the model refers to a weight.")
+
+
+def _unmoved(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the device that torch names where a tensor is laid out anew: its own, which is meta."""
+    return {**options, "device": None} if name == _MOVED and options.get("device") == _META else options
 
 
 def _stays(tensor: Tensor, options: Mapping[str, Any]) -> bool:

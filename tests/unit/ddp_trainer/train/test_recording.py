@@ -92,6 +92,7 @@ RECORDED = {
     "orthogonal": changed(nn.init.orthogonal_),
     "svd": changed(rebuilt),
     "convolution": lambda: nn.Sequential(nn.Conv2d(16, SIDE, 3), nn.BatchNorm2d(SIDE)),
+    "channels last": lambda: nn.Conv2d(16, SIDE, 3).to(memory_format=torch.channels_last),
     "copied": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(SIDE, 2, SIDE), 2, enable_nested_tensor=False),
 }
 
@@ -142,6 +143,7 @@ def conjugate() -> nn.Module:
 
 
 NOT_RECORDED = {
+    "left without memory": lambda: linear().to_empty(device="meta"),
     "moved to where it is": changed(lambda weight: weight.cpu().mul_(3)),
     "tagged": tagged,
     "hooked": hooked,
