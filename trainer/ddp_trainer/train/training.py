@@ -207,6 +207,7 @@ class Run:
             stored_shards = None if checkpoint is None else checkpoint.manifest.shards
             loads = checkpoint is not None or self._config.init_from is not None
             self._kept = keep(self._ground, stored_shards, loads=loads)
+            self._ground = replace(self._ground, recipes={})  # each holds a state of a generator, of kilobytes
             self._ledger = self._kept.ledger
             self._step = 0
         self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history, keeps=saver.writes)
