@@ -164,6 +164,25 @@ def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_th
     assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
 
 
+def test_spares_that_have_given_what_they_held_go_on_from_the_disk_when_the_others_are_gone(stage: Stage) -> None:
+    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.5"}
+    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
+    program = ("--nproc-per-node", "2", *FLAGS, *kept, "--parallel", "shard=2")
+    stage.store()
+    spare = stage.agent(1, *program, nnodes="1:2", **env)
+    spare.line('"event": "step"')
+    first = stage.agent(0, *program, nnodes="1:2", **env)
+    given = int(first.line('"event": "started".*"resumed_step": ([0-9]+)')[1])
+    seen = len(spare.lines)
+    first.line(f'"event": "step", "step": {given + 3 * SAVED_EVERY},')
+    first.send(signal.SIGKILL)
+    went_on = spare.line('"event": "started".*"resumed_step": ([0-9]+)', after=seen)
+    assert int(went_on[1]) > given + SAVED_EVERY
+    hurry(stage)
+    assert spare.code() == 0, spare.output
+    assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS}.items() <= summary(spare).items()
+
+
 def test_of_three_ranks_left_the_spare_gives_what_it_holds_and_is_released_when_the_others_are_done() -> None:
     run = subprocess.run([sys.executable, "-m", train_handed_on.__name__], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -144,6 +144,11 @@ class Run:
         """Pieces of a model are bound to the group; what lies in them is not."""
         if self._has_state:
             self._luggage = pack_up(self._ground, self._kept, self._state, self._step, in_doubt=in_doubt)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of the state that this rank holds in a model."""
+        if self._has_state:
             self._has_state = False
             del self._kept, self._state
         # The next one is drawn when nobody waits for this process to leave.
@@ -199,6 +204,8 @@ class Run:
         if self._config.parallel is not None:
             give_places(self._config.parallel, self._group, self._progress.note)
         if self._group.is_spare:
+            self._luggage = None  # others go on from here, and should they be gone then, a disk has what is newer
+            self._let_go()
             return None
         odometer = make_odometer(self._config, self._around.env, self._ground.identity, self._progress.alarm)
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
