@@ -377,8 +377,7 @@ class Run:
             if self._around.control is None:
                 raise
             self._progress.note("The other ranks have gone on, and save what they come to.")
-        is_saved = self._config.checkpoint_dir is not None and self._saver.saved_step == self._step
-        saved = "saved" if is_saved and self._saver.failure is None else "nothing saved"
+        saved = "saved" if self._saver.holds(self._step) else "nothing saved"
         self._progress.note(f"Told to stop: left after step {self._step} of {self._plan.total_steps}, {saved}.")
         code = self._around.stop.exit_code
         return Outcome(self._summary(Result.STOPPED, {}), code if code is not None else Exit.TERMINATED)
