@@ -1,4 +1,4 @@
-"""One of four ranks that hold two replicas of a model in two shards each is killed, at random moments.
+"""One of four ranks that hold two replicas of a model in two parts each is killed, at random moments.
 
 The others keep their processes and their pieces; what the killed one had comes from the rank of the other replica that
 holds the same. That no sample was lost or repeated is read from the run's own ledger, in the summary that it ends with.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,26 +23,42 @@ from bench._zygotes import has_ready_zygote, workers
 from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.contract import Env
 
-PARTS: Final = ("worker_killed_sharded",)
-LAYOUT: Final = "replicate=2,shard=2"
+_TEXT: Final = (
+    *("-m", "ddp_trainer", "train", "--task", "bench._layouts:Numbers", "--global-batch", "8", "--epochs", "1000000"),
+    *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
+)
+"""A GPT, which brings its own plan by which it is cut."""
+CASES: Final = {
+    "worker_killed_sharded": ("replicate=2,shard=2", TRAIN),
+    "worker_killed_sliced": ("replicate=2,tp=2", _TEXT),
+    "worker_killed_staged": ("replicate=2,pp=2", _TEXT),
+}
+"""The layout, and what learns."""
+PARTS: Final = tuple(CASES)
 RANKS: Final = 4
 BAR_SECONDS: Final = 3.0
 """The most that the slowest recovery may take."""
 _LATEST_SECONDS: Final = 2.0
 """A kill comes so long after all is well again, or any time before."""
 _FIGURES: Final = {
-    "samples_lost": "worker_killed_sharded_lost_samples",
-    "samples_repeated": "worker_killed_sharded_repeated_samples",
-    "lost_steps": "worker_killed_sharded_lost_steps",
+    "samples_lost": "lost_samples",
+    "samples_repeated": "repeated_samples",
+    "lost_steps": "lost_steps",
 }
-"""Of the summary, under their names here; all of them are to be 0."""
+"""Of the summary, under the ends of their names here; all of them are to be 0."""
 _MOST_STEPS: Final = 3
 
 
-def measure(directory: Path, report: Report, options: Options) -> None:
-    """Kill, look how soon steps are committed again, and ask the ledger in the end."""
+def measure(directory: Path, report: Report, options: Options, parts: Sequence[str]) -> None:
+    """These of :data:`PARTS`: kill, look how soon steps are committed again, and ask the ledger in the end."""
+    for name in parts:
+        _measure(name, directory / name, report, options)
+
+
+def _measure(name: str, directory: Path, report: Report, options: Options) -> None:
+    layout, program = CASES[name]
     directory.mkdir(parents=True)
-    run, rounds = _Run(directory), 3 if options.quick else 20
+    run, rounds = _Run(directory, layout, program), 3 if options.quick else 20
     seconds = []
     try:
         run.await_steps()
@@ -50,23 +66,24 @@ def measure(directory: Path, report: Report, options: Options) -> None:
             taken = run.kill_one(options)
             seconds += [] if taken is None else [taken]
             told = "never" if taken is None else f"{taken:.2f} s"
-            options.progress(f"one of {RANKS} ranks killed, seed {options.seed}, {number}/{rounds}: {told}")
+            options.progress(f"one of {RANKS} ranks killed, {layout}, seed {options.seed}, {number}/{rounds}: {told}")
         summary = run.end()
     finally:
         run.kill()
-    spread = report.figure("worker_killed_sharded_seconds", seconds)
-    report.figure("worker_killed_sharded_recovered_ratio", len(seconds) / rounds)
-    report.at_least(f"share of {rounds} recovered, worker killed, {LAYOUT}", len(seconds) / rounds, 1.0)
-    report.at_most(f"most seconds, worker killed, {LAYOUT}", spread.maximum, BAR_SECONDS)
-    for name, figure in _FIGURES.items():
-        report.figure(figure, summary[name])
-        report.at_most(f"{name.replace('_', ' ')}, worker killed, {LAYOUT}", summary[name], 0)
+    spread = report.figure(f"{name}_seconds", seconds)
+    report.figure(f"{name}_recovered_ratio", len(seconds) / rounds)
+    report.at_least(f"share of {rounds} recovered, worker killed, {layout}", len(seconds) / rounds, 1.0)
+    report.at_most(f"most seconds, worker killed, {layout}", spread.maximum, BAR_SECONDS)
+    for told, figure in _FIGURES.items():
+        report.figure(f"{name}_{figure}", summary[told])
+        report.at_most(f"{told.replace('_', ' ')}, worker killed, {layout}", summary[told], 0)
 
 
 class _Run:
     """One node of four ranks."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, layout: str, program: Sequence[str]) -> None:
+        self._layout = layout
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "DDP_ZYGOTE": ZYGOTE_SECONDS,
@@ -75,7 +92,7 @@ class _Run:
         }
         launch = (sys.executable, "-m", "ddp_trainer", "launch", "--standalone", "--nproc-per-node", str(RANKS))
         self._agent = subprocess.Popen(
-            [*launch, "--max-restarts", "1000", *TRAIN, "--parallel", LAYOUT],
+            [*launch, "--max-restarts", "1000", *program, "--parallel", layout],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -90,7 +107,7 @@ class _Run:
     def await_steps(self) -> None:
         """Return when it trains. Raises CannotMeasure."""
         if self._wait(lambda: len(self._told.steps) > _MOST_STEPS) is None:
-            raise CannotMeasure(f"Four ranks do not train as {LAYOUT}: {''.join(self._told.other[-3:])}")
+            raise CannotMeasure(f"Four ranks do not train as {self._layout}: {''.join(self._told.other[-3:])}")
 
     def kill_one(self, options: Options) -> float | None:
         """SIGKILL a rank at a random moment: seconds until the next group has committed a step, None if it never did.

@@ -247,7 +247,7 @@ def measure(options: Options) -> Report:
                 report.baseline(f"stock_{name}_seconds", stock.seconds)
             report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, bar)
             report.at_least(f"share of {ours.count} recovered, {name.replace('_', ' ')}", ours.share, 1.0)
-        if any(name in _replicas.PARTS for name in parts):
-            _replicas.measure(Path(directory) / "replicas", report, options)
+        spread = [name for name in parts if name in _replicas.PARTS]
+        _replicas.measure(Path(directory) / "replicas", report, options, spread)
         _reform.measure(Path(directory) / "reform", report, options, [name for name in parts if name in _reform.PARTS])
     return report
