@@ -16,7 +16,7 @@ from test_launch_reform import QUICKLY, hurry, workers_of
 
 from tests.local import train_half_voted, train_handed_on, train_slow_disk
 
-STEPS = 100
+STEPS = 60
 SAVED_EVERY = 5
 TASK = ("--task", f"{train_half_voted.__name__}:SlowNumbers", "--global-batch", "16", "--shards", "4", "--epochs", "90")
 PROGRAM = ("-m", train_half_voted.__name__, *TASK, "--max-steps", str(STEPS), "--log-steps", "1", "--log-json")
@@ -65,12 +65,13 @@ def made(stage: Stage) -> int:
     return len((stage.folder / "made").read_text().splitlines())
 
 
-def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
-    stage: Stage, undisturbed: dict[int, float]
+@pytest.mark.parametrize("cut", ["shard=2", "tp=2", "pp=2"])
+def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
+    stage: Stage, undisturbed: dict[int, float], cut: str
 ) -> None:
     env = watched(stage, pause="0.3")
     run = stage.launch(
-        "--nproc-per-node", "4", "--max-restarts", "9", *FLAGS, "--parallel", "replicate=2,shard=2", **env
+        "--nproc-per-node", "4", "--max-restarts", "9", *FLAGS, "--parallel", f"replicate=2,{cut}", **env
     )
     # After the verdict that rank 1 did not hear.
     run.line(f'"event": "started".*"resumed_step": {train_half_voted.UNHEARD + 1}')
@@ -88,9 +89,10 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_shards_no_step(
     assert sorted(losses(run)) == list(range(1, STEPS + 1))
 
 
-def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
+@pytest.mark.parametrize("cut", ["shard=2", "tp=2"])
+def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage, cut: str) -> None:
     env = {**watched(stage, pause="1"), "DDP_ZYGOTE": "0"}
-    program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,shard=2")
+    program = ("--nproc-per-node", "2", *FLAGS, "--parallel", f"replicate=1:2,{cut}")
     stage.store()
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
     first.line('"event": "started".*"world_size": 4')

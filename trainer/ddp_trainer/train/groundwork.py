@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.layout import Layout
 from ddp_trainer.train.batches import data_digest, is_stream
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.contiguity import lay_out
@@ -61,8 +60,7 @@ class Groundwork:
         config = self.config
         has_one_state = config.strategy is not StrategyName.LOCAL_SGD or config.level is Level.EXACT
         reads_anywhere = not is_stream(self.samples) and not isinstance(self.samples, Stateful)
-        largest = Layout() if config.parallel is None else config.parallel.largest
-        is_bound = config.sync_batchnorm or largest.tp * largest.pp > 1 or config.backend is BackendName.MPI
+        is_bound = config.sync_batchnorm or config.backend is BackendName.MPI
         return has_one_state and reads_anywhere and not is_bound
 
 

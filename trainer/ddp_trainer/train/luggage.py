@@ -36,6 +36,8 @@ def pack_up(ground: Groundwork, kept: Kept, state: State, step: int, *, in_doubt
     if in_doubt:
         kept.optimization.step(step)
         ahead = take_out(ground.model, kept.optimization)
+    if kept.spread is not None:
+        kept.spread.mesh.let_go()
     return Luggage(
         step=step,
         attained=attained(step, is_evaluated=watch.has_seen(step)),

@@ -5,9 +5,11 @@ Imports ``torch.distributed.tensor``'s part of torch, so it is imported where th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ddp_trainer.layout import DIMENSIONS, Layout, Place
 from ddp_trainer.train.group import Group
+
+_meshes: Final = count(1)
+"""Of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,34 +29,53 @@ class Mesh:
     layout: Layout
     place: Place
     devices: DeviceMesh
-    """Of the dimensions that have several ranks, from the outermost to the innermost, under their own names."""
+    """Of the dimensions that have several ranks, from the outermost to the innermost."""
+    names: Mapping[str, str]
+    """What each of these is called in :attr:`devices`, in the same order."""
 
     @classmethod
     def of(cls, layout: Layout, group: Group, timeout_seconds: float) -> Mesh:
         """Put the group's ranks on the grid; every rank must call it. The layout has as many ranks, and several.
 
         torch's own ``init_device_mesh`` would give the groups of a dimension torch's own timeout, half an hour on gloo.
+
+        torch remembers, for as long as a process lives, what it has planned on a mesh, and finds it again for another
+        mesh of the same ranks and names, together with the groups of the first. A process that outlives its group would
+        wait for ranks of that one; so no two of its meshes have names in common.
         """
-        names = tuple(name for name in DIMENSIONS if getattr(layout, name) > 1)
+        number = next(_meshes)
+        names = {name: f"{name}-{number}" for name in DIMENSIONS if getattr(layout, name) > 1}
         grid = torch.arange(layout.world).view([getattr(layout, name) for name in names])
         kind = group.device.type
         with group.watched():
             if grid.dim() == 1:
                 whole = dist.group.WORLD
                 assert whole is not None  # noqa: S101 - a group of several ranks has been met
-                devices = DeviceMesh.from_group(whole, kind, mesh_dim_names=names)
+                devices = DeviceMesh.from_group(whole, kind, mesh_dim_names=tuple(names.values()))
             else:
                 groups = [_own_group(grid, dimension, group.rank, timeout_seconds) for dimension in range(grid.dim())]
-                devices = DeviceMesh.from_group(groups, kind, mesh=grid, mesh_dim_names=names)
-        return cls(layout, layout.place(group.rank), devices)
+                devices = DeviceMesh.from_group(groups, kind, mesh=grid, mesh_dim_names=tuple(names.values()))
+        return cls(layout, layout.place(group.rank), devices, names)
 
     def along(self, *names: str) -> DeviceMesh:
         """The ranks that differ from this one in these dimensions alone, of which one must have several ranks.
 
         Dimensions of one rank are left out.
         """
-        assert self.devices.mesh_dim_names is not None  # noqa: S101 - they were named above
-        return self.devices[tuple(name for name in self.devices.mesh_dim_names if name in names)]
+        return self.devices[tuple(called for name, called in self.names.items() if name in names)]
+
+    def let_go(self) -> None:
+        """Of the groups, which are over: with their last reference go their threads and connections.
+
+        torch has no word for it, and holds the mesh itself in what it remembers of it.
+        """
+        getattr(self.devices, "_pg_registry", {}).clear()
+
+    def dimensions(self, devices: DeviceMesh) -> tuple[str, ...]:
+        """Those of the layout that a part of :attr:`devices` has, in its order."""
+        of = {called: name for name, called in self.names.items()}
+        assert devices.mesh_dim_names is not None  # noqa: S101 - they were named above
+        return tuple(of[called] for called in devices.mesh_dim_names)
 
 
 def _own_group(grid: torch.Tensor, dimension: int, rank: int, timeout_seconds: float) -> dist.ProcessGroup:

@@ -86,17 +86,16 @@ def _is_first(tensor: object, name: str, spread: Spread) -> bool:
 
     That is the rank with the lowest place in every dimension along which the piece is not another one.
     """
-    cut, place = _cut_along(tensor), spread.mesh.place
+    cut, place = _cut_along(tensor, spread), spread.mesh.place
     lowest = {"pp": spread.first_stage_of(name)}
     return all(name in cut or getattr(place, name) == lowest.get(name, 0) for name in DIMENSIONS)
 
 
-def _cut_along(tensor: object) -> set[str]:
+def _cut_along(tensor: object, spread: Spread) -> set[str]:
     """Dimensions of the layout along which ranks hold different pieces."""
     if not isinstance(tensor, DTensor):
         return set()
-    names = tensor.device_mesh.mesh_dim_names
-    assert names is not None  # noqa: S101 - see Mesh
+    names = spread.mesh.dimensions(tensor.device_mesh)
     return {name for name, placement in zip(names, tensor.placements, strict=True) if not placement.is_replicate()}
 
 
