@@ -91,7 +91,13 @@ CLASHES: Final[Sequence[Clash]] = (
     _spread("--channels-last", "weights are cut along their first dimension", Word("--channels-last", is_switch=True)),
     *(
         _spread(flag, _OF_DDP, Word(flag, is_switch=True))
-        for flag in ("--find-unused-parameters", "--static-graph", "--sync-batchnorm")
+        for flag in (
+            "--find-unused-parameters",
+            "--static-graph",
+            "--sync-batchnorm",
+            "--broadcast-buffers",
+            "--no-gradient-as-bucket-view",
+        )
     ),
     _spread("--bucket-mb", _OF_DDP, Word("--bucket-mb")),
     _spread("--evaluate-on rank0", "no rank holds the whole model", Word("--evaluate-on", "rank0")),

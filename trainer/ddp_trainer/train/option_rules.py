@@ -20,7 +20,13 @@ from ddp_trainer.train.options import (
     StrategyName,
 )
 
-_ONLY_DDP: Final = ("find_unused_parameters", "static_graph", "sync_batchnorm")
+_ONLY_DDP: Final = (
+    "find_unused_parameters",
+    "static_graph",
+    "sync_batchnorm",
+    "bucket_mb",
+    "gradient_as_bucket_view",
+)
 
 
 def check(options: Options) -> None:
@@ -47,12 +53,11 @@ def _ranges(options: Options) -> Iterator[BadConfig]:
 
 def _of_ddp(options: Options) -> Iterator[BadConfig]:
     if options.strategy is not StrategyName.DDP:
-        for name in _ONLY_DDP:
-            if getattr(options, name):
-                yield BadConfig(
-                    f"--{name.replace('_', '-')} is an option of DDP, and --strategy is {options.strategy}.",
-                    hint="Leave one of them out.",
-                )
+        for given in _given(options, _ONLY_DDP):
+            yield BadConfig(
+                f"{given} is an option of DDP, and --strategy is {options.strategy}.",
+                hint="Leave one of them out.",
+            )
 
 
 def _exact(options: Options) -> Iterator[BadConfig]:

@@ -45,6 +45,8 @@ CPU = torch.device("cpu")
         (["--nonfinite-limit", "0"], "--nonfinite-limit is 0. Give 1 or more."),
         (["--bucket-mb", "nan"], "--bucket-mb is nan. Give a finite number above 0."),
         (["--strategy", "manual", "--static-graph"], "--static-graph is an option of DDP, and --strategy is manual."),
+        (["--strategy", "manual", "--bucket-mb", "1"], "--bucket-mb is an option of DDP, and --strategy is manual."),
+        (["--strategy", "single", "--no-gradient-as-bucket-view"], "--no-gradient-as-bucket-view is an option of DDP"),
         (["--static-graph", "--find-unused-parameters"], "A static graph finds unused weights by itself"),
         (["--strategy", "local-sgd", "--precision", "fp16"], "Give --precision bf16."),
         (["--compile-fallback"], "--compile-fallback was given without --compile. Add --compile."),
