@@ -39,10 +39,10 @@ class Timing:
     """One step."""
 
     step_seconds: float
-    needed_seconds: float
-    """What the model's own operations take, evenly shared and without a wait."""
     lost_seconds: Mapping[str, float]
-    """What takes the rest: ``bubble``, ``recomputation``, ``imbalance``, and dimensions whose traffic is waited for."""
+    """What takes it beside the model's own operations: ``bubble``, ``recomputation``, ``imbalance``, and dimensions
+    whose traffic is waited for.
+    """
     bubble: float
     """Share of the computing time in which a pipeline's GPU idles."""
     mfu: float
@@ -78,7 +78,6 @@ def timing(shape: Shape, work: Work, choice: Choice, machine: Machine, sent: Seq
     mfu = flops / (step * machine.world * peak)
     return Timing(
         step_seconds=step,
-        needed_seconds=needed,
         lost_seconds=losses,
         bubble=bubble(layout.pp, choice.passes),
         mfu=mfu,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.contract import Label
 from kubectl_ddp import evidence, roots
 from kubectl_ddp.attribution import Attribution, distinct, moment_of
 from kubectl_ddp.backend import Object, Snapshot
@@ -212,8 +211,3 @@ def subject(text: str) -> str:
 def has_label(item: Object, label: str) -> str:
     """The value of a label, or nothing."""
     return str((item["metadata"].get("labels") or {}).get(label, ""))
-
-
-def role_of(pod: Object) -> str:
-    """``worker`` or ``store``."""
-    return has_label(pod, Label.ROLE)

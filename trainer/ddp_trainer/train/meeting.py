@@ -9,9 +9,6 @@ from typing import Final
 
 import torch.distributed as dist
 
-_RELEASE_SECONDS: Final = 10.0
-"""A spare that has not heard by then that the run is over hears that its peers are gone."""
-
 _LOOK_SECONDS: Final = 0.02
 """Between looks who has heard it."""
 

@@ -13,9 +13,7 @@ from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause
 from tests.diagnosed import facts, first
-from tests.kube_objects import (
-    job,
-)
+from tests.kube_objects import job
 
 
 def workload(name: str, moment: str, priority: int, *conditions: str, space: str = "team", **spec: Any) -> Object:
