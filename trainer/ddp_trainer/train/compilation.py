@@ -89,8 +89,8 @@ class _CompiledForward:
 def _failures(backend: str) -> tuple[type[Exception], ...]:
     from torch import _dynamo  # noqa: PLC0415 - a second; asked for
 
-    if backend not in _dynamo.list_backends(exclude_tags=()):
-        known = ", ".join(sorted(_dynamo.list_backends(exclude_tags=())))
+    if backend not in (backends := torch.compiler.list_backends(exclude_tags=())):
+        known = ", ".join(sorted(backends))
         raise BadConfig(f"There is no compiler backend {backend!r}.", hint=f"Give one of {known}.")
     return (_dynamo.exc.TorchDynamoException,)
 

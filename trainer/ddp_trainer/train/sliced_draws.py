@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
-from torch.nn.modules.dropout import _DropoutNd
 
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.mixing import mix
 
 _ADDS: Final = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 """Those that do not only multiply."""
+_DROPS: Final[tuple[type[nn.Module], ...]] = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, *_ADDS)
 _SEEDS: Final = 1 << 62
 
 
@@ -62,7 +62,7 @@ def share_draws(model: nn.Module, what: str) -> None:
         BadConfig: a layer drops out in a way that cannot be cut.
     """
     for name, module in model.named_modules():
-        if not isinstance(module, _DropoutNd) or not module.p:
+        if not isinstance(module, _DROPS) or not module.p:
             continue
         if isinstance(module, _ADDS):
             raise BadConfig(
