@@ -22,7 +22,6 @@ GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 MIG_PROFILE: Final = r"[1-7]g\.\d{1,3}gb(\.me(\.all)?|\.gfx)?"
 """As ``nvidia-smi mig -lgip`` names them; a ``+`` of it is a dot in a resource's name."""
 
-
 LEVELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "kubernetes.io/hostname")
 """Labels that mean the same on every cluster, the widest first; in a topology of Kueue's a machine is the narrowest."""
 
@@ -91,7 +90,7 @@ class Rdma:
 
 
 def is_narrower(key: str, than: str) -> bool:
-    """Whether domains of a label are known to lie within those of another one; of a cluster's own labels none is."""
+    """Whether domains of a label are known to lie in those of another one, which a cluster's own labels do not tell."""
     if key == LEVELS[-1]:
         return than != key
     return key in LEVELS and than in LEVELS and LEVELS.index(key) > LEVELS.index(than)
