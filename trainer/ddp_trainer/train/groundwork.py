@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.batches import data_digest, is_stream
+from ddp_trainer.train.collection import uncollected
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.contiguity import lay_out
 from ddp_trainer.train.errors import BadTask
@@ -93,9 +94,10 @@ def draw_model(task: Task, seed: int, *, spreads: bool = False) -> Drawn:
 
 
 def _recorded(task: Task, recording: Recording) -> Drawn:
-    with recording:
-        model = task.model()
-    return Drawn(model, recording.recipes(model))
+    with uncollected():  # a recording looks for what was made meanwhile
+        with recording:
+            model = task.model()
+        return Drawn(model, recording.recipes(model))
 
 
 def draw(config: Config, task: Task, around: Surroundings) -> tuple[nn.Module, Mapping[Tensor, Recipe]]:

@@ -25,6 +25,7 @@ from torch.utils import swap_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ddp_trainer.train.collection import collections, objects_since
 from ddp_trainer.train.recipe import Call, Kitchen, Recipe, Version, fresh_memory
 
 LARGE_BYTES: Final = 1 << 12
@@ -67,6 +68,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
         self._now: dict[int, tuple[UntypedStorage, Version]] = {}
         """By identity of a storage without memory, which is kept so that no other gets it."""
         self._why: str | None = None
+        self._began = collections()
         self._pretence = _Pretence(self)
         self.is_busy = False
         """With an operation, for which tensors are where they are."""
@@ -142,7 +144,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
 
     def _held(self) -> list[Tensor]:
         """What there is without memory, but for tensors that are there because of a view of them."""
-        found = [each for each in _alive() if self.knows(each)]
+        found = [each for each in _alive(self._began) if self.knows(each)]
         seen_through = {id(each._base) for each in found if each._base is not None}  # noqa: SLF001 - documented
         return [each for each in found if id(each) not in seen_through]
 
@@ -361,9 +363,9 @@ def _share(tensors: Sequence[Tensor]) -> bool:
     return len({id(each.untyped_storage()) for each in tensors}) < len(tensors)
 
 
-def _alive() -> list[Tensor]:
-    """All tensors on the meta device that anything holds."""
-    return [each for each in gc.get_objects() if type(each) in {Tensor, nn.Parameter} and each.is_meta]
+def _alive(since: int) -> list[Tensor]:
+    """All tensors on the meta device that anything holds, and that were made since then."""
+    return [each for each in objects_since(since) if type(each) in {Tensor, nn.Parameter} and each.is_meta]
 
 
 def _draws(func: Any) -> bool:

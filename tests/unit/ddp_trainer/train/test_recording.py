@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import numpy as np
@@ -74,6 +75,13 @@ def generated() -> nn.Module:
     return model
 
 
+def collected() -> nn.Module:
+    """Of which a part is not among the youngest objects any more."""
+    first = linear()
+    gc.collect()
+    return nn.Sequential(first, linear())
+
+
 def rebuilt(weight: Tensor) -> None:
     """Torch lays one of these factors out otherwise where there is no memory."""
     left, middle, right = torch.linalg.svd(weight)
@@ -88,6 +96,7 @@ RECORDED = {
     "added": added,
     "types": in_other_types,
     "generator": generated,
+    "collected": collected,
     "trunc_normal": changed(lambda weight: nn.init.trunc_normal_(weight, std=0.02, a=-0.02, b=0.02)),
     "orthogonal": changed(nn.init.orthogonal_),
     "svd": changed(rebuilt),
