@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from ddp_trainer.train.manifest import Manifest
+from ddp_trainer.train.piece_reader import PieceReader, assembled
 from tests.local import train_pieces
 from tests.local.train_group import WorkerGroup
 from tests.local.train_pieces import FIRST, LATER, LAYOUTS
@@ -29,3 +35,20 @@ def test_a_state_saved_under_any_layout_is_loaded_under_any_other_bit_for_bit(tm
     assert "rank 1 could not write its pieces: File too large. Training goes on" in group.stderr()
     left = sorted(entry.name for entry in (tmp_path / "shard=2").iterdir())
     assert left == ["CLAIM", f"step-{FIRST:08d}", f"step-{LATER:08d}"]
+    in_pieces = tmp_path / "shard=2" / f"step-{FIRST:08d}"
+    assert by_torch(in_pieces).keys() == weights(in_pieces).keys()
+    assert all(torch.equal(weight, weights(in_pieces)[name]) for name, weight in by_torch(in_pieces).items())
+
+
+def by_torch(directory: Path) -> dict[str, torch.Tensor]:
+    """What a script without our trainer loads."""
+    reader = PieceReader(directory)
+    state = {name: torch.empty(size) for name, size in reader.sizes.items() if name.startswith("model.")}
+    with pytest.warns(UserWarning, match="single process"):
+        dcp.load(state, storage_reader=reader, no_dist=True)
+    return {name.removeprefix("model."): weight for name, weight in state.items()}
+
+
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    """What our trainer loads."""
+    return dict(assembled(directory, Manifest.from_json((directory / "manifest.json").read_text()))["model"])

@@ -2,7 +2,7 @@
 
 Files are mapped into memory, so of a chunk no more is read than what is asked for. What a rank needs of which chunk
 says the load planner of ``torch.distributed.checkpoint``; the rest of that package takes :class:`PieceReader` as well,
-as ``dcp.load(state, storage_reader=PieceReader(directory), planner=...)``. Nothing but tensors and plain values is
+as ``dcp.load(state, storage_reader=PieceReader(directory))``. Nothing but tensors and plain values is
 unpickled, so nobody has to trust a file that torch's own reader of metadata would run.
 
 Imports ``torch.distributed.checkpoint``, so it is imported where there is such a checkpoint alone.
