@@ -11,6 +11,7 @@ from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.cli.target import print_document, style
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.plan.amounts import count
 from kubectl_ddp.plan.known import known, parse_count, shape_of
 from kubectl_ddp.plan.machine import GIGA, RESERVED_BYTES, Machine, gpu_of
 from kubectl_ddp.plan.nothing import demand
@@ -20,7 +21,7 @@ from kubectl_ddp.plan.ranking import plan as planned
 from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
 from kubectl_ddp.plan.refusal import refusal_of
 from kubectl_ddp.plan.report import document, left_out, sentence, tables
-from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.shape import MOST, Shape
 from kubectl_ddp.plan.work import Optimizer, Precision, Work
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.own_gpt import runs_the_trainer
@@ -88,12 +89,18 @@ def look(options: Options, wanted: Wanted) -> Plan:
     by_flags = _shape(wanted)
     refusal: Refusal = takes_all
     if by_flags is not None:
-        shape, work = by_flags, None
+        named, work = by_flags, None
     elif job is not None:
-        shape, work = said(job.args)
+        named, work = said(job.args)
         refusal = refusal_of(job.args) if runs_the_trainer(job.program) else takes_all
     else:
         raise UsageError("No model is named.", hint=_MODEL)
+    shape = _changed(named, wanted)
+    if shape.window > named.window:
+        options.note(
+            f"--seq {shape.window} is more than the model's {named.window} positions: "
+            f"they are taken to be {shape.window}, with {count(shape.positions - named.positions)} parameters more."
+        )
     default = work or Work(
         sequence=min(SEQUENCE, shape.window or SEQUENCE), global_batch=SAMPLES_PER_GPU * machine.world
     )
@@ -107,16 +114,18 @@ def _job(options: Options, path: str) -> JobSpec:
 
 def _shape(wanted: Wanted) -> Shape | None:
     """The model of the flags; None where they name none."""
-    axes = [wanted.layers, wanted.hidden, wanted.heads]
-    ways = {"--params": wanted.params, "--model": wanted.model, "--layers": next(filter(None, axes), None)}
+    _demand_sizes(wanted)
+    axes = {"--layers": wanted.layers, "--hidden": wanted.hidden, "--heads": wanted.heads}
+    axis = next((flag for flag, value in axes.items() if value is not None), None)
+    ways = {"--params": wanted.params, "--model": wanted.model, axis or "--layers": axis}
     named = [flag for flag, value in ways.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)} exclude each other.", hint="Keep one.")
     if wanted.params is not None:
-        return _changed(shape_of(parse_count(wanted.params), window=wanted.seq or SEQUENCE), wanted)
+        return _of_params(wanted.params, wanted.seq)
     if wanted.model is not None:
-        return _changed(known(wanted.model), wanted)
-    if not named:
+        return known(wanted.model)
+    if axis is None:
         return None
     if wanted.layers is None or wanted.hidden is None or wanted.heads is None:
         raise UsageError("A shape needs --layers, --hidden and --heads.", hint="Give all three, or --params.")
@@ -124,11 +133,29 @@ def _shape(wanted: Wanted) -> Shape | None:
         layers=wanted.layers,
         hidden=wanted.hidden,
         heads=wanted.heads,
-        kv_heads=wanted.kv_heads or 0,
-        feed_forward=wanted.ffn or 0,
-        vocabulary=VOCABULARY if wanted.vocab is None else wanted.vocab,
-        window=wanted.seq or SEQUENCE,
+        vocabulary=VOCABULARY,
+        window=SEQUENCE if wanted.seq is None else wanted.seq,
     )
+
+
+def _demand_sizes(wanted: Wanted) -> None:
+    sizes = {
+        "--layers": wanted.layers,
+        "--hidden": wanted.hidden,
+        "--heads": wanted.heads,
+        "--kv-heads": wanted.kv_heads,
+        "--ffn": wanted.ffn,
+        "--vocab": wanted.vocab,
+    }
+    for flag, value in sizes.items():
+        if value is not None and not 1 <= value <= MOST:
+            raise UsageError(f"{flag} is {value}.", hint=f"Give a whole number from 1 to {MOST}.")
+
+
+def _of_params(params: str, sequence: int | None) -> Shape:
+    """About so many; with samples longer than usual, positions are rotated, as such models have them."""
+    shape = shape_of(parse_count(params), window=SEQUENCE)
+    return replace(shape, window=0) if sequence is not None and sequence > SEQUENCE else shape
 
 
 def _changed(shape: Shape, wanted: Wanted) -> Shape:
@@ -182,7 +209,8 @@ def _machine(wanted: Wanted, job: JobSpec | None) -> Machine:
             f"--nnodes {nodes} with --gpus {per_node} are {nodes * per_node} GPUs.",
             hint=f"Plan for {MOST_GPUS} at most.",
         )
-    gpu = gpu_of(wanted.gpu_type or (job.gpu_type if job else None) or GPU)
+    of_job = (job.gpu_type if job else None) or GPU
+    gpu = gpu_of(of_job if wanted.gpu_type is None else wanted.gpu_type)
     reserved = RESERVED_BYTES if wanted.reserve is None else _reserved(wanted.reserve)
     if reserved >= gpu.memory_bytes:
         raise UsageError(f"--reserve {wanted.reserve} leaves nothing of a {gpu.name}.", hint="Give a smaller one.")

@@ -22,9 +22,10 @@ _MEMORY: Final = ("weights", "gradients", "optimizer", "activations")
 def sentence(found: Plan) -> str:
     """What was asked about."""
     shape, work = found.shape, found.work
+    positions = f"{shape.window} positions" if shape.window else "rotated positions"
     return (
         f"{count(shape.parameters)} parameters ({shape.layers} layers, width {shape.hidden}, {shape.heads} heads, "
-        f"vocabulary {shape.vocabulary}), {work.global_batch} samples of {work.sequence} tokens a step, "
+        f"vocabulary {shape.vocabulary}, {positions}), {work.global_batch} samples of {work.sequence} tokens a step, "
         f"{work.precision}, {work.optimizer}, on {found.machine.told()} with "
         f"{gibibytes(found.machine.usable_bytes)} each to use."
     )

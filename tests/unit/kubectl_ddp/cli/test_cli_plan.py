@@ -33,7 +33,8 @@ def test_the_best_layout_comes_first_with_its_memory_and_reason(capsys: pytest.C
     assert run(["plan", "--model", "llama-7b"]) == 0
     told = capsys.readouterr().out
     head, _, header, first, *_ = told.splitlines()
-    assert head.startswith("6.74B parameters (32 layers, width 4096, 32 heads, vocabulary 32000), 64 samples of 2048")
+    shape = "32 layers, width 4096, 32 heads, vocabulary 32000, rotated positions"
+    assert head.startswith(f"6.74B parameters ({shape}), 64 samples of 2048")
     assert header.split()[:4] == ["LAYOUT", "MICRO-BATCH", "RECOMPUTES", "MEMORY"]
     assert first.startswith("shard=8 ")
     assert "replicate=8   Takes" in told
@@ -106,11 +107,52 @@ def test_where_nothing_fits_the_plan_is_shown_and_the_exit_code_says_so(capsys: 
         ("--params 7B --recompute none", "--recompute is 'none'."),
         ("--params 7B --recompute 2 --activation-checkpointing off", "--recompute 2 and --activation-checkpointing of"),
         ("--params 7B --network 0", "--network is 0.0."),
+        ("--params 7B --layers 0", "--layers is 0."),
+        ("--params 7B --hidden 64", "--params and --hidden exclude each other."),
+        ("--params 7B --hidden 0", "--hidden is 0."),
+        ("--params 7B --kv-heads 0", "--kv-heads is 0."),
+        ("--params 7B --ffn 0", "--ffn is 0."),
+        ("--layers 0 --hidden 0 --heads 0", "--layers is 0."),
+        ("--params 7B --gpu-type=", "--gpu-type is '', and the figures of such a GPU are not known."),
+        ("--params 7B --seq 10000000000", "--seq is 10000000000."),
+        ("--params 7B --seq -5000000000", "--seq is -5000000000."),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", *words.split()]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_number_of_parameters_is_kept_however_long_samples_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--params", "7B", "--seq", "131072", "--nnodes", "4"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("7.05B parameters (34 layers, width 4096,")
+    assert "vocabulary 50257, rotated positions), 256 samples of 131072 tokens" in told.out
+    assert not told.err or "positions" not in told.err
+
+
+def test_a_model_that_gets_more_positions_than_it_has_is_told_with_what_they_take(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["plan", "--model", "gpt2", "--seq", "100000", "--recompute", "all", "--global-batch", "8"]) == 0
+    told = capsys.readouterr()
+    assert "--seq 100000 is more than the model's 1024 positions: they are taken to be 100000, with 76M" in told.err
+    assert "vocabulary 50257, 100000 positions), 8 samples of 100000 tokens" in told.out
+    assert run(["plan", "--model", "gpt2", "--seq", "1024"]) == 0
+    told = capsys.readouterr()
+    assert "1024 positions)" in told.out
+    assert "more than" not in told.err
+
+
+def test_longer_samples_of_a_job_give_its_model_more_positions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    assert run(["plan", "-f", str(file), "--seq", "512", "-o", "json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["model"]["window"] == 512
+    assert "--seq 512 is more than the model's 128 positions" in told.err
 
 
 def test_it_loads_neither_torch_nor_the_clients_of_a_cluster() -> None:
