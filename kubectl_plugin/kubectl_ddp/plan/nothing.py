@@ -61,7 +61,7 @@ def _way_out(found: Plan) -> str:
         if more:
             return f"It fits on {nodes} such nodes (--nnodes {nodes}), as {more[0].choice.layout}."
         nodes *= 2
-    return "Take GPUs with more memory, a smaller model, a shorter --seq or another --global-batch."
+    return "Take GPUs with more memory, a smaller model, shorter samples or another --global-batch."
 
 
 def _freed(work: Work) -> Iterator[tuple[str, Work]]:

@@ -10,7 +10,8 @@ from typing import Final
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.recomputation import ALL, FLAG, NOTHING, WHAT, Recomputation
-from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.shape import MOST, Shape
+from kubectl_ddp.plan.work import MOST as MOST_OF_A_STEP
 from kubectl_ddp.plan.work import Optimizer, Precision, Work
 from kubectl_ddp.spec.own_gpt import GLOBAL_BATCH, MODEL, SIZES, TASK, VOCABULARY, last_said
 
@@ -73,7 +74,13 @@ def _gpt(model: str, window: int) -> Shape:
     for part in filter(None, text.split(",")):
         key, _, value = part.partition("=")
         if key in options:
-            options[key] = _whole(f"--model {model}: {key}", value)
+            options[key] = _whole(f"{key} in --model", value, MOST)
+    if options["width"] % options["heads"]:
+        raise UsageError(
+            f"--model of the job is '{model}', whose width {options['width']} cannot be divided among "
+            f"{options['heads']} heads.",
+            hint="Give a width that is a multiple of the heads.",
+        )
     return Shape(
         layers=options["layers"],
         hidden=options["width"],
@@ -84,7 +91,10 @@ def _gpt(model: str, window: int) -> Shape:
     )
 
 
-def _whole(what: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise UsageError(f"{what} of the job is '{text}', which is no whole number.", hint="Write it as '64'.")
+def _whole(what: str, text: str, most: int = MOST_OF_A_STEP) -> int:
+    is_whole = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    if not (is_whole and 1 <= int(text) <= most):
+        raise UsageError(
+            f"{what} of the job is '{text}', which is no whole number from 1 to {most}.", hint="Write it as '64'."
+        )
     return int(text)

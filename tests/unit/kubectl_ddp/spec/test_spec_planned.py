@@ -128,7 +128,9 @@ def test_a_label_of_the_machines_names_their_gpu() -> None:
         (LARGE, {"gpus": None, "mig": "3g.40gb", "gpuType": None}, "the job asks for slices of GPUs.", "Name a layout"),
         (f"{LARGE} --parallel tp=2", {}, "has --parallel auto, and its program a --parallel of its own.", "Keep one."),
         (f"{LARGE} --pipeline-schedule gpipe", {}, "the job has --pipeline-schedule gpipe.", "Name a layout"),
-        (f"{LARGE} --window x", {}, "--window of the job is 'x', which is no whole number.", "Write it as '64'."),
+        (f"{LARGE} --window x", {}, "--window of the job is 'x', which is no whole number from 1", "Write it as '64'."),
+        (f"{LARGE} --window 0", {}, "--window of the job is '0', which is no whole number from 1", "Write it as '64'."),
+        ("train --task text --model gpt:layers=0", {}, "layers in --model of the job is '0', which is", "Write it as"),
     ],
 )
 def test_what_a_plan_cannot_know_is_one_sentence_with_a_way_out(
