@@ -3,7 +3,7 @@
 A rank keeps a piece of each weight, of its gradient and of its moments (S. Rajbhandari et al., "ZeRO: Memory
 Optimizations Toward Training Trillion Parameter Models", 2020). When a step begins it gathers the weights of its
 stages, and all micro-batches compute with them, forward and backward; when the step ends, gradients are added up over
-ranks and dealt out, and the whole weights are let go. To gather a block for each micro-batch anew, as
+ranks and dealt out, and whole weights are let go as theirs are. To gather a block for each micro-batch anew, as
 :mod:`ddp_trainer.train.sharding` does for each pass, would send every weight twice as often as there are micro-batches.
 """
 
@@ -95,17 +95,21 @@ class StagePieces:
         """
         with torch.no_grad():
             for bucket in self._buckets([each for each in self._weights if each.piece.requires_grad]):
-                parts = [
-                    self._rows(piece(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket
-                ]
-                every = torch.cat(parts, dim=1)
-                mine = torch.empty(every.shape[1], dtype=every.dtype, device=every.device)
-                dist.reduce_scatter_tensor(mine, every.flatten(), group=self._line)
-                for each, own in zip(bucket, torch.split(mine, [part.shape[1] for part in parts]), strict=True):
-                    each.piece.grad = self._like_piece(own, each)
+                self._deal_out(bucket)
         self.let_go()
         if uncut := [weight for weight in self._uncut if weight.requires_grad]:
             add_up_along(uncut, self._mesh, "shard")
+
+    def _deal_out(self, bucket: Sequence[_Weight]) -> None:
+        """Of these weights; what they take whole is free when the next ones begin."""
+        rows = [self._rows(piece(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket]
+        every = torch.cat(rows, dim=1)
+        del rows  # some backends copy what they are to send
+        mine = torch.empty(every.shape[1], dtype=every.dtype, device=every.device)
+        dist.reduce_scatter_tensor(mine, every.flatten(), group=self._line)
+        for each, own in zip(bucket, torch.split(mine, [self._padded(each) for each in bucket]), strict=True):
+            each.piece.grad = self._like_piece(own, each)
+            each.put(each.piece)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
