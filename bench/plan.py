@@ -50,6 +50,9 @@ LAID: Final = {
     "tp2_cheap": replace(_SMALL, layout="tp=2", again=CHEAP),
     "pp2": replace(_SMALL, layout="pp=2", samples=4, passes=4),
     "pp2_every_3rd": replace(_SMALL, layout="pp=2", samples=4, passes=4, again=Recomputation(3)),
+    "shard2_tp2": replace(_SMALL, layout="shard=2,tp=2"),
+    "shard2_pp2": replace(_SMALL, layout="shard=2,pp=2", samples=4, passes=4),
+    "shard2_pp2_wide": Laid(layout="shard=2,pp=2", layers=8, width=512, heads=8, window=32, samples=1, passes=4),
 }
 PARTS: Final = ("one", *LAID)
 QUICK: Final = ("11m", "11m_checkpointed", "11m_cheap", "11m_every_2nd", "5m_large_vocabulary")

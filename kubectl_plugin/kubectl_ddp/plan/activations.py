@@ -86,5 +86,5 @@ def left(held: Kept, recomputation: Recomputation) -> float:
 
 
 def stream_bytes(work: Work, choice: Choice) -> int:
-    """Bytes of a number between blocks: under autocast sums stay in 32 bits; sharded weights come in 16, and so it."""
-    return work.precision.computed if choice.layout.shard > 1 else _SINGLE
+    """Bytes of a number between blocks: under autocast sums stay in 32 bits; blocks gathered in 16 make it as short."""
+    return work.precision.computed if choice.gathers_blocks else _SINGLE

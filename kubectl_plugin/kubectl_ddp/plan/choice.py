@@ -26,6 +26,16 @@ class Choice:
     recomputation: Recomputation
     """What is dropped of activations, and computed again in the backward pass."""
 
+    @property
+    def gathers_stages(self) -> bool:
+        """Sharded weights of a pipeline's stage are gathered once in a step, all of them, and in 32 bits."""
+        return self.layout.shard > 1 and self.layout.pp > 1
+
+    @property
+    def gathers_blocks(self) -> bool:
+        """Sharded weights are gathered block by block in each pass, as numbers that are computed with."""
+        return self.layout.shard > 1 and self.layout.pp == 1
+
 
 def layouts(world: int) -> Iterator[Layout]:
     """Every layout of so many ranks.

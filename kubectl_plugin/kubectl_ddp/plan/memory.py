@@ -3,7 +3,9 @@
 Weights, gradients and optimizer take 4 + 4 + 8 bytes per weight with AdamW, the 16 of "ZeRO" (Rajbhandari et al.,
 2020, section 3.1), whose third stage divides all of them by ``shard``; what is sharded is gathered a block at a time,
 the next one while this one is computed. A stage of a pipeline under 1F1B keeps the activations of at most as many
-micro-batches as there are stages from it to the end ("PipeDream-2BW", Narayanan et al., 2021).
+micro-batches as there are stages from it to the end ("PipeDream-2BW", Narayanan et al., 2021). Where stages are
+sharded, the trainer gathers a stage's weights once for all micro-batches: beside its pieces a rank then has the whole
+weights of its stage, and their whole gradients, until these are dealt out, a bucket at a time.
 
 A step has no one moment at which everything is there: gradients come as activations go. So what is in use is added up
 at the moments at which it can be most, and the largest counts. ``bench plan`` compares it with what a run measures.
@@ -23,6 +25,8 @@ from kubectl_ddp.plan.work import Precision, Work
 _SINGLE: Final = 4
 _GATHERED: Final = 2
 """Blocks whose weights are there as a whole: the one that is computed, and the one that is fetched meanwhile."""
+_BUCKET: Final = 25 << 20
+"""Bytes from which the trainer puts no further gradient into what it sends at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,11 @@ class Stage:
         """All weights of the stage on this rank, before they are sharded."""
         return self.layers * self.block + self.ends
 
+    def largest(self, shape: Shape, tp: int) -> float:
+        """The most weights on this rank that any one matrix has."""
+        embedding = max(self.embedding, shape.positions) if self.is_first else self.embedding * self.is_last
+        return max(embedding, shape.hidden * max(shape.qkv, shape.perceptron) / tp)
+
 
 def stages(shape: Shape, choice: Choice) -> Iterator[Stage]:
     """The stages; layers that are left over go to the first ones."""
@@ -110,9 +119,11 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
     """What is in use when it may be most."""
     layout = choice.layout
     stays = choice.passes > 1 or (layout.replicate > 1 and layout.shard == 1)  # added up, or in DDP's buckets
-    whole = stage.weights / layout.shard * _SINGLE
+    pieces = stage.weights / layout.shard * _SINGLE
+    among = 1 if choice.gathers_stages else layout.shard  # ranks over which the gradients of passes lie
+    whole = stage.weights / among * _SINGLE
     now = Memory(
-        weights=whole + _copies(work, choice, stage),
+        weights=pieces + _copies(work, choice, stage),
         gradients=whole if stays else 0.0,
         optimizer=stage.weights / layout.shard * work.optimizer.per_weight,
         activations=0.0,
@@ -120,13 +131,13 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
     )
     in_one = _kept_by(stage.layers, choice, stage, held)
     others = (stage.in_flight - 1) * in_one
-    made = stage.embedding / layout.shard * _SINGLE if stage.is_last else 0.0
+    made = stage.embedding / among * _SINGLE if stage.is_last else 0.0
     fresh = _fresh(shape, work, choice, stage)
     if stage.is_last:
         yield replace(now, activations=others + in_one + held.head + held.loss, moment="loss")
     unused = held.unused if choice.recomputation.is_cheap else 0.0
     for block, moment in _turns(choice, stage).items():
-        above = (stage.layers - 1 - block) * stage.block / layout.shard * _SINGLE
+        above = (stage.layers - 1 - block) * stage.block / among * _SINGLE
         yield replace(
             now,
             gradients=(now.gradients or made + above) + fresh,
@@ -136,13 +147,27 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
     if stage.is_first:
         embedded = stage.embedding * _SINGLE
         yield replace(now, gradients=whole + embedded, activations=others + held.stream, moment="embedding's gradient")
-    yield replace(now, weights=whole, gradients=whole, moment="optimizer")
+    if choice.gathers_stages:
+        weights, dealt = pieces + whole, whole + _dealt_at_once(shape, choice, stage)
+        yield replace(now, weights=weights, gradients=dealt, moment="dealing out of gradients")
+    yield replace(now, weights=pieces, gradients=pieces, moment="optimizer")
+
+
+def _dealt_at_once(shape: Shape, choice: Choice, stage: Stage) -> float:
+    """Gradients that are put into the order in which they are sent, twice, and this rank's piece of their sum."""
+    most = min(stage.weights * _SINGLE, _BUCKET + stage.largest(shape, choice.layout.tp) * _SINGLE)
+    return (2 + 1 / choice.layout.shard) * most
 
 
 def _kept_by(blocks: int, choice: Choice, stage: Stage, held: Kept) -> float:
     """What so many of the stage's blocks, from its first, keep of one micro-batch."""
-    again = choice.recomputation.blocks(stage.first + blocks) - choice.recomputation.blocks(stage.first)
+    again = _again(blocks, choice, stage)
     return again * left(held, choice.recomputation) + (blocks - again) * held.block
+
+
+def _again(blocks: int, choice: Choice, stage: Stage) -> int:
+    """How many of so many blocks compute again, from the stage's first."""
+    return choice.recomputation.blocks(stage.first + blocks) - choice.recomputation.blocks(stage.first)
 
 
 def _turns(choice: Choice, stage: Stage) -> Mapping[int, str]:
@@ -159,14 +184,21 @@ def _turns(choice: Choice, stage: Stage) -> Mapping[int, str]:
 
 
 def _copies(work: Work, choice: Choice, stage: Stage) -> float:
-    """Weights as they are computed with, beside those that are kept: gathered, or cast once per pass by autocast."""
-    if choice.layout.shard > 1:
+    """Weights as they are computed with, beside those that are kept: gathered, or cast in each pass by autocast.
+
+    What autocast has made, a micro-batch keeps for its backward pass, but of blocks that compute it again.
+    """
+    if choice.gathers_blocks:
         return (stage.ends + min(_GATHERED, stage.layers) * stage.block) * work.precision.computed
-    return stage.weights * work.precision.computed if work.precision is Precision.BF16 else 0.0
+    gathered = stage.weights * _SINGLE if choice.gathers_stages else 0.0
+    if work.precision is Precision.FP32:
+        return gathered
+    kept = stage.layers - _again(stage.layers, choice, stage)
+    return gathered + (stage.weights + (stage.in_flight - 1) * kept * stage.block) * work.precision.computed
 
 
 def _fresh(shape: Shape, work: Work, choice: Choice, stage: Stage) -> float:
     """Gradients that were just computed and not added, or not yet divided among shards."""
-    if choice.layout.shard > 1:
+    if choice.gathers_blocks:
         return stage.block * (work.precision.computed + _SINGLE)
     return shape.hidden * shape.perceptron / choice.layout.tp * work.precision.computed

@@ -6,7 +6,8 @@ cheap, nothing is multiplied, and it takes as long as reading and writing takes.
 has the same bubble). Of the traffic only that which computing cannot hide takes time:
 
 - ``tp``'s stands between one matrix and the next, and hides behind nothing;
-- ``shard``'s is hidden by what is computed meanwhile, as far as that is long enough;
+- ``shard``'s is hidden by what is computed meanwhile, as far as that is long enough; a pipeline's stages are gathered
+  before they compute and dealt out after it, and that hides behind nothing;
 - ``replicate``'s by the backward pass of the last micro-batch, two thirds of its computing;
 - ``pp``'s hops are waited for only while the pipeline fills and drains.
 
@@ -119,7 +120,7 @@ def _waits(choice: Choice, busy: float, sent: Sequence[Traffic]) -> dict[str, fl
     for each in sent:
         seconds[each.dimension] = seconds.get(each.dimension, 0.0) + each.seconds
     hidden = {
-        "shard": busy,
+        "shard": 0.0 if choice.gathers_stages else busy,
         "replicate": busy * _BACKWARD / choice.passes,
         "pp": seconds.get("pp", 0.0) * (1 - min(1.0, (choice.layout.pp - 1) / choice.passes)),
     }

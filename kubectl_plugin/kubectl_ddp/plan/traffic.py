@@ -5,7 +5,8 @@ twice that (Thakur et al., "Optimization of Collective Communication Operations 
 
 - ``replicate``: one all-reduce of the gradients per step.
 - ``shard``: all-gathers of the weights in every forward and, since they were dropped, every backward pass ("PyTorch
-  FSDP", Zhao et al., 2023), and a reduce-scatter of the gradients in 32 bits, once per step.
+  FSDP", Zhao et al., 2023), and a reduce-scatter of the gradients in 32 bits, once per step. Of a pipeline's stage
+  weights are gathered once per step, in 32 bits too.
 - ``tp``: per block and pass two all-gathers and two reduce-scatters of the stream forward, and as many backward, which
   is what four all-reduces send (Korthikanti et al., 2022, section 4.2.2).
 - ``pp``: what a stage hands to the next per micro-batch, and its gradient back.
@@ -61,8 +62,10 @@ def _traffic(shape: Shape, work: Work, choice: Choice, machine: Machine) -> Iter
         yield Traffic("replicate", "all-reduce", sent, link)
     if layout.shard > 1:
         link, part = machine.link(layout.tp, layout.shard), _ring(layout.shard)
-        yield Traffic("shard", "all-gather", 2 * passes * part * stage.weights * work.precision.computed, link)
-        yield Traffic("shard", "reduce-scatter", part * stage.weights * _SINGLE, link)
+        once = part * stage.weights * _SINGLE
+        gathered = once if choice.gathers_stages else 2 * passes * part * stage.weights * work.precision.computed
+        yield Traffic("shard", "all-gather", gathered, link)
+        yield Traffic("shard", "reduce-scatter", once, link)
     if layout.tp > 1:
         again = choice.recomputation.blocks(stage.first + stage.layers) - choice.recomputation.blocks(stage.first)
         times = 4 * (_PASSES * stage.layers + again) * passes

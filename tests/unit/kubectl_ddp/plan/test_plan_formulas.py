@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddp_trainer.layout import Layout
+from ddp_trainer.train.gradients import buckets
+from ddp_trainer.train.models.gpt import Gpt
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.activations import kept
 from kubectl_ddp.plan.choice import Choice
@@ -104,6 +106,40 @@ def test_four_shards_keep_a_quarter_of_the_states_each() -> None:
     assert shard.optimizer == whole.optimizer / 4
 
 
+def test_a_stage_in_pieces_is_there_as_a_whole_with_its_gradients_through_the_step() -> None:
+    # 4 of 8 blocks of 12 x 512^2 and two norms, and the tokens and positions of the first stage.
+    shape = Shape(layers=8, hidden=512, heads=8, vocabulary=256, window=32)
+    work = Work(sequence=32, global_batch=8, precision=Precision.FP32)
+    taken = memory(shape, work, Choice(Layout(shard=2, pp=2), 1, 4, NOTHING))
+    weights = 4 * (12 * 512**2 + 2 * 512) + 256 * 512 + 32 * 512
+    bucket = (25 << 20) + 4 * 4 * 512**2
+    assert (taken.stage, taken.moment) == (0, "dealing out of gradients")
+    assert taken.weights == 4 * weights / 2 + 4 * weights
+    assert taken.gradients == 4 * weights + 2.5 * bucket
+    assert taken.optimizer == 8 * weights / 2
+
+
+def test_no_bucket_of_the_trainer_is_larger_than_is_counted() -> None:
+    shape = Shape(layers=6, hidden=768, heads=8, vocabulary=256, window=32)
+    model = Gpt(vocabulary=256, window=32, layers=6, width=768, heads=8)
+    largest = max(sum(4 * weight.numel() for weight in bucket) for bucket in buckets(list(model.parameters())))
+    work = Work(sequence=1, global_batch=4, precision=Precision.FP32)
+    taken = memory(shape, work, Choice(Layout(shard=2, pp=2), 1, 2, NOTHING))
+    whole = 4 * next(iter(stages(shape, Choice(Layout(shard=2, pp=2), 1, 2, NOTHING)))).weights
+    assert 25 << 20 <= largest <= (taken.gradients - whole) / 2.5 <= 1.3 * largest
+
+
+def test_each_micro_batch_in_flight_keeps_what_autocast_has_made_of_blocks_that_do_not_compute_again() -> None:
+    work = Work(sequence=1, global_batch=8, precision=Precision.BF16)
+    shape = Shape(layers=8, hidden=512, heads=8, vocabulary=256, window=1)
+    blocks = 4 * (12 * 512**2 + 2 * 512)
+    weights = blocks + 256 * 512 + 512
+    kept = memory(shape, work, Choice(Layout(pp=2), 1, 8, NOTHING))
+    assert kept.weights == (4 + 2) * weights + 2 * blocks
+    again = memory(shape, work, Choice(Layout(pp=2), 1, 8, ALL))
+    assert again.weights == (4 + 2) * weights
+
+
 def test_stages_share_layers_and_the_first_keeps_most_micro_batches() -> None:
     shape = Shape(layers=7, hidden=64, heads=4, vocabulary=256, window=32)
     found = list(stages(shape, Choice(Layout(pp=3), 1, 8, NOTHING)))
@@ -171,6 +207,18 @@ def test_shards_gather_weights_twice_per_pass_and_scatter_gradients_once() -> No
     found = sent(Choice(Layout(shard=4), 1, 2, NOTHING), machine(per_node=4))
     assert found["shard", "all-gather"].sent_bytes == 2 * 2 * 3 / 4 * 4 * SMALL.parameters
     assert found["shard", "reduce-scatter"].sent_bytes == 3 / 4 * 4 * SMALL.parameters
+
+
+def test_a_stage_is_gathered_once_in_a_step_and_dealt_out_once_in_32_bits() -> None:
+    work = Work(sequence=32, global_batch=16, precision=Precision.BF16)
+    choice = Choice(Layout(shard=2, pp=2), 2, 4, NOTHING)
+    found = {each.operation: each for each in traffic(SMALL, work, choice, machine(per_node=4))}
+    largest = max(stage.weights for stage in stages(SMALL, choice))
+    assert found["all-gather"].sent_bytes == found["reduce-scatter"].sent_bytes == 1 / 2 * 4 * largest
+    # Before the first pass and after the last one: nothing is computed meanwhile.
+    sent = list(found.values())
+    lost = timing(SMALL, work, choice, machine(per_node=4), sent).lost_seconds
+    assert lost["shard"] == pytest.approx(sum(each.seconds for each in sent if each.dimension == "shard"))
 
 
 def test_tensor_parallelism_sends_what_four_all_reduces_of_the_stream_would_per_block() -> None:
