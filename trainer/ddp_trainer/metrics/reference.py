@@ -102,8 +102,9 @@ the peak of its device: look at the job, and not at a rank.
 
 ## What ranks that share a model wait for
 
-Under `--parallel shard=`, `tp=` or `pp=` a step goes by in the pace of the slowest rank. Of the phase `comm_exposed`,
-`ddp_step_wait_seconds_total` tells what for the training thread stood still:
+Under `--parallel shard=` or `pp=` a step goes by in the pace of the slowest rank. Of the phase `comm_exposed`,
+`ddp_step_wait_seconds_total` tells what for the training thread stood still; what ranks of `tp` exchange in every layer
+is not told apart from computing:
 
 - `all_gather`: weights that other ranks keep, and `reduce_scatter`: sums of gradients, those over replicas included.
   These are the collectives of `fully_shard` from their call to their end, where nothing else is done meanwhile.
