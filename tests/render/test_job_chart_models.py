@@ -106,6 +106,10 @@ def test_each_is_a_sentence_of_chart_and_plugin(helm: Helm, args: str, sentence:
         ("shard=2,pp=2", "--no-fsdp-reshard", "--no-fsdp-reshard does not go with --parallel shard=2,pp=2: stages"),
         ("tp=4", "--recompute cheap --activation-checkpointing --compile", "--recompute cheap does not go with --com"),
         (None, "--fsdp-prefetch 2", "--fsdp-prefetch is of --parallel shard=N, and --parallel is not given."),
+        ("shard=4", "--parallel tp=4", "The job has --parallel shard=4, and its program --parallel tp=4. Keep one."),
+        ("shard=4", "--parallel 4", "--parallel of the program: '4' is no layout; write dimension=size with commas"),
+        ("shard=4,tp=1", "--parallel=tp=1,shard=4 --level exact", "--level exact does not go with --parallel shard=4:"),
+        (None, "--parallel tp=4 --level exact", ""),
         ("shard=4", "--no-fsdp-reshard --fsdp-reshard --strategy ddp --fsdp-prefetch 0", ""),
     ],
 )

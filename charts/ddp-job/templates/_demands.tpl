@@ -55,8 +55,7 @@
 {{- end -}}
 
 {{- define "ddp-job.modelFitsTheLayout" -}}
-{{- $own := dict "job" . "flag" "--parallel" | include "ddp-job.argument" | fromJson -}}
-{{- if and (hasKey . "spans") (not $own.isSaid) -}}
+{{- if hasKey . "spans" -}}
 {{- $job := . -}}
 {{- $gpt := include "ddp-job.ownGpt" . | fromJson -}}
 {{- if $gpt -}}
@@ -120,7 +119,7 @@
 {{- $job := . -}}
 {{- $own := dict "job" . "flag" "--parallel" | include "ddp-job.argument" | fromJson -}}
 {{- $isTrainer := and (eq .spec.program "module") (eq (splitList "." (default "" .spec.module) | first) .c.trainer) -}}
-{{- if and $isTrainer (not $own.isSaid) -}}
+{{- if and $isTrainer (or (hasKey . "spans") (not $own.isSaid)) -}}
 {{- $most := dict "shard" 1 "tp" 1 "pp" 1 -}}
 {{- range $name, $span := .spans | default dict -}}{{- $_ := set $most $name (int $span.most) -}}{{- end -}}
 {{- $is := dict "unsharded" (eq (int $most.shard) 1) "pp" (gt (int $most.pp) 1) "tp" (gt (int $most.tp) 1) -}}

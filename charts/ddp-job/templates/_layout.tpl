@@ -59,6 +59,17 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The reference trainer obeys a layout among its own arguments, and pods are placed by the job's. */}}
+{{- define "ddp-job.layoutIsSaidOnce" -}}
+{{- $own := dict "job" . "flag" "--parallel" | include "ddp-job.argument" | fromJson -}}
+{{- if $own.isSaid -}}
+{{- $theirs := dict "key" "--parallel of the program" "text" $own.text "layout" .c.layout | include "ddp-job.layouts" | fromJson -}}
+{{- if and (hasKey . "spans") (ne $theirs.text .spec.parallel) -}}
+{{- fail (printf "The job has --parallel %s, and its program --parallel %s. Keep one." .spec.parallel $theirs.text) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The layout that so many ranks choose: most ranks, then largest replica, then most shards, then most stages. */}}
 {{- define "ddp-job.chosen" -}}
 {{- $spans := .spans -}}

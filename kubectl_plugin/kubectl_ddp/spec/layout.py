@@ -36,6 +36,21 @@ def parse_layouts(text: str) -> LayoutRange | str:
         raise BadValue(str(error)) from None
 
 
+def the_layout_is_said_once(spec: JobSpec) -> None:
+    """The reference trainer obeys a layout among its own arguments, and pods are placed by the job's."""
+    own = last_said(spec.args, "--parallel") if runs_the_trainer(spec.program) else None
+    if own is None:
+        return
+    try:
+        theirs = LayoutRange.parse(own)
+    except LayoutError as error:
+        raise UsageError(f"--parallel of the program: {error}.") from None
+    if spec.parallel not in {None, theirs}:
+        raise UsageError(
+            f"The job has --parallel {spec.parallel}, and its program --parallel {theirs}.", hint="Keep one."
+        )
+
+
 def the_layout_changes_with_the_nodes(spec: JobSpec) -> None:
     """A number of nodes that changes needs a layout that does."""
     if spec.parallel is not None and spec.nnodes.is_elastic and (fixed := spec.parallel.fixed) is not None:
@@ -78,7 +93,7 @@ def tensor_slices_stay_in_a_pod(spec: JobSpec) -> None:
 def the_model_fits_the_layout(spec: JobSpec) -> None:
     """The reference trainer's GPT can be cut so, with all nodes and with the fewest; models of others are unknown."""
     model = own_gpt(spec.program, spec.args)
-    if spec.parallel is None or model is None or last_said(spec.args, "--parallel") is not None:
+    if spec.parallel is None or model is None:
         return
     for nodes in dict.fromkeys((spec.nnodes.maximum, spec.nnodes.minimum)):
         layout = spec.parallel.choose(nodes * spec.nproc)
@@ -88,7 +103,8 @@ def the_model_fits_the_layout(spec: JobSpec) -> None:
 
 def the_options_fit_the_layout(spec: JobSpec) -> None:
     """The reference trainer takes its options in such a layout; those of other programs are their own."""
-    if not runs_the_trainer(spec.program) or last_said(spec.args, "--parallel") is not None:
+    is_its_own = spec.parallel is None and last_said(spec.args, "--parallel") is not None
+    if not runs_the_trainer(spec.program) or is_its_own:
         return
     for misfit in misplaced(spec.parallel, partial(said_option, spec.args)):
         raise UsageError(misfit.sentence, hint=misfit.help)

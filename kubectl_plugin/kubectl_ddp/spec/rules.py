@@ -127,6 +127,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     machines.one_process_has_one_slice,
     _processes_have_a_gpu_each,
     _variables_are_free,
+    layout.the_layout_is_said_once,
     layout.the_layout_changes_with_the_nodes,
     layout.the_layout_takes_all_ranks,
     layout.tensor_slices_stay_in_a_pod,

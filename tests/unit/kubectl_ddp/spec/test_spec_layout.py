@@ -11,6 +11,7 @@ from ddp_trainer.layout import LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.objects import render
 from kubectl_ddp.spec.document import from_document, to_document
+from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Nodes
 from kubectl_ddp.spec.rules import warnings
 from tests.jobs import a_job
@@ -54,6 +55,21 @@ def laid_out(text: str, **changes: Any) -> Any:
             {"nnodes": Nodes(2, 2), "nproc": 2, "args": ("train", "--global-batch", "1")},
             "A batch of 1 sample cannot feed the 2 replicas and shards of 'shard=2,tp=2' (2 nodes of 2 processes).",
         ),
+        (
+            "shard=2",
+            {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel", "tp=2")},
+            "The job has --parallel shard=2, and its program --parallel tp=2. Keep one.",
+        ),
+        (
+            "shard=2",
+            {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel=auto")},
+            "--parallel of the program: 'auto' is no layout; write dimension=size with commas, as in",
+        ),
+        (
+            "shard=2",
+            {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel", "shard=2", "--level", "exact")},
+            "--level exact does not go with --parallel shard=2",
+        ),
     ],
 )
 def test_a_layout_that_does_not_fit_is_one_sentence(text: str, changes: dict[str, Any], sentence: str) -> None:
@@ -71,12 +87,18 @@ def test_a_layout_that_does_not_fit_is_one_sentence(text: str, changes: dict[str
         ("tp=1:2,replicate=1:8", {"nnodes": Nodes(1, 4), "nproc": 2}),
         ("shard=1:4096,replicate=1:1000000", {"nnodes": Nodes(1, 100_000), "nproc": 16}),
         ("shard=2,tp=2", {"nnodes": Nodes(2, 2), "nproc": 2, "args": ("train", "--global-batch", "2")}),
+        ("shard=2", {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel", "shard=2,tp=1")}),
+        ("shard=2", {"nnodes": Nodes(1, 1), "nproc": 2, "program": Module("own"), "args": ("--parallel", "tp=2")}),
     ],
 )
 def test_a_layout_that_fits_is_kept_by_the_document_and_reaches_the_pods(text: str, changes: dict[str, Any]) -> None:
     spec = laid_out(text, **changes)
     assert from_document(to_document(spec)) == spec
     assert f"'name': '{Env.PARALLEL}', 'value': '{spec.parallel}'" in str(render(spec, "r1"))
+
+
+def test_a_layout_may_be_the_trainers_alone() -> None:
+    a_job(args=("train", "--parallel", "tp=2", "--level", "exact"), nnodes=Nodes(1, 1), nproc=2)
 
 
 def test_a_job_without_a_layout_says_nothing_of_one() -> None:
