@@ -302,16 +302,19 @@ replicate=2,shard=4
                 f"{self.smallest}{whose} takes {self.smallest.world} ranks, and there {_be(world)} {world}; "
                 "give the job more ranks, or allow a smaller layout"
             )
-        return max(self._within(world), key=lambda layout: (layout.world, layout.replica, layout.shard, layout.pp))
+        ranks, replica, shard, pp = max(self._within(world))
+        return Layout(replicate=ranks // replica, shard=shard, tp=replica // (shard * pp), pp=pp)
 
-    def _within(self, world: int) -> Iterator[Layout]:
-        """For each replica allowed, the layout with the most of them that ``world`` ranks suffice for."""
+    def _within(self, world: int) -> Iterator[tuple[int, int, int, int]]:
+        """For each replica allowed, and the most of them that ``world`` ranks suffice for: ranks in all and of one
+        replica, shards and stages. Numbers, since there may be thousands of which one becomes a layout.
+        """
         least, most = self.smallest, self.largest
         for tp in _span(least.tp, most.tp, world // (least.replicate * least.pp * least.shard)):
             for pp in _span(least.pp, most.pp, world // (least.replicate * tp * least.shard)):
                 for shard in _span(least.shard, most.shard, world // (least.replicate * tp * pp)):
-                    replicate = min(most.replicate, world // (tp * pp * shard))
-                    yield Layout(replicate=replicate, shard=shard, tp=tp, pp=pp)
+                    replica = tp * pp * shard
+                    yield min(most.replicate, world // replica) * replica, replica, shard, pp
 
 
 def _span(least: int, most: int, limit: int) -> range:
