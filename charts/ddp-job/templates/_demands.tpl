@@ -59,9 +59,16 @@
 {{- $job := . -}}
 {{- $gpt := include "ddp-job.ownGpt" . | fromJson -}}
 {{- if $gpt -}}
-{{- range $nodes := list .spec.most .spec.least -}}
-{{- $layout := dict "spans" $job.spans "world" (mul $nodes $job.spec.nproc) | include "ddp-job.chosen" | fromJson -}}
-{{- dict "job" $job "gpt" $gpt "layout" $layout | include "ddp-job.slicesAndStagesFit" -}}
+{{- range .byNodes -}}
+{{- $the := "The" -}}
+{{- $with := "" -}}
+{{- $or := "" -}}
+{{- if lt $job.spec.least $job.spec.most -}}
+{{- $with = printf "With %d of nnodes %s, " .nodes $job.spec.nnodes -}}
+{{- $the = printf "%sthe" $with -}}
+{{- $or = " Or narrow nnodes, or the sizes of the layout." -}}
+{{- end -}}
+{{- dict "job" $job "gpt" $gpt "layout" .layout "the" $the "with" $with "or" $or | include "ddp-job.slicesAndStagesFit" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -74,16 +81,16 @@
 {{- $sizes := list (dict "name" "number of heads" "size" $gpt.heads) (dict "name" "vocabulary" "size" .job.c.ownGpt.vocabulary) -}}
 {{- range $sizes -}}
 {{- if mod .size $tp -}}
-{{- fail (printf "The model's %s is %d, which tp=%d ranks cannot share evenly. Give a tp that divides %d." .name (int64 .size) $tp (int64 .size)) -}}
+{{- fail (printf "%s model's %s is %d, which tp=%d ranks cannot share evenly. Give a tp that divides %d.%s" $.the .name (int64 .size) $tp (int64 .size) $.or) -}}
 {{- end -}}
 {{- end -}}
 {{- if gt $pp 1 -}}
 {{- $asks := get .job.c.ownGpt.schedules $gpt.schedule -}}
 {{- $stages := mul $pp $asks.stagesPerRank -}}
 {{- if gt $stages (int64 $gpt.layers) -}}
-{{- fail (printf "The model's layers are %d, which cannot fill %d stages of a pipeline. Give a pp of at most %d, half of that with two stages on each rank." (int64 $gpt.layers) $stages (int64 $gpt.layers)) -}}
+{{- fail (printf "%s model's layers are %d, which cannot fill %d stages of a pipeline. Give a pp of at most %d, half of that with two stages on each rank.%s" .the (int64 $gpt.layers) $stages (int64 $gpt.layers) .or) -}}
 {{- end -}}
-{{- dict "gpt" $gpt "asks" $asks "pp" $pp "parts" (mul .layout.replicate .layout.shard) "most" (mul .job.spec.most .job.spec.nproc) | include "ddp-job.microBatchesFit" -}}
+{{- dict "gpt" $gpt "asks" $asks "pp" $pp "parts" (mul .layout.replicate .layout.shard) "most" (mul .job.spec.most .job.spec.nproc) "with" .with "or" .or | include "ddp-job.microBatchesFit" -}}
 {{- end -}}
 {{- end -}}
 
@@ -106,10 +113,10 @@
 {{- $size := ternary (min $gpt.microBatch $samples) (div $samples (mul 4 $job.pp)) (gt (int64 $gpt.microBatch) 0) | max 1 -}}
 {{- $count := div (add $samples $size -1) $size -}}
 {{- if and $job.asks.fills (lt $count $job.pp) -}}
-{{- fail (printf "--pipeline-schedule %s needs at least %d micro-batches for %d stages, and a step has %d. Give a smaller --micro-batch, a larger --global-batch, or --pipeline-schedule gpipe." $gpt.schedule $job.pp $job.pp $count) -}}
+{{- fail (printf "%s--pipeline-schedule %s needs at least %d micro-batches for %d stages, and a step has %d. Give a smaller --micro-batch, a larger --global-batch, or --pipeline-schedule gpipe.%s" $job.with $gpt.schedule $job.pp $job.pp $count $job.or) -}}
 {{- end -}}
 {{- if and $job.asks.inRounds (gt $count $job.pp) (mod $count (div $count $job.pp)) -}}
-{{- fail (printf "--pipeline-schedule %s takes micro-batches in equal rounds over %d ranks, and a step has %d. Give a --micro-batch that makes them a multiple of %d." $gpt.schedule $job.pp $count $job.pp) -}}
+{{- fail (printf "%s--pipeline-schedule %s takes micro-batches in equal rounds over %d ranks, and a step has %d. Give a --micro-batch that makes them a multiple of %d.%s" $job.with $gpt.schedule $job.pp $count $job.pp $job.or) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

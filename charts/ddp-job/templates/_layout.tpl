@@ -96,6 +96,24 @@
 {{- toJson $best -}}
 {{- end -}}
 
+{{/* The layouts for the most nodes, for those that are reached first as nodes are lost, and for the fewest. */}}
+{{- define "ddp-job.layoutsByNodes" -}}
+{{- $job := . -}}
+{{- $most := int64 .spec.most -}}
+{{- $least := int64 .spec.least -}}
+{{- $counts := list $most -}}
+{{- range untilStep (sub $most 1 | int) (sub $most (add1 .c.layout.mostLookedAt) | max $least | int) -1 -}}
+{{- $counts = append $counts . -}}
+{{- end -}}
+{{- if lt $least $most -}}{{- $counts = append $counts $least -}}{{- end -}}
+{{- $found := list -}}
+{{- range $nodes := $counts -}}
+{{- $layout := dict "spans" $job.spans "world" (mul $nodes $job.spec.nproc) | include "ddp-job.chosen" | fromJson -}}
+{{- $found = dict "nodes" (int64 $nodes) "layout" $layout | append $found -}}
+{{- end -}}
+{{- $_ := set . "byNodes" $found -}}
+{{- end -}}
+
 {{- define "ddp-job.layoutFits" -}}
 {{- if hasKey . "spans" -}}
 {{- $spec := .spec -}}
@@ -105,10 +123,11 @@
 {{- range .spans -}}{{- $fixed = mul $fixed .most -}}{{- end -}}
 {{- fail (printf "nnodes %s lets the number of ranks change, and parallel '%s' always takes %d. Let a dimension change with it, as in replicate=1:4, or fix nnodes." $spec.nnodes $spec.parallel $fixed) -}}
 {{- end -}}
-{{- range $nodes := list $spec.most $spec.least -}}
+{{- include "ddp-job.layoutsByNodes" . -}}
+{{- range list (first .byNodes) (last .byNodes) -}}
+{{- $nodes := .nodes -}}
 {{- $world := mul $nodes $spec.nproc -}}
-{{- $chosen := dict "spans" $.spans "world" $world | include "ddp-job.chosen" | fromJson -}}
-{{- if ne (int64 $chosen.world) $world -}}
+{{- if ne (int64 .layout.world) $world -}}
 {{- fail (printf "parallel '%s' has no layout of %d %s, which %d %s of %s make. Change one of them: the product of the sizes is that of nnodes and nproc." $spec.parallel $world (ternary "rank" "ranks" (eq $world 1)) $nodes (ternary "node" "nodes" (eq $nodes 1)) $processes) -}}
 {{- end -}}
 {{- end -}}
@@ -145,15 +164,15 @@
 {{- fail (printf "The topology packs the whole job by %s, which is narrower than %s, where it keeps each replica, and Kueue admits no such job. Pack by a wider level, or leave pack out." (first .) $wish.key) -}}
 {{- end -}}
 {{- end -}}
-{{- $chosen := dict "spans" .spans "world" (mul $spec.most $spec.nproc) | include "ddp-job.chosen" | fromJson -}}
-{{- $replica := int64 $chosen.replica -}}
+{{- $replica := int64 (first .byNodes).layout.replica -}}
 {{- if mod $replica $spec.nproc -}}
 {{- fail (printf "The topology '%s' keeps the pods of a replica together, and a replica of parallel '%s' is %d %s where a pod has %d. Use an nproc that divides a replica." $wish.text $spec.parallel $replica (ternary "rank" "ranks" (eq $replica 1)) $spec.nproc) -}}
 {{- end -}}
-{{- $chosen = dict "spans" .spans "world" (mul $spec.least $spec.nproc) | include "ddp-job.chosen" | fromJson -}}
-{{- $fewest := int64 $chosen.replica -}}
-{{- if ne $fewest $replica -}}
-{{- fail (printf "The topology '%s' keeps the pods of a replica together, and a replica of parallel '%s' is %d %s with %d %s and %d with %d. Let only replicate change." $wish.text $spec.parallel $fewest (ternary "rank" "ranks" (eq $fewest 1)) $spec.least (ternary "node" "nodes" (eq (int $spec.least) 1)) $replica $spec.most) -}}
+{{- range .byNodes -}}
+{{- $other := int64 .layout.replica -}}
+{{- if ne $other $replica -}}
+{{- fail (printf "The topology '%s' keeps the pods of a replica together, and a replica of parallel '%s' is %d %s with %d %s and %d with %d. Let only replicate change." $wish.text $spec.parallel $other (ternary "rank" "ranks" (eq $other 1)) .nodes (ternary "node" "nodes" (eq .nodes 1)) $replica $spec.most) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -162,20 +181,17 @@
 {{- define "ddp-job.layoutWarnings" -}}
 {{- if hasKey . "spans" }}
 {{- $spec := .spec }}
-{{- $chosen := dict "spans" .spans "world" (mul $spec.most $spec.nproc) | include "ddp-job.chosen" | fromJson }}
-{{- $replica := int64 $chosen.replica }}
+{{- $replica := int64 (first .byNodes).layout.replica }}
 {{- if and (gt $spec.most 1) (mod $replica $spec.nproc) (mod $spec.nproc $replica) }}
 - A replica of parallel '{{ $spec.parallel }}' is {{ $replica }} ranks, and a pod has {{ $spec.nproc }}: some pods have parts of two replicas, and losing one of them loses both. Use an nproc that divides a replica, or that replicas divide.
 {{- end }}
 {{- $isSaid := false }}
-{{- range $nodes := untilStep (add1 $spec.least | int) (min $spec.most (add $spec.least 1 $.c.layout.mostLookedAt) | int) 1 }}
+{{- range .byNodes }}
 {{- if not $isSaid }}
-{{- $world := mul $nodes $spec.nproc }}
-{{- $taken := dict "spans" $.spans "world" $world | include "ddp-job.chosen" | fromJson }}
-{{- $spare := sub $world $taken.world }}
+{{- $spare := sub (mul .nodes $spec.nproc) .layout.world }}
 {{- if $spare }}
 {{- $isSaid = true }}
-- With {{ $nodes }} of nnodes {{ $spec.nnodes }}, {{ $spare }} {{ ternary "rank" "ranks" (eq $spare 1) }} of parallel '{{ $spec.parallel }}' would have no place.
+- With {{ .nodes }} of nnodes {{ $spec.nnodes }}, {{ $spare }} {{ ternary "rank" "ranks" (eq $spare 1) }} of parallel '{{ $spec.parallel }}' would have no place.
 {{- end }}
 {{- end }}
 {{- end }}

@@ -101,18 +101,22 @@
 
 {{/* Of the reference trainer's arguments; those of other programs are their own. */}}
 {{- define "ddp-job.batchFeedsTheWorld" -}}
+{{- $nodes := .spec.most -}}
 {{- $eaters := mul .spec.most .spec.nproc -}}
 {{- $who := printf "%d ranks" $eaters -}}
 {{- if hasKey . "spans" -}}
-{{- $chosen := dict "spans" .spans "world" $eaters | include "ddp-job.chosen" | fromJson -}}
-{{- $eaters = mul $chosen.replicate $chosen.shard -}}
+{{- $eaters = 0 -}}
+{{- range .byNodes -}}
+{{- $parts := mul .layout.replicate .layout.shard -}}
+{{- if gt $parts $eaters -}}{{- $eaters = $parts -}}{{- $nodes = .nodes -}}{{- end -}}
+{{- end -}}
 {{- $who = printf "the %d replicas and shards of '%s'" $eaters .spec.parallel -}}
 {{- end -}}
 {{- range $flag, $what := dict "--global-batch" "sample" "--shards" "shard" -}}
 {{- $said := dict "job" $ "flag" $flag | include "ddp-job.argument" | fromJson -}}
 {{- $count := ternary $said.text "-1" (regexMatch "^[0-9]{1,18}$" $said.text) | int64 -}}
 {{- if and (ge $count 0) (lt $count $eaters) -}}
-{{- fail (printf "A batch of %d %s%s cannot feed %s (%d %s of %d %s). Raise %s to %d or more, or ask for fewer nodes or processes." $count $what (ternary "" "s" (eq $count 1)) $who $.spec.most (ternary "node" "nodes" (eq $.spec.most 1)) $.spec.nproc (ternary "process" "processes" (eq $.spec.nproc 1)) $flag $eaters) -}}
+{{- fail (printf "A batch of %d %s%s cannot feed %s (%d %s of %d %s). Raise %s to %d or more, or ask for fewer nodes or processes." $count $what (ternary "" "s" (eq $count 1)) $who $nodes (ternary "node" "nodes" (eq (int $nodes) 1)) $.spec.nproc (ternary "process" "processes" (eq $.spec.nproc 1)) $flag $eaters) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

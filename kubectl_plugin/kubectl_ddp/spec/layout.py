@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.layout import Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Gang
-from kubectl_ddp.spec.machines import Placement, is_narrower
+from kubectl_ddp.spec.machines import Placement, Topology, is_narrower
 from kubectl_ddp.spec.own_gpt import last_said, own_gpt, runs_the_trainer
-from kubectl_ddp.spec.quantity import BadValue
+from kubectl_ddp.spec.quantity import BadValue, Nodes
 from kubectl_ddp.spec.trainer_options import misplaced, said_option
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
 
 MOST_LOOKED_AT: Final = 64
-"""Numbers of nodes between the least and the most that are looked at; of more, nobody reads what is said."""
+"""Numbers of nodes between the least and the most that are looked at, from above: so a job comes to them."""
 
 
 AUTO: Final = "auto"
@@ -91,14 +91,21 @@ def tensor_slices_stay_in_a_pod(spec: JobSpec) -> None:
 
 
 def the_model_fits_the_layout(spec: JobSpec) -> None:
-    """The reference trainer's GPT can be cut so, with all nodes and with the fewest; models of others are unknown."""
+    """The reference trainer's GPT can be cut so, however many nodes there are; models of others are unknown.
+
+    The trainer refuses for good: a job that loses the wrong number of nodes would not come back.
+    """
     model = own_gpt(spec.program, spec.args)
     if spec.parallel is None or model is None:
         return
-    for nodes in dict.fromkeys((spec.nnodes.maximum, spec.nnodes.minimum)):
-        layout = spec.parallel.choose(nodes * spec.nproc)
+    for nodes, layout in layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc).items():
         for misfit in model.misfits(layout, spec.largest_world):
-            raise UsageError(misfit.sentence, hint=misfit.help)
+            if not spec.nnodes.is_elastic:
+                raise UsageError(misfit.sentence, hint=misfit.help)
+            raise UsageError(
+                f"With {nodes} of nnodes {spec.nnodes}, {misfit.sentence[0].lower()}{misfit.sentence[1:]}",
+                hint=f"{misfit.help} Or narrow nnodes, or the sizes of the layout.",
+            )
 
 
 def the_options_fit_the_layout(spec: JobSpec) -> None:
@@ -138,18 +145,23 @@ def replicas_can_be_kept_together(spec: JobSpec) -> None:
             "each replica, and Kueue admits no such job.",
             hint="Pack by a wider level, or leave pack out.",
         )
+    _replicas_are_of_whole_pods(spec, spec.parallel, wishes[0])
+
+
+def _replicas_are_of_whole_pods(spec: JobSpec, allowed: LayoutRange, wish: Topology) -> None:
+    """At any number of nodes, and of as many."""
     replica = layout_of(spec).replica
     if replica % spec.nproc:
         raise UsageError(
-            f"The topology '{wishes[0]}' keeps the pods of a replica together, and a replica of parallel "
-            f"'{spec.parallel}' is {_count(replica, 'rank')} where a pod has {spec.nproc}.",
+            f"The topology '{wish}' keeps the pods of a replica together, and a replica of parallel "
+            f"'{allowed}' is {_count(replica, 'rank')} where a pod has {spec.nproc}.",
             hint="Use an nproc that divides a replica.",
         )
-    fewest = spec.parallel.choose(spec.nnodes.minimum * spec.nproc).replica
-    if fewest != replica:
+    by_nodes = layouts_by_nodes(allowed, spec.nnodes, spec.nproc)
+    for nodes, other in ((nodes, layout.replica) for nodes, layout in by_nodes.items() if layout.replica != replica):
         raise UsageError(
-            f"The topology '{wishes[0]}' keeps the pods of a replica together, and a replica of parallel "
-            f"'{spec.parallel}' is {_count(fewest, 'rank')} with {_count(spec.nnodes.minimum, 'node')} and {replica} "
+            f"The topology '{wish}' keeps the pods of a replica together, and a replica of parallel "
+            f"'{allowed}' is {_count(other, 'rank')} with {_count(nodes, 'node')} and {replica} "
             f"with {spec.nnodes.maximum}.",
             hint="Let only replicate change.",
         )
@@ -164,6 +176,16 @@ def layout_of(spec: JobSpec) -> Layout:
     """The layout when all nodes are there; without one, every rank is a replica."""
     world = spec.largest_world
     return spec.parallel.choose(world) if spec.parallel is not None else Layout(replicate=world)
+
+
+@lru_cache(maxsize=4)
+def layouts_by_nodes(allowed: LayoutRange, nnodes: Nodes, nproc: int) -> Mapping[int, Layout]:
+    """The layouts for the most nodes, for those that are reached first as nodes are lost, and for the fewest.
+
+    Raises LayoutError where the fewest have too few ranks, which :func:`the_layout_takes_all_ranks` refuses before.
+    """
+    between = range(nnodes.maximum - 1, nnodes.minimum, -1)[:MOST_LOOKED_AT]
+    return {nodes: allowed.choose(nodes * nproc) for nodes in (nnodes.maximum, *between, nnodes.minimum)}
 
 
 def replicas_over_pods(spec: JobSpec) -> Iterator[Doubt]:
@@ -183,11 +205,13 @@ def ranks_to_spare(spec: JobSpec) -> Iterator[Doubt]:
     """Numbers of nodes between the least and the most at which not every rank has a place."""
     if spec.parallel is None:
         return
-    between = range(spec.nnodes.minimum + 1, spec.nnodes.maximum)[:MOST_LOOKED_AT]
-    odd = next((nodes for nodes in between if spare_ranks(spec.parallel, nodes * spec.nproc)), None)
-    if odd is not None:
-        spare = _count(spare_ranks(spec.parallel, odd * spec.nproc), "rank")
-        yield Doubt(f"With {odd} of nnodes {spec.nnodes}, {spare} of parallel '{spec.parallel}' would have no place.")
+    for nodes, layout in layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc).items():
+        if spare := nodes * spec.nproc - layout.world:
+            ranks = _count(spare, "rank")
+            yield Doubt(
+                f"With {nodes} of nnodes {spec.nnodes}, {ranks} of parallel '{spec.parallel}' would have no place."
+            )
+            return
 
 
 def spare_ranks(allowed: LayoutRange, world: int) -> int:

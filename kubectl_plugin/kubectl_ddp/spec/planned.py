@@ -20,6 +20,7 @@ from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 from kubectl_ddp.spec.document import make_program
 from kubectl_ddp.spec.fields import PROGRAM_KEYS
+from kubectl_ddp.spec.layout import layouts_by_nodes
 from kubectl_ddp.spec.machines import GPU_PRODUCT
 from kubectl_ddp.spec.own_gpt import SCHEDULE, OwnGpt, last_said, own_gpt, runs_the_trainer
 from kubectl_ddp.spec.quantity import Nodes
@@ -128,8 +129,9 @@ def _elastic(found: Plan, nodes: Nodes, nproc: int) -> Iterator[tuple[Outlook, L
 def _misfits(model: OwnGpt, layouts: LayoutRange, way: Outlook, values: Mapping[str, Any]) -> Iterator[object]:
     """Why the trainer would refuse, as the job's own rules say it."""
     cut = replace(model, micro_batch=way.choice.micro_batch)
-    for layout in (layouts.smallest, layouts.largest):
-        yield from cut.misfits(layout, values["nnodes"].maximum * values["nproc"])
+    nodes, nproc = values["nnodes"], values["nproc"]
+    for layout in layouts_by_nodes(layouts, nodes, nproc).values():
+        yield from cut.misfits(layout, nodes.maximum * nproc)
 
 
 def _words(way: Outlook, work: Work, args: Sequence[str]) -> tuple[str, ...]:

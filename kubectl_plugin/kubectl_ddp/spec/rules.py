@@ -93,16 +93,24 @@ def _variables_are_free(spec: JobSpec) -> None:
 
 
 def _batch_feeds_the_world(spec: JobSpec) -> None:
-    eaters = layout.layout_of(spec).data_size
+    nodes, eaters = _hungriest(spec)
     who = f"{eaters} ranks" if spec.parallel is None else f"the {eaters} replicas and shards of '{spec.parallel}'"
     for flag, what in (("--global-batch", "sample"), ("--shards", "shard")):
         count = trainer_argument(spec, flag)
         if count is not None and count < eaters:
             raise UsageError(
                 f"A batch of {_count(count, what)} cannot feed {who} "
-                f"({_count(spec.nnodes.maximum, 'node')} of {_count(spec.nproc, 'process', 'processes')}).",
+                f"({_count(nodes, 'node')} of {_count(spec.nproc, 'process', 'processes')}).",
                 hint=f"Raise {flag} to {eaters} or more, or ask for fewer nodes or processes.",
             )
+
+
+def _hungriest(spec: JobSpec) -> tuple[int, int]:
+    """The number of nodes at which a batch is divided into the most parts, and these."""
+    if spec.parallel is None:
+        return spec.nnodes.maximum, spec.largest_world
+    by_nodes = layout.layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc)
+    return max(((nodes, each.data_size) for nodes, each in by_nodes.items()), key=lambda each: each[1])
 
 
 def trainer_argument(spec: JobSpec, flag: str) -> int | None:

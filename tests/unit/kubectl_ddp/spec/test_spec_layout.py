@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -15,6 +15,8 @@ from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Nodes
 from kubectl_ddp.spec.rules import warnings
 from tests.jobs import a_job
+
+INTERLEAVED: Final = ("train", "--task", "text", "--model", "gpt:layers=8", "--pipeline-schedule", "interleaved")
 
 
 def laid_out(text: str, **changes: Any) -> Any:
@@ -56,6 +58,26 @@ def laid_out(text: str, **changes: Any) -> Any:
             "A batch of 1 sample cannot feed the 2 replicas and shards of 'shard=2,tp=2' (2 nodes of 2 processes).",
         ),
         (
+            "shard=1:3,pp=1:4",
+            {"nnodes": Nodes(2, 4), "nproc": 1, "args": ("train", "--global-batch", "2")},
+            "A batch of 2 samples cannot feed the 3 replicas and shards of 'shard=1:3,pp=1:4' (3 nodes of 1 process).",
+        ),
+        (
+            "pp=2:4",
+            {"nnodes": Nodes(2, 4), "nproc": 1, "args": INTERLEAVED},
+            "With 3 of nnodes 2:4, --pipeline-schedule interleaved takes micro-batches in equal rounds over 3 ranks",
+        ),
+        (
+            "pp=2:4",
+            {"nnodes": Nodes(2, 4), "nproc": 1, "args": INTERLEAVED},
+            "a step has 13. Give a --micro-batch that makes them a multiple of 3. Or narrow nnodes, or the sizes of",
+        ),
+        (
+            "pp=1:1000",
+            {"nnodes": Nodes(1, 1000), "nproc": 1, "args": INTERLEAVED},
+            "With 1000 of nnodes 1:1000, the model's layers are 8, which cannot fill 2000 stages of a pipeline.",
+        ),
+        (
             "shard=2",
             {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel", "tp=2")},
             "The job has --parallel shard=2, and its program --parallel tp=2. Keep one.",
@@ -87,6 +109,7 @@ def test_a_layout_that_does_not_fit_is_one_sentence(text: str, changes: dict[str
         ("tp=1:2,replicate=1:8", {"nnodes": Nodes(1, 4), "nproc": 2}),
         ("shard=1:4096,replicate=1:1000000", {"nnodes": Nodes(1, 100_000), "nproc": 16}),
         ("shard=2,tp=2", {"nnodes": Nodes(2, 2), "nproc": 2, "args": ("train", "--global-batch", "2")}),
+        ("pp=2:4", {"nnodes": Nodes(2, 4), "nproc": 1, "args": (*INTERLEAVED, "--micro-batch", "8")}),
         ("shard=2", {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel", "shard=2,tp=1")}),
         ("shard=2", {"nnodes": Nodes(1, 1), "nproc": 2, "program": Module("own"), "args": ("--parallel", "tp=2")}),
     ],
