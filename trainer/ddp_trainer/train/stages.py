@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ddp_trainer.train.asking import ask, kind_of
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.filling import empty_out, fill
@@ -167,7 +168,7 @@ def cut_into_stages(
     """
     kind, ranks = KINDS[config.pipeline_schedule], mesh.layout.pp
     demand_cuttable(model, ranks)
-    modules = _stages(model, task, ranks * kind.stages_per_rank)
+    modules = stages_of(model, task, ranks * kind.stages_per_rank)
     weights = _holders(model, modules, task, kind, ranks)
     _drop(model, {name for name, holders in weights.items() if mesh.place.pp not in holders})
     numbers = empty_out(model, recipes, loaded) if recipes else {}
@@ -207,18 +208,37 @@ def demand_cuttable(model: nn.Module, ranks: int) -> None:
             )
 
 
-def _stages(model: nn.Module, task: Task, count: int) -> list[nn.Module]:
-    stage: Any = getattr(task, "pipeline_stage", None)
-    if stage is not None:
-        return [stage(model, index, count) for index in range(count)]
-    own: Any = getattr(model, "pipeline_stage", None)
-    if own is None:
+def stages_of(model: nn.Module, task: Task, count: int) -> list[nn.Module]:
+    """The stages, by the task's plan or the model's.
+
+    Raises:
+        BadConfig: there is none, or the model has too few layers.
+        BadTask: what it gives for a stage is none.
+    """
+    of_task: Any = getattr(task, "pipeline_stage", None)
+    of_model: Any = getattr(model, "pipeline_stage", None)
+    if of_task is None and of_model is None:
         raise BadConfig(
             f"--parallel has pp, and neither the task {task.name!r} nor its model, a {type(model).__name__}, has a "
             "pipeline_stage.",
             hint="Give the task a method pipeline_stage(model, index, count) that returns a module, or leave pp out.",
         )
-    return [own(index, count) for index in range(count)]
+    stages = []
+    for index in range(count):
+        if of_task is not None:
+            whose = f"The pipeline_stage of the task {task.name!r}"
+            stage = ask(of_task, whose, model=model, index=index, count=count)
+        else:
+            whose = f"The pipeline_stage of the model, a {type(model).__name__},"
+            stage = ask(of_model, whose, index=index, count=count)
+        if stage is model or not isinstance(stage, nn.Module):
+            given = "the model itself" if stage is model else f"{kind_of(stage)}, and no module"
+            raise BadTask(
+                f"{whose} returns {given}, for stage {index} of {count}.",
+                hint="Let it return a module of its layers alone, under the names that they have in the model.",
+            )
+        stages.append(stage)
+    return stages
 
 
 def _holders(

@@ -15,6 +15,7 @@ from typing import Any, Final
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 
+from ddp_trainer.train.asking import ask, kind_of
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.sliced_draws import DrawsApart
 from ddp_trainer.train.task import Task
@@ -28,6 +29,7 @@ WORDS: Final[Mapping[str, type[ParallelStyle]]] = {
 """``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a norm; ``apart``
 lets a module draw other random numbers on each rank, as a dropout of what ``colwise`` has cut."""
 
+_EXAMPLE: Final = "{'layers.*.up': 'colwise', 'layers.*.down': 'rowwise'}"
 _SHOWN: Final = 5
 """Of many names, how many a sentence tells."""
 
@@ -37,26 +39,42 @@ def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, ParallelSty
 
     Raises:
         BadConfig: there is none, or the model cannot be cut among so many ranks.
-        BadTask: it names a module that does not exist, or a way to cut that is none.
+        BadTask: it is none, or names a module that does not exist, or a way to cut that is none.
     """
+    whose = f"The tp_plan of the task {task.name!r}"
     given: Any = getattr(task, "tp_plan", None)
     if given is not None:
-        plan = given(model) if callable(given) else given
+        plan = ask(given, whose, model=model) if callable(given) else given
     elif callable(own := getattr(model, "tp_plan", None)):
-        plan = own(tp)
+        whose = f"The tp_plan of the model, a {type(model).__name__},"
+        plan = ask(own, whose, tp=tp)
     else:
         raise BadConfig(
             f"--parallel has tp={tp}, and neither the task {task.name!r} nor its model, a {type(model).__name__}, has "
             "a tp_plan.",
-            hint="Give the task a tp_plan, as {'layers.*.up': 'colwise', 'layers.*.down': 'rowwise'}, or leave tp out.",
+            hint=f"Give the task a tp_plan, as {_EXAMPLE}, or leave tp out.",
         )
+    _demand_form(plan, whose)
     names = [name for name, _ in model.named_modules() if name]
     for pattern in plan:
-        demand_module(pattern, names, f"The tp_plan of the task {task.name!r}")
+        demand_module(pattern, names, whose)
     styles = {pattern: _style(pattern, style, task) for pattern, style in plan.items()}
     for pattern, style in styles.items():
         _demand_layer(pattern, style, model, task)
     return styles
+
+
+def _demand_form(plan: Any, whose: str) -> None:
+    """Of a plan: names of modules, and at least one."""
+    wrong = ""
+    if not isinstance(plan, Mapping):
+        wrong = f"{whose} gives {kind_of(plan)}, and no mapping."
+    elif not plan:
+        wrong = f"{whose} is empty, and nothing would be cut."
+    elif (other := next((key for key in plan if not isinstance(key, str)), "")) != "":
+        wrong = f"{whose} has {other!r} where a name of a module should be."
+    if wrong:
+        raise BadTask(wrong, hint=f"Give names of modules and how each is cut, as {_EXAMPLE}, or leave tp out.")
 
 
 def demand_module(pattern: str, names: list[str], whose: str) -> None:

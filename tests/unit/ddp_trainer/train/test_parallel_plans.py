@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from ddp_trainer.train.options import PipelineSchedule, PrecisionName, Recompute
 from ddp_trainer.train.sliced_draws import DrawsApart, share_draws
 from ddp_trainer.train.stage_computation import StageComputation
 from ddp_trainer.train.stage_stream import BetweenStreams, Stream
+from ddp_trainer.train.stages import stages_of
 from ddp_trainer.train.strategies.pipeline_schedule import KINDS, demand_fit
 from ddp_trainer.train.tensor_plan import find_plan
 from tests.unit.ddp_trainer.train.train_builders import Lines
@@ -32,7 +32,7 @@ def a_gpt(**options: Any) -> Gpt:
 class Planned(Lines):
     """A task with a plan of its own."""
 
-    def __init__(self, plan: Mapping[str, object]) -> None:
+    def __init__(self, plan: object) -> None:
         super().__init__()
         self.tp_plan = plan
 
@@ -116,6 +116,57 @@ def test_a_model_without_numbers_is_refused(spreads: bool) -> None:
 def test_an_unknown_word_in_a_plan_is_refused() -> None:
     with pytest.raises(BadTask, match="'sideways' for 'blocks"):
         find_plan(a_gpt(), Planned({"blocks.*.mlp.hidden": "sideways"}), 2)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        pytest.param(["norm"], "gives a value of type list, and no mapping. Give names of modules and", id="a list"),
+        pytest.param(lambda _: None, "gives None, and no mapping.", id="a function that returns nothing"),
+        pytest.param({3: "colwise"}, "has 3 where a name of a module should be.", id="a number for a name"),
+        pytest.param({}, "is empty, and nothing would be cut.", id="nothing"),
+        pytest.param(lambda _, tp: {}, "takes (_, tp), and is called with (model). Let it take", id="other arguments"),
+    ],
+)
+def test_what_is_no_plan_is_refused(plan: object, said: str) -> None:
+    with pytest.raises(BadTask) as caught:
+        find_plan(a_gpt(), Planned(plan), 2)
+    assert str(caught.value).startswith(f"The tp_plan of the task 'lines' {said}")
+
+
+class Staged(Lines):
+    """A task that cuts its model by a function of its own."""
+
+    def __init__(self, stage: object) -> None:
+        super().__init__()
+        self.pipeline_stage = stage
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        pytest.param(lambda *_: None, "returns None, and no module, for stage 0 of 2. Let it return a", id="nothing"),
+        pytest.param(lambda model, *_: model, "returns the model itself, for stage 0 of 2.", id="the model"),
+        pytest.param(
+            lambda model, index: model.blocks[index],
+            "takes (model, index), and is called with (model, index, count). Let it take these.",
+            id="without a count",
+        ),
+        pytest.param([], "is a value of type list, and no function. Let it be one that takes (model, i", id="a list"),
+    ],
+)
+def test_what_is_no_stage_is_refused(stage: object, said: str) -> None:
+    with pytest.raises(BadTask) as caught:
+        stages_of(a_gpt(), Staged(stage), 2)
+    assert str(caught.value).startswith(f"The pipeline_stage of the task 'lines' {said}")
+
+
+def test_stages_are_the_tasks_own_or_the_models() -> None:
+    model = a_gpt()
+    assert stages_of(model, Staged(lambda whole, index, count: whole.blocks[index]), 2) == list(model.blocks)[:2]
+    assert len(stages_of(model, Lines(), 5)) == 5
+    with pytest.raises(BadConfig, match="nor its model, a Linear, has a pipeline_stage"):
+        stages_of(nn.Linear(1, 1), Lines(), 2)
 
 
 def test_a_model_without_a_plan_is_refused() -> None:
