@@ -19,7 +19,7 @@ from ddp_trainer.train.errors import BadTask
 from ddp_trainer.train.feeds import Skips, known_count
 from ddp_trainer.train.feeds.feed import Stateful
 from ddp_trainer.train.guards import Guard
-from ddp_trainer.train.manifest import Identity, signature
+from ddp_trainer.train.manifest import Identity, architecture, signature
 from ddp_trainer.train.mixing import ALGORITHM
 from ddp_trainer.train.options import BackendName, Level, StrategyName
 from ddp_trainer.train.phases import Phases
@@ -133,6 +133,7 @@ def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwo
             seed=config.seed,
             global_batch=config.global_batch,
             order=ALGORITHM,
+            architecture=architecture(model),
         ),
         phases=Phases(time.monotonic, around.recorder.marks),
         watch=Watch(config),

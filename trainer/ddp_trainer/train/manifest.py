@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch import nn
 
 from ddp_trainer.train.config import flag
-from ddp_trainer.train.errors import CheckpointMismatch
+from ddp_trainer.train.errors import BadTask, CheckpointMismatch
 
 WHOLE: Final = 1
 """Format of a checkpoint whose payload is the whole state."""
@@ -38,6 +38,8 @@ class Identity:
     global_batch: int
     order: str
     """Algorithm that orders the samples and seeds the random streams."""
+    architecture: str = ""
+    """:func:`architecture` of the model; empty where it tells none, as in manifests of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +109,8 @@ class Manifest:
         try:
             if raw.get("format", WHOLE) > FORMAT:
                 return cls.later(raw)
-            own = {each.name: raw[each.name] for each in fields(cls) if each.default is MISSING or each.name in raw}
-            own["identity"] = Identity(**{each.name: raw["identity"][each.name] for each in fields(Identity)})
+            own = _known(cls, raw)
+            own["identity"] = Identity(**_known(Identity, raw["identity"]))
             own["pieces"] = tuple(map(Piece.of, raw.get("pieces", ())))
         except (AttributeError, KeyError, TypeError) as err:
             raise ValueError(f"a manifest without {err}") from None
@@ -134,6 +136,11 @@ class Manifest:
         )
 
 
+def _known(kind: type[Manifest | Identity], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``kind`` has fields for. Raises ``KeyError`` where one is missing that must be there."""
+    return {each.name: raw[each.name] for each in fields(kind) if each.default is MISSING or each.name in raw}
+
+
 def signature(model: nn.Module) -> str:
     """Number of weights, and a digest of the names, types and shapes of a model's state.
 
@@ -145,6 +152,29 @@ def signature(model: nn.Module) -> str:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
     weights = sum(weight.numel() for weight in model.parameters())
     return f"{weights} weights, {sha.hexdigest()[:8]}"
+
+
+def architecture(model: nn.Module) -> str:
+    """What the model says of itself that the shapes of its weights do not: its mapping ``architecture``, if it has one.
+
+    >>> model = nn.Linear(2, 3)
+    >>> model.architecture = {"norm": "pre", "heads": 4}
+    >>> architecture(model), architecture(nn.Linear(2, 3))
+    ('heads=4, norm="pre"', '')
+
+    Raises:
+        BadTask: a value of it is of no kind that JSON has, so that it cannot be compared in another process.
+    """
+    said = getattr(model, "architecture", None)
+    if not isinstance(said, Mapping):
+        return ""
+    try:
+        return ", ".join(sorted(f"{name}={json.dumps(value, sort_keys=True)}" for name, value in said.items()))
+    except (TypeError, ValueError) as err:
+        raise BadTask(
+            f"The architecture of the model, a {type(model).__name__}, cannot be written into a checkpoint: {err}.",
+            hint="Let its values be numbers, words, and lists and mappings of them.",
+        ) from None
 
 
 def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | None) -> None:
@@ -159,6 +189,8 @@ def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | 
             hint="Go on with the version that wrote it, or give another --checkpoint-dir.",
         )
     pairs = [(name, getattr(manifest.identity, name), getattr(own, name)) for name in _COMPARED]
+    if manifest.identity.architecture and own.architecture:
+        pairs.append(("architecture", manifest.identity.architecture, own.architecture))
     if shards is not None:
         pairs.append(("shards", manifest.shards, shards))
     different = [(name, theirs, ours) for name, theirs, ours in pairs if theirs != ours]
@@ -173,7 +205,7 @@ def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | 
 def _way_back(name: str, value: object) -> str:
     if name in {"seed", "global_batch", "shards"}:
         return f"Give {flag(name)} {value}"
-    return f"Bring back that {_COMPARED[name]}"
+    return f"Bring back that {_COMPARED.get(name, name)}"
 
 
 _COMPARED: Final = {

@@ -16,7 +16,7 @@ from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.lazy_dynamo import uncompiled
-from ddp_trainer.train.manifest import Identity, signature
+from ddp_trainer.train.manifest import Identity, architecture, signature
 from ddp_trainer.train.mixing import ALGORITHM
 from ddp_trainer.train.plan import Plan, choose_shards
 from ddp_trainer.train.task import Samples
@@ -97,6 +97,7 @@ def identity_of(model: nn.Module, samples: Samples, config: Config) -> Identity:
         seed=config.seed,
         global_batch=config.global_batch,
         order=ALGORITHM,
+        architecture=architecture(model),
     )
 
 

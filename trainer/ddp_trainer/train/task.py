@@ -2,7 +2,8 @@
 
 A task may also have ``optimizer(parameters)``, which then replaces the one of the flags, and ``data_digest()``, a
 string that changes when the data do; without one, the number of samples and a few of them are hashed. With
-``show(model)`` it says at the end of a run, in words of its own, what was learnt.
+``show(model)`` it says at the end of a run, in words of its own, what was learnt. A model may have a mapping
+``architecture`` of what the shapes of its weights do not say: a checkpoint with other values there is refused.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ def make_odometer(
     path = config.checkpoint_dir
     if path is None or not _writes(config, env):
         return None
-    return Odometer(path, json.dumps(asdict(identity)), alarm)
+    named = asdict(identity)
+    del named["architecture"]  # younger than the ledgers of runs that go on
+    return Odometer(path, json.dumps(named), alarm)
 
 
 def _writes_here(config: Config, env: Environment) -> bool:

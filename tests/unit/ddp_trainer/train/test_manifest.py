@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from torch import nn
 
-from ddp_trainer.train.errors import CheckpointMismatch
-from ddp_trainer.train.manifest import Manifest, demand_same, signature
+from ddp_trainer.train.errors import BadTask, CheckpointMismatch
+from ddp_trainer.train.manifest import Manifest, architecture, demand_same, signature
+from ddp_trainer.train.models.gpt import Gpt
 from tests.unit.ddp_trainer.train.train_builders import IDENTITY, a_manifest
 
 MANIFEST = a_manifest(5)
@@ -57,3 +59,39 @@ def test_a_later_format_is_refused() -> None:
 def test_the_signature_tells_models_of_equal_size_apart() -> None:
     assert signature(nn.Linear(2, 3)) == signature(nn.Linear(2, 3))
     assert signature(nn.Linear(2, 3)) != signature(nn.Sequential(nn.Linear(2, 3)))
+
+
+class Cut(nn.Linear):
+    """A model of which shapes do not say all."""
+
+    def __init__(self, architecture: object) -> None:
+        super().__init__(2, 3)
+        self.architecture = architecture
+
+
+def test_another_architecture_of_the_same_shapes_is_refused_with_both() -> None:
+    theirs, ours = (replace(IDENTITY, architecture=architecture(Cut({"heads": heads}))) for heads in (4, 2))
+    demand_same(replace(MANIFEST, identity=theirs), theirs, where="in /c", shards=None)
+    with pytest.raises(CheckpointMismatch, match=r"with architecture heads=4, and this run has heads=2\. Bring back"):
+        demand_same(replace(MANIFEST, identity=theirs), ours, where="in /c", shards=None)
+
+
+def test_an_architecture_is_compared_only_where_both_have_one() -> None:
+    raw = json.loads(MANIFEST.to_json())
+    del raw["identity"]["architecture"]
+    of_before = Manifest.from_json(json.dumps(raw))
+    says = replace(IDENTITY, architecture="heads=2")
+    demand_same(of_before, says, where="in /c", shards=None)
+    demand_same(replace(MANIFEST, identity=says), IDENTITY, where="in /c", shards=None)
+
+
+def test_a_gpt_says_how_many_heads_it_has() -> None:
+    gpts = [Gpt(vocabulary=8, window=4, layers=1, heads=heads, width=8) for heads in (4, 2)]
+    assert [architecture(gpt) for gpt in gpts] == ["heads=4", "heads=2"]
+    assert len({signature(gpt) for gpt in gpts}) == 1
+
+
+def test_an_architecture_must_be_of_plain_values_and_other_attributes_of_the_name_say_nothing() -> None:
+    with pytest.raises(BadTask, match=r"architecture of the model, a Cut, cannot be written .* Object of type Linear"):
+        architecture(Cut({"layer": nn.Linear(1, 1)}))
+    assert architecture(Cut("resnet")) == architecture(Cut({})) == ""

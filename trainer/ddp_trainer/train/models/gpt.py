@@ -63,6 +63,11 @@ class Gpt(nn.Module):
         return self.head(self.norm(stream), self.tokens.weight)  # type: ignore[no-any-return] # a Module's call
 
     @property
+    def architecture(self) -> Mapping[str, object]:
+        """What it computes from weights of the same shapes depends on this, too."""
+        return {"heads": self.heads}
+
+    @property
     def drops_attention(self) -> bool:
         """Whether attention drops some of what it found."""
         return any(isinstance(each, Attend) and each.share > 0 for each in self.modules())
