@@ -35,6 +35,8 @@ class Environment:
     run_id: str = ""
     most_ranks: int | None = None
     """The most ranks that the job can ever have, where the launcher says so."""
+    fewest_ranks: int | None = None
+    """The fewest that it goes on with, where the launcher says so."""
     parallel: LayoutRange | None = None
     """How the ranks share one model, where the job says so."""
     restarts: Mapping[str, int] = field(default_factory=dict)
@@ -74,7 +76,8 @@ class Environment:
             generation=generation,
             fence=_integer(environ, Env.FENCE, generation),
             run_id=environ.get(Env.RUN_ID, ""),
-            most_ranks=_most_ranks(environ, local_world),
+            most_ranks=_ranks_of(environ.get("PET_NNODES", "").rpartition(":")[2], environ, local_world),
+            fewest_ranks=_ranks_of(environ.get("PET_NNODES", "").partition(":")[0], environ, local_world),
             parallel=_layouts(environ),
             restarts=_counts(environ),
             moments=_moments(environ),
@@ -125,9 +128,8 @@ def _layouts(environ: Mapping[str, str]) -> LayoutRange | None:
         raise BadConfig(f"{Env.PARALLEL} is {text!r}: {err}.") from None
 
 
-def _most_ranks(environ: Mapping[str, str], local_world: int) -> int | None:
-    """Largest node count times processes per node, from ``PET_NNODES`` (``2`` or ``1:4``)."""
-    nodes = environ.get("PET_NNODES", "").rpartition(":")[2]
+def _ranks_of(nodes: str, environ: Mapping[str, str], local_world: int) -> int | None:
+    """Those of so many nodes, an end of ``PET_NNODES`` (``2`` or ``1:4``), by the processes per node."""
     if not nodes.isdecimal():
         return None
     per_node = environ.get("PET_NPROC_PER_NODE", "")

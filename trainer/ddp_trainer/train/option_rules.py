@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Final
 
 from ddp_trainer.clashes import WITHOUT_SHARD, Word, clashes
 from ddp_trainer.layout import Layout, LayoutError, LayoutRange
+from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.options import (
     Level,
@@ -178,6 +179,24 @@ def layout_of(parallel: LayoutRange, world: int) -> Layout:
         return parallel.choose(world)
     except LayoutError as err:
         raise BadConfig(f"--parallel is {parallel}: {err}.") from None
+
+
+def check_places(parallel: LayoutRange | None, env: Environment) -> None:
+    """Refuse one layout, and no range of them, that leaves ranks without a place in every group that there can be.
+
+    Raises:
+        BadConfig: it fills no whole number of nodes, which are taken to be alike, or no node comes or goes.
+    """
+    layout = None if parallel is None else parallel.fixed
+    if layout is None or env.world_size <= layout.world:
+        return
+    leaves_some_in_a_node = env.world_size % env.local_world_size == 0 and layout.world % env.local_world_size
+    if leaves_some_in_a_node or env.fewest_ranks == env.most_ranks == env.world_size:
+        raise BadConfig(
+            f"--parallel is {parallel}: that has a place for {layout.world} of the {env.world_size} ranks.",
+            hint=f"Give sizes whose product is {env.world_size}, or start fewer; where some are to be spare, give "
+            f"a range, as {LayoutRange(layout, replace(layout, replicate=layout.replicate + 1))}.",
+        )
 
 
 def check_rollback(options: Options, *, keeps_checkpoints: bool, sequential: bool) -> None:

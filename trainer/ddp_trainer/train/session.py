@@ -22,6 +22,7 @@ from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import GroupEnds, PeerLost
+from ddp_trainer.train.option_rules import check_places
 from ddp_trainer.train.outcome import Outcome
 from ddp_trainer.train.progress import Ended, Mode, Progress
 from ddp_trainer.train.stop import StopRequest, leave_at_once
@@ -176,6 +177,7 @@ def _train(task: Task, given: _Given) -> Outcome:
 def _in_group(around: Surroundings, given: _Given, passage: Passage, env: Environment) -> Surroundings:
     """What surrounds the run in the group that ``env`` has a place in."""
     given.progress.show(*shown(given.config, env))
+    check_places(given.config.parallel, env)
     group = passage.join(env)
     recorder = given.recorder() if isinstance(around.recorder, SilentRankRecorder) else around.recorder
     recorder.identity(

@@ -9,10 +9,11 @@ from ddp_trainer.contract import Exit
 from ddp_trainer.layout import Layout, LayoutRange
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config import Config
+from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig, BadData, BadSample
 from ddp_trainer.train.feeds.shard_reader import first_batch
 from ddp_trainer.train.group import Group
-from ddp_trainer.train.option_rules import layout_of
+from ddp_trainer.train.option_rules import check_places, layout_of
 from ddp_trainer.train.options import Level
 from ddp_trainer.train.passes import Passes
 from ddp_trainer.train.places import awaits_ranks
@@ -53,6 +54,40 @@ def test_a_layout_of_fewer_ranks_than_there_are_leaves_the_last_ones_without_a_p
     assert group.is_spare
     with pytest.raises(BadConfig, match="shard=2 takes 2 ranks, and there is 1"):
         layout_of(LayoutRange.parse("shard=2"), 1)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param(Environment(world_size=3, local_world_size=3), id="one node"),
+        pytest.param(Environment(world_size=6, local_world_size=3, fewest_ranks=3, most_ranks=6), id="each node"),
+        pytest.param(Environment(world_size=4, local_world_size=2, fewest_ranks=4, most_ranks=4), id="fixed nodes"),
+    ],
+)
+def test_a_layout_that_always_leaves_ranks_over_is_refused(env: Environment) -> None:
+    with pytest.raises(BadConfig) as caught:
+        check_places(LayoutRange.parse("shard=2"), env)
+    assert str(caught.value) == (
+        f"--parallel is shard=2: that has a place for 2 of the {env.world_size} ranks. Give sizes whose product is "
+        f"{env.world_size}, or start fewer; where some are to be spare, give a range, as replicate=1:2,shard=2."
+    )
+
+
+@pytest.mark.parametrize(
+    ("parallel", "env"),
+    [
+        pytest.param("shard=2", Environment(world_size=2, local_world_size=2), id="it fits"),
+        pytest.param("shard=2", Environment(world_size=1, local_world_size=1), id="too few, as is told elsewhere"),
+        pytest.param("replicate=1:2,shard=2", Environment(world_size=3, local_world_size=3), id="a range"),
+        pytest.param(
+            "shard=2", Environment(world_size=4, local_world_size=2, fewest_ranks=2, most_ranks=4), id="nodes may go"
+        ),
+        pytest.param("shard=2", Environment(world_size=4, local_world_size=2), id="nobody knows of nodes"),
+        pytest.param("shard=3", Environment(world_size=5, local_world_size=2), id="nodes are not alike"),
+    ],
+)
+def test_spares_that_may_be_needed_are_taken(parallel: str, env: Environment) -> None:
+    check_places(LayoutRange.parse(parallel), env)
 
 
 def test_too_few_ranks_are_waited_for_where_more_may_come() -> None:

@@ -108,17 +108,20 @@ def test_our_generation_goes_before_torchruns_restart_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "most"),
+    ("environ", "fewest", "most"),
     [
-        ({"PET_NNODES": "2"}, 4),
-        ({"PET_NNODES": "1:4"}, 8),
-        ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "8"}, 32),
-        ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "gpu"}, 8),
-        ({"PET_NNODES": "many"}, None),
+        ({"PET_NNODES": "2"}, 4, 4),
+        ({"PET_NNODES": "1:4"}, 2, 8),
+        ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "8"}, 8, 32),
+        ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "gpu"}, 2, 8),
+        ({"PET_NNODES": "many"}, None, None),
     ],
 )
-def test_the_most_ranks_follow_from_the_launchers_nodes(environ: dict[str, str], most: int | None) -> None:
-    assert Environment.from_environ({"LOCAL_WORLD_SIZE": "2", **environ}).most_ranks == most
+def test_how_many_ranks_there_can_be_follows_from_the_launchers_nodes(
+    environ: dict[str, str], fewest: int | None, most: int | None
+) -> None:
+    env = Environment.from_environ({"LOCAL_WORLD_SIZE": "2", **environ})
+    assert (env.fewest_ranks, env.most_ranks) == (fewest, most)
 
 
 @pytest.mark.parametrize("text", ["not json", "[1]", '{"failure": "x"}'])
