@@ -24,6 +24,14 @@ class Able:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """From the worker: how the ranks of my groups share one model, which a flag of mine may say."""
+
+    parallel: str
+    """As :mod:`ddp_trainer.layout` reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """From the worker: I belong to no group any more."""
 
@@ -55,9 +63,9 @@ class Begin:
     """Variables that tell it; they replace those of the group before."""
 
 
-Message = Able | Left | Regroup | Begin
+Message = Able | Laid | Left | Regroup | Begin
 
-_KINDS: Final = {kind.__name__.lower(): kind for kind in (Able, Left, Regroup, Begin)}
+_KINDS: Final = {kind.__name__.lower(): kind for kind in (Able, Laid, Left, Regroup, Begin)}
 
 
 def encode(message: Message) -> bytes:

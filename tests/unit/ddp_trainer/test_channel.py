@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.channel import LINE_BYTES, Able, Begin, Left, Lines, Message, Regroup, encode
+from ddp_trainer.channel import LINE_BYTES, Able, Begin, Laid, Left, Lines, Message, Regroup, encode
 
 
 @pytest.mark.parametrize(
     "message",
     [
         Able(able=False),
+        Laid(parallel="replicate=1:2,shard=2"),
         Left(generation=3, exit_code=170, why="a peer\nwent"),
         Left(generation=3, exit_code=143, why="", stays=False, publishes=True),
         Regroup(generation=3, graceful=True),

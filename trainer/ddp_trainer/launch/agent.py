@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from ddp_trainer.channel import Able, Left, Message
+from ddp_trainer.channel import Able, Laid, Left, Message
 from ddp_trainer.contract import Exit, FailureReason, GroupState, Moment, RestartCause
 from ddp_trainer.launch import absence, exitcodes, farewell
 from ddp_trainer.launch.actions import (
@@ -181,6 +181,8 @@ class Agent:
         match message:
             case Able():
                 self._do(self._core.able(local_rank, able=message.able))
+            case Laid():
+                self._witness.parallel = message.parallel
             case Left() if message.generation in {0, generation}:
                 failure = self._witness.left(local_rank, message) if message.generation else None
                 if failure:

@@ -25,6 +25,8 @@ class Witness:
     """Of this launcher."""
     error_file: Callable[[int, int], Path]
     """Generation and local rank → torch's error file."""
+    parallel: str = ""
+    """The layouts that its workers say they train by; else those of the environment are taken."""
     _oom_kills: int = field(default_factory=evidence.oom_kills)
 
     def ended(self, local_rank: int, exit_code: int) -> Failure:
@@ -71,6 +73,7 @@ class Witness:
 
     def _place(self, rank: int, world_size: int) -> str:
         try:
-            return LayoutRange.parse(self.environment.get(Env.PARALLEL, "")).choose(world_size).told(rank)
+            parallel = self.parallel or self.environment.get(Env.PARALLEL, "")
+            return LayoutRange.parse(parallel).choose(world_size).told(rank)
         except LayoutError:  # there is none, or one that does not fit, as whoever trains by it says
             return ""

@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import Final
 
-from ddp_trainer.channel import Able, Begin, Left, Lines, Message, Regroup, encode
+from ddp_trainer.channel import Able, Begin, Laid, Left, Lines, Message, Regroup, encode
 from ddp_trainer.contract import Env, Exit
+from ddp_trainer.layout import LayoutRange
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import GroupEnds, PeerLost
 
@@ -59,6 +60,10 @@ class Control:
     def able(self, *, able: bool = True) -> None:
         """Let the agent know whether this process can leave its group without ending."""
         self._say(Able(able=able))
+
+    def laid(self, parallel: LayoutRange) -> None:
+        """Let the agent know by which layouts this process trains, so that it tells where a rank that fails stands."""
+        self._say(Laid(parallel=str(parallel)))
 
     def entering(self, cut: Callable[[], None]) -> None:
         """The group of this generation is being met; ``cut`` makes everything that waits for a peer fail.

@@ -29,6 +29,8 @@ class Passage:
         if control is not None:
             stop.heard = control.end
             control.able()
+            if config.parallel is not None:
+                control.laid(config.parallel)
 
     def first(self, env: Environment) -> Environment | None:
         """The place that this process was started for; one that got ready before waits for it, None if in vain."""

@@ -44,3 +44,9 @@ def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tm
     Report({Env.TERMINATION_LOG: str(message)}).failed(failure, 1, {})
     place = json.loads(message.read_text()).get("place", "")
     assert who == f"Rank 3{f' ({place})' if place else ''} on worker-1"
+
+
+def test_what_workers_say_they_train_by_goes_before_the_environment() -> None:
+    told = witness("shard=4")
+    told.parallel = "tp=2,pp=2"
+    assert told.ended(1, 1).place == "pp 1, tp 1"
