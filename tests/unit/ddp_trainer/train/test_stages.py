@@ -35,7 +35,7 @@ class Lower(nn.Module):
 
 def stages_of(*modules: nn.Module) -> Stages:
     layout = Layout(pp=2)
-    mesh = Mesh(layout, layout.place(0), cast("DeviceMesh", None))
+    mesh = Mesh(layout, layout.place(0), cast("DeviceMesh", None), {})
     return Stages(modules, KINDS[PipelineSchedule.GPIPE], mesh, Group.alone(), {})
 
 
@@ -97,7 +97,7 @@ def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bo
                     setattr(module, name, nn.Parameter(distribute_tensor(weight.detach(), devices, [Shard(0)])))
         here = [weight for weight in model.parameters() if not weight.is_meta]
         layout = Layout(shard=1, pp=2)
-        spread = Spread(Mesh(layout, layout.place(0), devices), Group.alone())
+        spread = Spread(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.alone())
         config = Config(warmup_steps=0, learning_rate=0.5, weight_decay=0.0)
         made = Optimization.build(Lines(), model, config, 10, spread=spread)
         for weight in here:
