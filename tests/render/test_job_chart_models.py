@@ -110,6 +110,8 @@ def test_each_is_a_sentence_of_chart_and_plugin(helm: Helm, args: str, sentence:
         ("shard=4", "--parallel 4", "--parallel of the program: '4' is no layout; write dimension=size with commas"),
         ("shard=4,tp=1", "--parallel=tp=1,shard=4 --level exact", "--level exact does not go with --parallel shard=4:"),
         (None, "--parallel tp=4 --level exact", ""),
+        ("pp=4", "--pipeline-schedule 2f2b", "The trainer has no --pipeline-schedule '2f2b'. Give gpipe, 1f1b, "),
+        (None, "--precision=fp64", "The trainer has no --precision 'fp64'. Give fp32, tf32, bf16 or fp16."),
         ("shard=4", "--no-fsdp-reshard --fsdp-reshard --strategy ddp --fsdp-prefetch 0", ""),
     ],
 )

@@ -18,6 +18,17 @@
 {{- toJson $said -}}
 {{- end -}}
 
+{{/* Words of the reference trainer's: ddp_trainer.choices. */}}
+{{- define "ddp-job.wordsAreTheTrainers" -}}
+{{- $job := . -}}
+{{- range .c.choices -}}
+{{- $said := dict "job" $job "flag" .flag | include "ddp-job.argument" | fromJson -}}
+{{- if and $said.isSaid (not (has $said.text .words)) -}}
+{{- fail (printf "The trainer has no %s '%s'. Give %s or %s." .flag $said.text (initial .words | join ", ") (last .words)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The model as {layers, heads, globalBatch, shards, microBatch, schedule}; {} where another one is trained, or none can be. */}}
 {{- define "ddp-job.ownGpt" -}}
 {{- $job := . -}}

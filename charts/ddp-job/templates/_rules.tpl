@@ -7,6 +7,7 @@
 {{- include "ddp-job.gpusFit" . -}}
 {{- include "ddp-job.variablesAreFree" . -}}
 {{- include "ddp-job.secretsAreKept" . -}}
+{{- include "ddp-job.wordsAreTheTrainers" . -}}
 {{- include "ddp-job.layoutIsSaidOnce" . -}}
 {{- include "ddp-job.layoutFits" . -}}
 {{- include "ddp-job.replicasCanBeKeptTogether" . -}}

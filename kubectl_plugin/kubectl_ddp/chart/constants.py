@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ddp_trainer import contract
 from ddp_trainer import layout as arithmetic
+from ddp_trainer.choices import CHOICES
 from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Clash
 from ddp_trainer.demands import SCHEDULES
 from kubectl_ddp.cluster.positions import WORKLOADS
@@ -116,6 +117,7 @@ def _rules() -> dict[str, Any]:
                 for name, asks in SCHEDULES.items()
             },
         },
+        "choices": [{"flag": flag, "words": [str(word) for word in words]} for flag, words in CHOICES.items()],
         "clashes": [_clash(clash) for clash in (*CLASHES, *WITHOUT_SHARD)],
         "leastGrace": rules.LEAST_GRACE_SECONDS,
         "trainer": TRAINER,

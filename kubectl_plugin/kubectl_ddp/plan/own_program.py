@@ -14,6 +14,7 @@ from kubectl_ddp.plan.shape import MOST, Shape
 from kubectl_ddp.plan.work import MOST as MOST_OF_A_STEP
 from kubectl_ddp.plan.work import Optimizer, Precision, Work
 from kubectl_ddp.spec.own_gpt import GLOBAL_BATCH, MODEL, SIZES, TASK, VOCABULARY, last_said
+from kubectl_ddp.spec.trainer_options import unknown_words
 
 MICRO_BATCH: Final = "--micro-batch"
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -38,13 +39,15 @@ def said(args: Sequence[str]) -> tuple[Shape, Work]:
             "The job does not train the task 'text', whose GPT is the model that a plan can be read from.",
             hint="Say the model with --params, --model or --layers, --hidden and --heads.",
         )
+    for misfit in unknown_words(args):
+        raise UsageError(misfit.sentence, hint=misfit.help)
     shape = _gpt(words["--model"], _whole("--window", words["--window"]))
     micro = last_said(args, MICRO_BATCH)
     work = Work(
         sequence=shape.window,
         global_batch=_whole("--global-batch", words["--global-batch"]),
         precision=_precision(words["--precision"]),
-        optimizer=Optimizer(words["--optimizer"]) if words["--optimizer"] in set(Optimizer) else Optimizer.ADAMW,
+        optimizer=Optimizer(words["--optimizer"]),
         micro_batch=None if micro is None else _whole(MICRO_BATCH, micro),
         recomputation=recomputed(args),
     )

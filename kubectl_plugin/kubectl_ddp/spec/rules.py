@@ -12,6 +12,7 @@ from kubectl_ddp.spec import fabric, layout, machines, mounts, queues
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.in_clear import in_clear
 from kubectl_ddp.spec.own_gpt import last_said, runs_the_trainer
+from kubectl_ddp.spec.trainer_options import unknown_words
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -92,6 +93,12 @@ def _variables_are_free(spec: JobSpec) -> None:
             )
 
 
+def _words_are_the_trainers(spec: JobSpec) -> None:
+    """What depends on them could not be checked, and no pod would start with them."""
+    for misfit in unknown_words(spec.args) if runs_the_trainer(spec.program) else ():
+        raise UsageError(misfit.sentence, hint=misfit.help)
+
+
 def _batch_feeds_the_world(spec: JobSpec) -> None:
     nodes, eaters = _hungriest(spec)
     who = f"{eaters} ranks" if spec.parallel is None else f"the {eaters} replicas and shards of '{spec.parallel}'"
@@ -135,6 +142,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     machines.one_process_has_one_slice,
     _processes_have_a_gpu_each,
     _variables_are_free,
+    _words_are_the_trainers,
     layout.the_layout_is_said_once,
     layout.the_layout_changes_with_the_nodes,
     layout.the_layout_takes_all_ranks,

@@ -1,9 +1,11 @@
-"""Options of the reference trainer that go with no layout, or not with the job's: refused as the trainer would."""
+"""Options of the reference trainer that go with no layout, or not with the job's, and words that it has not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
+from ddp_trainer.choices import unknown
 from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Said, Word, clashes
 from ddp_trainer.demands import Misfit
 from ddp_trainer.layout import LayoutRange
@@ -27,3 +29,12 @@ def said_option(args: Sequence[str], word: Word) -> str | None:
 def misplaced(layouts: LayoutRange | None, said: Said) -> Iterator[Misfit]:
     """Why the trainer would refuse its options."""
     yield from clashes(layouts, said, (*CLASHES, *WITHOUT_SHARD))
+
+
+def unknown_words(args: Sequence[str]) -> Iterator[Misfit]:
+    """Words that the trainer would refuse, whatever the layout.
+
+    >>> next(unknown_words(["--precision", "fp64"])).help
+    'Give fp32, tf32, bf16 or fp16.'
+    """
+    yield from unknown(partial(last_said, args))

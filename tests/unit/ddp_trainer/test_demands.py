@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddp_trainer.choices import PipelineSchedule
 from ddp_trainer.demands import SCHEDULES, logical_shards, share
 from ddp_trainer.layout import LayoutRange
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.options import PipelineSchedule
 from ddp_trainer.train.plan import choose_shards, shares
 from ddp_trainer.train.strategies.pipeline_schedule import demand_fit
 from ddp_trainer.train.tasks.text import VOCABULARY

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from ddp_trainer.choices import PrecisionName
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import is_stream, to_device
@@ -23,7 +24,7 @@ from ddp_trainer.train.ledger import Ledger
 from ddp_trainer.train.loss_scale import LossScale
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.option_rules import check_rollback, layout_of
-from ddp_trainer.train.options import BalanceName, Level, OnBadSample, PrecisionName
+from ddp_trainer.train.options import BalanceName, Level, OnBadSample
 from ddp_trainer.train.plan import Plan, choose_shards, owned
 from ddp_trainer.train.progress import Balanced
 from ddp_trainer.train.step import Stepper

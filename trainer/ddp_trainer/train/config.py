@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from ddp_trainer.choices import OptimizerName
 from ddp_trainer.contract import CheckpointScope
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.keeping import Keeping
@@ -13,13 +14,6 @@ from ddp_trainer.train.option_rules import check as check_options
 
 LARGEST_BATCH = 1 << 20
 """Sums of this many 32-bit sample hashes are exact in float64, in which the ranks vote."""
-
-
-class OptimizerName(StrEnum):
-    """Optimizers that the command line offers; a task may bring its own."""
-
-    ADAMW = "adamw"
-    SGD = "sgd"
 
 
 class ScheduleName(StrEnum):

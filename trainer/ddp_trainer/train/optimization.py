@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddp_trainer.train.config import Config, OptimizerName, ScheduleName
+from ddp_trainer.choices import OptimizerName
+from ddp_trainer.train.config import Config, ScheduleName
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.finiteness import flaw, total_norm
 from ddp_trainer.train.lazy_dynamo import uncompiled

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from ddp_trainer.choices import PipelineSchedule, PrecisionName
 from ddp_trainer.layout import LayoutRange
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.flagged import OptionGroup, flagged, layouts, names
@@ -24,16 +25,6 @@ class StrategyName(StrEnum):
     LOCAL_SGD = "local-sgd"
 
 
-class PipelineSchedule(StrEnum):
-    """In which order the stages of a pipeline compute."""
-
-    GPIPE = "gpipe"
-    ONE_F_ONE_B = "1f1b"
-    INTERLEAVED = "interleaved"
-    ZERO_BUBBLE = "zero-bubble"
-    ZERO_BUBBLE_V = "zero-bubble-v"
-
-
 class Level(StrEnum):
     """How equal the results of runs at different numbers of ranks are."""
 
@@ -43,15 +34,6 @@ class Level(StrEnum):
     """Equal bit for bit."""
     FAST = "fast"
     """A rank's shards are computed as one batch: the same samples in the same steps, and no more than that."""
-
-
-class PrecisionName(StrEnum):
-    """Numbers that forward and backward compute with; weights and optimizer stay in 32 bits."""
-
-    FP32 = "fp32"
-    TF32 = "tf32"
-    BF16 = "bf16"
-    FP16 = "fp16"
 
 
 class Recompute(StrEnum):

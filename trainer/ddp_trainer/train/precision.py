@@ -11,8 +11,8 @@ from typing import Final
 
 import torch
 
+from ddp_trainer.choices import PrecisionName
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import PrecisionName
 
 _AUTOCAST: Final[Mapping[PrecisionName, torch.dtype]] = {
     PrecisionName.BF16: torch.bfloat16,

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from ddp_trainer.choices import PrecisionName
 from ddp_trainer.train.activation_checkpointing import blocks
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
-from ddp_trainer.train.options import PrecisionName
 
 _COMPUTED_IN: Final[Mapping[PrecisionName, torch.dtype]] = {
     PrecisionName.BF16: torch.bfloat16,

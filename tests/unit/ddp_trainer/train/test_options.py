@@ -14,13 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_trainer.choices import OptimizerName
 from ddp_trainer.contract import Exit
 from ddp_trainer.train.activation_checkpointing import blocks, checkpoint_activations
 from ddp_trainer.train.buffers import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
 from ddp_trainer.train.computation import channels_last
-from ddp_trainer.train.config import Config, OptimizerName, ScheduleName
+from ddp_trainer.train.config import Config, ScheduleName
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.finiteness import flaw, total_norm
 from ddp_trainer.train.group import Group

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel
 
+from ddp_trainer.choices import PipelineSchedule, PrecisionName
 from ddp_trainer.layout import LayoutRange
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.groundwork import demand_numbers
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.options import PipelineSchedule, PrecisionName, Recompute
+from ddp_trainer.train.options import Recompute
 from ddp_trainer.train.sliced_draws import DrawsApart, share_draws
 from ddp_trainer.train.stage_computation import StageComputation
 from ddp_trainer.train.stage_stream import BetweenStreams, Stream

@@ -11,13 +11,13 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from ddp_trainer.choices import PipelineSchedule
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.optimization import Optimization
-from ddp_trainer.train.options import PipelineSchedule
 from ddp_trainer.train.spread import Spread
 from ddp_trainer.train.stage_stream import BetweenStreams, Stream
 from ddp_trainer.train.stages import Stages, demand_cuttable, demand_shared

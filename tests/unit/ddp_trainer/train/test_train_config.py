@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ddp_trainer.choices import OptimizerName
 from ddp_trainer.contract import CheckpointScope, Exit
 from ddp_trainer.train.cli import main, parse
-from ddp_trainer.train.config import Config, OptimizerName
+from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.session import with_defaults

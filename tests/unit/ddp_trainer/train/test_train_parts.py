@@ -17,11 +17,12 @@ import pytest
 import torch
 from torch import nn
 
+from ddp_trainer.choices import OptimizerName
 from ddp_trainer.contract import Phase
 from ddp_trainer.recorder import SilentRankRecorder
 from ddp_trainer.train.batches import reader, to_device
 from ddp_trainer.train.buffers import SharedBuffers
-from ddp_trainer.train.config import Config, OptimizerName, ScheduleName
+from ddp_trainer.train.config import Config, ScheduleName
 from ddp_trainer.train.failure import write_error_file
 from ddp_trainer.train.group import is_network, reason
 from ddp_trainer.train.odometer import Odometer, Reading

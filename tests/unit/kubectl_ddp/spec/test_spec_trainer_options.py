@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from ddp_trainer.choices import CHOICES
 from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Clash, Where
 from ddp_trainer.layout import LayoutRange
 from ddp_trainer.train.cli import parse
@@ -70,6 +71,21 @@ def test_what_changes_nothing_goes_with_every_layout(words: str) -> None:
         a_job(args=("train", *said), parallel=LayoutRange.parse(layout), nproc=4, nnodes=Nodes(1, 1))
 
 
+@pytest.mark.parametrize("flag", CHOICES)
+@pytest.mark.parametrize("layout", [None, "shard=4"])
+def test_words_that_the_trainer_has_not_are_refused_with_those_it_has(flag: str, layout: str | None) -> None:
+    job: dict[str, Any] = {"nproc": 4, "nnodes": Nodes(1, 1), "parallel": layout and LayoutRange.parse(layout)}
+    for word in CHOICES[flag]:
+        parse([flag, word])
+        a_job(args=("train", flag, word), **job)
+    with pytest.raises(BadConfig, match=rf"Argument {flag}: 'foo' is none of {', '.join(CHOICES[flag])}"):
+        parse([flag, "foo"])
+    with pytest.raises(
+        UsageError, match=rf"The trainer has no {flag} 'foo'\. Give {', '.join([*CHOICES[flag]][:-1])} or "
+    ):
+        a_job(args=("train", f"{flag}=foo"), **job)
+
+
 def test_a_job_without_a_layout_has_no_options_of_shard() -> None:
     with pytest.raises(UsageError, match=r"--fsdp-offload is of --parallel shard=N, and --parallel is not given\."):
         a_job(args=("train", "--fsdp-offload"), nproc=4, nnodes=Nodes(1, 1))
@@ -78,7 +94,7 @@ def test_a_job_without_a_layout_has_no_options_of_shard() -> None:
 def test_options_of_other_programs_are_their_own() -> None:
     a_job(
         program=Module("vision.train"),
-        args=("--level", "exact"),
+        args=("--level", "exact", "--precision", "fp64"),
         parallel=LayoutRange.parse("shard=4"),
         nproc=4,
         nnodes=Nodes(1, 1),

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
+from ddp_trainer.choices import PipelineSchedule
 from ddp_trainer.demands import SCHEDULES, of_micro_batches
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import PipelineSchedule
 
 
 @dataclass(frozen=True, slots=True)
