@@ -94,7 +94,6 @@ def test_what_the_trainer_would_refuse_is_refused_before_it_is_sent_in_the_same_
         "--task digits --micro-batch 64",
         "--task text --model mlp --micro-batch 64",
         "--task text --micro-batch 64 --pipeline-schedule gpipe",
-        "--task text --micro-batch 64 --parallel replicate=2",
         "--task text --micro-batch 64 --global-batch many",
         "--task text",
     ],
