@@ -7,8 +7,8 @@ when that is done, and so it is measured, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,11 +16,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ddp_trainer.contract import Wait
+from ddp_trainer.train.collective_names import ALL_GATHER, REDUCE_SCATTER
 from ddp_trainer.train.waits import Waits
-
-_GATHER: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_SCATTER: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""Older versions of torch have them under their older names alone."""
 
 
 def time_collectives(model: nn.Module, waits: Waits) -> None:
@@ -49,7 +46,7 @@ class _Gather(_Collective):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> Any:
         with self._waits.during(Wait.ALL_GATHER):
-            return _GATHER(output_tensor, input_tensor, group=group, async_op=async_op)
+            return ALL_GATHER(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class _Scatter(_Collective):
@@ -59,7 +56,7 @@ class _Scatter(_Collective):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> Any:
         with self._waits.during(Wait.REDUCE_SCATTER):
-            return _SCATTER(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+            return REDUCE_SCATTER(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
 
     def added_up(self, _: Tensor) -> None:
         """The piece was added up over replicas, too; where there is one of them, that took no time."""

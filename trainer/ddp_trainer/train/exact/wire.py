@@ -14,11 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_trainer.train.collective_names import ALL_GATHER
 from ddp_trainer.train.exact.tree import BinaryCounter, Node
 from ddp_trainer.train.group import Group
-
-_all_gather: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""The name that torch 2.13 gave it, or the one before."""
 
 BUCKET_BYTES: Final = 64 << 20
 """Exchanged at a time, so that memory beside the gradients stays bounded."""
@@ -88,7 +86,7 @@ def _exchange_bucket(
     whole = sent.new_empty(group.world_size * slice_size)
     summed = _along_tree(places, received.view(len(places), slice_size), leaves)
     with group.watched():
-        _all_gather(whole, summed)
+        ALL_GATHER(whole, summed)
     return whole
 
 
@@ -102,7 +100,7 @@ def _gather_bucket(
     sent = torch.cat([sent, sent.new_zeros(most - len(own), sent.shape[1])])
     received = sent.new_empty(group.world_size * most, sent.shape[1])
     with group.watched():
-        _all_gather(received, sent)
+        ALL_GATHER(received, sent)
     rows = received.view(group.world_size, most, -1)
     parts = [part for each, of_rank in zip(nodes, rows, strict=True) for part in of_rank[: len(each)]]
     return _along_tree([node for each in nodes for node in each], parts, leaves)
