@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ddp_trainer.contract import Env, Metric, Phase, Wait
 from ddp_trainer.layout import Layout
+from ddp_trainer.metrics.board import RANK, read
+from ddp_trainer.metrics.family import cell
 
 FLAGS = (
     *("--task", "tests.local.train_layouts:Numbers", "--log-steps", "1", "--threads", "1", "--device", "cpu"),
@@ -33,9 +36,10 @@ def run(directory: Path, steps: int, flags: Sequence[str], *, world: int) -> str
     return json.dumps([world, [*FLAGS, *kept, "--max-steps", str(steps), *flags]])
 
 
-def trained(*runs: str) -> list[float]:
-    """Losses of all steps of all runs."""
+def trained(*runs: str, told: Path | None = None) -> list[float]:
+    """Losses of all steps of all runs, whose metrics are told to a directory."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
+    environment |= {} if told is None else {Env.METRICS_DIR: str(told)}
     program = [sys.executable, "-m", "tests.local.train_forked", *runs]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -50,11 +54,21 @@ def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_proces
         runs.append(
             run(cut, EACH * number, ["--parallel", layout, *flags], world=Layout.parse(layout).world),
         )
-    losses = trained(*runs)
+    losses = trained(*runs, told=tmp_path)
     assert losses[steps:] == pytest.approx(losses[:steps], rel=1e-4)
     wanted, last = (json.loads(kept.with_suffix(".json").read_text()) for kept in (alone, cut))
     assert last["metrics"] == pytest.approx(wanted["metrics"], rel=1e-4)
     assert {"steps": steps, "samples_lost": 0, "samples_repeated": 0}.items() <= last.items()
+    demand_waits(tmp_path)
+
+
+def demand_waits(told: Path) -> None:
+    """Stages in pieces tell what they wait for: one another, their weights and the sums of their gradients."""
+    for rank in range(4, 8):  # of the second layout alone
+        values = read(told / f"rank-{rank}.board", RANK).values
+        waited = [values[cell(Metric.WAIT_SECONDS, wait)] for wait in Wait]
+        assert min(waited) > 0.0
+        assert sum(waited) <= values[cell(Metric.PHASE_SECONDS, Phase.COMM_EXPOSED)]
 
 
 def test_weights_that_each_rank_has_drawn_by_itself_are_those_of_the_first_that_has_them(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kubectl_ddp.local.prctl import die_with
 from tests.ports import free_port
 
 IMPORTED = (
+    "ddp_trainer.metrics.attach",
     "ddp_trainer.train.cli",
     "ddp_trainer.train.even_evaluation",
     "ddp_trainer.train.sharding",
@@ -52,9 +53,10 @@ def _be(rank: int, world: int, port: int, generation: int, flags: Sequence[str],
     with suppress(BaseException):
         if rank:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from ddp_trainer.metrics.attach import rank_recorder
         from ddp_trainer.train.cli import main
 
-        code = main(["--log-json", *flags])
+        code = main(["--log-json", *flags], recorder=rank_recorder)
         sys.stdout.flush()
     os._exit(code)
 

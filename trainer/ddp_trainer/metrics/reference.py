@@ -107,7 +107,8 @@ Under `--parallel shard=` or `pp=` a step goes by in the pace of the slowest ran
 is not told apart from computing:
 
 - `all_gather`: weights that other ranks keep, and `reduce_scatter`: sums of gradients, those over replicas included.
-  These are the collectives of `fully_shard` from their call to their end, where nothing else is done meanwhile.
+  These are the collectives of `fully_shard`, and under `pp` those of the pieces of stages, from their call to their
+  end, where nothing else is done meanwhile.
 - `stage`: the **bubble** of a pipeline, all time in its schedule, and after it, in which a stage waits for another one.
   By the formula it is `(p - 1) / (m + p - 1)` of the step for `p` stages and `m` micro-batches (GPipe, Huang et al.,
   2019), and the same for 1F1B; `v` stages on each rank divide `p - 1` by `v` (interleaved 1F1B, Narayanan et al.,
@@ -122,9 +123,9 @@ sum by (operation) (rate(ddp_step_wait_seconds_total[5m]))
 / on () group_left () sum(rate(ddp_step_phase_seconds_total[5m]))
 ```
 
-A rank has the series of its own layout alone; where stages are sharded, that is the bubble. They are measured where
-collectives hold the thread until they are done, which is on the CPU, with gloo. On a GPU they run beside it, and the
-clock of the host knows nothing of what the device waits for: there are none there, and `kubectl ddp profile` shows it.
+A rank has the series of its own layout alone. They are measured where collectives hold the thread until they are done,
+which is on the CPU, with gloo. On a GPU they run beside it, and the clock of the host knows nothing of what the device
+waits for: there are none there, and `kubectl ddp profile` shows it.
 Stages of a pipeline do different work, so under `pp` no step is sampled for stragglers.
 
 ## Without a launcher

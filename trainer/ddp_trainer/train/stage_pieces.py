@@ -12,18 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
+from ddp_trainer.contract import Wait
+from ddp_trainer.train.collective_names import ALL_GATHER, REDUCE_SCATTER
 from ddp_trainer.train.gradients import buckets
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.spread import piece
 from ddp_trainer.train.stage_stream import without_memory
 from ddp_trainer.train.strategies.tensor import add_up_along
+from ddp_trainer.train.waits import Waits
 
 
 @dataclass(slots=True)
@@ -70,13 +73,14 @@ class StagePieces:
                 self._weights.append(self._cut(weight, dimension, _places(weight, [model, *modules])))
         self._by_piece = {each.piece: each for each in self._weights}
 
-    def gather(self) -> None:
+    def gather(self, waits: Waits) -> None:
         """Let the stages have their whole weights; every rank of ``shard`` must call it."""
         with self._group.watched(), torch.no_grad():
             for bucket in self._buckets(self._weights):
                 mine = torch.cat([self._rows(piece(each.piece.detach()), each, 1).flatten() for each in bucket])
                 every = torch.empty(self._ranks * mine.numel(), dtype=mine.dtype, device=mine.device)
-                dist.all_gather_into_tensor(every, mine, group=self._line)
+                with waits.during(Wait.ALL_GATHER):
+                    ALL_GATHER(every, mine, group=self._line)
                 sizes = [self._padded(each) for each in bucket]
                 for each, rows in zip(bucket, torch.split(every.view(self._ranks, -1), sizes, dim=1), strict=True):
                     each.put(self._whole(rows, each))
@@ -88,36 +92,37 @@ class StagePieces:
             each.put(each.piece)
         self._is_whole = False
 
-    def deal_out(self) -> None:
+    def deal_out(self, waits: Waits) -> None:
         """Add up the gradients of the whole weights, leave each rank its pieces of them, and let go of the rest.
 
         Gradients lie as their weights do.
         """
         with torch.no_grad():
             for bucket in self._buckets([each for each in self._weights if each.piece.requires_grad]):
-                self._deal_out(bucket)
+                self._deal_out(bucket, waits)
         self.let_go()
         if uncut := [weight for weight in self._uncut if weight.requires_grad]:
-            add_up_along(uncut, self._mesh, "shard")
+            add_up_along(uncut, self._mesh, "shard", partial(waits.during, Wait.REDUCE_SCATTER))
 
-    def _deal_out(self, bucket: Sequence[_Weight]) -> None:
+    def _deal_out(self, bucket: Sequence[_Weight], waits: Waits) -> None:
         """Of these weights; what they take whole is free when the next ones begin."""
         rows = [self._rows(piece(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket]
         every = torch.cat(rows, dim=1)
         del rows  # some backends copy what they are to send
         mine = torch.empty(every.shape[1], dtype=every.dtype, device=every.device)
-        dist.reduce_scatter_tensor(mine, every.flatten(), group=self._line)
+        with waits.during(Wait.REDUCE_SCATTER):
+            REDUCE_SCATTER(mine, every.flatten(), group=self._line)
         for each, own in zip(bucket, torch.split(mine, [self._padded(each) for each in bucket]), strict=True):
             each.piece.grad = self._like_piece(own, each)
             each.put(each.piece)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Whole meanwhile, for a pass that leaves no gradients."""
+        """Whole meanwhile, for a pass that leaves no gradients, and is no part of a step."""
         if self._is_whole:
             yield
             return
-        self.gather()
+        self.gather(Waits())
         try:
             yield
         finally:

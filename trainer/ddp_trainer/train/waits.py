@@ -1,9 +1,9 @@
 """How long a rank that holds a part of a model waits for the others in a step, and for what.
 
 Measured where the training thread itself stands still: in the collectives of ``fully_shard``, in the transfers of a
-pipeline's schedule, and in what stages do together at the end of a step. That is so on the CPU, where gloo's
-collectives return when they are done. On a GPU they are handed over like any other work, and the host's clock knows
-nothing of what the device waits for: nothing is told there.
+pipeline's schedule, and in what stages do together before and after it. That is so on the CPU, where gloo's collectives
+return when they are done. On a GPU they are handed over like any other work, and the host's clock knows nothing of what
+the device waits for: nothing is told there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def follow(model: nn.Module, layout: Layout, group: Group, phases: Phases, recor
         return Waits()
     recorder.waited(dict.fromkeys(kinds, 0.0))
     waits = Waits(phases)
-    if Wait.ALL_GATHER in kinds:
+    if layout.shard > 1 and layout.pp == 1:  # stages tell of their pieces by themselves
         from ddp_trainer.train.shard_collectives import time_collectives  # noqa: PLC0415 - imports fully_shard
 
         time_collectives(model, waits)
@@ -62,11 +62,10 @@ def follow(model: nn.Module, layout: Layout, group: Group, phases: Phases, recor
 
 
 def kinds_of(layout: Layout) -> Sequence[Wait]:
-    """What there is to wait for. Stages gather their pieces by themselves, once in a step: that is not measured.
+    """What there is to wait for.
 
-    >>> kinds_of(Layout(replicate=2, shard=2)), kinds_of(Layout(tp=2, pp=2))
-    ((<Wait.ALL_GATHER: 'all_gather'>, <Wait.REDUCE_SCATTER: 'reduce_scatter'>), (<Wait.STAGE: 'stage'>,))
+    >>> [str(wait) for wait in kinds_of(Layout(replicate=2, shard=2, pp=2))], kinds_of(Layout(tp=2, pp=2))
+    (['all_gather', 'reduce_scatter', 'stage'], (<Wait.STAGE: 'stage'>,))
     """
-    if layout.pp > 1:
-        return (Wait.STAGE,)
-    return (Wait.ALL_GATHER, Wait.REDUCE_SCATTER) if layout.shard > 1 else ()
+    of_pieces = (Wait.ALL_GATHER, Wait.REDUCE_SCATTER) if layout.shard > 1 else ()
+    return (*of_pieces, Wait.STAGE) if layout.pp > 1 else of_pieces

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import schedules
 
 from ddp_trainer.contract import Phase, Section, Wait
 from ddp_trainer.layout import Layout
 from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.train import stage_pieces
 from ddp_trainer.train.group import Group
+from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.stage_pieces import StagePieces
 from ddp_trainer.train.stage_transfers import WAIT, timed_transfers
 from ddp_trainer.train.waits import Waits, follow
 
@@ -103,10 +109,21 @@ def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases:
     assert [told[Wait.STAGE] for told in heard.waits] == [0.5, 0.25]
 
 
-def test_every_series_of_a_layout_is_there_before_its_first_step(clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("layout", "kinds"),
+    [
+        (Layout(pp=2), {Wait.STAGE}),
+        (Layout(shard=2, tp=2), {Wait.ALL_GATHER, Wait.REDUCE_SCATTER}),
+        (Layout(shard=2, pp=2), set(Wait)),
+    ],
+    ids=str,
+)
+def test_every_series_of_a_layout_is_there_before_its_first_step(
+    clock: Clock, layout: Layout, kinds: set[Wait]
+) -> None:
     heard = Heard()
-    follow(torch.nn.Linear(1, 1), Layout(pp=2), Group.alone(), Phases(clock), heard)
-    assert heard.waits == [{Wait.STAGE: 0.0}]
+    follow(torch.nn.Linear(1, 1), layout, Group.alone(), Phases(clock), heard)
+    assert heard.waits == [dict.fromkeys(kinds, 0.0)]
 
 
 def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
@@ -137,3 +154,50 @@ def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
     heard = Heard()
     phases.report(heard, step=1, epoch=0, samples=8)
     assert heard.waits[-1][Wait.STAGE] == 0.5
+
+
+@pytest.fixture
+def alone() -> Iterator[Mesh]:
+    """A line of one rank, which has all pieces."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        layout = Layout(shard=1, pp=2)
+        yield Mesh(
+            layout, layout.place(0), init_device_mesh("cpu", (1,), mesh_dim_names=("shard",)), {"shard": "shard"}
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+def test_stages_wait_for_their_pieces_and_for_the_sums_of_their_gradients(
+    clock: Clock, alone: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(seconds: float, home: ModuleType, name: str) -> None:
+        inner: Callable[..., Any] = getattr(home, name)
+
+        def collective(*args: Any, **options: Any) -> Any:
+            clock.now += seconds
+            return inner(*args, **options)
+
+        monkeypatch.setattr(home, name, collective)
+
+    slow(0.5, stage_pieces, "ALL_GATHER")
+    slow(0.25, stage_pieces, "REDUCE_SCATTER")
+    slow(0.125, dist, "all_reduce")
+    model, heard, phases = torch.nn.Linear(3, 1), Heard(), Phases(clock)
+    phases.expect(Wait)
+    phases.restart()
+    waits = Waits(phases)
+    pieces = StagePieces(model, [model], alone, Group.alone())
+    with pieces.gathered():
+        clock.now += 1.0
+    phases.evaluated()
+    pieces.gather(waits)
+    phases.lap(Phase.DATA_WAIT)
+    model(torch.ones(1, 3)).sum().backward()
+    pieces.deal_out(waits)
+    phases.report(heard, step=1, epoch=0, samples=1)
+    of_bias = 0.125  # one number, which is not cut
+    assert heard.waits == [{Wait.ALL_GATHER: 0.5, Wait.REDUCE_SCATTER: 0.25 + of_bias, Wait.STAGE: 0.0}]
+    assert heard.phases[Phase.COMM_EXPOSED] == 0.875
+    assert heard.phases[Phase.DATA_WAIT] == 0.0

@@ -12,7 +12,7 @@ gathered once in a step: see :mod:`ddp_trainer.train.stage_pieces`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -67,7 +67,7 @@ class Pipeline(Strategy):
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
         """Ranks that have no samples of the step give others their pieces, too."""
         if self._stages.pieces is not None:
-            self._stages.pieces.gather()
+            self._stages.pieces.gather(self._waits)
 
     def whole(self, batch: Batch, here: int, samples: int, scaled: Callable[[Tensor], Tensor]) -> Tensor:
         """One run of the schedule; the sum of the losses, 0 where the last stage is elsewhere."""
@@ -144,9 +144,9 @@ class Pipeline(Strategy):
                 with self._waits.during(Wait.STAGE):  # the others may not be through with the schedule
                     self._add_up_over_stages(self.model.get_parameter(name))
             if self._stages.pieces is not None:
-                self._stages.pieces.deal_out()
+                self._stages.pieces.deal_out(self._waits)
             if self._layout.replicate > 1:
-                add_up_along(self._weights, self._stages.mesh, "replicate")
+                add_up_along(self._weights, self._stages.mesh, "replicate", self._adding_up)
 
     def _here(self) -> list[nn.Parameter]:
         """Weights of this rank's stages, as they are now: whole in a step."""
@@ -159,6 +159,10 @@ class Pipeline(Strategy):
         else:
             gradient = piece(weight.grad)
         dist.all_reduce(gradient, group=self._stages.process_group)
+
+    def _adding_up(self) -> AbstractContextManager[None]:
+        """Around an exchange between replicas, which those of a sharded model alone are told to wait for."""
+        return nullcontext() if self._stages.pieces is None else self._waits.during(Wait.REDUCE_SCATTER)
 
     def _around(self) -> AbstractContextManager[None]:
         return in_slices() if self._layout.tp > 1 else uncompiled()

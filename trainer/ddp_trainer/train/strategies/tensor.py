@@ -8,8 +8,8 @@ step ends, each rank with those that have the same slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ClassVar
 
 import torch
@@ -79,13 +79,22 @@ def settle(weight: nn.Parameter) -> None:
         weight.grad = gradient.redistribute(placements=weight.placements)
 
 
-def add_up_along(weights: list[nn.Parameter], mesh: Mesh, dimension: str) -> None:
-    """Make the gradients the sums over the ranks that differ in this dimension alone, in place."""
+def add_up_along(
+    weights: list[nn.Parameter],
+    mesh: Mesh,
+    dimension: str,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """Make the gradients the sums over the ranks that differ in this dimension alone, in place.
+
+    ``waiting`` is entered around each exchange.
+    """
     group = mesh.along(dimension).get_group()
     with torch.no_grad():
         for bucket in buckets(weights):
             pieces = [piece(weight.grad) for weight in bucket if weight.grad is not None]
             flat = torch.cat([piece.flatten() for piece in pieces])
-            dist.all_reduce(flat, group=group)
+            with waiting():
+                dist.all_reduce(flat, group=group)
             for own, added in zip(pieces, torch.split(flat, [each.numel() for each in pieces]), strict=True):
                 own.copy_(added.view_as(own))
