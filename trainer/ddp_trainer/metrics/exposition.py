@@ -135,11 +135,13 @@ def _process(slot: Slot) -> dict[str, float]:
     identity = {Metric.RANK_PID: float(owner.pid), "ddp_rank_start_time_seconds": owner.start_time}
     if slot.vitals is None:
         return identity | {Metric.RANK_UP: 0.0, "ddp_rank_stopped": 0.0}
+    peak = slot.vitals.peak_resident_bytes
     return identity | {
         Metric.RANK_UP: 1.0,
         "ddp_rank_stopped": float(slot.vitals.standing_still),
         "ddp_rank_cpu_seconds_total": slot.vitals.cpu_seconds,
         "ddp_rank_resident_memory_bytes": slot.vitals.resident_bytes,
+        **({} if peak is None else {"ddp_rank_resident_memory_peak_bytes": peak}),
     }
 
 

@@ -42,6 +42,8 @@ class Vitals:
     standing_still: bool
     cpu_seconds: float
     resident_bytes: float
+    peak_resident_bytes: float | None
+    """The most since it began or, of a fork, since it was forked; None where the kernel does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,18 @@ class _Stat:
 def vitals(process: ProcessId) -> Vitals | None:
     """How ``process`` does; None where it has ended, even if its pid now names another or it is not reaped yet."""
     try:
+        peak = _peak_resident_bytes(process.pid)  # first: what is read next says whose it was
         stat = _stat(process.pid)
     except OSError:
         return None
     if stat.start != process.start or stat.state in GONE:
         return None
+    resident = float(stat.resident_pages * PAGE_BYTES)
     return Vitals(
         standing_still=stat.state in STANDING_STILL,
         cpu_seconds=stat.cpu_ticks / TICKS_PER_SECOND,
-        resident_bytes=float(stat.resident_pages * PAGE_BYTES),
+        resident_bytes=resident,
+        peak_resident_bytes=None if peak is None else max(peak, resident),
     )
 
 
@@ -95,6 +100,17 @@ def _stat(pid: int) -> _Stat:
         start=int(fields[19]),
         resident_pages=int(fields[21]),
     )
+
+
+def _peak_resident_bytes(pid: int) -> float | None:
+    """``VmHWM`` of ``/proc/<pid>/status``. Raises OSError where there is no such process.
+
+    Not ``ru_maxrss``: a program begins with that of the process which started it.
+    """
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("VmHWM:"):
+            return float(int(line.split()[1]) * 1024)
+    return None
 
 
 @functools.cache

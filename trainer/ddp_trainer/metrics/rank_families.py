@@ -305,6 +305,12 @@ PROCESS: Final = (
         unit="seconds",
     ),
     _of_process("ddp_rank_resident_memory_bytes", Kind.GAUGE, "Resident memory of the process.", unit="bytes"),
+    _of_process(
+        "ddp_rank_resident_memory_peak_bytes",
+        Kind.GAUGE,
+        "Most resident memory that the process had since it began; absent where the kernel does not tell.",
+        unit="bytes",
+    ),
     Family(
         name=Metric.RANK_INFO,
         kind=Kind.INFO,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ddp_trainer.metrics.board import RANK, Board, Snapshot
 from ddp_trainer.metrics.directory import Slot, current, rank_board, survey
 from ddp_trainer.metrics.process import ProcessId, Vitals, is_ancestor, vitals
 
-ALIVE = Vitals(standing_still=False, cpu_seconds=1.0, resident_bytes=1.0)
+ALIVE = Vitals(standing_still=False, cpu_seconds=1.0, resident_bytes=1.0, peak_resident_bytes=2.0)
 
 
 def slot(rank: int, local_rank: int, of: int, *, start: int, alive: bool = True) -> Slot:
@@ -78,9 +79,14 @@ def test_no_directory_has_no_boards(tmp_path: Path, name: str) -> None:
     assert (seen.agent, seen.ranks, seen.stale) == (None, (), ())
 
 
+def started(pid: int) -> int:
+    """Clock ticks from boot until a process started."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
 def test_a_process_that_has_ended_has_no_vitals_even_before_it_is_reaped() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
-        start = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        start = started(child.pid)
         process = ProcessId(child.pid, start)
         assert vitals(process) is not None
         assert vitals(ProcessId(child.pid, start - 1)) is None, "another process had this pid before"
@@ -98,9 +104,28 @@ def test_this_process_lives_and_uses_memory() -> None:
     assert not mine.standing_still
 
 
+def test_memory_that_was_given_back_is_in_the_peak_of_its_process_and_not_in_that_of_a_fork() -> None:
+    many = 64 << 20
+    program = (
+        f"import os, sys; bytearray({many}); child = os.fork(); child and print(child, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        whole, fork = (vitals(ProcessId(pid, started(pid))) for pid in (parent.pid, child))
+        parent.stdin.close()
+    assert whole is not None
+    assert fork is not None
+    assert whole.peak_resident_bytes is not None
+    assert fork.peak_resident_bytes is not None
+    assert whole.peak_resident_bytes - whole.resident_bytes > many / 2
+    assert fork.resident_bytes <= fork.peak_resident_bytes < whole.peak_resident_bytes - many / 2
+
+
 def test_a_parent_is_an_ancestor_and_oneself_is_not() -> None:
     parent = os.getppid()
-    start = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19])
+    start = started(parent)
     assert is_ancestor(ProcessId(parent, start))
     assert not is_ancestor(ProcessId(parent, start + 1))
     assert not is_ancestor(ProcessId.current())
