@@ -288,7 +288,7 @@ class Phase(StrEnum):
 
 
 class Wait(StrEnum):
-    """What a rank that holds a part of a model waits for in a step; all of it is in the phase ``comm_exposed``."""
+    """What a rank that holds a part of a model waits for in a step; on a CPU it is in the phase ``comm_exposed``."""
 
     ALL_GATHER = "all_gather"
     """Weights that other ranks keep."""

@@ -107,8 +107,8 @@ WORK: Final = (
         labels=(MetricLabel.OPERATION,),
         values=tuple(Wait),
         of_layout=True,
-        help="The part of the phase comm_exposed that went into waiting for weights, sums of gradients or other stages;"
-        " only of ranks that share a model so, on a CPU.",
+        help="Time of steps that went into waiting for weights, sums of gradients or other stages; only of ranks that"
+        " share a model so, and on a GPU of stages alone.",
     ),
     _on_rank(Metric.SAMPLED_STEPS, Kind.COUNTER, "Steps of which it was measured how long the rank was busy itself."),
     _on_rank(

@@ -102,9 +102,8 @@ the peak of its device: look at the job, and not at a rank.
 
 ## What ranks that share a model wait for
 
-Under `--parallel shard=` or `pp=` a step goes by in the pace of the slowest rank. Of the phase `comm_exposed`,
-`ddp_step_wait_seconds_total` tells what for the training thread stood still; what ranks of `tp` exchange in every layer
-is not told apart from computing:
+Under `--parallel shard=` or `pp=` a step goes by in the pace of the slowest rank. `ddp_step_wait_seconds_total`
+tells what for a rank stood still; what ranks of `tp` exchange in every layer is not told apart from computing:
 
 - `all_gather`: weights that other ranks keep, and `reduce_scatter`: sums of gradients, those over replicas included.
   These are the collectives of `fully_shard`, and under `pp` those of the pieces of stages, from their call to their
@@ -123,9 +122,11 @@ sum by (operation) (rate(ddp_step_wait_seconds_total[5m]))
 / on () group_left () sum(rate(ddp_step_phase_seconds_total[5m]))
 ```
 
-A rank has the series of its own layout alone. They are measured where collectives hold the thread until they are done,
-which is on the CPU, with gloo. On a GPU they run beside it, and the clock of the host knows nothing of what the device
-waits for: there are none there, and `kubectl ddp profile` shows it.
+A rank has the series of its own layout alone. On the CPU, with gloo, collectives hold the training thread until they
+are done: its clock measures them, and they are a part of the phase `comm_exposed`. On a GPU they run beside it. There,
+events tell how long the stream that computes waited for other stages and for the pieces of its own, and are read when
+the step is over; phases are the host's, and know nothing of it. `fully_shard` lets its streams wait for one another
+inside of torch: of `shard` without `pp` a GPU has no series, and `kubectl ddp profile` shows it.
 Stages of a pipeline do different work, so under `pp` no step is sampled for stragglers.
 
 ## Without a launcher

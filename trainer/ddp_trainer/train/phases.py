@@ -38,6 +38,7 @@ class Phases:
         self._seconds = _NOTHING.copy()
         self._waited = self._saved = self._evaluated = 0.0
         self._waits: dict[Wait, float] = {}
+        self._known: Callable[[], Iterable[tuple[Wait, float]]] = tuple
         self._is_in_step = False
 
     @property
@@ -45,9 +46,18 @@ class Phases:
         """By the clock of all that is measured here."""
         return self._clock()
 
-    def expect(self, waits: Iterable[Wait]) -> None:
-        """From now on this is told of steps: how long this rank waited for others, and for what."""
+    @property
+    def is_in_step(self) -> bool:
+        """What is waited for now belongs to a step."""
+        return self._is_in_step
+
+    def expect(self, waits: Iterable[Wait], known: Callable[[], Iterable[tuple[Wait, float]]] = tuple) -> None:
+        """From now on this is told of steps: how long this rank waited for others, and for what.
+
+        ``known`` gives, when a step is reported, seconds of waits by another clock, which are no part of any phase.
+        """
         self._waits = dict.fromkeys(waits, 0.0)
+        self._known = known
 
     def waited(self, wait: Wait, seconds: float) -> None:
         """Since the last lap, this rank waited so long: that is no part of what it was about. In a step alone."""
@@ -114,6 +124,8 @@ class Phases:
         self._saved += spent[Phase.CHECKPOINT]
         self._seconds = _NOTHING.copy()
         if self._waits:
+            for wait, seconds in self._known():
+                self._waits[wait] += seconds
             recorder.waited(self._waits)
             self._waits = dict.fromkeys(self._waits, 0.0)
         return total

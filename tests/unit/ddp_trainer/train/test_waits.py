@@ -21,7 +21,7 @@ from ddp_trainer.train.mesh import Mesh
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.stage_pieces import StagePieces
 from ddp_trainer.train.stage_transfers import WAIT, timed_transfers
-from ddp_trainer.train.waits import Waits, follow
+from ddp_trainer.train.waits import StreamWaits, Waits, follow
 
 
 class Clock:
@@ -154,6 +154,88 @@ def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
     heard = Heard()
     phases.report(heard, step=1, epoch=0, samples=8)
     assert heard.waits[-1][Wait.STAGE] == 0.5
+
+
+class Stream:
+    """Of a GPU: what it is given takes its time when :meth:`run` lets it, and the host does not wait."""
+
+    def __init__(self) -> None:
+        self.at = 7.0
+        self._given: list[float | Moment] = []
+
+    def give(self, seconds: float) -> None:
+        self._given.append(seconds)
+
+    def mark(self) -> Moment:
+        made = Moment()
+        self._given.append(made)
+        return made
+
+    def run(self) -> None:
+        for each in self._given:
+            if isinstance(each, Moment):
+                each.at = self.at
+            else:
+                self.at += each
+        self._given.clear()
+
+
+class Moment:
+    """Of such a stream; unknown until it has come to it."""
+
+    at: float | None = None
+
+    def query(self) -> bool:
+        return self.at is not None
+
+    def elapsed_time(self, end: Moment) -> float:
+        assert self.at is not None
+        assert end.at is not None
+        return (end.at - self.at) * 1e3
+
+
+def test_a_stream_waits_by_its_own_clock_and_is_asked_when_it_has_come_so_far(clock: Clock) -> None:
+    phases, stream, heard = Phases(clock), Stream(), Heard()
+    waits = StreamWaits(phases, stream.mark)
+    phases.expect(Wait, waits.known)
+    with waits.during(Wait.STAGE):
+        stream.give(8.0)  # no part of a step
+    phases.restart()
+    stream.give(2.0)
+    with waits.during(Wait.STAGE):
+        stream.give(0.5)
+    stream.give(2.0)
+    with waits.during(Wait.REDUCE_SCATTER):
+        stream.give(0.25)
+    stream.run()
+    with waits.during(Wait.STAGE):
+        stream.give(0.125)
+    clock.now += 1.0
+    phases.lap(Phase.BACKWARD)
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.phases[Phase.BACKWARD] == 1.0
+    assert heard.phases[Phase.COMM_EXPOSED] == 0.0
+    stream.run()
+    phases.report(heard, step=2, epoch=0, samples=8)
+    assert heard.waits == [
+        {Wait.ALL_GATHER: 0.0, Wait.REDUCE_SCATTER: 0.25, Wait.STAGE: 0.5},
+        {Wait.ALL_GATHER: 0.0, Wait.REDUCE_SCATTER: 0.0, Wait.STAGE: 0.125},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "told"),
+    [(Layout(shard=2), []), (Layout(shard=2, pp=2), [dict.fromkeys(Wait, 0.0)])],
+    ids=["shard", "shard,pp"],
+)
+def test_a_gpu_tells_what_its_stages_wait_for_alone(
+    clock: Clock, layout: Layout, told: list[dict[Wait, float]]
+) -> None:
+    heard = Heard()
+    group = Group(0, 1, "none", torch.device("cuda"))
+    waits = follow(torch.nn.Linear(1, 1), layout, group, Phases(clock), heard)
+    assert heard.waits == told
+    assert isinstance(waits, StreamWaits) == bool(told)
 
 
 @pytest.fixture
