@@ -25,9 +25,12 @@ HOST: Final = Row(
         ),
         lines(
             "Memory of ranks",
-            "Does the memory of a rank grow without end? Data loaders in processes of their own come on top.",
+            "Does the memory of a rank grow without end? Data loaders in processes of their own come on top. The dashed"
+            " line is the most that any rank had since its process began.",
             Query(among_most("max by (rank) (ddp_rank_resident_memory_bytes{<rank>}<at>)"), "rank {{rank}}"),
+            Query("max(ddp_rank_resident_memory_peak_bytes{<rank>})", "peak"),
             unit="bytes",
+            overrides=(dashed("peak"),),
         ),
         lines(
             "Memory of pods, of their limit",

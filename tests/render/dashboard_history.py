@@ -186,6 +186,7 @@ MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_rank_start_time_seconds": lambda moment: moment.start + moment.outage,
     "ddp_rank_cpu_seconds_total": lambda moment: moment.trained * (2 if moment.is_slow else 1),
     "ddp_rank_resident_memory_bytes": lambda moment: 2e9 + 1e8 * moment.rank,
+    "ddp_rank_resident_memory_peak_bytes": lambda moment: 3e9 + 1e8 * moment.rank,
     "ddp_container_memory_limit_bytes": _constant(8e9),
     "ddp_shm_used_bytes": _constant(1e8),
     "ddp_shm_size_bytes": _constant(1e9),
