@@ -16,7 +16,6 @@ _PHASES: Final = "sum by (rank, phase) (rate(ddp_step_phase_seconds_total{%s}[5m
 
 _STRAGGLER: Final = "ddp_job_rank:ddp_straggler:ratio5m"
 _ENQUEUED: Final = "ddp_collective_last_enqueued_sequence"
-_BUSY_OF_SLOWEST: Final = f"ddp_job_rank:ddp_busy_seconds:mean5m{{<rank>}} and topk(20, {_STRAGGLER}{{<rank>}})"
 _BEGUN: Final = f"max by (process_group, {_PLACE}) ({_ENQUEUED}{{<rank>}})"
 _AHEAD: Final = f"max by (process_group) ({_ENQUEUED}{{<job>}})"
 _BEHIND: Final = f"topk(50, ({_AHEAD} > 0) - on (process_group) group_right () {_BEGUN})"

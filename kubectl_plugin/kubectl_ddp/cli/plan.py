@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ddp_trainer.choices import OptimizerName
 from kubectl_ddp.cli.options import Options, shared_options
 
 
@@ -23,7 +24,11 @@ from kubectl_ddp.cli.options import Options, shared_options
 @click.option("--global-batch", type=int, metavar="N", help="Samples of a step over all GPUs; 8 for each by default.")
 @click.option("--micro-batch", type=int, metavar="N", help="Samples of one pass; the fastest that fit by default.")
 @click.option("--precision", type=click.Choice(("bf16", "fp32")), help="Numbers to compute with; bf16 by default.")
-@click.option("--optimizer", type=click.Choice(("adamw", "sgd")), help="What moves the weights; adamw by default.")
+@click.option(
+    "--optimizer",
+    type=click.Choice([*map(str, OptimizerName)]),
+    help="What moves the weights; adamw by default.",
+)
 @click.option(
     "--activation-checkpointing",
     type=click.Choice(("auto", "on", "off")),

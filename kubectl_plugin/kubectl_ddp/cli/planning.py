@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from ddp_trainer.choices import OptimizerName
 from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.cli.target import print_document, style
@@ -22,7 +23,7 @@ from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
 from kubectl_ddp.plan.refusal import refusal_of
 from kubectl_ddp.plan.report import document, left_out, sentence, tables
 from kubectl_ddp.plan.shape import MOST, Shape
-from kubectl_ddp.plan.work import Optimizer, Precision, Work
+from kubectl_ddp.plan.work import Precision, Work
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.own_gpt import runs_the_trainer
 from kubectl_ddp.spec.quantity import BadValue, Memory
@@ -176,7 +177,7 @@ def _work(wanted: Wanted, base: Work) -> Work:
         "global_batch": wanted.global_batch,
         "micro_batch": wanted.micro_batch,
         "precision": None if wanted.precision is None else Precision(wanted.precision),
-        "optimizer": None if wanted.optimizer is None else Optimizer(wanted.optimizer),
+        "optimizer": None if wanted.optimizer is None else OptimizerName(wanted.optimizer),
         "efficiency": wanted.efficiency,
     }
     values = {each.name: getattr(base, each.name) for each in fields(base)}

@@ -20,7 +20,7 @@ from typing import Final
 from kubectl_ddp.plan.activations import Kept, kept, left
 from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.shape import Shape
-from kubectl_ddp.plan.work import Precision, Work
+from kubectl_ddp.plan.work import KEPT_OF_WEIGHT, Precision, Work
 
 _SINGLE: Final = 4
 _GATHERED: Final = 2
@@ -125,7 +125,7 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
     now = Memory(
         weights=pieces + _copies(work, choice, stage),
         gradients=whole if stays else 0.0,
-        optimizer=stage.weights / layout.shard * work.optimizer.per_weight,
+        optimizer=stage.weights / layout.shard * KEPT_OF_WEIGHT[work.optimizer],
         activations=0.0,
         moment="",
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ddp_trainer.choices import OptimizerName
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.recomputation import ALL, FLAG, NOTHING, WHAT, Recomputation
 from kubectl_ddp.plan.shape import MOST, Shape
 from kubectl_ddp.plan.work import MOST as MOST_OF_A_STEP
-from kubectl_ddp.plan.work import Optimizer, Precision, Work
+from kubectl_ddp.plan.work import Precision, Work
 from kubectl_ddp.spec.own_gpt import GLOBAL_BATCH, MODEL, SIZES, TASK, VOCABULARY, last_said
 from kubectl_ddp.spec.trainer_options import unknown_words
 
@@ -47,7 +48,7 @@ def said(args: Sequence[str]) -> tuple[Shape, Work]:
         sequence=shape.window,
         global_batch=_whole("--global-batch", words["--global-batch"]),
         precision=_precision(words["--precision"]),
-        optimizer=Optimizer(words["--optimizer"]),
+        optimizer=OptimizerName(words["--optimizer"]),
         micro_batch=None if micro is None else _whole(MICRO_BATCH, micro),
         recomputation=recomputed(args),
     )

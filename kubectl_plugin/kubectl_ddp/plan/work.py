@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from ddp_trainer.choices import OptimizerName
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.recomputation import Recomputation
 
@@ -24,16 +26,8 @@ class Precision(StrEnum):
         return 2 if self is Precision.BF16 else 4
 
 
-class Optimizer(StrEnum):
-    """What moves the weights."""
-
-    ADAMW = "adamw"
-    SGD = "sgd"
-
-    @property
-    def per_weight(self) -> int:
-        """Bytes that it keeps of each weight: two moments, or one momentum, in 32 bits."""
-        return 8 if self is Optimizer.ADAMW else 4
+KEPT_OF_WEIGHT: Final[Mapping[OptimizerName, int]] = {OptimizerName.ADAMW: 8, OptimizerName.SGD: 4}
+"""Bytes that an optimizer keeps of each weight: two moments, or one momentum, in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +39,7 @@ class Work:
     global_batch: int
     """Samples of a step, over all ranks."""
     precision: Precision = Precision.BF16
-    optimizer: Optimizer = Optimizer.ADAMW
+    optimizer: OptimizerName = OptimizerName.ADAMW
     micro_batch: int | None = None
     """Samples of one pass; chosen when ``None``."""
     recomputation: Recomputation | None = None

@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 
+from ddp_trainer.choices import OptimizerName
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.models.gpt import Gpt
@@ -13,7 +14,7 @@ from ddp_trainer.train.tasks.text import VOCABULARY, WINDOW
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.own_program import recomputed, said
 from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
-from kubectl_ddp.plan.work import Optimizer, Precision
+from kubectl_ddp.plan.work import Precision
 
 
 def test_defaults_are_the_trainers_own() -> None:
@@ -44,7 +45,7 @@ def test_words_of_the_job_are_read() -> None:
     words = "train --task text --global-batch 32 --micro-batch=2 --precision bf16 --optimizer sgd"
     _, work = said([*words.split(), "--activation-checkpointing"])
     assert (work.global_batch, work.micro_batch, work.recomputation) == (32, 2, ALL)
-    assert (work.precision, work.optimizer) == (Precision.BF16, Optimizer.SGD)
+    assert (work.precision, work.optimizer) == (Precision.BF16, OptimizerName.SGD)
 
 
 @pytest.mark.parametrize("what", ["all", "cheap", "2", "7"])
