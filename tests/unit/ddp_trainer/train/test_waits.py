@@ -116,7 +116,7 @@ def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases:
         (Layout(shard=2, tp=2), {Wait.ALL_GATHER, Wait.REDUCE_SCATTER}),
         (Layout(shard=2, pp=2), set(Wait)),
     ],
-    ids=str,
+    ids=["pp", "shard,tp", "shard,pp"],
 )
 def test_every_series_of_a_layout_is_there_before_its_first_step(
     clock: Clock, layout: Layout, kinds: set[Wait]
