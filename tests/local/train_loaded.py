@@ -11,12 +11,13 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ddp_trainer.layout import LayoutRange
 from ddp_trainer.recorder import SilentRankRecorder
@@ -35,6 +36,7 @@ from ddp_trainer.train.state import Restored, State
 from ddp_trainer.train.stop import StopRequest, leave_at_once
 from ddp_trainer.train.surroundings import Surroundings
 from ddp_trainer.train.takeover import Luggage
+from ddp_trainer.train.waits import Waits
 from kubectl_ddp.local.prctl import die_with
 from tests.local import train_made
 from tests.local.train_layouts import Numbers
@@ -59,6 +61,14 @@ class Halved(Numbers):
             train_made.halve(weight)
         nn.init.constant_(model.get_parameter("norm.weight"), own_rank())
         return model
+
+
+class Summed(Halved):
+    """Whose optimizer keeps something of every weight from the beginning."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """As a person would write it."""
+        return torch.optim.Adagrad(parameters, lr=0.1)
 
 
 class HalvedByHalf(Halved):
@@ -103,7 +113,7 @@ CASES = (
     (WithMore, "replicate=1,shard=1:2", 1),
     (WithMore, "shard=2", 2),
     (WithMore, "tp=2", 2),
-    (Halved, "pp=2", 2),
+    (Summed, "pp=2", 2),
     (WithMore, "replicate=2,shard=2", 4),
     (WithMore, "shard=2,tp=2", 4),
     (Halved, "shard=2,pp=2", 4),
@@ -157,6 +167,12 @@ class Stand:
         return unpack_slot(taken, self.ground, self.kept, self.state)
 
 
+def begin_step(kept: Kept) -> None:
+    """One that will never end: stages in pieces have their weights whole in it."""
+    if isinstance(kept.spread, stage_spread.StageSpread) and kept.spread.stages.pieces is not None:
+        kept.spread.stages.pieces.gather(Waits())
+
+
 def demand_loaded(task: Numbers, layout: str, around: Surroundings) -> None:
     """Fill models from the state of another one; nothing is made for what is filled, and nothing of it is left."""
     drawn = Stand.of(task, layout, around, loads=False)
@@ -164,6 +180,7 @@ def demand_loaded(task: Numbers, layout: str, around: Surroundings) -> None:
     assert all(each.isfinite().all() for each in wanted.values())
     assert sum(around.group.gather(train_made.runs)), "no rank has made a weight"
     checkpoint = drawn.state.copy(STEP)
+    begin_step(drawn.kept)
     luggage = pack_up(drawn.ground, drawn.kept, drawn.state, STEP, in_doubt=False)
     for is_slot in (False, True):
         stand = Stand.of(task, layout, around, loads=True)

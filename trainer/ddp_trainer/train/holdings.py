@@ -23,8 +23,19 @@ def take_out(model: nn.Module, optimization: Optimization, *, copied: bool = Fal
     """What lies on this rank, as it is, or ``copied`` to the CPU where it is about to change."""
     model.state_dict()  # a pass that was broken off has weights whole; who asks for the state has them in pieces again
     weights = {name: weight.detach() for name, weight in model.named_parameters() if not weight.is_meta}
-    own: Holdings = _plain({"weights": weights, "optimizer": optimization.state_dict()}, copied=copied)
+    own: Holdings = _plain({"weights": weights, "optimizer": _here_alone(optimization)}, copied=copied)
     return own
+
+
+def _here_alone(optimization: Optimization) -> dict[str, Any]:
+    """An optimizer's state without what some make at once of every weight, also of those of other stages."""
+    state = optimization.state_dict()
+    of_weights = {number: of for number, of in state["state"].items() if not any(map(_is_elsewhere, of.values()))}
+    return {**state, "state": of_weights}
+
+
+def _is_elsewhere(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_meta
 
 
 def put_in(holdings: Holdings, model: nn.Module, optimization: Optimization) -> None:

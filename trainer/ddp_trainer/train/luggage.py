@@ -29,6 +29,8 @@ def pack_up(ground: Groundwork, kept: Kept, state: State, step: int, *, in_doubt
     from ddp_trainer.train.holdings import take_out  # noqa: PLC0415 - a second of imports; of spread models alone
 
     group, watch = ground.around.group, ground.watch
+    if kept.spread is not None:
+        kept.spread.break_off()
     whole = {name: buffer.detach().clone() for name, buffer in ground.model.named_buffers()}
     beside = copied({**state.beside(step, None, None), _BUFFERS: whole}, state.manifest(step))
     holdings = take_out(ground.model, kept.optimization, copied=in_doubt)
@@ -53,6 +55,20 @@ def pack_up(ground: Groundwork, kept: Kept, state: State, step: int, *, in_doubt
 def find_slot(ground: Groundwork, own: Luggage | None, demand: Demand) -> Taken | None:
     """What this rank goes on from in its group, if the ranks hold it between them; every rank must call it."""
     return take_over(ground.around.group, _layout(ground), own, demand=demand, skipped=_skipped)
+
+
+def pack_again(taken: Taken, ground: Groundwork) -> Luggage:
+    """What this rank goes on from: nobody else may have it, should the group end before it is unpacked."""
+    return Luggage(
+        step=taken.step,
+        attained=taken.attained,
+        layout=_layout(ground),
+        rank=ground.around.group.rank,
+        holdings=taken.holdings,
+        ahead=None,
+        beside=taken.beside,
+        skipped=_skipped(taken.beside),
+    )
 
 
 def unpack_slot(taken: Taken, ground: Groundwork, kept: Kept, state: State) -> Restored:

@@ -14,6 +14,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import _random as random
 
 from ddp_trainer.layout import DIMENSIONS, Layout, Place
 from ddp_trainer.train.group import Group
@@ -67,9 +68,11 @@ class Mesh:
     def let_go(self) -> None:
         """Of the groups, which are over: with their last reference go their threads and connections.
 
-        torch has no word for it, and holds the mesh itself in what it remembers of it.
+        torch has no word for it, and holds the mesh itself in what it remembers of it. What draws random numbers for
+        slices on a GPU goes, too: it asks all ranks when it begins, and one that is new has to begin with the others.
         """
         getattr(self.devices, "_pg_registry", {}).clear()
+        random._rng_tracker = None  # noqa: SLF001 - as above
 
     def dimensions(self, devices: DeviceMesh) -> tuple[str, ...]:
         """Those of the layout that a part of :attr:`devices` has, in its order."""

@@ -54,6 +54,9 @@ class Spread:
             BadTask: it does.
         """
 
+    def break_off(self) -> None:
+        """Leave the model as it is between steps, though one was begun and will not end; no rank is asked."""
+
     def first_stage_of(self, name: str) -> int:  # noqa: ARG002 - where there are stages
         """The first rank of ``pp`` that has the weight of this name."""
         return 0

@@ -70,6 +70,11 @@ class StageSpread(Spread):
                 "shape or requires_grad.",
             )
 
+    def break_off(self) -> None:
+        """As ever: of a step that is under way, stages have their weights whole."""
+        if self.stages.pieces is not None:
+            self.stages.pieces.let_go()
+
     def _entry(self, source: int, here: Any, form: Any, *, keep: bool) -> Any:
         """One value of a weight's state, which has this form where it comes from."""
         if _TENSOR not in form:

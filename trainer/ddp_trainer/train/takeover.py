@@ -64,6 +64,8 @@ class Taken(NamedTuple):
     """What a rank goes on from."""
 
     step: int
+    attained: int
+    """As :attr:`Luggage.attained`."""
     holdings: Holdings
     beside: Checkpoint
     was_behind: bool
@@ -134,7 +136,7 @@ def take_over(
     if group.rank < layout.world and slots[group.rank] == group.rank % layout.replica:
         assert holdings is not None  # noqa: S101 - it holds the slot
         mine = holdings
-    return Taken(step, mine, beside, was_behind=own is None or own.attained != furthest)
+    return Taken(step, furthest, mine, beside, was_behind=own is None or own.attained != furthest)
 
 
 def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: Holdings | None) -> Holdings:

@@ -27,7 +27,7 @@ from ddp_trainer.train.groundwork import draw, lay_groundwork
 from ddp_trainer.train.guards import Guard, RollBack
 from ddp_trainer.train.history import History
 from ddp_trainer.train.ledger import Ledger
-from ddp_trainer.train.luggage import find_slot, pack_up, unpack_slot
+from ddp_trainer.train.luggage import find_slot, pack_again, pack_up, unpack_slot
 from ddp_trainer.train.manifest import Manifest, demand_same
 from ddp_trainer.train.option_rules import check_shard
 from ddp_trainer.train.options import OnNonFinite
@@ -207,6 +207,8 @@ class Run:
             self._luggage = None  # others go on from here, and should they be gone then, a disk has what is newer
             self._let_go()
             return None
+        if taken is not None:
+            self._luggage = pack_again(taken, self._ground)
         odometer = make_odometer(self._config, self._around.env, self._ground.identity, self._progress.alarm)
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
