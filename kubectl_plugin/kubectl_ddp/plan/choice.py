@@ -86,18 +86,33 @@ def _too_few(layout: Layout, work: Work) -> str:
 
 def _least_passes(layout: Layout, work: Work, size: int) -> int:
     """Micro-batches of so many samples on the rank that has the fewest, as the trainer cuts a batch."""
-    parts, batch = layout.data_size, work.global_batch
-    shards = logical_shards(None, most_ranks=layout.world, parts=parts, global_batch=batch)
-    return -(-share(parts - 1, parts=parts, shards=shards, global_batch=batch) // size)
+    parts = layout.data_size
+    return -(-share(parts - 1, parts=parts, shards=_shards(layout, work), global_batch=work.global_batch) // size)
+
+
+def _shards(layout: Layout, work: Work) -> int:
+    """Into how many the trainer cuts a batch."""
+    return logical_shards(work.shards, most_ranks=layout.world, parts=layout.data_size, global_batch=work.global_batch)
+
+
+def _at_once(layout: Layout, work: Work) -> tuple[int, int]:
+    """Samples that a rank could compute in one pass, and how often it has so many, where it has the most.
+
+    Without a pipeline the trainer computes each shard of a batch by itself; a pipeline takes all of them together.
+    """
+    if layout.pp > 1:
+        return -(-work.global_batch // layout.data_size), 1
+    shards = _shards(layout, work)
+    return -(-work.global_batch // shards), -(-shards // layout.data_size)
 
 
 def choices(layout: Layout, work: Work) -> Iterator[Choice]:
     """The ways to train in one layout: passes of a power of two samples, and all, less or nothing computed again."""
-    most = -(-work.global_batch // layout.data_size)
+    most, times = _at_once(layout, work)
     sizes = [min(work.micro_batch, most)] if work.micro_batch is not None else _sizes(layout, work, most)
     for recomputation in (work.recomputation,) if work.recomputation is not None else TRIED:
         for size in sizes:
-            yield Choice(layout, size, -(-most // size), recomputation)
+            yield Choice(layout, size, times * -(-most // size), recomputation)
 
 
 def _sizes(layout: Layout, work: Work, most: int) -> list[int]:

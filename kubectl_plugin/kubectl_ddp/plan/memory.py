@@ -5,7 +5,9 @@ Weights, gradients and optimizer take 4 + 4 + 8 bytes per weight with AdamW, the
 the next one while this one is computed. A stage of a pipeline under 1F1B keeps the activations of at most as many
 micro-batches as there are stages from it to the end ("PipeDream-2BW", Narayanan et al., 2021). Where stages are
 sharded, the trainer gathers a stage's weights once for all micro-batches: beside its pieces a rank then has the whole
-weights of its stage, and their whole gradients, until these are dealt out, a bucket at a time.
+weights of its stage, and their whole gradients, until these are dealt out, a bucket at a time. Without stages, too,
+gradients are whole where a step has several passes: they are dealt out in the last one, and torch adds them up till
+then. Torch's stages receive each micro-batch of a step in a buffer of its own, there and back, and keep these for good.
 
 A step has no one moment at which everything is there: gradients come as activations go. So what is in use is added up
 at the moments at which it can be most, and the largest counts. ``bench plan`` compares it with what a run measures.
@@ -120,7 +122,7 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
     layout = choice.layout
     stays = choice.passes > 1 or (layout.replicate > 1 and layout.shard == 1)  # added up, or in DDP's buckets
     pieces = stage.weights / layout.shard * _SINGLE
-    among = 1 if choice.gathers_stages else layout.shard  # ranks over which the gradients of passes lie
+    among = 1 if choice.gathers_stages or choice.passes > 1 else layout.shard  # over which gradients of passes lie
     whole = stage.weights / among * _SINGLE
     now = Memory(
         weights=pieces + _copies(work, choice, stage),
@@ -130,7 +132,8 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
         moment="",
     )
     in_one = _kept_by(stage.layers, choice, stage, held)
-    others = (stage.in_flight - 1) * in_one
+    buffers = _received(choice, stage) * held.stream
+    others = (stage.in_flight - 1) * in_one + buffers
     made = stage.embedding / among * _SINGLE if stage.is_last else 0.0
     fresh = _fresh(shape, work, choice, stage)
     if stage.is_last:
@@ -149,8 +152,16 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
         yield replace(now, gradients=whole + embedded, activations=others + held.stream, moment="embedding's gradient")
     if choice.gathers_stages:
         weights, dealt = pieces + whole, whole + _dealt_at_once(shape, choice, stage)
-        yield replace(now, weights=weights, gradients=dealt, moment="dealing out of gradients")
-    yield replace(now, weights=pieces, gradients=pieces, moment="optimizer")
+        yield replace(now, weights=weights, gradients=dealt, activations=buffers, moment="dealing out of gradients")
+    yield replace(now, weights=pieces, gradients=pieces, activations=buffers, moment="optimizer")
+
+
+def _received(choice: Choice, stage: Stage) -> int:
+    """Buffers in which a stage receives, but for those of micro-batches in flight, which count with what these keep."""
+    if choice.layout.pp == 1:
+        return 0
+    there, back = not stage.is_first, not stage.is_last
+    return choice.passes * (there + back) - stage.in_flight * there
 
 
 def _dealt_at_once(shape: Shape, choice: Choice, stage: Stage) -> float:

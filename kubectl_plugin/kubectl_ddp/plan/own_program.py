@@ -18,6 +18,7 @@ from kubectl_ddp.spec.own_gpt import GLOBAL_BATCH, MODEL, SIZES, TASK, VOCABULAR
 from kubectl_ddp.spec.trainer_options import unknown_words
 
 MICRO_BATCH: Final = "--micro-batch"
+SHARDS: Final = "--shards"
 _DEFAULTS: Final[Mapping[str, str]] = {
     "--model": MODEL,
     "--window": "128",
@@ -43,13 +44,14 @@ def said(args: Sequence[str]) -> tuple[Shape, Work]:
     for misfit in unknown_words(args):
         raise UsageError(misfit.sentence, hint=misfit.help)
     shape = _gpt(words["--model"], _whole("--window", words["--window"]))
-    micro = last_said(args, MICRO_BATCH)
+    micro, shards = last_said(args, MICRO_BATCH), last_said(args, SHARDS)
     work = Work(
         sequence=shape.window,
         global_batch=_whole("--global-batch", words["--global-batch"]),
         precision=_precision(words["--precision"]),
         optimizer=OptimizerName(words["--optimizer"]),
         micro_batch=None if micro is None else _whole(MICRO_BATCH, micro),
+        shards=None if shards is None else _whole(SHARDS, shards),
         recomputation=recomputed(args),
     )
     return shape, work

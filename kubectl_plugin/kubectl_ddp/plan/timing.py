@@ -119,9 +119,11 @@ def _waits(choice: Choice, busy: float, sent: Sequence[Traffic]) -> dict[str, fl
     seconds: dict[str, float] = {}
     for each in sent:
         seconds[each.dimension] = seconds.get(each.dimension, 0.0) + each.seconds
+    layout = choice.layout
+    adds_up_meanwhile = layout.pp == 1 and (layout.tp == 1 or layout.shard > 1)
     hidden = {
         "shard": 0.0 if choice.gathers_stages else busy,
-        "replicate": busy * _BACKWARD / choice.passes,
+        "replicate": busy * _BACKWARD / choice.passes if adds_up_meanwhile else 0.0,
         "pp": seconds.get("pp", 0.0) * (1 - min(1.0, (choice.layout.pp - 1) / choice.passes)),
     }
     return {name: max(0.0, taken - hidden.get(name, 0.0)) for name, taken in seconds.items()}

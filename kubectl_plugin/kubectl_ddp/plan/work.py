@@ -42,6 +42,8 @@ class Work:
     optimizer: OptimizerName = OptimizerName.ADAMW
     micro_batch: int | None = None
     """Samples of one pass; chosen when ``None``."""
+    shards: int | None = None
+    """Into how many slices a batch is cut; the trainer's own number when ``None``."""
     recomputation: Recomputation | None = None
     """What is computed again in the backward pass; chosen when ``None``."""
     efficiency: float = 0.6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddp_trainer.layout import Layout
@@ -9,7 +11,7 @@ from ddp_trainer.train.gradients import buckets
 from ddp_trainer.train.models.gpt import Gpt
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.activations import kept
-from kubectl_ddp.plan.choice import Choice
+from kubectl_ddp.plan.choice import Choice, choices
 from kubectl_ddp.plan.known import KNOWN, known, parse_count, shape_of
 from kubectl_ddp.plan.machine import GIGA, GPUS, Machine, gpu_of
 from kubectl_ddp.plan.memory import memory, stages
@@ -106,6 +108,33 @@ def test_four_shards_keep_a_quarter_of_the_states_each() -> None:
     assert shard.optimizer == whole.optimizer / 4
 
 
+def test_gradients_that_passes_add_up_are_whole_until_the_last_of_them_deals_them_out() -> None:
+    # FSDPParamGroup.post_backward reshards weights alone where it is not to reduce gradients.
+    one = memory(SMALL, STEP, Choice(Layout(shard=4), 2, 1, NOTHING))
+    two = memory(SMALL, STEP, Choice(Layout(shard=4), 1, 2, NOTHING))
+    assert one.gradients < 4 * SMALL.parameters / 4 + 4 * 3 * SMALL.block_matrices
+    assert two.gradients >= 4 * SMALL.parameters
+
+
+def test_stages_keep_a_buffer_for_all_that_they_receive_in_a_step() -> None:
+    def taken(stages_count: int, passes: int) -> float:
+        return memory(SMALL, STEP, Choice(Layout(pp=stages_count), 1, passes, NOTHING)).total
+
+    stream = kept(SMALL, STEP, Choice(Layout(pp=2), 1, 8, NOTHING)).stream
+    # No more micro-batches are in flight. Either end receives from one side, and in the middle a stage from both.
+    assert taken(2, 24) - taken(2, 8) == 16 * stream
+    assert taken(4, 516) - taken(4, 500) == 2 * 16 * stream
+
+
+def test_a_rank_computes_each_of_its_shards_of_a_batch_by_itself() -> None:
+    # 64 samples are 8 shards for 8 ranks, of which each of the 4 parts has two of 8 samples.
+    step = Work(sequence=32, global_batch=64, micro_batch=16, recomputation=NOTHING)
+    assert list(choices(Layout(shard=4, tp=2), step)) == [Choice(Layout(shard=4, tp=2), 8, 2, NOTHING)]
+    assert list(choices(Layout(shard=4, tp=2), replace(step, shards=4))) == [
+        Choice(Layout(shard=4, tp=2), 16, 1, NOTHING)
+    ]
+
+
 def test_a_stage_in_pieces_is_there_as_a_whole_with_its_gradients_through_the_step() -> None:
     # 4 of 8 blocks of 12 x 512^2 and two norms, and the tokens and positions of the first stage.
     shape = Shape(layers=8, hidden=512, heads=8, vocabulary=256, window=32)
@@ -170,7 +199,8 @@ def test_every_third_block_of_the_model_computes_again_whichever_stage_it_is_in(
     staged = Choice(Layout(pp=2), 4, 2, Recomputation(3))
     held, taken = kept(shape, long, staged), memory(shape, long, staged)
     assert taken.stage == 0
-    assert taken.activations == (3 + 3) * held.block + 2 * held.stream + held.backward
+    # In two buffers more it will receive their gradients.
+    assert taken.activations == (3 + 3) * held.block + (2 + 2) * held.stream + held.backward
 
 
 def test_the_fewer_blocks_compute_again_the_more_memory_they_take() -> None:

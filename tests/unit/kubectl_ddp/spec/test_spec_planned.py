@@ -48,7 +48,7 @@ def test_what_the_job_says_itself_is_kept() -> None:
 
 def test_activations_are_computed_again_only_where_nothing_fits_without() -> None:
     assert "--activation-checkpointing" not in resolved(f"{LARGE} --micro-batch 4").spec.args
-    many = resolved(f"{LARGE} --window 4096 --micro-batch 16")
+    many = resolved(f"{LARGE} --window 4096 --micro-batch 16 --global-batch 128")
     assert many.spec.args[-1] == "--activation-checkpointing"
     assert many.notes[0].endswith("Computing activations again takes 19 % of the step.")
 
