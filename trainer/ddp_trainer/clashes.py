@@ -95,7 +95,6 @@ CLASHES: Final[Sequence[Clash]] = (
             "--find-unused-parameters",
             "--static-graph",
             "--sync-batchnorm",
-            "--broadcast-buffers",
             "--no-gradient-as-bucket-view",
         )
     ),

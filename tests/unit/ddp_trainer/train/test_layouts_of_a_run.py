@@ -29,7 +29,6 @@ from ddp_trainer.train.plan import Plan, owned
         (["--parallel", "shard=2", "--level", "exact"], "--level exact does not go with --parallel shard=2"),
         (["--parallel", "shard=2", "--balance", "dynamic"], "--balance dynamic does not go with --parallel shard=2"),
         (["--parallel", "shard=2", "--bucket-mb", "1"], "--bucket-mb does not go with --parallel shard=2"),
-        (["--parallel", "tp=2", "--broadcast-buffers"], "--broadcast-buffers does not go with --parallel tp=2"),
         (["--parallel", "pp=2", "--no-gradient-as-bucket-view"], "--no-gradient-as-bucket-view does not go with"),
         (["--parallel", "shard=2", "--fsdp-prefetch", "-1"], "--fsdp-prefetch is -1. Give 0 or more."),
         (["--parallel", "shard=2", "--fsdp-blocks", ","], "--fsdp-blocks is ','. Give names of classes"),
