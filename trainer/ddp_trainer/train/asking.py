@@ -18,7 +18,7 @@ def ask(function: Any, whose: str, **arguments: object) -> Any:
     if not callable(function):
         raise BadTask(f"{whose} is {kind_of(function)}, and no function.", hint=f"Let it be one that takes ({names}).")
     try:
-        taken = inspect.signature(function)
+        taken = inspect.signature(function, follow_wrapped=False)
     except ValueError:  # some built-in callables do not tell
         return function(*arguments.values())
     try:

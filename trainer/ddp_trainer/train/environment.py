@@ -36,7 +36,7 @@ class Environment:
     most_ranks: int | None = None
     """The most ranks that the job can ever have, where the launcher says so."""
     fewest_ranks: int | None = None
-    """The fewest that it goes on with, where the launcher says so."""
+    """The fewest that it goes on with, where the launcher says so: of one number alone nobody knows what it is."""
     parallel: LayoutRange | None = None
     """How the ranks share one model, where the job says so."""
     restarts: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Environment:
             fence=_integer(environ, Env.FENCE, generation),
             run_id=environ.get(Env.RUN_ID, ""),
             most_ranks=_ranks_of(environ.get("PET_NNODES", "").rpartition(":")[2], environ, local_world),
-            fewest_ranks=_ranks_of(environ.get("PET_NNODES", "").partition(":")[0], environ, local_world),
+            fewest_ranks=_ranks_of(environ.get("PET_NNODES", "").rpartition(":")[0], environ, local_world),
             parallel=_layouts(environ),
             restarts=_counts(environ),
             moments=_moments(environ),

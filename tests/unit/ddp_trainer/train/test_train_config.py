@@ -111,7 +111,8 @@ def test_our_generation_goes_before_torchruns_restart_count() -> None:
 @pytest.mark.parametrize(
     ("environ", "fewest", "most"),
     [
-        ({"PET_NNODES": "2"}, 4, 4),
+        ({"PET_NNODES": "2"}, None, 4),
+        ({"PET_NNODES": "2:2"}, 4, 4),
         ({"PET_NNODES": "1:4"}, 2, 8),
         ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "8"}, 8, 32),
         ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "gpu"}, 2, 8),
