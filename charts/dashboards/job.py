@@ -168,7 +168,7 @@ WHY: Final = Row(
         lines(
             "Waiting within a model",
             "What do ranks that share a model wait for? stage: the bubble of a pipeline. all_gather: weights, and"
-            " reduce_scatter: gradients, of a sharded one. Share of the time of their steps.",
+            " reduce_scatter: gradients, of a sharded one; on GPUs of stages alone. Share of the time of steps.",
             Query(
                 "sum by (operation) (rate(ddp_step_wait_seconds_total{<job>}[$__rate_interval]))"
                 " / on () group_left () (sum(rate(ddp_step_phase_seconds_total{<job>}[$__rate_interval])) > 0)",

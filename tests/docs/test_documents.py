@@ -17,7 +17,8 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(f"{place}/*.md")
 )
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#]+)\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def blocks(language: str, word: str) -> list[ParameterSet]:
@@ -86,5 +87,15 @@ def test_python_in_a_document_runs(block: str, desk: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_link_in_a_document_leads_somewhere(path: Path) -> None:
-    targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
-    assert [target for target in targets if not (path.parent / target).exists()] == []
+    targets = [link for link in LINK.findall(path.read_text()) if "://" not in link[0]]
+    assert [link for link in targets if not leads_somewhere(path, *link)] == []
+
+
+def leads_somewhere(path: Path, target: str, anchor: str) -> bool:
+    file = path.parent / target if target else path
+    return file.exists() and (not anchor or anchor in anchors(file))
+
+
+def anchors(file: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    return {re.sub(r"[^\w\- ]", "", found.lower()).replace(" ", "-") for found in HEADING.findall(file.read_text())}

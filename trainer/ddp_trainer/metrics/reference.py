@@ -103,7 +103,7 @@ the peak of its device: look at the job, and not at a rank.
 ## What ranks that share a model wait for
 
 Under `--parallel shard=` or `pp=` a step goes by in the pace of the slowest rank. `ddp_step_wait_seconds_total`
-tells what for a rank stood still; what ranks of `tp` exchange in every layer is not told apart from computing:
+tells what a rank stood still for; what ranks of `tp` exchange in every layer is not told apart from computing:
 
 - `all_gather`: weights that other ranks keep, and `reduce_scatter`: sums of gradients, those over replicas included.
   These are the collectives of `fully_shard`, and under `pp` those of the pieces of stages, from their call to their

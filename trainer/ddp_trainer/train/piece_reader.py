@@ -47,12 +47,15 @@ class PieceReader(StorageReader):
         """Map the files; nothing of the tensors is read.
 
         Raises:
-            CheckpointMismatch: a file holds what must not be loaded, or together they lack a part of a tensor.
+            CheckpointMismatch: it is not in pieces, a file holds what must not be loaded, or together they lack a part
+                of a tensor.
             OSError: a file cannot be read.
         """
         self._directory = Path(directory)
         self._manifest = manifest or Manifest.from_json((self._directory / MANIFEST).read_text())
         first, *others = (self._mapped(piece.file) for piece in files(self._manifest))
+        if PIECES not in first:
+            raise self._mismatch("is in one piece, which torch.load reads")
         parts = [first.pop(PIECES), *others]
         self.rest: dict[str, Any] = copy.deepcopy(first)  # small, and not to keep the file mapped
         """All of the state that does not lie in pieces."""
