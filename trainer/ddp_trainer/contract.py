@@ -56,6 +56,8 @@ class Env(StrEnum):
     MOMENTS = "DDP_MOMENTS"
     """JSON object of Unix times, by the name of a :class:`Moment`: how the worker group came about; set by the launcher
     for its workers."""
+    NODES = "DDP_NODES"
+    """``MIN:MAX`` nodes that the run goes on with; set by the launcher for its workers."""
     PARALLEL = "DDP_PARALLEL"
     """How the ranks share one model, as :mod:`ddp_trainer.layout` reads it; unset where nobody said."""
     PREFLIGHT = "DDP_PREFLIGHT"

@@ -31,7 +31,7 @@ def test_samples_of_a_part_are_those_that_the_trainer_gives_it(batch: int, shard
     counted = [share(part, parts=parts, shards=shards, global_batch=batch) for part in range(parts)]
     assert counted == shares(batch, shards, parts)
     assert logical_shards(None, most_ranks=parts, parts=parts, global_batch=batch) == choose_shards(
-        None, most_ranks=parts, world_size=parts, global_batch=batch
+        None, promised_ranks=parts, most_ranks=parts, world_size=parts, global_batch=batch
     )
 
 

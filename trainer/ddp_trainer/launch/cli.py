@@ -244,6 +244,7 @@ def _setup(
         token=plan.node.token,
         local_world_size=plan.node.local_world_size,
         max_restarts=plan.policy.max_restarts,
+        nodes=f"{plan.policy.min_nodes}:{plan.policy.max_nodes}",
         role=arguments.role,
         virtual_local_rank=arguments.virtual_local_rank or device is not None,
         first_device=device or 0,

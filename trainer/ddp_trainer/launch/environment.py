@@ -22,6 +22,8 @@ class Launch:
     """Of this node."""
     local_world_size: int
     max_restarts: int
+    nodes: str = ""
+    """``MIN:MAX`` of the run, where that is known."""
     role: str = "default"
     virtual_local_rank: bool = False
     """LOCAL_RANK is 0 everywhere, and each worker sees one GPU."""
@@ -80,7 +82,7 @@ def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str
     defaults = {str(Env.SHARE_STORE_OFF): "1"}
     if launch.local_world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun's choice too
-    return {**defaults, **base}
+    return {**defaults, **base, **({str(Env.NODES): launch.nodes} if launch.nodes else {})}
 
 
 def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:

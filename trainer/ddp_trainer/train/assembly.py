@@ -138,6 +138,7 @@ def _plan(ground: Groundwork, stored_shards: int | None) -> Plan:
     config, samples = ground.config, ground.samples
     shards = choose_shards(
         config.shards if config.shards is not None else stored_shards,
+        promised_ranks=ground.around.env.promised_ranks,
         most_ranks=ground.around.env.most_ranks,
         world_size=ground.around.group.data_size,
         global_batch=config.global_batch,

@@ -13,6 +13,7 @@ from ddp_trainer.layout import LayoutError, LayoutRange
 from ddp_trainer.train.account import Moments
 from ddp_trainer.train.errors import BadConfig
 
+_PROMISED: Final = "PET_NNODES"
 DEFAULT_GRACE_SECONDS: Final = 30.0
 """Kubernetes' own default between SIGTERM and SIGKILL."""
 
@@ -36,7 +37,9 @@ class Environment:
     most_ranks: int | None = None
     """The most ranks that the job can ever have, where the launcher says so."""
     fewest_ranks: int | None = None
-    """The fewest that it goes on with, where the launcher says so: of one number alone nobody knows what it is."""
+    """The fewest that it goes on with, where the launcher says so."""
+    promised_ranks: int | None = None
+    """The most that the platform makes room for, where that says so."""
     parallel: LayoutRange | None = None
     """How the ranks share one model, where the job says so."""
     restarts: Mapping[str, int] = field(default_factory=dict)
@@ -76,8 +79,10 @@ class Environment:
             generation=generation,
             fence=_integer(environ, Env.FENCE, generation),
             run_id=environ.get(Env.RUN_ID, ""),
-            most_ranks=_ranks_of(environ.get("PET_NNODES", "").rpartition(":")[2], environ, local_world),
-            fewest_ranks=_ranks_of(environ.get("PET_NNODES", "").rpartition(":")[0], environ, local_world),
+            most_ranks=_ranks_of(_nodes(environ).rpartition(":")[2], environ, local_world),
+            # Of one number alone nobody knows whether it is the fewest.
+            fewest_ranks=_ranks_of(_nodes(environ).rpartition(":")[0], environ, local_world),
+            promised_ranks=_ranks_of(environ.get(_PROMISED, "").rpartition(":")[2], environ, local_world),
             parallel=_layouts(environ),
             restarts=_counts(environ),
             moments=_moments(environ),
@@ -128,8 +133,13 @@ def _layouts(environ: Mapping[str, str]) -> LayoutRange | None:
         raise BadConfig(f"{Env.PARALLEL} is {text!r}: {err}.") from None
 
 
+def _nodes(environ: Mapping[str, str]) -> str:
+    """As the launcher was told last; of a launcher that is not ours, as the platform says."""
+    return environ.get(Env.NODES) or environ.get(_PROMISED, "")
+
+
 def _ranks_of(nodes: str, environ: Mapping[str, str], local_world: int) -> int | None:
-    """Those of so many nodes, an end of ``PET_NNODES`` (``2`` or ``1:4``), by the processes per node."""
+    """Those of so many nodes, an end of a range (``2`` or ``1:4``), by the processes per node."""
     if not nodes.isdecimal():
         return None
     per_node = environ.get("PET_NPROC_PER_NODE", "")

@@ -114,6 +114,7 @@ def plan_of(samples: Samples, config: Config, env: Environment, stored_shards: i
         )
     shards = choose_shards(
         config.shards if config.shards is not None else stored_shards,
+        promised_ranks=env.promised_ranks,
         most_ranks=env.most_ranks,
         world_size=env.world_size,
         global_batch=config.global_batch,

@@ -147,8 +147,12 @@ def owned(shards: int, world_size: int, rank: int) -> range:
     return range(own.start, own.stop)
 
 
-def choose_shards(asked: int | None, *, most_ranks: int | None, world_size: int, global_batch: int) -> int:
+def choose_shards(
+    asked: int | None, *, promised_ranks: int | None, most_ranks: int | None, world_size: int, global_batch: int
+) -> int:
     """Number of logical shards: what was asked, else a power of two that holds the largest world.
+
+    That is the one which a platform promises; without a promise some room is left, for other runs to go on from this.
 
     Raises:
         BadConfig: the global batch has fewer samples than the world has ranks.
@@ -160,7 +164,7 @@ def choose_shards(asked: int | None, *, most_ranks: int | None, world_size: int,
         )
     if asked is not None:
         return asked
-    ranks = max(DEFAULT_MOST_RANKS if most_ranks is None else most_ranks, world_size)
+    ranks = max(DEFAULT_MOST_RANKS if promised_ranks is None else promised_ranks, most_ranks or 0, world_size)
     return min(power_of_two(ranks), global_batch)
 
 

@@ -92,25 +92,29 @@ def test_a_world_larger_than_the_shards_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "most", "world", "batch", "shards"),
+    ("asked", "promised", "most", "world", "batch", "shards"),
     [
-        (None, None, 1, 64, 8),
-        (None, None, 12, 64, 16),
-        (None, 4, 2, 64, 4),
-        (None, 6, 2, 64, 8),
-        (None, 16, 2, 5, 5),
-        (3, 16, 2, 64, 3),
+        (None, None, None, 1, 64, 8),
+        (None, None, None, 12, 64, 16),
+        (None, None, 2, 2, 64, 8),
+        (None, None, 16, 8, 64, 16),
+        (None, 4, 4, 2, 64, 4),
+        (None, 6, None, 2, 64, 8),
+        (None, 8, 16, 8, 64, 16),
+        (None, 16, 16, 2, 5, 5),
+        (3, 16, 16, 2, 64, 3),
     ],
 )
 def test_shards_are_a_power_of_two_that_holds_the_largest_world(
-    asked: int | None, most: int | None, world: int, batch: int, shards: int
+    asked: int | None, promised: int | None, most: int | None, world: int, batch: int, shards: int
 ) -> None:
-    assert choose_shards(asked, most_ranks=most, world_size=world, global_batch=batch) == shards
+    found = choose_shards(asked, promised_ranks=promised, most_ranks=most, world_size=world, global_batch=batch)
+    assert found == shards
 
 
 def test_a_batch_smaller_than_the_world_is_refused_with_the_way_out() -> None:
     with pytest.raises(BadConfig, match=r"batch of 3 cannot feed 5 ranks.*--global-batch 8"):
-        choose_shards(None, most_ranks=None, world_size=5, global_batch=3)
+        choose_shards(None, promised_ranks=None, most_ranks=None, world_size=5, global_batch=3)
 
 
 def test_an_empty_training_set_is_refused() -> None:

@@ -117,6 +117,8 @@ def test_our_generation_goes_before_torchruns_restart_count() -> None:
         ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "8"}, 8, 32),
         ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "gpu"}, 2, 8),
         ({"PET_NNODES": "many"}, None, None),
+        ({"DDP_NODES": "1:3"}, 2, 6),
+        ({"PET_NNODES": "2", "DDP_NODES": "1:2"}, 2, 4),
     ],
 )
 def test_how_many_ranks_there_can_be_follows_from_the_launchers_nodes(
