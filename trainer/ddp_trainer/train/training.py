@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -229,17 +230,15 @@ class Run:
         if is_loaded:
             self._recorder.checkpoint_loaded(time.perf_counter() - began)
         elif restored is None and held is None and self._config.init_from is not None:
-            kept, with_optimizer = self._kept, self._config.init_optimizer
-            initialize(
-                self._ground.model,
-                kept.optimization,
-                self._config.init_from,
-                kept.spread,
-                with_optimizer=with_optimizer,
-            )
+            self._initialize(self._config.init_from)
         self._has_state, self._luggage = True, None
         self._history.restored(loaded=is_loaded)
         return restored
+
+    def _initialize(self, file: Path) -> None:
+        """Begin with weights of the user's own."""
+        model, kept, with_optimizer = self._ground.model, self._kept, self._config.init_optimizer
+        initialize(model, kept.optimization, file, kept.spread, with_optimizer=with_optimizer)
 
     def _begin_anew(self, *, is_void: bool) -> None:
         """Have a model to load into; where no rank goes on with its state, what was seen with it counts no more."""
