@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _random as random
 
 from ddp_trainer.layout import DIMENSIONS, Layout, Place
+from ddp_trainer.train import abortable_gloo
 from ddp_trainer.train.group import Group
 
 _meshes: Final = count(1)
@@ -49,12 +50,13 @@ class Mesh:
         grid = torch.arange(layout.world).view([getattr(layout, name) for name in names])
         kind = group.device.type
         with group.watched():
-            if grid.dim() == 1:
+            if grid.dim() == 1 and not any(_speaks_often(name, group) for name in names):
                 whole = dist.group.WORLD
                 assert whole is not None  # noqa: S101 - a group of several ranks has been met
                 devices = DeviceMesh.from_group(whole, kind, mesh_dim_names=tuple(names.values()))
             else:
-                groups = [_own_group(grid, dimension, group.rank, timeout_seconds) for dimension in range(grid.dim())]
+                timeout = timedelta(seconds=timeout_seconds)
+                groups = [_own_group(grid, number, name, group, timeout) for number, name in enumerate(names)]
                 devices = DeviceMesh.from_group(groups, kind, mesh=grid, mesh_dim_names=tuple(names.values()))
         return cls(layout, layout.place(group.rank), devices, names)
 
@@ -71,7 +73,11 @@ class Mesh:
         torch has no word for it, and holds the mesh itself in what it remembers of it. What draws random numbers for
         slices on a GPU goes, too: it asks all ranks when it begins, and one that is new has to begin with the others.
         """
-        getattr(self.devices, "_pg_registry", {}).clear()
+        held: dict[Any, dist.ProcessGroup] = getattr(self.devices, "_pg_registry", {})
+        for each in held.values():
+            if isinstance(each, abortable_gloo.AbortableGloo):
+                each.let_go()
+        held.clear()
         random._rng_tracker = None  # noqa: SLF001 - as above
 
     def dimensions(self, devices: DeviceMesh) -> tuple[str, ...]:
@@ -81,14 +87,25 @@ class Mesh:
         return tuple(of[called] for called in devices.mesh_dim_names)
 
 
-def _own_group(grid: torch.Tensor, dimension: int, rank: int, timeout_seconds: float) -> dist.ProcessGroup:
+def _own_group(grid: torch.Tensor, number: int, name: str, group: Group, timeout: timedelta) -> dist.ProcessGroup:
     """The group of this rank along a dimension. All ranks make all groups, in one order, as torch demands."""
     own = None
-    for ranks in _lines(grid, dimension):
-        made = dist.new_group(ranks, timeout=timedelta(seconds=timeout_seconds))
-        own = made if rank in ranks else own
+    for ranks in _lines(grid, number):
+        made = _made(name, ranks, group, timeout)
+        own = made if group.rank in ranks else own
     assert isinstance(own, dist.ProcessGroup)  # noqa: S101 - every rank stands on one line along each dimension
     return own
+
+
+def _made(name: str, ranks: list[int], group: Group, timeout: timedelta) -> Any:
+    if _speaks_often(name, group):
+        return abortable_gloo.new_group(ranks, timeout, lambda: group.is_broken)
+    return dist.new_group(ranks, timeout=timeout)
+
+
+def _speaks_often(name: str, group: Group) -> bool:
+    """Hundreds of times a step: some of it is under way whenever a rank is lost."""
+    return name == "tp" and group.backend == "gloo"
 
 
 def _lines(grid: torch.Tensor, dimension: int) -> Iterator[list[int]]:

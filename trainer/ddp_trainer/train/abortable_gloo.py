@@ -1,0 +1,165 @@
+"""gloo, with a way out of what waits: for exchanges between slices, of which a step has hundreds.
+
+When a connection breaks, gloo wakes whoever waits for what is to come, and for what was not begun to be sent, but not
+who waits for what it has begun to send (``Pair::signalException`` in its ``transport/tcp/pair.cc``): that one waits for
+the group's timeout, and the main thread for it. Where a step has few exchanges, hardly any loss falls into that moment;
+of slices, one in eight did. So whoever waits here looks from time to time whether the group is over, and then leaves
+gloo's thread where it stands.
+
+Made as torch's ``test_c10d_pypg.py`` makes process groups of one's own: what is not written here, gloo does as ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+NAME: Final = "ddp_gloo"
+"""What torch calls this backend."""
+
+_LOOK: Final = timedelta(seconds=0.1)
+"""Between looks whether the group is over; who is answered before does not wait for it."""
+
+_LEFT: Final = "gloo has not noticed that the group is over"
+
+
+def new_group(ranks: Sequence[int], timeout: timedelta, is_over: Callable[[], bool]) -> dist.ProcessGroup | None:
+    """A group of these ranks, which gives up what it waits for when ``is_over``; every rank must call it.
+
+    Returns:
+        None on the ranks that are not in it.
+    """
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _made, extended_api=True, devices=["cpu", "cuda"])
+    group = dist.new_group(list(ranks), timeout=timeout, backend=NAME, pg_options=is_over)
+    return group if isinstance(group, AbortableGloo) else None
+
+
+def _made(options: Any, is_over: Callable[[], bool]) -> AbortableGloo:
+    gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
+    return AbortableGloo(gloo, is_over)
+
+
+class AbortableGloo(dist.ProcessGroup):
+    """One group, of whose exchanges those that ``torch.distributed.tensor`` makes can be given up."""
+
+    def __init__(self, gloo: dist.ProcessGroupGloo, is_over: Callable[[], bool]) -> None:
+        super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg] # the stubs know one of its two ways
+        for device in ("cpu", "cuda"):
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._gloo: Any = gloo  # torch's stubs know half of it
+        self.is_over = is_over
+        self._begun: weakref.WeakSet[_Exchange] = weakref.WeakSet()
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's
+        """How torch speaks of it."""
+        return NAME
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override] # torch calls with opts alone
+        """Reduce each over ranks, in place."""
+        return self._exchange([self._gloo.allreduce(tensors, opts or dist.AllreduceOptions())])
+
+    def allgather_into_tensor_coalesced(  # type: ignore[override] # torch calls it so
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
+    ) -> dist.Work:
+        """Into each output the inputs of all ranks, in rank order."""
+        size = self.size()
+        return self._exchange(
+            [
+                self._gloo.allgather([list(output.view(size, *own.shape).unbind())], [own], opts)
+                for output, own in zip(outputs, inputs, strict=True)
+            ]
+        )
+
+    def reduce_scatter_tensor_coalesced(  # type: ignore[override] # as above
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
+    ) -> dist.Work:
+        """Into each output this rank's part of what the inputs come to over ranks; gloo has no better way to it."""
+        whole = [own.clone() for own in inputs]
+        asked = dist.AllreduceOptions()
+        asked.reduceOp = opts.reduceOp
+
+        def cut() -> None:
+            for output, added in zip(outputs, whole, strict=True):
+                output.copy_(added.view(self.size(), *output.shape)[self.rank()])
+
+        return self._exchange([self._gloo.allreduce([each], asked) for each in whole], cut)
+
+    def let_go(self) -> None:
+        """The group is over: what was begun is waited for by nobody, and what it holds goes with it."""
+        for exchange in list(self._begun):
+            exchange.leave()
+
+    def outlast(self, works: Sequence[dist.Work]) -> None:
+        """Let gloo's group live as long as these are stuck in it."""
+        if stuck := [work for work in works if not work.is_completed()]:
+            # Whoever lets go of it last waits for its threads, and that must not be the main thread.
+            threading.Thread(target=_await_all, args=(self._gloo, stuck), name="ddp-gloo", daemon=True).start()
+
+    def _exchange(self, works: list[dist.Work], finish: Callable[[], None] = lambda: None) -> _Exchange:
+        exchange = _Exchange(self, works, finish)
+        self._begun.add(exchange)
+        return exchange
+
+
+class _Exchange(dist.Work):
+    """What is waited for."""
+
+    def __init__(self, group: AbortableGloo, works: Sequence[dist.Work], finish: Callable[[], None]) -> None:
+        super().__init__()
+        self._group: AbortableGloo | None = group
+        """None when this is done or left: torch keeps for ever what nobody waited for, and must not keep gloo's."""
+        self._works = works
+        self._finish: Callable[[], None] | None = finish
+        self._is_left = False
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:  # noqa: ARG002 - the group's counts
+        """Return when it has come to its end. Raises RuntimeError where it failed, or the group is over."""
+        if self._is_left:
+            raise RuntimeError(_LEFT)
+        if self._group is None or self._finish is None:
+            return True
+        try:
+            for work in self._works:
+                _await(work, self._group.is_over)
+        except RuntimeError:
+            self.leave()
+            raise
+        self._finish()
+        self._drop()
+        return True
+
+    def leave(self) -> None:
+        """Wait for it no more."""
+        if self._group is not None:
+            self._group.outlast(self._works)
+            self._is_left = True
+            self._drop()
+
+    def _drop(self) -> None:
+        self._group, self._works, self._finish = None, (), None
+
+
+def _await(work: dist.Work, is_over: Callable[[], bool]) -> None:
+    while not work.is_completed():
+        with suppress(RuntimeError):  # not yet; or what the last line raises
+            work.wait(_LOOK)
+        if not work.is_completed() and is_over():
+            raise RuntimeError(_LEFT)
+    work.wait()
+
+
+def _await_all(gloo: dist.ProcessGroupGloo, works: Sequence[dist.Work]) -> None:
+    """Hold the group until its works have ended, or this process has."""
+    for work in works:
+        with suppress(RuntimeError):
+            work.wait()
+    del gloo
