@@ -104,6 +104,23 @@ def test_a_peer_that_dies_costs_no_survivor_whose_step_takes_longer_than_a_stuck
     demand_every_sample_once(stage)
 
 
+def test_of_two_survivors_the_one_that_is_stuck_is_killed_and_named_and_the_other_keeps_its_process(
+    stage: Stage,
+) -> None:
+    stage.store()
+    first = agent(stage, 0, TRAINER, nnodes="1", nproc=3, DDP_HANG_FLOOR="1")  # so it knows soon how long steps take
+    first.line("^step 20/")
+    survivor, stuck, victim = workers_of(first)
+    subprocess.run(["kill", "-STOP", str(stuck)], check=True)
+    seen = len(first.lines)
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    first.line(r"Killing what did not stop in time: local rank 1\.", after=seen)
+    first.line("^step ", after=len(first.lines))
+    assert workers_of(first)[0] == survivor
+    hurry(stage)
+    assert first.code() == 0
+
+
 def test_a_worker_that_somebody_tells_to_end_is_replaced_at_the_cost_of_one_free_restart(stage: Stage) -> None:
     stage.store()
     first = agent(stage, 0, OWN_LOOP, nnodes="1", nproc=2)

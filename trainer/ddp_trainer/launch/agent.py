@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from ddp_trainer.channel import Able, Laid, Left, Message
@@ -162,10 +162,16 @@ class Agent:
 
     def _fire(self, timer: Timer) -> None:
         actions = self._core.fired(timer)
-        if timer is Timer.KILL and actions and (alive := self._workers.alive):
-            ranks = ", ".join(map(str, alive))
-            say(f"Killing what did not stop in time: local {'rank' if len(alive) == 1 else 'ranks'} {ranks}.")
+        if timer is Timer.KILL:
+            for action in actions:
+                if isinstance(action, SignalWorkers):
+                    self._announce_kill(action.local_ranks)
         self._do(actions)
+
+    def _announce_kill(self, local_ranks: Collection[int] | None) -> None:
+        if late := [rank for rank in self._workers.alive if local_ranks is None or rank in local_ranks]:
+            ranks = ", ".join(map(str, late))
+            say(f"Killing what did not stop in time: local {'rank' if len(late) == 1 else 'ranks'} {ranks}.")
 
     def _exited(self, local_rank: int, returncode: int) -> None:
         self._guard.gone(local_rank)

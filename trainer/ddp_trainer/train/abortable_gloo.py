@@ -6,7 +6,9 @@ the group's timeout, and the main thread for it. Where a step has few exchanges,
 of slices, one in eight did. So whoever waits here looks from time to time whether the group is over, and then leaves
 gloo's thread where it stands.
 
-Made as torch's ``test_c10d_pypg.py`` makes process groups of one's own: what is not written here, gloo does as ever.
+Made as torch's ``test_c10d_pypg.py`` makes process groups of one's own. Whatever of such a group Python may write anew
+(``PyProcessGroup.hpp``) has to be here: torch calls its own with the GIL held, which gloo's threads wait for while they
+hold what it waits for.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 import torch.distributed as dist
@@ -48,33 +50,58 @@ def _made(options: Any, is_over: Callable[[], bool]) -> AbortableGloo:
     return AbortableGloo(gloo, is_over)
 
 
+def _begun(name: str) -> Callable[..., Any]:
+    """The method of gloo's of this name, whose exchange can be given up."""
+
+    def begin(group: AbortableGloo, *args: Any, **options: Any) -> dist.Work:
+        return group.exchange([getattr(group.gloo, name)(*args, **options)])
+
+    return begin
+
+
+def _left_to_gloo(name: str) -> Callable[..., Any]:
+    """The method of gloo's of this name as it is."""
+
+    def begin(group: AbortableGloo, *args: Any, **options: Any) -> dist.Work:
+        return cast("dist.Work", getattr(group.gloo, name)(*args, **options))
+
+    return begin
+
+
 class AbortableGloo(dist.ProcessGroup):
-    """One group, of whose exchanges those that ``torch.distributed.tensor`` makes can be given up."""
+    """One group, of which all exchanges of all of its ranks can be given up."""
+
+    allgather = _begun("allgather")
+    allreduce = _begun("allreduce")
+    allreduce_coalesced = _begun("allreduce_coalesced")
+    alltoall_base = _begun("alltoall_base")
+    barrier = _begun("barrier")
+    broadcast = _begun("broadcast")
+    # gloo breaks a connection on which a wait for one of these ran out, and has no work of its own for the last.
+    send = _left_to_gloo("send")
+    recv = _left_to_gloo("recv")
+    reduce_scatter = _left_to_gloo("reduce_scatter")
 
     def __init__(self, gloo: dist.ProcessGroupGloo, is_over: Callable[[], bool]) -> None:
         super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg] # the stubs know one of its two ways
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
-        self._gloo: Any = gloo  # torch's stubs know half of it
+        self.gloo: Any = gloo  # torch's stubs know half of it
         self.is_over = is_over
-        self._begun: weakref.WeakSet[_Exchange] = weakref.WeakSet()
+        self._exchanges: weakref.WeakSet[_Exchange] = weakref.WeakSet()
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's
         """How torch speaks of it."""
         return NAME
-
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override] # torch calls with opts alone
-        """Reduce each over ranks, in place."""
-        return self._exchange([self._gloo.allreduce(tensors, opts or dist.AllreduceOptions())])
 
     def allgather_into_tensor_coalesced(  # type: ignore[override] # torch calls it so
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
     ) -> dist.Work:
         """Into each output the inputs of all ranks, in rank order."""
         size = self.size()
-        return self._exchange(
+        return self.exchange(
             [
-                self._gloo.allgather([list(output.view(size, *own.shape).unbind())], [own], opts)
+                self.gloo.allgather([list(output.view(size, *own.shape).unbind())], [own], opts)
                 for output, own in zip(outputs, inputs, strict=True)
             ]
         )
@@ -91,22 +118,23 @@ class AbortableGloo(dist.ProcessGroup):
             for output, added in zip(outputs, whole, strict=True):
                 output.copy_(added.view(self.size(), *output.shape)[self.rank()])
 
-        return self._exchange([self._gloo.allreduce([each], asked) for each in whole], cut)
+        return self.exchange([self.gloo.allreduce([each], asked) for each in whole], cut)
 
     def let_go(self) -> None:
         """The group is over: what was begun is waited for by nobody, and what it holds goes with it."""
-        for exchange in list(self._begun):
+        for exchange in list(self._exchanges):
             exchange.leave()
 
     def outlast(self, works: Sequence[dist.Work]) -> None:
         """Let gloo's group live as long as these are stuck in it."""
         if stuck := [work for work in works if not work.is_completed()]:
             # Whoever lets go of it last waits for its threads, and that must not be the main thread.
-            threading.Thread(target=_await_all, args=(self._gloo, stuck), name="ddp-gloo", daemon=True).start()
+            threading.Thread(target=_await_all, args=(self.gloo, stuck), name="ddp-gloo", daemon=True).start()
 
-    def _exchange(self, works: list[dist.Work], finish: Callable[[], None] = lambda: None) -> _Exchange:
+    def exchange(self, works: Sequence[dist.Work], finish: Callable[[], None] = lambda: None) -> _Exchange:
+        """What is to be waited for, and what to do then."""
         exchange = _Exchange(self, works, finish)
-        self._begun.add(exchange)
+        self._exchanges.add(exchange)
         return exchange
 
 

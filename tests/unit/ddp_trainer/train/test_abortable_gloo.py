@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,11 +107,11 @@ def test_a_group_whose_exchange_is_stuck_goes_without_waiting_for_it(pair: Pair)
     """gloo's own would, in whichever thread lets go of it last."""
     stuck = pair.ranks[0].allreduce([torch.ones(2)])
     pair.over.set()
+    before = set(threading.enumerate())
     pair.ranks.pop(0).let_go()
-    outlasting = [thread for thread in threading.enumerate() if thread.name == "ddp-gloo"]
-    assert len(outlasting) == 1
-    assert outlasting[0].is_alive()
-    assert outlasting[0].daemon, "and it does not keep the process"
+    (outlasting,) = set(threading.enumerate()) - before
+    assert outlasting.name == "ddp-gloo"
+    assert outlasting.daemon, "and it does not keep the process"
     with pytest.raises(RuntimeError, match="gloo has not noticed"):
         stuck.wait()
 
@@ -121,11 +123,36 @@ def test_a_peer_that_is_gone_is_told_as_gloo_tells_it(pair: Pair) -> None:
         work.wait()
 
 
-def test_what_is_not_written_anew_gloo_does(pair: Pair) -> None:
-    """As that by which the first weights are given out."""
-    own = [torch.ones(2), torch.zeros(2)]
-    works = [rank.broadcast([tensor], dist.BroadcastOptions()) for rank, tensor in zip(pair.ranks, own, strict=True)]
+def test_ranks_that_say_a_lot_in_a_row_never_stand_still(pair: Pair, pool: ThreadPoolExecutor) -> None:
+    """torch's own ways of a group in Python hold the GIL, for which gloo waits where it drops a tensor of Python's."""
+
+    def say(rank: AbortableGloo) -> float:
+        for _ in range(300):
+            tensor = torch.full((3,), 1.0 + rank.rank())
+            rank.broadcast([tensor], dist.BroadcastOptions()).wait()
+        rank.barrier(opts=dist.BarrierOptions()).wait()
+        return float(tensor[0])
+
+    assert list(pool.map(say, pair.ranks, timeout=60)) == [1.0, 1.0]
+
+
+def test_every_way_of_a_group_that_python_may_write_anew_is_written_anew() -> None:
+    """But for those whose newer names torch looks for first, and finds the older ones."""
+    header = next(Path(torch.__file__).parent.rglob("PyProcessGroup.hpp")).read_text()
+    ways = set(re.findall(r"c10::intrusive_ptr<Work> (\w+)\(", header))
+    renamed = {
+        "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+        "all_to_all_single": "alltoall_base",
+        "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    }
+    assert "broadcast" in ways
+    assert {renamed.get(name, name) for name in ways} <= set(vars(AbortableGloo))
+
+
+def test_what_two_ranks_say_to_each_other_is_left_to_gloo(pair: Pair) -> None:
+    heard = torch.zeros(2)
+    works = [pair.ranks[0].send([torch.ones(2)], 1, 0), pair.ranks[1].recv([heard], 0, 0)]
     for work in works:
         work.wait()
-    assert own[1].tolist() == [1.0, 1.0]
+    assert heard.tolist() == [1.0, 1.0]
     assert pair.ranks[0].name() == "ddp_gloo"
