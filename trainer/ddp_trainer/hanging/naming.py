@@ -122,7 +122,8 @@ def _collective(looks: Iterable[Look], first: int) -> str:
 
 def _unlike(looks: Sequence[Look]) -> list[Culprit]:
     """All have begun as many collectives, and all wait, so they are not in the same one."""
-    if len({look.sequence for look in looks}) != 1 or not all(look.collectives for look in looks):
+    numbers = {look.sequence for look in looks}
+    if len(numbers) != 1 or min(numbers) < 0 or not all(look.collectives for look in looks):
         return []
     orders = [look.collectives for look in looks]
     known = min(map(len, orders))

@@ -1,10 +1,10 @@
 """gloo, with a way out of what waits: for exchanges between slices, of which a step has hundreds.
 
-When a connection breaks, gloo wakes whoever waits for what is to come, and for what was not begun to be sent, but not
-who waits for what it has begun to send (``Pair::signalException`` in its ``transport/tcp/pair.cc``): that one waits for
-the group's timeout, and the main thread for it. Where a step has few exchanges, hardly any loss falls into that moment;
-of slices, one in eight did. So whoever waits here looks from time to time whether the group is over, and then leaves
-gloo's thread where it stands.
+When a connection breaks, gloo wakes whoever waits for a message that is not begun, but nobody who waits for one that it
+has begun to send or to receive (``Pair::signalException`` in its ``transport/tcp/pair.cc`` knows neither ``tx_`` nor
+``rx_``): these wait for the group's timeout, and the main thread for them. Of slices one loss in eight fell into such a
+moment. So whoever waits here looks from time to time whether the group is over, and then leaves gloo's thread where it
+stands.
 
 Made as torch's ``test_c10d_pypg.py`` makes process groups of one's own. Whatever of such a group Python may write anew
 (``PyProcessGroup.hpp``) has to be here: torch calls its own with the GIL held, which gloo's threads wait for while they
@@ -47,6 +47,9 @@ def new_group(ranks: Sequence[int], timeout: timedelta, is_over: Callable[[], bo
 
 def _made(options: Any, is_over: Callable[[], bool]) -> AbortableGloo:
     gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
+    gloo.options.global_ranks_in_group = options.global_ranks_in_group
+    gloo.options.group_name = options.group_id
+    gloo._set_sequence_number_for_group()  # noqa: SLF001 - as torch does of its own
     return AbortableGloo(gloo, is_over)
 
 
@@ -69,7 +72,7 @@ def _left_to_gloo(name: str) -> Callable[..., Any]:
 
 
 class AbortableGloo(dist.ProcessGroup):
-    """One group, of which all exchanges of all of its ranks can be given up."""
+    """One group, of whose exchanges most can be given up: all that ``torch.distributed.tensor`` makes of layers."""
 
     allgather = _begun("allgather")
     allreduce = _begun("allreduce")
@@ -77,13 +80,20 @@ class AbortableGloo(dist.ProcessGroup):
     alltoall_base = _begun("alltoall_base")
     barrier = _begun("barrier")
     broadcast = _begun("broadcast")
-    # gloo breaks a connection on which a wait for one of these ran out, and has no work of its own for the last.
+    gather = _begun("gather")
+    reduce = _begun("reduce")
+    scatter = _begun("scatter")
+    # gloo breaks a connection on which a wait for one of these ran out,
     send = _left_to_gloo("send")
     recv = _left_to_gloo("recv")
+    recv_anysource = recvAnysource = _left_to_gloo("recv_anysource")  # noqa: N815 - torch's
+    # and has nothing that could be asked whether one of these is through.
+    alltoall = _left_to_gloo("alltoall")
     reduce_scatter = _left_to_gloo("reduce_scatter")
 
     def __init__(self, gloo: dist.ProcessGroupGloo, is_over: Callable[[], bool]) -> None:
         super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg] # the stubs know one of its two ways
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)  # which counts what was begun
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
         self.gloo: Any = gloo  # torch's stubs know half of it
@@ -119,6 +129,19 @@ class AbortableGloo(dist.ProcessGroup):
                 output.copy_(added.view(self.size(), *output.shape)[self.rank()])
 
         return self.exchange([self.gloo.allreduce([each], asked) for each in whole], cut)
+
+    def all_gather_single(  # type: ignore[override] # as above
+        self, output: Tensor, own: Tensor, opts: Any
+    ) -> dist.Work:
+        """Into the output the tensors of all ranks, in rank order."""
+        return self.allgather_into_tensor_coalesced([output], [own], opts)
+
+    def reduce_scatter_single(self, output: Tensor, own: Tensor, opts: Any) -> dist.Work:
+        """Into the output this rank's part of what the tensors come to over ranks."""
+        return self.reduce_scatter_tensor_coalesced([output], [own], opts)
+
+    _allgather_base: Callable[..., Any] = all_gather_single
+    _reduce_scatter_base: Callable[..., Any] = reduce_scatter_single
 
     def let_go(self) -> None:
         """The group is over: what was begun is waited for by nobody, and what it holds goes with it."""
@@ -158,7 +181,7 @@ class _Exchange(dist.Work):
         try:
             for work in self._works:
                 _await(work, self._group.is_over)
-        except RuntimeError:
+        except BaseException:
             self.leave()
             raise
         self._finish()

@@ -82,6 +82,10 @@ TABLE = {
         ],
         {0: "others entered another", 1: "others entered another"},
     ),
+    "two whose lists differ, and nobody knows by how many collectives": (
+        [waiting(0, sequence=-1, collectives=("a", "b")), waiting(1, sequence=-1, collectives=("b", "a"))],
+        {},
+    ),
     "a skip that showed only steps later": (
         [
             waiting(0, collectives=("a", "b", "c", "a", "b", "c", "a")),
