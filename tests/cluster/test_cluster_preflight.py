@@ -27,8 +27,19 @@ def findings(space: Namespace, *words: str) -> list[tuple[str, str]]:
     return [(each["status"], each["message"]) for each in told["findings"]]
 
 
+def unsettled(space: Namespace) -> list[str]:
+    """What earlier tests have left in motion: pods that were told to end, and machines that are not back yet."""
+    pods, _ = space.api.items("/api/v1/pods")
+    nodes, _ = space.api.items("/api/v1/nodes")
+    leaving = [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" in pod["metadata"]]
+    taints = [(node, taint["key"]) for node in nodes for taint in node["spec"].get("taints", [])]
+    away = [node["metadata"]["name"] for node, key in taints if key.startswith("node.kubernetes.io/")]
+    return [*leaving, *away]
+
+
 def gpus(space: Namespace) -> list[int]:
-    """GPUs of each machine that has some."""
+    """GPUs of each machine that has some, when all that are there can be had."""
+    until("the end of what earlier tests have left", lambda: not unsettled(space))
     nodes, _ = space.api.items("/api/v1/nodes")
     counts = [int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in nodes]
     return [count for count in counts if count] or pytest.skip("No machine of this cluster has GPUs.")
@@ -97,7 +108,7 @@ def test_a_job_that_has_to_wait_is_told_for_whom_and_submitted(space: Namespace)
     space.ddp(*first, environ=STRICT).ok()
     until("the first job's pods", lambda: len([pod for pod in space.pods() if pod["spec"].get("nodeName")]) >= 1)
     waits = submit(space, *all_of_it).ok()
-    assert f"There is enough when {space.name}/first" in waits.err
+    assert f"There is enough when {space.name}/first" in waits.err, waits.err
     [before] = [job for job in space.ddp("list", "-o", "json").ok().json["items"] if job["name"] == "job"]
     assert before["state"] == "Pending"
 
