@@ -24,6 +24,8 @@ class Env(StrEnum):
     NAMESPACE = "DDP_NAMESPACE"
     RUN_ID = "DDP_RUN_ID"
     """Unique per submission; agents of another run are refused by the store."""
+    SECRET_FILE = "DDP_SECRET_FILE"
+    """File with the secret of the run, by which its processes authenticate to one another."""
     POD_NAME = "DDP_POD_NAME"
     """Name of the pod; its trailing number is the node index, by which ranks are ordered."""
     POD_IP = "DDP_POD_IP"
@@ -149,6 +151,8 @@ class Path(StrEnum):
     RUN_DIR = "/var/run/ddp"
     METRICS_DIR = "/var/run/ddp/metrics"
     """``File.METRICS`` in the run directory: memory, since a store into a page that a disk writes back waits."""
+    SECRET = "/var/run/ddp-secret"
+    """Where the Secret of the run is mounted; the file is :data:`SECRET_KEY`."""
     CHECKPOINT_DIR = "/checkpoints"
     CODE = "/var/run/ddp-code"
     """Where the code that travels with its job is: a script, read-only, or a directory."""
@@ -174,6 +178,10 @@ class File(StrEnum):
     ATTEMPTS = "attempts"
     """Directory of per-generation files: torch's error file of each rank."""
 
+
+SECRET_KEY: Final = "run-secret"
+"""Key in the Secret of a run, and so the name of its file. Its value is ``RUN_ID:HEX``: the run id, a colon, and 256
+random bits as 64 hexadecimal digits. A file that somebody wrote by hand may hold the digits alone."""
 
 LOG_PREFIX: Final = "[rank${rank}] "
 """torchrun's ``--log-line-prefix-template`` in every pod, so that a line tells which rank wrote it."""
