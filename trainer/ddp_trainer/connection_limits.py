@@ -1,0 +1,131 @@
+"""Limits of a listener: connections in total and per address, open files, and log lines per minute.
+
+:class:`ConnectionLimits` counts connections, :func:`fit_connections` lowers a limit of connections to the limit of open
+files, and :class:`RateLimitedLog` drops log lines above a rate. Standard library only: the launcher, the aggregator and
+the preflight import this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+RESERVED_DESCRIPTORS: Final = 64
+"""Open files that a process needs beside its connections."""
+WINDOW_SECONDS: Final = 60.0
+_IPV6_NETWORK_BITS: Final = 64
+"""One host may use every address of such a network."""
+
+
+def client_of(address: str) -> str:
+    """Return the key under which connections from an address are counted; empty for a client of this machine.
+
+    An IPv4 address counts by itself, also when it is mapped into IPv6. IPv6 addresses count by their /64 network,
+    link-local ones by themselves. Loopback addresses and Unix sockets have no limit per address.
+
+    >>> client_of("::ffff:192.0.2.7"), client_of("2001:db8::1:2:3:4"), client_of("fe80::1%eth0"), client_of("127.0.0.1")
+    ('192.0.2.7', '2001:db8::/64', 'fe80::1', '')
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        parsed = parsed.ipv4_mapped or parsed
+    if parsed.is_loopback:
+        return ""
+    if parsed.version == 4 or parsed.is_link_local:
+        return str(parsed)
+    return str(ipaddress.ip_network((parsed, _IPV6_NETWORK_BITS), strict=False))
+
+
+def fit_connections(wanted: int, *, reserved: int = RESERVED_DESCRIPTORS) -> int:
+    """Return how many connections, at most ``wanted``, fit into the limit of open files; at least 1.
+
+    Raises the process's soft limit as far as ``wanted`` needs it and the hard limit allows.
+
+    Args:
+        wanted: Connections that the listener would like to hold at once.
+        reserved: Open files to keep for everything else in this process.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + reserved
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - reserved))
+
+
+class ConnectionLimits:
+    """Count of open connections, in total and per address."""
+
+    def __init__(self, *, total: int, per_address: int) -> None:
+        self.total = total
+        self.per_address = per_address
+        self._open: Counter[str] = Counter()
+
+    @property
+    def is_full(self) -> bool:
+        """True if no connection fits, wherever it comes from."""
+        return self._open.total() >= self.total
+
+    def is_full_for(self, address: str) -> bool:
+        """True if this address has as many connections as one address may have."""
+        client = client_of(address)
+        return bool(client) and self._open[client] >= self.per_address
+
+    def admit(self, address: str) -> bool:
+        """Count one more connection from an address, unless a limit is reached; return whether it was counted."""
+        if self.is_full or self.is_full_for(address):
+            return False
+        self._open[client_of(address)] += 1
+        return True
+
+    def release(self, address: str) -> None:
+        """Count one connection less from an address that was admitted."""
+        client = client_of(address)
+        self._open[client] -= 1
+        if self._open[client] <= 0:
+            del self._open[client]
+
+
+class RateLimitedLog:
+    """Log that writes a number of lines per minute and counts the others.
+
+    The count is written as one more line when the minute is over and the next line comes, and by :meth:`flush`.
+    """
+
+    def __init__(
+        self, *, lines_per_minute: int, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lines_per_minute = lines_per_minute
+        self._write = write
+        self._clock = clock
+        self._begun = float("-inf")
+        self._written = 0
+        self._suppressed = 0
+
+    def write(self, line: str) -> None:
+        """Write a line, or count it where this minute has had enough of them."""
+        now = self._clock()
+        if now - self._begun >= WINDOW_SECONDS:
+            self.flush()
+            self._begun, self._written = now, 0
+        if self._written < self._lines_per_minute:
+            self._written += 1
+            self._write(line)
+        else:
+            self._suppressed += 1
+
+    def flush(self) -> None:
+        """Write how many lines were left out since the last flush, if any were."""
+        suppressed, self._suppressed = self._suppressed, 0
+        if suppressed:
+            self._write(f"{suppressed} more lines like these were suppressed (limit {self._lines_per_minute} a minute)")
