@@ -1,0 +1,261 @@
+"""Limits of a listener, with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ddp_trainer import limited_server
+from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog
+from ddp_trainer.interfaces import interfaces
+from ddp_trainer.limited_server import Connection, LimitedServer
+
+BUFFER_BYTES = 4096
+Serve = Callable[[Connection], Awaitable[None]]
+Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def echo_lines(connection: Connection) -> None:
+    """Answer every line with itself; a peer that says ``member`` is kept."""
+    while True:
+        line = await connection.read_line(2 * BUFFER_BYTES)
+        connection.is_kept = connection.is_kept or line == b"member\n"
+        connection.writer.write(line)
+
+
+class Listening:
+    """A server under test, the lines of its log, and its address."""
+
+    def __init__(self, server: LimitedServer, address: tuple[str, int], lines: list[str]) -> None:
+        self.server = server
+        self.address = address
+        self.lines = lines
+        self._clients: list[asyncio.StreamWriter] = []
+
+    async def connect(self, client: socket.socket | None = None) -> Peer:
+        """A client of it, by a socket that may be connected already."""
+        peer = await (asyncio.open_connection(sock=client) if client else asyncio.open_connection(*self.address))
+        self._clients.append(peer[1])
+        return peer
+
+    async def leave(self) -> None:
+        """All clients have gone."""
+        for writer in self._clients:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+@asynccontextmanager
+async def listening(
+    serve: Serve = echo_lines,
+    *,
+    total: int = 8,
+    per_address: int = 8,
+    host: str = "127.0.0.1",
+    lines_per_minute: int = 3,
+) -> AsyncIterator[Listening]:
+    lines: list[str] = []
+    listener = socket.create_server((host, 0))
+    server = LimitedServer(
+        listener,
+        serve,
+        limits=ConnectionLimits(total=total, per_address=per_address),
+        log=RateLimitedLog(lines_per_minute=lines_per_minute, write=lines.append),
+        buffer_bytes=BUFFER_BYTES,
+    )
+    address = listener.getsockname()
+    server.start()
+    async with asyncio.timeout(60):
+        here = Listening(server, address, lines)
+        yield here
+        await server.close()
+        await here.leave()
+    assert server.open_connections == 0
+
+
+async def said(connection: Peer, line: bytes) -> bytes:
+    """What comes back for a line; nothing where the connection was closed."""
+    reader, writer = connection
+    try:
+        writer.write(line)
+        return await reader.readline()
+    except ConnectionError:
+        return b""
+
+
+async def closed(connection: Peer) -> None:
+    """Wait until the server has closed this connection."""
+    with contextlib.suppress(ConnectionError):
+        assert await connection[0].read() == b""
+
+
+def test_more_connections_than_fit_close_the_oldest() -> None:
+    async def run() -> None:
+        async with listening(total=3) as here:
+            crowd = [await here.connect() for _ in range(6)]
+            for each in crowd[:3]:
+                await closed(each)
+            assert [await said(each, b"hi\n") for each in crowd[3:]] == [b"hi\n"] * 3
+            assert here.server.open_connections == 3
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_is_kept_is_not_closed_for_others() -> None:
+    async def run() -> None:
+        async with listening(total=3) as here:
+            member = await here.connect()
+            assert await said(member, b"member\n") == b"member\n"
+            for _ in range(12):
+                await here.connect()
+            assert await said(member, b"still here\n") == b"still here\n"
+
+    asyncio.run(run())
+
+
+def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> None:
+    async def run() -> None:
+        async with listening(total=2) as here:
+            members = [await here.connect() for _ in range(2)]
+            for each in members:
+                assert await said(each, b"member\n") == b"member\n"
+            for _ in range(50):
+                await closed(await here.connect())
+            assert [await said(each, b"hi\n") for each in members] == [b"hi\n"] * 2
+            assert len(here.lines) == 3
+        assert "47" in here.lines[-1]  # those that were left out are counted
+
+    asyncio.run(run())
+
+
+def own_address() -> str:
+    """An address of this machine that is not the loopback."""
+    found = [each for one in interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each]
+    if not found:
+        pytest.skip("this machine has no address but the loopback")
+    return found[0]
+
+
+def test_one_address_does_not_take_all_of_the_total() -> None:
+    async def run() -> None:
+        async with listening(total=8, per_address=2, host="0.0.0.0") as here:
+            here.address = (own_address(), here.address[1])
+            crowd = [await here.connect() for _ in range(6)]
+            for each in crowd[:4]:
+                await closed(each)
+            assert [await said(each, b"hi\n") for each in crowd[4:]] == [b"hi\n"] * 2
+            assert here.server.open_connections == 2
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def open_files(limit: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited_server, "RETRY_SECONDS", 0.05)
+
+    async def run() -> None:
+        async with listening() as here:
+            asked = asyncio.Event()
+            monkeypatch.setattr(here.server, "_log", RateLimitedLog(lines_per_minute=1, write=lambda _: asked.set()))
+            client = socket.socket()
+            client.setblocking(False)
+            next_one = os.dup(0)
+            os.close(next_one)
+            with open_files(next_one):
+                await asyncio.get_running_loop().sock_connect(client, here.address)
+                await asked.wait()
+                assert here.server.open_connections == 0
+            assert await said(await here.connect(client), b"hi\n") == b"hi\n"
+
+    asyncio.run(run())
+
+
+def test_what_a_peer_sends_unread_is_bounded() -> None:
+    async def never_reads(_: Connection) -> None:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        async with listening(never_reads) as here:
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+            client.settimeout(0.5)  # after it the server takes no more
+            await asyncio.to_thread(client.connect, here.address)
+            sent = 0
+            with contextlib.suppress(TimeoutError):
+                while sent < 1 << 20:
+                    sent += await asyncio.to_thread(client.send, b"x" * 1024)
+            assert sent <= 16 * BUFFER_BYTES
+            client.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [BUFFER_BYTES - 1, BUFFER_BYTES, 2 * BUFFER_BYTES - 1])
+def test_a_line_may_be_longer_than_the_buffer(size: int) -> None:
+    async def run() -> None:
+        async with listening() as here:
+            connection = await here.connect()
+            writer = connection[1]
+            writer.write(b"x" * size + b"\n")
+            assert await connection[0].readexactly(size + 1) == b"x" * size + b"\n"
+            assert await said(connection, b"next\n") == b"next\n"
+
+    asyncio.run(run())
+
+
+def test_a_line_longer_than_it_may_be_ends_the_connection() -> None:
+    async def run() -> None:
+        async with listening() as here:
+            connection = await here.connect()
+            connection[1].write(b"x" * (4 * BUFFER_BYTES))
+            await closed(connection)
+
+    asyncio.run(run())
+
+
+def test_an_unexpected_error_is_logged_with_the_address_and_ends_one_connection() -> None:
+    async def fail(connection: Connection) -> None:
+        if await connection.read_line(100) == b"fail\n":
+            raise KeyError("oops")
+        connection.writer.write(b"well\n")
+
+    async def run() -> None:
+        async with listening(fail) as here:
+            bad = await here.connect()
+            bad[1].write(b"fail\n")
+            await closed(bad)
+            assert await said(await here.connect(), b"hi\n") == b"well\n"
+            (line,) = here.lines
+            assert "127.0.0.1" in line
+            assert "oops" in line
+
+    asyncio.run(run())
+
+
+def test_a_server_that_closes_ends_all_connections_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        async with listening(total=16) as here:
+            for _ in range(16):
+                assert await said(await here.connect(), b"hi\n") == b"hi\n"
+            assert here.server.open_connections == 16
+        assert here.lines == []
+
+    asyncio.run(run(), debug=True)
+    assert capfd.readouterr().err == ""
