@@ -114,7 +114,10 @@ class Backend(Protocol):
         """
 
     def hang(self, pod: Object) -> str:
-        """How the pod's launcher sees its ranks now, as JSON (``contract.HANG_PATH``). Raises Unreachable."""
+        """How the pod's launcher sees its ranks now, as JSON without stacks (``contract.HANG_PATH``).
+
+        Raises Unreachable, Forbidden.
+        """
 
     def past(self, pod: Object) -> str | None:
         """What the pod's metrics have been, as JSON (``contract.HISTORY_PATH``); None where nothing tells it.

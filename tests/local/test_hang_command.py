@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -38,6 +39,17 @@ def hang(place: Place, *words: str) -> Any:
     return told
 
 
+def launcher_of(folder: Path) -> int:
+    """The process that started the first worker with this folder in its environment."""
+    workers = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            block = (process / "environ").read_bytes() if process.name.isdigit() else b""
+            if f"TROUBLE={folder}\0".encode() in block and b"LOCAL_RANK=0\0" in block:
+                workers.append(int(process.name))
+    return int(Path(f"/proc/{min(workers)}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def order(folder: Path, rank: int, kind: str) -> None:
     unread = folder / "unread"
     unread.write_text(kind)
@@ -54,6 +66,7 @@ def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(place: Pla
     seen_in_log(place, "ready: ")
     moving = hang(place)
     assert (moving["answer"], len(moving["ranks"])) == ("moves", 2)
+    assert [rank["pid"] for rank in moving["ranks"]] == [None, None]
 
     order(tmp_path, 1, "wait")
     seen_in_log(place, "trouble: rank=1")
@@ -62,6 +75,7 @@ def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(place: Pla
     assert (named["answer"], culprit["rank"], culprit["state"]) == ("hangs", 1, "deaf")
     assert "holds the GIL: no thread of Python gets a turn since it began barrier #" in culprit["sentence"]
     assert culprit["stack"]
+    assert (named["stacksMissing"], culprit["pid"] is None) == ("", False)
     waiting = named["ranks"][0]
     # It has entered what the other waits for no more; only torch's own threads know.
     assert (waiting["waitsIn"], waiting["sequence"]) == ("all_reduce[[650]]", culprit["sequence"] + 1)
@@ -78,8 +92,8 @@ def test_a_launcher_that_is_stopped_does_not_hold_up_the_answer(place: Place, tm
     code, _ = typed(place, "submit", str(SCRIPTS / "hanging_ddp.py"), "--name", "digits", "--nproc", "2", *flags)
     assert code == 0
     seen_in_log(place, "ready: ")
-    (rank, _) = hang(place)["ranks"]
-    launcher = int(Path(f"/proc/{rank['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+    assert len(hang(place)["ranks"]) == 2
+    launcher = launcher_of(tmp_path)
     os.kill(launcher, signal.SIGSTOP)
     try:
         stopped = hang(place, "--timeout", "0")

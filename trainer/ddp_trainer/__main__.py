@@ -1,5 +1,5 @@
 """Where the rooms meet: ``ddp-launch``, and ``python -m ddp_trainer COMMAND``, which is one of launch, store,
-aggregate, train, checkpoint, profile, preflight and collectives.
+aggregate, train, checkpoint, profile, hang, preflight and collectives.
 
 Each room is imported only when its command runs: a launcher must not pay for torch, nor a store for prometheus.
 """
@@ -68,6 +68,12 @@ def _profile(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _hang(argv: Sequence[str]) -> int:
+    from ddp_trainer.launch.hang_show import main  # noqa: PLC0415
+
+    return main(argv)
+
+
 def _preflight(argv: Sequence[str]) -> int:
     from ddp_trainer.preflight.cli import main  # noqa: PLC0415
 
@@ -97,6 +103,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "checkpoint": _checkpoint,
     "profile": _profile,
+    "hang": _hang,
     **SUBCOMMANDS,
 }
 

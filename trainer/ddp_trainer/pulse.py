@@ -43,7 +43,11 @@ SIGNAL: Final = 9
 """The signal at which the worker writes its stacks without needing the GIL; 0 where it has none."""
 
 LAUNCHER: Final = "launcher.sock"
-"""In the folder of the pages: where the launcher shows how its ranks look, to who may read that folder."""
+"""Socket in the folder of the pages at which the launcher serves pages about its ranks to this user."""
+OUTLINE: Final = b"outline\n"
+"""Request there: what the metrics port may show."""
+STACKS: Final = b"stacks\n"
+"""Request there: all that can be had of the ranks."""
 
 BEAT_SECONDS: Final = 0.25
 """A worker that gets a turn looks at itself so often."""

@@ -33,9 +33,10 @@ _PATIENCE_SECONDS: Final = 30.0
 def hang(options: Options, job: str | None, *, seconds: float) -> None:
     """Say whether a job hangs, and which rank the others wait for, with its stack; of the newest job by default.
 
-    It looks at the ranks until all have moved or none does, and asks nobody to stop: ranks that cannot answer are told
-    of by torch's flight recorder, by py-spy where it is installed and may, and by the kernel. The exit code is 14 where
-    the job hangs or has ended by it, else 0.
+    It looks at the ranks until all have moved or none does, and stops none. Ranks, numbers and collectives come from
+    the metrics port. Stacks come by exec: from Python, from py-spy where the image has it, or from the kernel. Without
+    the right to exec the rank is named and its stack is left out. The exit code is 14 where the job hangs or has ended
+    by it, else 0.
     """
     from kubectl_ddp.hang.tell import document, text  # noqa: PLC0415 - help and completion do without
 
@@ -55,6 +56,7 @@ def _look(backend: Backend, name: str, seconds: float) -> HangReport:
     from kubectl_ddp.hang.judge import Answer, Verdict, have_moved, is_final, judge, last_word  # noqa: PLC0415
     from kubectl_ddp.hang.report import HangReport  # noqa: PLC0415
     from kubectl_ddp.hang.sight import look_at  # noqa: PLC0415
+    from kubectl_ddp.hang.stacks import with_stacks  # noqa: PLC0415
     from kubectl_ddp.state import job_state  # noqa: PLC0415
 
     snapshot = backend.job(name, events=False)
@@ -72,4 +74,5 @@ def _look(backend: Backend, name: str, seconds: float) -> HangReport:
             time.sleep(_AGAIN_SECONDS)
             sight = look_at(backend, snapshot)
             continue
-        return HangReport(state=state, sight=sight, verdict=verdict, now=time.time())
+        sight, verdict, missing = with_stacks(backend, snapshot, sight, verdict)
+        return HangReport(state=state, sight=sight, verdict=verdict, now=time.time(), stacks_missing=missing)

@@ -24,6 +24,8 @@ class HangReport:
     verdict: Verdict
     now: float
     """Unix time."""
+    stacks_missing: str = ""
+    """Why stacks are not shown that should be."""
 
     @property
     def ended(self) -> FirstError | None:

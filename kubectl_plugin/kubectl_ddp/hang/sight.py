@@ -22,11 +22,12 @@ class RankSight:
 
     look: Look
     pod: str
-    pid: int
+    pid: int | None
+    """None at the metrics port, which shows neither processes nor stacks."""
     usual: float | None
     """Seconds of its longest recent stay where it is; None where its launcher has not learned it yet."""
     stack_from: str
-    """``python``, ``py-spy``, or ``/proc`` where there is no stack but what the kernel says."""
+    """``python``, ``py-spy``, or ``/proc`` where there is no stack but what the kernel says; empty for no stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Named:
     ranks: tuple[int, ...]
     killed: tuple[int, ...]
     sentences: tuple[str, ...]
+    """Empty at the metrics port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +110,20 @@ def read(pod: str, text: str) -> PodSight | str:
             on_hang=str(told["on_hang"]),
             ranks=tuple(_rank(pod, rank) for rank in told["ranks"]),
             named=_named(told["findings"]),
-            ras=str(told["ras"]),
+            ras=str(told.get("ras", "")),
         )
     except (ValueError, KeyError, TypeError) as error:
         return f"What it shows of its ranks cannot be read ({error!r})."
 
 
 def _rank(pod: str, told: Mapping[str, Any]) -> RankSight:
-    usual = told["usual"]
+    usual, pid = told["usual"], told.get("pid")
     return RankSight(
         look=look_of(told),
         pod=pod,
-        pid=int(told["pid"]),
+        pid=None if pid is None else int(pid),
         usual=None if usual is None else float(usual),
-        stack_from=str(told["stack_from"]),
+        stack_from=str(told.get("stack_from", "")),
     )
 
 
@@ -132,7 +134,7 @@ def _named(told: Sequence[Mapping[str, Any]]) -> tuple[Named, ...]:
             generation=int(one["generation"]),
             ranks=tuple(map(int, one["ranks"])),
             killed=tuple(map(int, one["killed"])),
-            sentences=tuple(map(str, one["sentences"])),
+            sentences=tuple(map(str, one.get("sentences", ()))),
         )
         for one in told
     )

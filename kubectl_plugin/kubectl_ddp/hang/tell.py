@@ -28,7 +28,7 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
     if report.sight.ranks:
         yield ""
         yield from _table(report, style)
-    for rank, _ in report.culprits[:_MOST_STACKS]:
+    for rank in [rank for rank, _ in report.culprits if rank.look.stack][:_MOST_STACKS]:
         yield ""
         yield f"Rank {rank.look.rank} (pod {rank.pod}, process {rank.pid}), by {rank.stack_from}:"
         yield from (f"  {line}" for line in rank.look.stack.splitlines())
@@ -36,6 +36,8 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
         yield ""
         yield f"Rank {report.ended.rank} (pod {report.ended.pod}), before it was ended:"
         yield from (f"  {line}" for line in report.ended.stack.splitlines())
+    if report.stacks_missing:
+        yield style.paint(report.stacks_missing, "dim")
     yield from _named(report, style)
     if report.sight.ras:
         yield ""
@@ -67,7 +69,8 @@ def _named(report: HangReport, style: Style) -> Iterator[str]:
     for named in report.sight.named:
         killed = f"; killed: {', '.join(map(str, named.killed))}" if named.killed else ""
         ago = duration(max(0.0, report.now - named.time))
-        words = f"The launcher said {ago} ago, of generation {named.generation}: {'; '.join(named.sentences)}{killed}"
+        said = "; ".join(named.sentences) or f"ranks that the others wait for: {', '.join(map(str, named.ranks))}"
+        words = f"The launcher said {ago} ago, of generation {named.generation}: {said}{killed}"
         yield style.paint(words, "dim")
 
 
@@ -112,6 +115,7 @@ def document(report: HangReport) -> dict[str, Any]:
             }
             for named in report.sight.named
         ],
+        "stacksMissing": report.stacks_missing,
         "silentPods": dict(report.sight.silent),
         "ras": report.sight.ras,
         "exitCode": report.code,

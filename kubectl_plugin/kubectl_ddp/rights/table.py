@@ -186,6 +186,13 @@ NEEDS: Final[tuple[Need, ...]] = (
     # -- reaching in
     Need(commands=REACHING, verbs=("get",), resources=("pods",)),
     Need(commands=("exec", "profile"), verbs=("create", "get"), resources=("pods/exec",), is_broad=True),
+    Need(
+        commands=("hang",),
+        verbs=("create", "get"),
+        resources=("pods/exec",),
+        without="stacks are not shown",
+        is_broad=True,
+    ),
     Need(commands=("port-forward",), verbs=("create", "get"), resources=("pods/portforward",), is_broad=True),
     Need(
         commands=("dashboard",),

@@ -107,7 +107,7 @@ class Agent:
         self._link.start(self)
         await self._hang_page.start()
         finish = await self._finished
-        self._hang_page.close()
+        await self._hang_page.close()
         if finish.code != Exit.SUCCESS:
             self._children.kill_strays()
         self._starting.end()

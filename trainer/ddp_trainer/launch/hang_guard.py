@@ -16,7 +16,7 @@ from ddp_trainer.contract import Exit, FailureReason
 from ddp_trainer.hanging.look import Look, RankState, is_long
 from ddp_trainer.launch.hang_limits import PATIENT, HangPolicy, OnHang, Pace
 from ddp_trainer.launch.hang_page import Findings, HangPage
-from ddp_trainer.launch.hang_sight import answers, sights
+from ddp_trainer.launch.hang_sight import Outline, RankOutlines, Sight, answers, sights
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.protocol import Alarm, Failure, FromAgent, Generation, Hung, Looks, Show
 
@@ -53,6 +53,7 @@ class HangGuard:
         self._loop = asyncio.get_running_loop()
         self._generation = 0
         self._findings = Findings()
+        self._outlines = RankOutlines()
         self._is_blind = False
         """Workers have been started that nobody watches, and that was said."""
         self._watches: dict[int, RankWatch] = {}
@@ -140,10 +141,16 @@ class HangGuard:
         self._watches.pop(local_rank, None)
 
     def page(self, environment: Mapping[str, str]) -> HangPage:
-        """Shows all of this on demand."""
-        return HangPage(
-            self._folder, environment, lambda: sights(tuple(self._watches.values())), self._about, self._findings
-        )
+        """Pages about the ranks, served at a socket."""
+        return HangPage(self._folder, environment, self, self._about, self._findings, self._say)
+
+    async def outlines(self) -> list[Outline]:
+        """Look at the ranks without any work of theirs."""
+        return await self._outlines.of(tuple(self._watches.values()))
+
+    async def sights(self) -> list[Sight]:
+        """Look at the ranks with their stacks."""
+        return await sights(tuple(self._watches.values()))
 
     def _about(self) -> dict[str, object]:
         return {"node": self._node, "generation": self._generation, "on_hang": str(self._policy.on_hang)}

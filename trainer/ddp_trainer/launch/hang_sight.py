@@ -1,6 +1,8 @@
 """How the ranks of one agent look when somebody asks, with all that can be had of those that cannot speak.
 
 Nothing is done to a rank here: no signal, since one ends a sleep in C and with it perhaps the hang, and no stop.
+:func:`sights` gets stacks, which costs each rank some work. :class:`RankOutlines` reads shared memory, and torch's own
+record of ranks that do not move, at a bounded rate: it may be offered to readers of metrics.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -23,6 +25,10 @@ ANSWER_SECONDS: Final = 1.5
 POLL_SECONDS: Final = 0.02
 RECORDER_SECONDS: Final = 0.5
 PY_SPY_SECONDS: Final = 2.0
+STILL_SECONDS: Final = 2.5
+"""An outline reads torch's record of a rank that has not moved for so long."""
+RECORD_SECONDS: Final = 5.0
+"""Seconds between two reads of one rank's record for outlines; a read takes a thread of the rank some 30 ms."""
 
 
 class Teller(StrEnum):
@@ -48,6 +54,55 @@ class Sight:
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
         return {**asdict(self.look), "pid": self.pid, "usual": self.usual, "stack_from": str(self.told_by)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """One rank without stacks, lines of code, processes and addresses."""
+
+    look: Look
+    usual: float | None
+    """As :attr:`Sight.usual`."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields for JSON; a subset of those of :meth:`Sight.plain`."""
+        told = {name: value for name, value in asdict(self.look).items() if name not in _PRIVATE}
+        return {**told, "usual": self.usual}
+
+
+_PRIVATE: Final = frozenset({"place", "stack"})
+
+
+@dataclass(slots=True)
+class RankOutlines:
+    """Outlines of ranks; remembers their records between two looks."""
+
+    _read: dict[int, tuple[RankWatch, float, Look]] = field(default_factory=dict)
+    """Local rank → the watch, when its record was read, and the look with what the record has."""
+
+    async def of(self, watches: Sequence[RankWatch]) -> list[Outline]:
+        """Return an outline of every rank. No worker has to do anything in Python for it."""
+        now = time.monotonic()
+        looks = await asyncio.gather(*(self._look(watch, now) for watch in watches))
+        return [
+            Outline(look=look, usual=watch.pace.longest(look.section))
+            for watch, look in zip(watches, looks, strict=True)
+        ]
+
+    async def _look(self, watch: RankWatch, now: float) -> Look:
+        look = watch.observe(now)
+        if not watch.is_in_group or look.seconds < STILL_SECONDS:
+            return look
+        known, read_at, with_record = self._read.get(watch.local_rank, (None, 0.0, look))
+        if known is not watch or read_at < watch.moved_at or now - read_at >= RECORD_SECONDS:
+            with_record = await asyncio.to_thread(recorded_by_torch, watch, look)
+            self._read[watch.local_rank] = (watch, now, with_record)
+        return replace(
+            look,
+            sequence=max(look.sequence, with_record.sequence),
+            collectives=with_record.collectives,
+            waits_in=with_record.waits_in,
+        )
 
 
 async def answers(watches: Sequence[RankWatch]) -> list[Look]:

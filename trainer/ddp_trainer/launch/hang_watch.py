@@ -64,6 +64,11 @@ class RankWatch:
             sequence=int(cells[pulse.SEQUENCE]) if cells[pulse.HAS_GROUP] else -1,
         )
 
+    @property
+    def is_in_group(self) -> bool:
+        """True while the worker has a process group of more than one rank."""
+        return bool(self.cells[pulse.HAS_GROUP])
+
     def ask(self) -> None:
         """Have the worker's thread write where it is."""
         self.cells[pulse.ASKED] += 1.0

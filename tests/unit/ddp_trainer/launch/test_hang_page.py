@@ -1,12 +1,18 @@
-"""What an agent shows of its ranks at its socket, as the aggregator passes it on."""
+"""What an agent shows of its ranks at its socket: to the aggregator, and to who may exec."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Self
@@ -16,45 +22,160 @@ import pytest
 from ddp_trainer import pulse
 from ddp_trainer.hanging.look import Look, RankState
 from ddp_trainer.launch import hang_ras
-from ddp_trainer.launch.hang_page import MOST_FINDINGS, Findings, HangPage
-from ddp_trainer.launch.hang_sight import Sight, Teller
+from ddp_trainer.launch.hang_page import LINES_PER_MINUTE, MOST_CONNECTIONS, MOST_FINDINGS, Findings, HangPage
+from ddp_trainer.launch.hang_sight import Outline, Sight, Teller
 from ddp_trainer.metrics import relay
 from ddp_trainer.metrics.server import Answer
 
-LOOK = Look(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None)
+LOOK = Look(
+    rank=0,
+    local_rank=0,
+    node="w-0",
+    state=RankState.ALIVE,
+    seconds=1.0,
+    limit=None,
+    sequence=7,
+    waits_in="barrier[]",
+    collectives=("barrier[]",),
+    place="secret_model.py:3 in load",
+    stack="Thread MainThread\n  secret_model.py, 0x7f00deadbeef",
+)
 
 
-async def shown(folder: Path, findings: Findings, *, times: int = 1) -> tuple[list[Answer], int]:
-    """What is answered, and how often ranks were looked at for that."""
-    looked = 0
+@dataclass
+class CountedEyes:
+    """One rank, and how often somebody looked at it with and without its stack."""
 
-    async def look() -> list[Sight]:
-        nonlocal looked
-        looked += 1
-        return [Sight(look=LOOK, pid=7, usual=None, told_by=Teller.KERNEL)]
+    outlined: int = 0
+    sighted: int = 0
 
-    page = HangPage(folder, {"NCCL_RAS_ADDR": "127.0.0.1:1"}, look, lambda: {"generation": 3}, findings)
+    async def outlines(self) -> list[Outline]:
+        self.outlined += 1
+        return [Outline(look=LOOK, usual=0.5)]
+
+    async def sights(self) -> list[Sight]:
+        self.sighted += 1
+        return [Sight(look=LOOK, pid=4711, usual=0.5, told_by=Teller.KERNEL)]
+
+
+@asynccontextmanager
+async def a_page(
+    folder: Path, eyes: CountedEyes | None = None, findings: Findings | None = None
+) -> AsyncIterator[list[str]]:
+    """A page that is served in the folder; yields the lines of its log."""
+    lines: list[str] = []
+    nobody = {"NCCL_RAS_ADDR": "127.0.0.1:1"}
+    page = HangPage(
+        folder, nobody, eyes or CountedEyes(), lambda: {"generation": 3}, findings or Findings(), lines.append
+    )
     await page.start()
-    answers = list(await asyncio.gather(*(relay.hang(folder) for _ in range(times))))
-    page.close()
-    return answers, looked
+    try:
+        yield lines
+    finally:
+        await page.close()
 
 
-def test_the_agent_shows_its_ranks_and_whom_it_has_named(tmp_path: Path) -> None:
+def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_processes(tmp_path: Path) -> None:
     findings = Findings()
     for number in range(MOST_FINDINGS + 2):
-        findings.add(number, (1,), (), ("rank 1 is still",))
-    (answer,), _ = asyncio.run(shown(tmp_path, findings))
-    told = json.loads(answer.body)
-    assert (told["generation"], told["ras"]) == (3, "")
-    assert [(rank["rank"], rank["pid"], rank["stack_from"]) for rank in told["ranks"]] == [(0, 7, "/proc")]
+        findings.add(number, (1,), (), ("rank 1 on w-0 is still at secret_model.py:3",))
+    eyes = CountedEyes()
+
+    async def run() -> bytes:
+        async with a_page(tmp_path, eyes, findings):
+            return (await relay.hang(tmp_path)).body
+
+    body = asyncio.run(run())
+    told = json.loads(body)
+    assert told["generation"] == 3
+    where = {"rank": 0, "local_rank": 0, "node": "w-0", "section": "", "state": "alive"}
+    how_long = {"seconds": 1.0, "limit": None, "usual": 0.5}
+    assert told["ranks"] == [where | how_long | {"sequence": 7, "waits_in": "barrier[]", "collectives": ["barrier[]"]}]
     assert [finding["generation"] for finding in told["findings"]] == list(range(2, MOST_FINDINGS + 2))
+    assert not any(word in body for word in (b"secret_model", b"4711", b"Thread", b"0x"))
+    assert eyes.sighted == 0
     assert not (tmp_path / pulse.LAUNCHER).exists()
 
 
+def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path) -> None:
+    findings = Findings()
+    findings.add(3, (1,), (1,), ("rank 1 is still",))
+
+    async def run() -> subprocess.CompletedProcess[str]:
+        async with a_page(tmp_path, findings=findings):
+            command = [sys.executable, "-m", "ddp_trainer", "hang"]
+            environ = os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
+            return await asyncio.to_thread(
+                subprocess.run, command, env=environ, capture_output=True, text=True, check=False
+            )
+
+    done = asyncio.run(run())
+    told = json.loads(done.stdout)
+    (rank,) = told["ranks"]
+    assert (rank["pid"], rank["stack"], rank["place"], rank["stack_from"]) == (4711, LOOK.stack, LOOK.place, "/proc")
+    assert told["findings"][0]["sentences"] == ["rank 1 is still"]
+    assert (told["ras"], done.returncode) == ("", 0)
+
+
+def test_without_a_launcher_who_may_exec_reads_one_sentence(tmp_path: Path) -> None:
+    environ = os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "ddp_trainer", "hang"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert str(tmp_path) in done.stderr
+
+
 def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> None:
-    answers, looked = asyncio.run(shown(tmp_path, Findings(), times=20))
-    assert (len({answer.body for answer in answers}), looked) == (1, 1)
+    eyes = CountedEyes()
+
+    async def run() -> list[Answer]:
+        async with a_page(tmp_path, eyes):
+            return list(await asyncio.gather(*(relay.hang(tmp_path) for _ in range(10))))
+
+    answers = asyncio.run(run())
+    assert (len({answer.body for answer in answers}), eyes.outlined, eyes.sighted) == (1, 1, 0)
+
+
+def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Path) -> None:
+    async def run() -> tuple[list[Answer], int]:
+        clients = 0
+
+        async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal clients
+            clients += 1
+            assert await reader.readline() == pulse.OUTLINE
+            await everybody_asks.wait()
+            writer.write(b"{}")
+            writer.close()
+
+        everybody_asks = asyncio.Event()
+        async with await asyncio.start_unix_server(answer_late, tmp_path / pulse.LAUNCHER):
+            crowd = relay.HangRelay(tmp_path)
+            asked = [asyncio.create_task(crowd.answer()) for _ in range(64)]
+            await asyncio.sleep(0)
+            everybody_asks.set()
+            return list(await asyncio.gather(*asked)), clients
+
+    answers, clients = asyncio.run(run())
+    assert ({answer.body for answer in answers}, len(answers), clients) == ({b"{}"}, 64, 1)
+
+
+@pytest.mark.parametrize("request_", [b"", b"\n", b"everything\n", b"outline", b"x" * 100_000])
+def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: Path, request_: bytes) -> None:
+    async def run() -> bytes:
+        async with a_page(tmp_path) as lines:
+            crowd = [await asyncio.open_unix_connection(tmp_path / pulse.LAUNCHER) for _ in range(2 * MOST_CONNECTIONS)]
+            said = b""
+            for reader, writer in crowd:
+                writer.write(request_)
+                with contextlib.suppress(ConnectionError):
+                    said += await reader.read()
+                writer.transport.abort()
+            assert (await relay.hang(tmp_path)).status is HTTPStatus.OK
+            assert len(lines) <= LINES_PER_MINUTE
+            return said
+
+    assert asyncio.run(run()) == b""
 
 
 def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path: Path) -> None:
@@ -65,13 +186,15 @@ def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path
     async def mode() -> list[int]:
         found = []
         for place in (tmp_path, folder):
-            page = HangPage(place, {}, lambda: asyncio.sleep(0, []), dict, Findings())
-            await page.start()
-            found.append(os.stat(place / pulse.LAUNCHER).st_mode & 0o777)  # noqa: PTH116
-            page.close()
+            async with a_page(place):
+                found.append(os.stat(place / pulse.LAUNCHER).st_mode & 0o777)  # noqa: PTH116
         return found
 
-    assert asyncio.run(mode()) == [0o600, 0o600]
+    before = os.umask(0)
+    try:
+        assert asyncio.run(mode()) == [0o600, 0o600]
+    finally:
+        os.umask(before)
 
 
 def test_without_a_launcher_there_is_a_sentence(tmp_path: Path) -> None:
@@ -90,9 +213,8 @@ def test_a_launcher_that_is_stopped_holds_up_nobody_for_ever(tmp_path: Path, mon
 
 def test_a_folder_that_cannot_be_written_costs_the_page_and_not_the_training(tmp_path: Path) -> None:
     async def start() -> None:
-        page = HangPage(tmp_path / "absent", {}, lambda: asyncio.sleep(0, []), dict, Findings())
-        await page.start()
-        page.close()
+        async with a_page(tmp_path / "absent"):
+            pass
 
     asyncio.run(start())
 

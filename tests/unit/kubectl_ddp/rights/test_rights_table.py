@@ -129,6 +129,8 @@ NOT_PLAYED: Final = {
     *(("logs", "watch", resource) for resource in ("pods", "events")),
     *((command, "get", "pods/log") for command in ("submit", "clone")),
     ("restart", "get", "pods/proxy"),
+    # kubectl asks for it, where a rank hangs.
+    *(("hang", verb, "pods/exec") for verb in ("create", "get")),
     # Of a TrainJob that has failed; that of submit and clone is.
     ("restart", "patch", "trainingruntimes.trainer.kubeflow.org"),
 }

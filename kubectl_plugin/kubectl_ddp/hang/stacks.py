@@ -1,0 +1,104 @@
+"""Stacks of ranks, read by exec in their pods: the metrics port does not show them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from kubectl_ddp.backend import Backend, Entry, Object, Snapshot
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.hang.judge import Answer, Verdict, judge
+from kubectl_ddp.hang.sight import PodSight, Sight, read
+from kubectl_ddp.parallel import each
+
+MOST_PODS: Final = 4
+"""Pods whose ranks hang are rarely more, and each takes an exec."""
+SECONDS: Final = 20.0
+LOCAL: Final = "local"
+_MISSING: Final = "Stacks and the launcher's messages are not shown"
+_WORDS: Final = ("-P", "-m", "ddp_trainer", "hang")
+_RUN: Final = """\
+own=$(tr '\\0' '\\n' </proc/1/cmdline 2>/dev/null | head -n 1)
+case "$own" in *python*) ;; *) own=python3 ;; esac
+exec "$own" "$@"
+"""
+"""The launcher's own interpreter can import what the launcher can."""
+
+
+def with_stacks(backend: Backend, snapshot: Snapshot, sight: Sight, verdict: Verdict) -> tuple[Sight, Verdict, str]:
+    """Add stacks to the ranks that a verdict names, or that stand still where it names none.
+
+    Returns:
+        The sight with what could be read, the verdict of it, and a sentence about what could not be read.
+    """
+    names = _pods(sight, verdict)[:MOST_PODS]
+    pods = [pod for pod in snapshot.pods if pod["metadata"]["name"] in names]
+    found = each(lambda pod: _read(backend, pod), pods)
+    fuller = {shown.pod: shown for shown in found if isinstance(shown, PodSight)}
+    missing = next((shown for shown in found if isinstance(shown, str)), "")
+    whole = replace(sight, pods=tuple(_fuller(pod, fuller.get(pod.pod)) for pod in sight.pods))
+    again = judge(whole)  # the sentences name lines of code now
+    return whole, again if again is not None and _means(again) == _means(verdict) else verdict, missing
+
+
+def _pods(sight: Sight, verdict: Verdict) -> list[str]:
+    """Pods of the ranks that a verdict is about; else one whose launcher has written of a hang before."""
+    wanted = {culprit.look.rank for culprit in verdict.culprits} or set(verdict.still)
+    if verdict.answer in {Answer.MOVES, Answer.UNSEEN} or not wanted:
+        return [pod.pod for pod in sight.pods if pod.named][:1]
+    return list(dict.fromkeys(rank.pod for rank in sight.ranks if rank.look.rank in wanted))
+
+
+def _fuller(outline: PodSight, shown: PodSight | None) -> PodSight:
+    """The later look; of a pod that has gone on to other ranks meanwhile only what its launcher has said."""
+    if shown is None:
+        return outline
+    is_same = (shown.generation, _ranks(shown)) == (outline.generation, _ranks(outline))
+    return shown if is_same else replace(outline, named=shown.named)
+
+
+def _ranks(shown: PodSight) -> set[int]:
+    return {rank.look.rank for rank in shown.ranks}
+
+
+def _means(verdict: Verdict) -> tuple[Answer, Sequence[int]]:
+    return verdict.answer, [culprit.look.rank for culprit in verdict.culprits]
+
+
+def _read(backend: Backend, pod: Object) -> PodSight | str:
+    """What a pod shows, or a sentence."""
+    name = str(pod["metadata"]["name"])
+    try:
+        done = _run(backend, pod)
+    except DdpError as error:
+        return f"{_MISSING}: pod {name}: {error}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{_MISSING}: pod {name}: {error}."
+    if "(Forbidden)" in done.stderr:
+        return f"{_MISSING}: they need the right to create pods/exec, which ClusterRole ddp-debug grants."
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"{_MISSING}: pod {name}: {lines[0].removeprefix('hang: ')}"
+    return read(name, done.stdout)
+
+
+def _run(backend: Backend, pod: Object) -> subprocess.CompletedProcess[str]:
+    # A pod of this machine runs what the job was submitted with, as a rule this very interpreter.
+    here = os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable
+    words = (here, *_WORDS) if backend.where == LOCAL else ("sh", "-c", _RUN, "hang", *_WORDS)
+    handover = backend.enter(pod, Entry(words=words, variables={}))
+    return subprocess.run(
+        handover.words,
+        env=handover.environ,
+        cwd=handover.directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=SECONDS,
+        check=False,
+    )

@@ -1,0 +1,128 @@
+"""Stacks that come by exec, beside outlines that come from the metrics port."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.launch.hang_page import VERSION
+from ddp_trainer.launch.hang_sight import Outline, Teller
+from ddp_trainer.launch.hang_sight import Sight as Shown
+from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
+from kubectl_ddp.hang.judge import Answer, Verdict, judge
+from kubectl_ddp.hang.report import HangReport
+from kubectl_ddp.hang.sight import Sight, look_at
+from kubectl_ddp.hang.stacks import with_stacks
+from kubectl_ddp.hang.tell import document, text
+from kubectl_ddp.present import Style
+from kubectl_ddp.state import job_state
+from tests.kube_objects import job, pod
+from tests.scripted_backend import ScriptedBackend
+
+FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" cannot create resource "pods/exec"'
+LOOKS = [
+    Look(
+        rank=rank,
+        local_rank=0,
+        node=f"digits-worker-{rank}",
+        state=RankState.ALIVE,
+        seconds=60.0,
+        limit=600.0,
+        sequence=7 - rank,
+        waits_in="" if rank else "barrier[]",
+    )
+    for rank in range(2)
+]
+
+
+def page(*ranks: dict[str, Any], generation: int = 1, findings: list[dict[str, Any]] | None = None) -> str:
+    about = {"version": VERSION, "node": "w", "generation": generation, "on_hang": "warn", "time": 1.0}
+    return json.dumps({**about, "ranks": ranks, "findings": findings or []})
+
+
+def full(rank: int) -> dict[str, Any]:
+    look = replace(LOOKS[rank], place="train.py:3 in load", stack="Thread MainThread\n  load")
+    return Shown(look=look, pid=40 + rank, usual=0.5, told_by=Teller.PYTHON).plain()
+
+
+class Place(ScriptedBackend):
+    """Two pods with a rank each, of which rank 1 is waited for; exec runs a script of the test instead of kubectl."""
+
+    def __init__(self, script: str) -> None:
+        super().__init__([Snapshot(job=job(), pods=(pod(0), pod(1)))])
+        self._script = script
+        self.entered: list[str] = []
+
+    def hang(self, pod: Object) -> str:
+        rank = int(pod["metadata"]["name"].rpartition("-")[2])
+        finding = {"time": 1.0, "generation": 1, "ranks": [1], "killed": []}
+        return page(Outline(look=LOOKS[rank], usual=0.5).plain(), findings=[finding])
+
+    def enter(self, pod: Object, entry: Entry) -> Handover:
+        assert entry.words[-2:] == ("ddp_trainer", "hang")
+        self.entered.append(pod["metadata"]["name"])
+        return Handover(words=("sh", "-c", self._script))
+
+
+def report(script: str) -> tuple[HangReport, Place]:
+    place = Place(script)
+    snapshot = place.job("digits")
+    sight = look_at(place, snapshot)
+    verdict = judge(sight)
+    assert verdict is not None
+    sight, verdict, missing = with_stacks(place, snapshot, sight, verdict)
+    state = job_state(snapshot, {}, where="scripted")
+    return HangReport(state=state, sight=sight, verdict=verdict, now=100.0, stacks_missing=missing), place
+
+
+def test_who_may_exec_gets_the_stack_of_the_rank_that_is_waited_for_and_of_no_other_pod() -> None:
+    found, place = report(f"printf %s {shlex.quote(page(full(1)))}")
+    assert place.entered == ["digits-worker-1"]
+    told = document(found)
+    (culprit,) = told["culprits"]
+    assert (culprit["rank"], culprit["pid"], culprit["stack"]) == (1, 41, "Thread MainThread\n  load")
+    assert "train.py:3" in culprit["sentence"]
+    assert [rank["pid"] for rank in told["ranks"]] == [None, 41]
+    assert told["stacksMissing"] == ""
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (f"echo {shlex.quote(FORBIDDEN)} >&2; exit 1", "create pods/exec"),
+        ("echo 'hang: no launcher shows its ranks in /x' >&2; exit 1", "no launcher shows its ranks"),
+        ("exit 77", "exit code 77"),
+        ("echo '<html>'", "cannot be read"),
+    ],
+)
+def test_without_exec_the_rank_is_named_and_one_line_says_why_it_has_no_stack(script: str, why: str) -> None:
+    found, _ = report(script)
+    told = document(found)
+    assert (told["answer"], [rank["rank"] for rank in told["culprits"]]) == (Answer.HANGS, [1])
+    assert why in told["stacksMissing"]
+    lines = text(found, Style(color=False)).splitlines()
+    assert [line for line in lines if why in line] == [told["stacksMissing"]]
+    assert any("rank 1 on digits-worker-1 did not enter" in line for line in lines)
+
+
+def test_a_pod_that_has_gone_on_meanwhile_does_not_change_the_answer() -> None:
+    found, _ = report(f"printf %s {shlex.quote(page(full(1), generation=2))}")
+    assert [rank.look.rank for rank, _ in found.culprits] == [1]
+    assert found.culprits[0][0].look.stack == ""
+
+
+@pytest.mark.parametrize(("has_named", "entered"), [(False, []), (True, ["digits-worker-0"])])
+def test_while_all_ranks_move_a_pod_is_entered_only_for_what_its_launcher_has_said(
+    has_named: bool, entered: list[str]
+) -> None:
+    place = Place("exit 1")
+    snapshot = place.job("digits")
+    sight = look_at(place, snapshot)
+    sight = sight if has_named else Sight(pods=tuple(replace(each, named=()) for each in sight.pods))
+    with_stacks(place, snapshot, sight, Verdict(answer=Answer.MOVES))
+    assert place.entered == entered
