@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.metrics_processes import DEADLINE_SECONDS, Rank, aggregate, aggregator, announced_port
+from ddp_trainer.interfaces import interfaces
+from ddp_trainer.metrics.server import LINES_PER_MINUTE, MOST_CONNECTIONS
+from tests.local.metrics_processes import DEADLINE_SECONDS, Aggregator, Rank, aggregate, aggregator, announced_port
 
 
 def test_it_ends_on_sigterm_with_exit_code_0(tmp_path: Path) -> None:
@@ -119,10 +122,65 @@ def test_hostile_clients_cost_the_pod_neither_its_metrics_nor_its_memory(tmp_pat
         running.scrape_until(lambda scrape: scrape.value("ddp_steps_total", rank="0") == 3)
 
 
-def test_every_address_means_ipv4_too(tmp_path: Path) -> None:
-    with subprocess.Popen(aggregate(tmp_path, "--port", "0"), stderr=subprocess.PIPE, text=True) as process:
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_1500_clients_hold_64_connections_under_256_descriptors_and_128_mib(tmp_path: Path) -> None:
+    limits = f"ulimit -n 256; ulimit -d {128 << 10}; exec "
+    command = ["sh", "-c", limits + '"$@"', "sh", *aggregate(tmp_path, "--port", "0", "--address", "127.0.0.1")]
+    with (
+        Rank(tmp_path, 0) as rank,
+        contextlib.ExitStack() as crowd,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        rank.tell("step 2")
+        running = Aggregator(process, announced_port(process))
+        running.scrape()
+        idle, most = descriptors(process.pid), 0
+        for number in range(1500):
+            client = crowd.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"GET /metrics" if number % 2 else b"x" * (1 << 16))
+            most = max(most, descriptors(process.pid) - idle)
+        assert running.scrape().value("ddp_steps_total", rank="0") == 2
+        assert 1 < most <= MOST_CONNECTIONS
+        process.terminate()
+        assert process.stderr is not None
+        assert len(process.stderr.read().splitlines()) <= LINES_PER_MINUTE + 1
+
+
+def own_address() -> str:
+    """An address of this machine that is not the loopback."""
+    found = [each for one in interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each]
+    if not found:
+        pytest.skip("this machine has no address but the loopback")
+    return found[0]
+
+
+def without_places() -> dict[str, str]:
+    """This environment, as on a machine that is no pod."""
+    told = ("DDP_METRICS_ADDRESS", "DDP_POD_IP", "KUBERNETES_SERVICE_HOST")
+    return {name: value for name, value in os.environ.items() if name not in told}
+
+
+@pytest.mark.parametrize("told", [{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {"DDP_METRICS_ADDRESS": "0.0.0.0"}])
+def test_in_a_pod_or_where_it_is_told_so_it_listens_on_every_address(tmp_path: Path, told: dict[str, str]) -> None:
+    command = aggregate(tmp_path, "--port", "0")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=without_places() | told) as process:
+        port = announced_port(process)
+        for address in ("127.0.0.1", own_address()):
+            socket.create_connection((address, port), timeout=DEADLINE_SECONDS).close()
+        process.kill()
+
+
+def test_outside_of_pods_only_this_machine_reaches_it(tmp_path: Path) -> None:
+    command = aggregate(tmp_path, "--port", "0")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=without_places()) as process:
         port = announced_port(process)
         socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((own_address(), port), timeout=DEADLINE_SECONDS)
         process.kill()
 
 

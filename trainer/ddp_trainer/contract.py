@@ -36,7 +36,7 @@ class Env(StrEnum):
     """Directory of this pod: boards, error files, summary. Survives the container, not the pod."""
     METRICS_PORT = "DDP_METRICS_PORT"
     METRICS_ADDRESS = "DDP_METRICS_ADDRESS"
-    """Address the aggregator binds; all interfaces when unset."""
+    """Address the aggregator binds; when unset, all in a pod, and the loopback elsewhere."""
     METRICS_DIR = "DDP_METRICS_DIR"
     """Directory of the boards; set by the launcher for its workers, metrics are off where it is unset."""
     METRICS_HOOKS = "DDP_METRICS_HOOKS"
@@ -191,7 +191,7 @@ FAMILY_QUERY: Final = "name[]"
 libraries. An aggregator that does not know it tells everything."""
 
 HANG_PATH: Final = "/hang"
-"""Where the aggregator serves how the ranks of its pod look to their launcher now: a JSON document, see
+"""Where the aggregator serves how the ranks of its pod look to their launcher now, without stacks: a JSON document, see
 ``ddp_trainer.launch.hang_page``."""
 
 HISTORY_PATH: Final = "/history"

@@ -18,6 +18,8 @@ from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog, clie
 
 RETRY_SECONDS: Final = 1.0
 """Pause after the kernel has refused a connection for want of descriptors or memory."""
+LEAST_BACKLOG: Final = 256
+"""Connections that the kernel holds until they are accepted; beyond it a client has to try again after a second."""
 CLOSE_SECONDS: Final = 5.0
 """How long a peer may take to read the last bytes that were written to it."""
 
@@ -114,7 +116,7 @@ class LimitedServer:
         if self._listener.family != socket.AF_UNIX:
             # Accepted sockets inherit it: asyncio reads as much at once as the kernel holds.
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
-        self._listener.listen(min(self._limits.total, socket.SOMAXCONN))
+        self._listener.listen(min(max(self._limits.total, LEAST_BACKLOG), socket.SOMAXCONN))
         self._resume()
 
     async def close(self) -> None:

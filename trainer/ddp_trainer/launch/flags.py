@@ -144,7 +144,12 @@ OURS: Final = (
         f"look at all nodes before the first workers start: off, warn, strict; or ${Env.PREFLIGHT}",
         choices=("off", "warn", "strict"),
     ),
-    Flag("--metrics-port", None, _port, f"serve the metrics of all ranks here; or ${Env.METRICS_PORT}"),
+    Flag(
+        "--metrics-port",
+        None,
+        _port,
+        f"port of the metrics of all ranks; or ${Env.METRICS_PORT}, at ${Env.METRICS_ADDRESS}",
+    ),
     Flag("--preload", "", str, "modules that a restarted worker shall find imported already, besides torch"),
     Flag("--on-hang", "", str, f"a rank that others wait for in vain: off, warn or act; or ${Env.ON_HANG}"),
     Flag("--hang-floor", "", str, f"least seconds before a rank hangs; first steps have 1800; or ${Env.HANG_FLOOR}"),

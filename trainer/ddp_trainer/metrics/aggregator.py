@@ -18,10 +18,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from prometheus_client import exposition as prometheus_text
 from prometheus_client.openmetrics import exposition as openmetrics
@@ -34,16 +34,24 @@ from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.history import History
 from ddp_trainer.metrics.last_scrape import Scrapes, most_seconds
-from ddp_trainer.metrics.selection import Selection, families_in
+from ddp_trainer.metrics.selection import Collected, Selection, families_in
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
 from ddp_trainer.metrics.strangers import Strangers
 
+T = TypeVar("T")
+
 TRAINJOB_SERVER: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 """Variable that Kubeflow Trainer sets in pods whose progress it wants to know; see ``trainjob.py``."""
+IN_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"
+"""Variable that the kubelet sets in every container."""
+LOOPBACK: Final = "127.0.0.1"
 LOCAL_JOB: Final = "local"
 """Value of ``ddp_job`` where nobody named the job."""
 FRESH_SECONDS: Final = 0.05
-"""A page this young is served again, so that a flood of scrapes costs one reading of the boards per interval."""
+"""Pages this young are served again, so that a flood of scrapes costs one reading of the boards per interval."""
+MOST_PAGES: Final = 8
+"""Pages per interval; whoever selects families beyond that gets all of them."""
+_COLLECTED: Final = "collected"
 BIND_SECONDS: Final = 3.0
 """How long a port may stay taken: the aggregator of the launcher before this one needs a moment to notice its end."""
 PARENT_POLL_SECONDS: Final = 0.2
@@ -57,44 +65,66 @@ FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
 
 
 class Pages:
-    """What there is at which path."""
+    """What there is at which path. A page is made once in :data:`FRESH_SECONDS`, out of one reading of the boards."""
 
     def __init__(
         self, collector: Collector, history: History, directory: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._directory = directory
         self.scrapes = Scrapes()
         self._collector = collector
         self._history = history
+        self._hang = relay.HangRelay(directory)
         self._clock = clock
-        self._made: dict[tuple[bool, frozenset[str]], tuple[float, Answer]] = {}
+        self._made: dict[Hashable, Any] = {}
+        self._made_at = float("-inf")
 
     def respond(self, request: Request) -> Answer | Awaitable[Answer]:
         """The page at the request's path."""
         if request.path == "/metrics":
             self.scrapes.asked(request.agent)
-            return self._metrics(families_in(request.query), wants_openmetrics=OPENMETRICS in request.accept)
+            return self._metrics(request)
         if request.path == HISTORY_PATH:
-            text = json.dumps(self._history.document(), separators=(",", ":"))
-            return Answer(text.encode(), content_type="application/json")
+            return self._once(HISTORY_PATH, self._history_page)
         if request.path == HANG_PATH:
-            return relay.hang(self._directory)
+            return self._hang.answer()
         if request.path == "/healthz":
             return Answer(b"ok\n")
         return refusal(
             HTTPStatus.NOT_FOUND, f"There is nothing here but /metrics, {HANG_PATH}, {HISTORY_PATH} and /healthz."
         )
 
-    def _metrics(self, families: frozenset[str], *, wants_openmetrics: bool) -> Answer:
-        now = self._clock()
-        self._made = {asked: made for asked, made in self._made.items() if now - made[0] < FRESH_SECONDS}
-        asked = (wants_openmetrics, families)
-        if asked not in self._made:
-            write, content_type = FORMATS[wants_openmetrics]
-            told = Selection(self._collector, families) if families else self._collector
-            answer = Answer(write(told), content_type=content_type)
-            self._made[asked] = (self._clock(), answer)
-        return self._made[asked][1]
+    def _metrics(self, request: Request) -> Answer:
+        try:
+            families = families_in(request.query)
+        except ValueError as error:
+            return refusal(HTTPStatus.BAD_REQUEST, f"The query cannot be read: {error}.")
+        everything = self._once(_COLLECTED, lambda: Collected(tuple(self._collector.collect())))
+        wants_openmetrics = OPENMETRICS in request.accept
+        page = (wants_openmetrics, families)
+        if families and page not in self._made and len(self._made) >= MOST_PAGES:
+            page = (wants_openmetrics, frozenset())  # who selects may get more than that
+        return self._once(page, lambda: _page(everything, *page))
+
+    def _history_page(self) -> Answer:
+        text = json.dumps(self._history.document(), separators=(",", ":"))
+        return Answer(text.encode(), content_type="application/json")
+
+    def _once(self, name: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made under this name since the boards were read last, or make it."""
+        if self._clock() - self._made_at >= FRESH_SECONDS:
+            self._made.clear()
+        if name not in self._made:
+            is_first = not self._made
+            self._made[name] = make()
+            if is_first:
+                self._made_at = self._clock()
+        made: T = self._made[name]
+        return made
+
+
+def _page(everything: Collector, wants_openmetrics: bool, families: frozenset[str]) -> Answer:
+    write, content_type = FORMATS[wants_openmetrics]
+    return Answer(write(Selection(everything, families) if families else everything), content_type=content_type)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -153,7 +183,7 @@ async def _serve(pages: Pages, listener: socket.socket, parent: int, announcemen
             stop.set()
 
     loop.add_signal_handler(signal.SIGUSR1, over)
-    accepting = await Server(pages.respond).start(listener)
+    server = Server(pages.respond, _say).start(listener)
     _say(announcement)
     strangers = Strangers(history.directory, _say)
     # Not PR_SET_PDEATHSIG: that one fires when the thread which started us ends, not the process.
@@ -164,7 +194,7 @@ async def _serve(pages: Pages, listener: socket.socket, parent: int, announcemen
             await asyncio.wait_for(stop.wait(), PARENT_POLL_SECONDS)
         except TimeoutError:
             continue
-    accepting.close()
+    await server.close()
 
 
 def _say(sentence: str) -> None:
@@ -198,6 +228,15 @@ def _why_not(error: OSError, address: str, port: int) -> str:
 def _readable(listener: socket.socket) -> str:
     address, port = listener.getsockname()[:2]
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def default_address(environ: Mapping[str, str]) -> str:
+    """Return the address to listen on; empty for every one of this host.
+
+    The users of one machine are not kept apart by NetworkPolicies, so it is the loopback where this is no pod.
+    """
+    in_pod = Env.POD_IP in environ or IN_KUBERNETES in environ
+    return environ.get(Env.METRICS_ADDRESS) or ("" if in_pod else LOOPBACK)
 
 
 def _port(text: str) -> int:
@@ -236,8 +275,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--address",
-        default=os.environ.get(Env.METRICS_ADDRESS, ""),
-        help=f"address to listen on (default ${Env.METRICS_ADDRESS}, else every one of this host)",
+        default=default_address(os.environ),
+        help=f"address to listen on (default ${Env.METRICS_ADDRESS}, else every one in a pod and {LOOPBACK} elsewhere)",
     )
     parser.add_argument(
         "--parent",

@@ -134,8 +134,8 @@ Stages of a pipeline do different work, so under `pp` no step is sampled for str
 Under stock `torchrun`, or with no launcher at all, start the server yourself:
 
 ```sh
-export DDP_METRICS_DIR=/dev/shm/metrics
-mkdir -p "$DDP_METRICS_DIR"
+export DDP_METRICS_DIR=/dev/shm/metrics-$(id -u)
+mkdir -p -m 700 "$DDP_METRICS_DIR"
 python -m ddp_trainer aggregate --port {Port.METRICS.value} &
 torchrun --nproc-per-node 4 train.py
 ```
@@ -149,8 +149,12 @@ no directory, a sentence says so and this one's boards go to a temporary directo
 processes that want the board of one rank the first keeps it. A board that is damaged or of another version is left out,
 counted in `ddp_exporter_stale_boards`, and named in the log once.
 
+In a pod the server listens on every address. On any other machine it listens on 127.0.0.1, since no NetworkPolicy
+protects it there; `--address 0.0.0.0` or `DDP_METRICS_ADDRESS` opens it. It holds at most 64 connections, 32 of them
+from one address, and closes the oldest for a new one. A request has at most 8 KiB and 5 s.
+
 `/metrics?name[]=ddp_step&name[]=ddp_loss` tells these families alone, as Prometheus' own client libraries have it;
-`kubectl ddp list` and `status` ask so.
+`kubectl ddp list` and `status` ask so. When more than 6 different selections come within 50 ms, some get all families.
 
 Beside `/metrics` that process serves `/history`: what a few of these numbers have been, at most 240 readings over the
 whole life of the pod, as JSON. `kubectl ddp report` draws it where there is no Prometheus. In a job of `kubectl ddp`'s

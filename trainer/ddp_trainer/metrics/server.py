@@ -1,8 +1,9 @@
 """A small HTTP server that its clients cannot hurt.
 
 A connection carries one request and has :data:`DEADLINE_SECONDS` from accept to the last byte, so a client that
-dribbles bytes or does not read the answer is cut off. There are at most :data:`MOST_CONNECTIONS`; one more and the
-oldest is dropped, so that a crowd of idle ones does not keep Prometheus out, which asks at once. One thread serves all.
+dribbles bytes or does not read the answer is cut off. There are at most :data:`MOST_CONNECTIONS`, and
+:data:`MOST_PER_ADDRESS` of one address. One more closes the oldest, so a crowd of idle clients does not keep out
+Prometheus, which sends its request at once. One thread serves all.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from ddp_trainer.event_loop import hang_up
+from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
+from ddp_trainer.limited_server import Connection, LimitedServer
 
 DEADLINE_SECONDS: Final = 5.0
 MOST_CONNECTIONS: Final = 64
+MOST_PER_ADDRESS: Final = 32
+"""Connections of one IPv4 address or one IPv6 /64 network; every pod of a node may be in the same one."""
 MOST_REQUEST_BYTES: Final = 8192
+LINES_PER_MINUTE: Final = 6
 PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -84,33 +89,28 @@ Respond = Callable[[Request], Answer | Awaitable[Answer]]
 class Server:
     """Answers one request per connection with what ``respond`` makes of it."""
 
-    def __init__(self, respond: Respond, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(
+        self, respond: Respond, write: Callable[[str], None], *, deadline_seconds: float = DEADLINE_SECONDS
+    ) -> None:
+        """``write`` takes lines about connections that could not be served, at most :data:`LINES_PER_MINUTE`."""
         self._respond = respond
+        self._log = RateLimitedLog(lines_per_minute=LINES_PER_MINUTE, write=write)
         self._deadline_seconds = deadline_seconds
-        self._connections: dict[asyncio.Task[None], None] = {}
 
-    async def start(self, listener: socket.socket) -> asyncio.Server:
+    def start(self, listener: socket.socket) -> LimitedServer:
         """Accept from ``listener`` until the answer is closed."""
-        return await asyncio.start_server(self._connected, sock=listener, limit=MOST_REQUEST_BYTES)
+        total = fit_connections(MOST_CONNECTIONS)
+        limits = ConnectionLimits(total=total, per_address=min(total, MOST_PER_ADDRESS))
+        server = LimitedServer(listener, self._serve, limits=limits, log=self._log, buffer_bytes=MOST_REQUEST_BYTES)
+        server.start()
+        return server
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MOST_CONNECTIONS:
-            next(iter(self._connections)).cancel()
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._connections[task] = None
-        task.add_done_callback(lambda done: self._connections.pop(done, None))
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, connection: Connection) -> None:
         # Zero, so that drain waits for the last byte to leave, and the deadline covers slow readers too.
-        writer.transport.set_write_buffer_limits(0)
-        try:
-            async with asyncio.timeout(self._deadline_seconds):
-                writer.write(await self._answer(reader))
-                await writer.drain()
-                writer.close()
-        except (TimeoutError, OSError, asyncio.CancelledError, asyncio.IncompleteReadError):
-            writer.transport.abort()
-            await hang_up(writer)
+        connection.writer.transport.set_write_buffer_limits(0)
+        async with asyncio.timeout(self._deadline_seconds):
+            connection.writer.write(await self._answer(connection.reader))
+            await connection.writer.drain()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.core import (
@@ -19,7 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ddp_trainer.metrics.aggregator import FRESH_SECONDS, Pages, _parser
+from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, Pages, _parser
 from ddp_trainer.metrics.history import History
 from ddp_trainer.metrics.server import MOST_CONNECTIONS, Answer, Request, Server, listen, parse
 
@@ -47,9 +48,10 @@ def against(
     async def run() -> None:
         listener = listen("127.0.0.1", 0)
         address = listener.getsockname()
-        server = await Server(respond, deadline_seconds=deadline_seconds).start(listener)
-        async with server, asyncio.timeout(60):
+        server = Server(respond, print, deadline_seconds=deadline_seconds).start(listener)
+        async with asyncio.timeout(60):
             await conversation(lambda: asyncio.open_connection(*address))
+            await server.close()
 
     asyncio.run(run())
 
@@ -191,6 +193,42 @@ def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
     assert collector.collected == 1
     now[0] += FRESH_SECONDS
     assert b"collected_total 2.0" in pages.respond(Request("GET", "/metrics", "")).body
+
+
+def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_pages() -> None:
+    collector = Counting()
+    pages = Pages(collector, NO_HISTORY, NOWHERE, clock=lambda: 0.0)
+    bodies = []
+    for number in range(1000):
+        answer = pages.respond(Request("GET", "/metrics", "", query=f"name[]=unknown_{number}"))
+        assert isinstance(answer, Answer)
+        bodies.append(answer.body)
+    assert collector.collected == 1
+    assert bodies[0] == b""
+    assert bodies.count(b"") < MOST_PAGES
+    assert b"collected_total 1.0" in bodies[-1]  # all families, rather than work for each who asks
+
+
+def test_a_query_of_many_fields_is_refused_with_a_sentence() -> None:
+    pages = Pages(Counting(), NO_HISTORY, NOWHERE)
+    answer = pages.respond(Request("GET", "/metrics", "", query="name[]=a&" * 900))
+    assert isinstance(answer, Answer)
+    assert answer.status is HTTPStatus.BAD_REQUEST
+
+
+def test_a_history_is_read_once_per_interval() -> None:
+    looked = 0
+
+    class Read(History):
+        def document(self) -> dict[str, Any]:
+            nonlocal looked
+            looked += 1
+            return {}
+
+    pages = Pages(Counting(), Read(NOWHERE), NOWHERE, clock=lambda: 0.0)
+    for _ in range(100):
+        pages.respond(Request("GET", "/history", ""))
+    assert looked == 1
 
 
 class Telling(Collector):
