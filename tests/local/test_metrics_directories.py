@@ -86,6 +86,19 @@ def test_a_directory_that_cannot_be_used_costs_a_sentence_and_neither_training_n
     assert not Path(other).exists(), "it goes with its launcher"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_directory_of_another_user_of_this_machine_is_not_written_to(stage: Stage) -> None:
+    folder = stage.folder / "volume"
+    folder.mkdir(mode=0o777)
+    os.chown(folder, 12345, 12345)
+    done = launched(stage, "true", folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("steps 3 "), "the rank has a board"
+    (line,) = [line for line in done.stderr.splitlines() if "metrics folder" in line]
+    assert f"The metrics folder {folder} cannot be used (it belongs to another user)" in line
+    assert list(folder.iterdir()) == []
+
+
 def test_where_no_directory_can_be_had_the_launcher_says_so_once_for_all_its_ranks(stage: Stage) -> None:
     logs = stage.folder / "logs"
     logs.mkdir()

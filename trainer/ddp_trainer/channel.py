@@ -12,6 +12,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from ddp_trainer import exact_json
+
 LINE_BYTES: Final = 1 << 16
 """Longest line; the longest message is a part of an environment."""
 
@@ -74,12 +76,15 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """The message of one line. Raises ValueError for anything else."""
+    """The message of one line, with exactly the declared fields and types. Raises ValueError for anything else."""
     try:
-        data = json.loads(line)
-        message: Message = _KINDS[data.pop("is")](**data)
-    except (AttributeError, KeyError, RecursionError, TypeError) as error:
-        raise ValueError(f"no message: {line[:40]!r}") from error
+        data = exact_json.loads(line)
+        kind = _KINDS.get(str(data.pop("is", ""))) if isinstance(data, dict) else None
+        if kind is None:
+            raise ValueError(f"no message: {line[:40]!r}")
+        message: Message = exact_json.parse(kind, data)
+    except exact_json.Malformed as error:
+        raise ValueError(f"no message: {error}") from error
     return message
 
 

@@ -59,7 +59,7 @@ IMPORTS: Final = ".imports"
 def create(path: str) -> None:
     """Put a blank page at ``path``, in place of any that a dead worker may still have mapped. Raises OSError."""
     unfinished = f"{path}.new"
-    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         # Without its blocks allocated, a store into the mapping of a file on a full disk is answered by SIGBUS.
         os.posix_fallocate(descriptor, 0, BYTES)

@@ -23,7 +23,16 @@ def test_a_message_arrives_whole_however_it_is_cut(message: Message) -> None:
     assert [each for byte in data for each in lines.take(bytes([byte]))] == [message]
 
 
-@pytest.mark.parametrize("data", [b"x\n", b"[]\n", b'{"is":"left"}\n', b'{"is":"quit"}\n', b"x" * (LINE_BYTES + 1)])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"x\n", b"[]\n", b'{"is":"left"}\n', b'{"is":"quit"}\n', b'{"is":[]}\n', b"x" * (LINE_BYTES + 1)),
+        b'{"is":"able","able":"yes"}\n',
+        b'{"is":"left","generation":"1","exit_code":0,"why":""}\n',
+        b'{"is":"left","generation":1,"exit_code":0,"why":["x"]}\n',
+        b'{"is":"able","able":true,"more":1}\n',
+    ],
+)
 def test_what_none_of_ours_says_is_no_message(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"message|line"):
         Lines().take(data)

@@ -8,6 +8,7 @@ another's, or cannot be written, they go to one of its own, which costs a senten
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import os
 import shutil
@@ -94,9 +95,11 @@ def _why_not(wanted: Path, trouble: OSError) -> tuple[str, str]:
 def _take(folder: Path, room_bytes: int, stack: ExitStack) -> None:
     """Make sure that the folder is there, ours until ``stack`` ends, and has room.
 
-    Raises Occupied where it is another's, OSError where it cannot be written.
+    Raises Occupied where another launcher has it, OSError where it is another user's or cannot be written.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid not in {os.geteuid(), 0}:  # whoever owns it can put files in the place of ours
+        raise OSError(errno.EPERM, "it belongs to another user", str(folder))
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     stack.callback(os.close, lock)
     try:

@@ -43,6 +43,7 @@ def start_at(path: str, make: Any) -> None:
         # The address of a socket has 107 bytes, and a path may have more.
         address = f"/proc/self/fd/{folder}/{name}"
         server = few_threads(lambda: without_its_lines(lambda: make(address)), path, folder)
+        os.chmod(address, 0o600)  # noqa: PTH101 - torch makes it with the process's umask
     finally:
         os.close(folder)
     # For ever: torch would say at the end that it was not shut down, and wait for its threads.
