@@ -78,7 +78,7 @@ def _read(backend: Backend, pod: Object) -> PodSight | str:
         return f"{_MISSING}: pod {name}: {error}"
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{_MISSING}: pod {name}: {error}."
-    if "(Forbidden)" in done.stderr:
+    if done.returncode and "pods/exec" in done.stderr and "forbidden" in done.stderr:
         return f"{_MISSING}: they need the right to create pods/exec, which ClusterRole ddp-debug grants."
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

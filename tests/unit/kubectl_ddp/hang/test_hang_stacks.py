@@ -25,6 +25,8 @@ from tests.kube_objects import job, pod
 from tests.scripted_backend import ScriptedBackend
 
 FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" cannot create resource "pods/exec"'
+REFUSED = 'error: unable to upgrade connection: pods "w" is forbidden: User "ada" cannot create resource "pods/exec" in'
+"""By the WebSocket of kubectl 1.31 and later."""
 LOOKS = [
     Look(
         rank=rank,
@@ -94,7 +96,8 @@ def test_who_may_exec_gets_the_stack_of_the_rank_that_is_waited_for_and_of_no_ot
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        (f"echo {shlex.quote(FORBIDDEN)} >&2; exit 1", "create pods/exec"),
+        (f"echo {shlex.quote(FORBIDDEN)} >&2; exit 1", "right to create pods/exec"),
+        (f"echo {shlex.quote(REFUSED)} >&2; exit 1", "right to create pods/exec"),
         ("echo 'hang: no launcher shows its ranks in /x' >&2; exit 1", "no launcher shows its ranks"),
         ("exit 77", "exit code 77"),
         ("echo '<html>'", "cannot be read"),
