@@ -212,9 +212,9 @@ def asked(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
     tally.seconds.append(time.monotonic() - begun)
     named = [culprit["rank"] for culprit in report["culprits"]]
     tally.right += named == [rank] and KINDS[kind] in report["sentence"] and bool(report["culprits"][0]["stack"])
-    pids = [each["pid"] for each in report.get("ranks", ()) if each["rank"] == rank]
+    pids = [each["pid"] for each in report.get("ranks", ()) if each["rank"] == rank and each["pid"] is not None]
     if not pids:
-        raise CannotMeasure(f"The command showed no rank {rank}: {report['sentence']}")
+        raise CannotMeasure(f"The command showed no process of rank {rank}: {report['sentence']}")
     os.kill(pids[0], signal.SIGKILL)
     if again := launch.wait(READY):
         tally.again += 1
