@@ -1,7 +1,8 @@
-"""JSON that came over a network, as frozen dataclasses: exactly the declared fields, of exactly the declared types.
+"""JSON that came over a network, as frozen dataclasses: exactly the declared fields, types and bounds.
 
-Ports of ours can be reached by everything in the network, so a line is data and never code, and is taken apart field by
-field. Standard library only.
+A port can be reached by every host in the network, so a line is data and never code, and is parsed field by field.
+:func:`parse` is the entry point. A field bounds its value with ``Annotated[int, Bounds(0, 9)]``, see
+:mod:`ddp_trainer.bounds`. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from dataclasses import is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+
+from ddp_trainer.bounds import Bounds, Matching, OutOfBounds
+
+MOST_INTEGER: Final = (1 << 53) - 1
+"""Largest integer that every reader of JSON takes exactly (RFC 8259, section 6)."""
 
 
 class Malformed(Exception):
@@ -36,18 +42,32 @@ def parse(kind: Any, data: object) -> Any:
     if is_dataclass(kind):
         return _dataclass(kind, data)
     origin = get_origin(kind)
+    if origin is Annotated:
+        inner, *notes = get_args(kind)
+        return _within(notes, parse(inner, data))
     if origin in {Union, UnionType}:
         return None if data is None else parse(next(arm for arm in get_args(kind) if arm is not type(None)), data)
     if origin is tuple and isinstance(data, list):
         return tuple(parse(get_args(kind)[0], item) for item in data)
     if origin is dict and isinstance(data, dict):
-        return {parse(str, key): parse(get_args(kind)[1], item) for key, item in data.items()}
+        keys, values = get_args(kind)
+        return {parse(keys, key): parse(values, item) for key, item in data.items()}
     return _scalar(kind, data)
+
+
+def _within(notes: list[Any], value: Any) -> Any:
+    for note in notes:
+        if isinstance(note, Bounds | Matching):
+            try:
+                note.check(value)
+            except OutOfBounds as error:
+                raise Malformed(str(error)) from error
+    return value
 
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 def _dataclass(kind: Any, data: object) -> Any:
@@ -66,6 +86,18 @@ def _scalar(kind: Any, data: object) -> Any:
     # bool is an int to Python, and an int is a good float; JSON's own types are told apart here.
     if kind is float and type(data) in {int, float} and math.isfinite(number := float(str(data))):
         return number
+    if type(data) is int and abs(data) > MOST_INTEGER:
+        raise Malformed("an integer of more than 53 bits")
     if type(data) is not kind or kind is float:
         raise Malformed(f"{str(data)[:40]!r} where {getattr(kind, '__name__', kind)} belongs")
+    if isinstance(data, str) and not data.isascii():
+        _check_encodable(data)
     return data
+
+
+def _check_encodable(text: str) -> None:
+    """Raise Malformed for a lone surrogate: JSON can write one, but no file, terminal or environment takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Malformed(f"{text[:40]!r} is not Unicode text") from error
