@@ -24,7 +24,7 @@ class Env(StrEnum):
     NAMESPACE = "DDP_NAMESPACE"
     RUN_ID = "DDP_RUN_ID"
     """Unique per submission; agents of another run are refused by the store."""
-    SECRET_FILE = "DDP_SECRET_FILE"
+    SECRET_FILE = "DDP_SECRET_FILE"  # noqa: S105 - the name of a variable
     """File with the secret of the run, by which its processes authenticate to one another."""
     POD_NAME = "DDP_POD_NAME"
     """Name of the pod; its trailing number is the node index, by which ranks are ordered."""
@@ -151,7 +151,7 @@ class Path(StrEnum):
     RUN_DIR = "/var/run/ddp"
     METRICS_DIR = "/var/run/ddp/metrics"
     """``File.METRICS`` in the run directory: memory, since a store into a page that a disk writes back waits."""
-    SECRET = "/var/run/ddp-secret"
+    SECRET = "/var/run/ddp-secret"  # noqa: S105 - a path
     """Where the Secret of the run is mounted; the file is :data:`SECRET_KEY`."""
     CHECKPOINT_DIR = "/checkpoints"
     CODE = "/var/run/ddp-code"
@@ -179,7 +179,7 @@ class File(StrEnum):
     """Directory of per-generation files: torch's error file of each rank."""
 
 
-SECRET_KEY: Final = "run-secret"
+SECRET_KEY: Final = "run-secret"  # noqa: S105 - a key of the object
 """Key in the Secret of a run, and so the name of its file. Its value is ``RUN_ID:HEX``: the run id, a colon, and 256
 random bits as 64 hexadecimal digits. A file that somebody wrote by hand may hold the digits alone."""
 
