@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -80,8 +81,16 @@ class Agents:
     def start_store(self) -> None:
         """Start it, anew or for the first time, at the same address."""
         command = [sys.executable, "-m", "ddp_trainer", "store", "--port", str(self.port)]
+        environment = os.environ | {Env.SECRET_FILE: str(self._secret_file())}
         with (self.directory / "store.log").open("ab") as log:
-            self.store = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+            self.store = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=environment)
+
+    def _secret_file(self) -> Path:
+        file = self.directory / "run-secret"
+        if not file.exists():
+            file.touch(0o600)
+            file.write_text(f"{secrets.token_hex(32)}\n")
+        return file
 
     def start(self, place: int) -> float:
         """Start the agent of a node; answers with the time of it."""
@@ -93,6 +102,7 @@ class Agents:
             Env.POD_NAME: f"worker-{place}",
             Env.CHECKPOINT_DIR: str(self.directory / "checkpoints"),
             Env.RUN_DIR: str(folder),
+            Env.SECRET_FILE: str(self._secret_file()),
         }
         command = [
             *(sys.executable, "-m", "ddp_trainer", "launch", "--nnodes", "1:2", "--nproc-per-node", "1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -123,10 +124,13 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
+        self.secret_file = folder / "run-secret"
+        self.secret_file.touch(0o600)
+        self.secret_file.write_text(f"{secrets.token_hex(32)}\n")
         self._running: list[Running] = []
 
     def run(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> Running:
-        running = Running(command, env, cwd)
+        running = Running(command, {"DDP_SECRET_FILE": str(self.secret_file), **(env or {})}, cwd)
         self._running.append(running)
         return running
 

@@ -26,6 +26,7 @@ REFERENCE = {
         ("ddp_samples_total", "ddp_tokens_total", "ddp_model_flops_total", "ddp_sampled_comm_exposed_seconds_total"),
         "who wants to know it by rank; rules read what each pod has added up",
     ),
+    "ddp_rendezvous_refused_connections_total": "who follows docs/security.md",
     "ddp_job_start_time_seconds": "the launcher, for its account of the job's time: ddp_trainer.metrics.account",
 }
 """Metrics that neither a rule nor a panel reads, each with who does."""

@@ -44,18 +44,19 @@ def client_of(address: str) -> str:
     return str(ipaddress.ip_network((parsed, _IPV6_NETWORK_BITS), strict=False))
 
 
-def fit_connections(wanted: int, *, reserved: int = RESERVED_DESCRIPTORS) -> int:
+def fit_connections(wanted: int, *, reserved: int = RESERVED_DESCRIPTORS, may_raise: bool = True) -> int:
     """Return how many connections, at most ``wanted``, fit into the limit of open files; at least 1.
 
-    Raises the process's soft limit as far as ``wanted`` needs it and the hard limit allows.
+    Raises the process's soft limit as far as ``wanted`` needs it and the hard limit allows, if it may.
 
     Args:
         wanted: Connections that the listener would like to hold at once.
         reserved: Open files to keep for everything else in this process.
+        may_raise: False to keep the process's limit as it is.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + reserved
-    if soft != resource.RLIM_INFINITY and soft < needed:
+    if may_raise and soft != resource.RLIM_INFINITY and soft < needed:
         raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))

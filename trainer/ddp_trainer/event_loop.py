@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -35,3 +36,11 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
     if is_lost:  # else the peer may take its time to read what is still to be sent
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+def tune(connection: socket.socket, timeout: float) -> None:
+    """Small messages at once; unacknowledged ones for at most ``timeout`` seconds."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from ddp_trainer.bounds import Bounds
+
+MOST_RANKS: Final = 1 << 22
 WARNING: Final = 0.5
 """Part of a limit after which it is told; at the limit it is acted on."""
 
@@ -27,25 +30,25 @@ class RankState(StrEnum):
 class Look:
     """One rank at one moment."""
 
-    rank: int
-    local_rank: int
-    node: str
+    rank: Annotated[int, Bounds(0, MOST_RANKS)]
+    local_rank: Annotated[int, Bounds(0, MOST_RANKS)]
+    node: Annotated[str, Bounds(0, 253)]
     state: RankState
-    seconds: float
+    seconds: Annotated[float, Bounds(-3600, 1e12)]
     """Since it was last seen to move."""
-    limit: float | None
+    limit: Annotated[float | None, Bounds(0, 1e12)]
     """So long it may stay where it is; None for ever."""
-    section: str = ""
+    section: Annotated[str, Bounds(0, 64)] = ""
     """That it has told; empty for a script that tells none."""
-    sequence: int = -1
+    sequence: Annotated[int, Bounds(-1, 1 << 53)] = -1
     """Collectives begun in the default group; -1 where that is not known."""
-    waits_in: str = ""
+    waits_in: Annotated[str, Bounds(0, 1000)] = ""
     """The collective that it has begun and not ended; empty for none, or where torch does not tell."""
-    collectives: tuple[str, ...] = ()
+    collectives: Annotated[tuple[Annotated[str, Bounds(0, 1000)], ...], Bounds(0, 256)] = ()
     """The last ones that it has begun in the default group, the latest last."""
-    place: str = ""
+    place: Annotated[str, Bounds(0, 1000)] = ""
     """The line of the user's code that the main thread is at."""
-    stack: str = ""
+    stack: Annotated[str, Bounds(0, 16_000)] = ""
     """Of the main thread."""
 
     def is_overdue(self, part: float) -> bool:

@@ -8,14 +8,16 @@ from typing import Final
 
 from ddp_trainer.launch.protocol import Waiting
 
+WRONG_SECRET: Final = "what listens there has another secret than this node; give all nodes the run's"  # noqa: S105 - words
+
 SILENT_SECONDS: Final = 5.0
 """So long a store that cannot be reached is not worth a word: pods and their names come up one by one."""
-
-_MOST_NAMES: Final = 8
 
 
 def sentence(waiting: Waiting, least: int, patience: str) -> str:
     """What a node that has joined is told while no group forms; ``patience`` says for how long."""
+    if waiting.namesake:
+        return waiting.namesake
     if waiting.spare:
         return (
             f"{_nodes(waiting.nodes)} ready, the group is full, waiting as a spare; if this is another job, give it "
@@ -29,11 +31,11 @@ def sentence(waiting: Waiting, least: int, patience: str) -> str:
 def who_is_there(waiting: Waiting) -> str:
     """Who is ready, and who is not.
 
-    >>> who_is_there(Waiting(nodes=1, spare=False, names=("w-0",), missing=("w-1", "w-2")))
-    '1 node ready (w-0), missing: w-1, w-2'
+    >>> who_is_there(Waiting(nodes=1, spare=False, names=("w-0",), missing=("w-1", "w-2"), missing_count=3))
+    '1 node ready (w-0), missing: w-1, w-2 and 1 more'
     """
-    names = f" ({_some(waiting.names)})" if waiting.names else ""
-    missing = f", missing: {_some(waiting.missing)}" if waiting.missing else ""
+    names = f" ({_some(waiting.names, waiting.nodes)})" if waiting.names else ""
+    missing = f", missing: {_some(waiting.missing, waiting.missing_count)}" if waiting.missing else ""
     return f"{_nodes(waiting.nodes)} ready{names}{missing}"
 
 
@@ -62,6 +64,6 @@ def _nodes(count: int) -> str:
     return f"{count} {'node' if count == 1 else 'nodes'}"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _some(names: Sequence[str], count: int) -> str:
+    more = count - len(names)
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")

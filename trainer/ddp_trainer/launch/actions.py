@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ddp_trainer.contract import GroupState
-from ddp_trainer.launch.protocol import Failure, FromAgent, Generation
+from ddp_trainer.launch.protocol import Assignment, Failure, FromAgent
 
 
 class Timer(StrEnum):
@@ -30,7 +30,7 @@ class Send:
 class StartWorkers:
     """Start the workers of a generation."""
 
-    generation: Generation
+    generation: Assignment
 
 
 @dataclass(frozen=True, slots=True)

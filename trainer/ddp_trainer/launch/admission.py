@@ -1,48 +1,73 @@
-"""Which agents the store has anything to say to, and what it asks of one before it is taken in."""
+"""Whether an agent may take part in the run, and when it gets ready to join a running group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from ddp_trainer.launch.identity import in_use, is_same_job
 from ddp_trainer.launch.protocol import VERSION, Hello
 from ddp_trainer.launch.roster import Agent, Roster
 
+MOST_AHEAD: Final = 1_000_000
+"""Generations that an agent may be ahead of the store; a larger number is not believed."""
+MOST_FENCE_AHEAD: Final = 24 * 3600 * 1000
+"""Milliseconds that a fence may be ahead of the nodes' clocks; a larger one is not adopted."""
+
 
 def objection(hello: Hello, run_id: str, roster: Roster) -> str:
-    """Why an agent cannot take part in the run, as a sentence; empty when it can. No run id yet: any will do."""
+    """Return why an agent cannot take part in the run, as a sentence; empty if it can.
+
+    Args:
+        hello: What the agent has sent.
+        run_id: Id of the run; empty where the store has none yet, and takes any.
+        roster: The agents of the run.
+    """
     if hello.version != VERSION:
         return f"The store speaks version {VERSION} of the protocol, this launcher {hello.version}; use one image."
     if run_id and hello.run_id != run_id:
-        return f"The store serves run {run_id!r}, not {hello.run_id!r}: a newer submission has replaced this one."
+        return f"The store serves another run than {hello.run_id!r}: a newer submission has replaced this one."
     policy = hello.policy
-    if not 1 <= policy.min_nodes <= policy.max_nodes or hello.node.local_world_size < 1:
+    if not 1 <= policy.min_nodes <= policy.max_nodes:
         return f"No group of {policy.min_nodes}:{policy.max_nodes} nodes can be formed."
     is_new = hello.last is None and hello.node.token not in roster.agents
-    owner = next(_of_another_job(hello, roster), None) if is_new else None
+    has_group = is_new and any(member.peer is not None for member in roster.members())
+    others = _of_another_job(hello, roster) if is_new else iter(())
+    owner = next((agent for agent in others if roster.is_member(agent.node.token) or not has_group), None)
     return in_use(hello.run_id, owner.node, owner.identity, hello.identity) if owner else ""
 
 
+def is_newer_group(hello: Hello, roster: Roster, now_ms: float) -> bool:
+    """Return whether an agent reports a group that the store has to adopt.
+
+    A store without memory learns its group from the first member that connects. A store that has a group with a
+    connected member adopts no other, and no store adopts a fence that lies far in the future.
+    """
+    if hello.last is None or not roster.fence < hello.last.fence <= now_ms + MOST_FENCE_AHEAD:
+        return False
+    return not any(member.peer is not None for member in roster.members())
+
+
 def intruders(hello: Hello, roster: Roster) -> Iterator[tuple[Agent, str]]:
-    """Whom a store has let in that had forgotten whose run it is, with what they are told, now that ``hello`` tells."""
+    """Yield agents of another job that a store without memory has let in, with the sentence for each."""
     for agent in list(_of_another_job(hello, roster)):
         if not roster.is_member(agent.node.token):
             yield agent, in_use(hello.run_id, hello.node, hello.identity, agent.identity)
 
 
 def _of_another_job(hello: Hello, roster: Roster) -> Iterator[Agent]:
-    """Those that are there and run something else. One that leaves, or whose pod was made anew, has no say any more."""
-    for agent in roster.agents.values():
-        is_there = not agent.leaving and agent.node.name != hello.node.name
-        if is_there and agent.node.role == hello.node.role and not is_same_job(agent.identity, hello.identity):
-            yield agent
+    """Agents that are there and run something else. One that leaves, or whose pod was replaced, has no say any more."""
+    for role, identity, agents in roster.jobs():
+        if role != hello.node.role or is_same_job(identity, hello.identity):
+            continue
+        yield from (agent for agent in agents if not agent.leaving and agent.node.name != hello.node.name)
 
 
 def should_prepare(agent: Agent, roster: Roster) -> bool:
-    """Whether a node is to get ready before a group that runs is stopped for it.
+    """Return whether a node is to get ready before a running group is stopped for it.
 
-    Only where the others' workers stay meanwhile, so that the stop is short; and once, for it may be unable to.
+    Only where the others' workers stay meanwhile, so that the stop is short; and once, since it may be unable to.
     """
     is_due = not (agent.is_prepared or agent.was_asked_to_prepare or roster.is_member(agent.node.token))
-    members = roster.members()
-    return is_due and bool(members) and all(member.outlive for member in members)
+    members = roster.members() if is_due else []
+    return bool(members) and all(member.outlive for member in members)

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ddp_trainer.channel import Able, Laid, Left, Message
@@ -36,7 +37,18 @@ from ddp_trainer.launch.logs import Std
 from ddp_trainer.launch.moments import Moments
 from ddp_trainer.launch.parting import Parting
 from ddp_trainer.launch.ports import HeldPort
-from ddp_trainer.launch.protocol import Failure, FromAgent, FromStore, Generation, Hung, Meet, Show, Waiting
+from ddp_trainer.launch.protocol import (
+    Assignment,
+    Failure,
+    FromAgent,
+    FromStore,
+    Hello,
+    Hung,
+    Meet,
+    Ping,
+    Show,
+    Waiting,
+)
 from ddp_trainer.launch.saying import say
 from ddp_trainer.launch.setup import Setup
 from ddp_trainer.launch.starting import Starting
@@ -125,7 +137,8 @@ class Agent:
 
     def opening(self, address: str) -> list[FromAgent]:
         """The link is up."""
-        return self._core.opening(address)
+        first, *others = self._core.opening(address)
+        return [replace(first, clock=time.time()) if isinstance(first, Hello) else first, *others]
 
     def link_down(self) -> None:
         """The link broke."""
@@ -151,6 +164,8 @@ class Agent:
             say(absence.sentence(message, self._setup.min_nodes, self._patience()))
         if isinstance(message, Show | Hung):
             self._guard.told(message)
+        if isinstance(message, Ping) and self._core.generation and self._core.generation.node_rank == 0:
+            self._setup.recorder.rendezvous_refused(message.refused)
         if isinstance(message, Meet):
             self._joining.told(message)
         self._parting.told(message)
@@ -274,12 +289,12 @@ class Agent:
     def _give_up(self, why: str) -> None:
         self._do_one(Finish(CANNOT_EXECUTE, why))
 
-    def _record(self, generation: Generation) -> None:
+    def _record(self, generation: Assignment) -> None:
         recorder = self._setup.recorder
         self._moments.reached(Moment.FORMED)
         recorder.rendezvous(time.monotonic() - self._joined_at, generation.number)
-        size, nodes = generation.world_size, len(generation.nodes)
-        first = generation.first_rank(self._core.node.token)
+        size, nodes = generation.world_size, generation.node_count
+        first = generation.first_rank
         recorder.world(size=size, nodes=nodes, nodes_desired=self._setup.max_nodes, first_rank=first)
         recorder.restarts_remaining(generation.restarts_left)
         # What happened before this pod came is not this pod's to count.
@@ -289,7 +304,7 @@ class Agent:
                 recorder.restarted(cause)
         self._restarts = dict(generation.restarts)
         master = f"{generation.master_address}:{generation.master_port}"
-        rank = generation.node_rank(self._core.node.token)
+        rank = generation.node_rank
         say(f"generation {generation.number}: {size} worker{'s' * (size > 1)}, node {rank} of {nodes}, master {master}")
 
     # ------------------------------------------------------------------ the end

@@ -33,13 +33,25 @@ from ddp_trainer.launch.hang_limits import policy_of as hang_policy_of
 from ddp_trainer.launch.link import HereLink, Link, StaticLink
 from ddp_trainer.launch.logs import LogSpec
 from ddp_trainer.launch.preflight import Care
-from ddp_trainer.launch.protocol import VERSION, Generation, Hello, Node, Policy, Standing
+from ddp_trainer.launch.protocol import (
+    VERSION,
+    Assignment,
+    Hello,
+    Node,
+    Policy,
+    ProtocolError,
+    Standing,
+    decode,
+    encode,
+)
 from ddp_trainer.launch.ranks import node_index
 from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.saying import say
+from ddp_trainer.launch.secret_file import optional_secret, required_secret
 from ddp_trainer.launch.setup import Setup
 from ddp_trainer.launch.workers import Program
 from ddp_trainer.recorder import AgentRecorder, SilentAgentRecorder
+from ddp_trainer.run_secret import RunSecret
 
 MakeRecorder = Callable[[Path], AgentRecorder]
 """From a directory of boards to the recorder of this agent."""
@@ -62,6 +74,8 @@ class Plan:
     node: Node
     endpoint: Endpoint | None
     """Of the store; None when no store is needed."""
+    secret: RunSecret | None
+    """By which the nodes of the run authenticate; None where this node meets no other, or in a static launch."""
     is_static: bool
     limits: Limits
     program: Program
@@ -134,6 +148,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         policy=policy,
         node=node,
         endpoint=endpoint,
+        secret=_secret(conf, arguments, environ, endpoint, is_static=is_static),
         is_static=is_static,
         limits=settings.limits_of(arguments, conf, environ),
         program=settings.program_of(arguments, environ),
@@ -141,6 +156,29 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         signals=settings.signals_of(arguments.signals_to_handle),
         hangs=hang_policy_of(arguments.on_hang, arguments.hang_floor, environ),
     )
+
+
+def _secret(
+    conf: settings.Conf,
+    arguments: argparse.Namespace,
+    environ: Mapping[str, str],
+    endpoint: Endpoint | None,
+    *,
+    is_static: bool,
+) -> RunSecret | None:
+    """Raises LaunchError without a usable secret where a store needs one. A launch that meets no node needs none."""
+    if endpoint is None:
+        return None
+    path = conf.secret_file or environ.get(Env.SECRET_FILE, "")
+    if not is_static:
+        return required_secret(path, arguments.rdzv_id)
+    secret = optional_secret(path, "")
+    if secret is None:
+        say(
+            "This static launch has no secret, so its preflight believes every host that reaches it; set "
+            f"{Env.SECRET_FILE} to a file with the same secret on all nodes."
+        )
+    return secret
 
 
 def _this_node(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Node:
@@ -208,6 +246,8 @@ async def _run(
         recorder = make_recorder(metrics_dir)
         if isinstance(recorder, SilentAgentRecorder):
             del environ[Env.METRICS_DIR]  # it has said why, and each of its workers would say the same
+    if plan.conf.secret_file:
+        environ[Env.SECRET_FILE] = plan.conf.secret_file
     if plan.endpoint and not plan.is_static and _hosts_store(plan):
         companions.append(Companion(loop, children, _store_flags(plan), environ))
     try:
@@ -241,7 +281,6 @@ def _setup(
     device = arguments.device if settings.gpus(environ) > 1 else None
     launch = Launch(
         run_id=arguments.rdzv_id,
-        token=plan.node.token,
         local_world_size=plan.node.local_world_size,
         max_restarts=plan.policy.max_restarts,
         nodes=f"{plan.policy.min_nodes}:{plan.policy.max_nodes}",
@@ -274,7 +313,7 @@ def _setup(
 
 def _hello(plan: Plan, environ: Mapping[str, str]) -> Hello:
     meets_others = plan.endpoint is not None and not plan.is_static
-    return Hello(
+    hello = Hello(
         version=VERSION,
         run_id=plan.arguments.rdzv_id,
         node=plan.node,
@@ -283,6 +322,11 @@ def _hello(plan: Plan, environ: Mapping[str, str]) -> Hello:
         identity=settings.identity_of(plan.program, environ) if meets_others else None,
         looks=meets_others and settings.care_of(plan.arguments, environ) is not Care.OFF,
     )
+    try:
+        decode(encode(hello))
+    except ProtocolError as error:
+        raise LaunchError(f"This node cannot be described to the store: {error}.") from None
+    return hello
 
 
 def _link(plan: Plan, environ: Mapping[str, str]) -> Link:
@@ -290,19 +334,24 @@ def _link(plan: Plan, environ: Mapping[str, str]) -> Link:
     if plan.endpoint is None:
         return HereLink(loop, plan.node.address or _LOOPBACK)
     if plan.is_static:
-        return StaticLink(loop, _static_generation(plan, plan.endpoint))
-    return TcpLink(plan.endpoint, source=environ.get(Env.POD_IP, ""), heartbeat=plan.conf.heartbeat)
+        return StaticLink(loop, _static_assignment(plan, plan.endpoint), plan.node.token)
+    assert plan.secret is not None  # noqa: S101 - make_plan demands one
+    return TcpLink(plan.endpoint, plan.secret, source=environ.get(Env.POD_IP, ""), heartbeat=plan.conf.heartbeat)
 
 
-def _static_generation(plan: Plan, endpoint: Endpoint) -> Generation:
+def _static_assignment(plan: Plan, endpoint: Endpoint) -> Assignment:
     """By arithmetic: every node has as many workers as this one."""
-    node_rank = plan.arguments.node_rank
-    nodes = [replace(plan.node, token=f"node-{rank}", index=rank) for rank in range(plan.policy.max_nodes)]
-    nodes[node_rank] = plan.node
-    return Generation(
+    first_rank = plan.arguments.node_rank * plan.node.local_world_size
+    world_size = plan.policy.max_nodes * plan.node.local_world_size
+    return Assignment(
         number=1,
         fence=int(time.time() * 1000),
-        nodes=tuple(nodes),
+        node_rank=plan.arguments.node_rank,
+        node_count=plan.policy.max_nodes,
+        first_rank=first_rank,
+        world_size=world_size,
+        role_first_rank=first_rank,
+        role_world_size=world_size,
         master_address=endpoint.host,
         master_port=endpoint.port,
     )

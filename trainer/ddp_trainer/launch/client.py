@@ -1,4 +1,4 @@
-"""The agent's connection to the store: one TCP connection, made again whenever it breaks."""
+"""The agent's connection to the store: one authenticated TCP connection, opened again whenever it breaks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,28 @@ import contextlib
 import errno
 import random
 import socket
+from dataclasses import replace
 from typing import Final
 
-from ddp_trainer.event_loop import hang_up
+from ddp_trainer.event_loop import hang_up, tune
+from ddp_trainer.handshake import HandshakeFailed, WrongSecret, authenticate
+from ddp_trainer.launch import absence
 from ddp_trainer.launch.endpoint import Endpoint
 from ddp_trainer.launch.link import Listener
-from ddp_trainer.launch.protocol import LINE_BYTES, FromAgent, Ping, ProtocolError, Refused, decode, encode
+from ddp_trainer.launch.protocol import (
+    KEY_PURPOSE,
+    LINE_BYTES,
+    VERSION,
+    FromAgent,
+    Looks,
+    Ping,
+    ProtocolError,
+    Refused,
+    decode,
+    encode,
+)
 from ddp_trainer.launch.timing import HEARTBEAT, Heartbeat
+from ddp_trainer.run_secret import RunSecret
 
 _CONNECT_SECONDS: Final = 3.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
@@ -23,13 +38,16 @@ _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 
 
 class TcpLink:
-    """See :class:`~ddp_trainer.launch.link.Link`. The name is resolved anew at each try: a store that moved has a new
+    """See :class:`~ddp_trainer.launch.link.Link`. Each try resolves the name again: a store that moved has a new
     address.
     """
 
-    def __init__(self, endpoint: Endpoint, *, source: str = "", heartbeat: Heartbeat = HEARTBEAT) -> None:
+    def __init__(
+        self, endpoint: Endpoint, secret: RunSecret, *, source: str = "", heartbeat: Heartbeat = HEARTBEAT
+    ) -> None:
         """``source`` is the address to connect from, any when empty."""
         self._endpoint = endpoint
+        self._key = secret.key(KEY_PURPOSE)
         self._source = source
         self._heartbeat = heartbeat
         self._writer: asyncio.StreamWriter | None = None
@@ -43,7 +61,7 @@ class TcpLink:
     def send(self, message: FromAgent) -> None:
         """See :class:`Link`."""
         if self._writer:
-            self._writer.write(encode(message))
+            self._writer.write(_line(message))
 
     async def close(self) -> None:
         """See :class:`Link`."""
@@ -67,6 +85,10 @@ class TcpLink:
                 connected_at = asyncio.get_running_loop().time()
                 try:
                     await self._converse(reader, writer, listener)
+                except WrongSecret:
+                    listener.link_trouble(absence.WRONG_SECRET)
+                except HandshakeFailed as error:
+                    listener.link_trouble(f"what listens there is no store of this run: {error}")
                 except TimeoutError:
                     listener.link_trouble("what listens there has fallen silent")
                 except OSError:
@@ -97,8 +119,9 @@ class TcpLink:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: Listener) -> None:
         """Until the connection breaks or the store falls silent."""
         tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
+        await authenticate(reader, writer, self._key, VERSION)
         for message in listener.opening(str(writer.get_extra_info("sockname")[0])):
-            writer.write(encode(message))
+            writer.write(_line(message))
         self._writer = writer
         beating = asyncio.get_running_loop().create_task(self._beat(writer))
         try:
@@ -123,6 +146,15 @@ class TcpLink:
             writer.write(encode(Ping()))
 
 
+def _line(message: FromAgent) -> bytes:
+    """The message as a line that the store takes: looks that are too long go without their stacks."""
+    line = encode(message)
+    if len(line) > LINE_BYTES and isinstance(message, Looks):
+        bare = tuple(replace(look, stack="", collectives=()) for look in message.ranks)
+        line = encode(replace(message, ranks=bare))
+    return line
+
+
 def words_of(error: OSError) -> str:
     """Why a connection could not be made, as the end of a sentence.
 
@@ -136,11 +168,3 @@ def words_of(error: OSError) -> str:
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):  # one for each address
         return "nobody listens there"
     return error.strerror or str(error)
-
-
-def tune(connection: socket.socket, timeout: float) -> None:
-    """Small messages at once; unacknowledged ones for at most ``timeout`` seconds."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))

@@ -47,11 +47,11 @@ from ddp_trainer.launch.endings import AS_ASKED, finish_of
 from ddp_trainer.launch.evidence import earlier
 from ddp_trainer.launch.protocol import (
     Aside,
+    Assignment,
     Failed,
     Failure,
     FromAgent,
     FromStore,
-    Generation,
     Hello,
     Hung,
     Join,
@@ -108,7 +108,7 @@ class Core:
         """``hello`` is what this agent says first, as long as nothing has happened."""
         self.state = State.JOINING
         self.node = hello.node
-        self.generation: Generation | None = None
+        self.generation: Assignment | None = None
         self.failure: Failure | None = None
         """The first of this agent's workers in this generation."""
         self.unfit = ""
@@ -164,6 +164,8 @@ class Core:
 
     def link_down(self) -> list[Action]:
         """The store went away; it will be looked for."""
+        if not self._link_up:
+            return []  # what was there was no store of this run, and gives this agent no more time
         self._link_up = False
         self._waiting = None
         return [Arm(Timer.JOIN, self._limits.join)] if self.state is State.JOINING else []
@@ -177,7 +179,7 @@ class Core:
         self._trouble = ""
         match message:
             case Start():
-                return self._start(message.generation)
+                return self._start(message.assignment)
             case Stop():
                 return self._stop_for_next(graceful=message.graceful)
             case Over():
@@ -216,8 +218,8 @@ class Core:
     def _join(self) -> Join:
         return Join(port=self._port, is_prepared=len(self._idle) == self.node.local_world_size)
 
-    def _start(self, generation: Generation) -> list[Action]:
-        if self.state is not State.JOINING or self.node.token not in {node.token for node in generation.nodes}:
+    def _start(self, generation: Assignment) -> list[Action]:
+        if self.state is not State.JOINING:
             return []
         self.state = State.RUNNING
         self.generation = generation
@@ -331,9 +333,9 @@ class Core:
             return [Disarm(Timer.KILL), Send(Aside(generation=self.generation.number)), *self.prepare()]
         return [Disarm(Timer.KILL), Rejoin()]
 
-    def _can_be_spared(self, generation: Generation) -> bool:
+    def _can_be_spared(self, generation: Assignment) -> bool:
         """Workers have ended that could have stayed: those of other nodes, which stay, need not wait for new ones."""
-        are_enough = len(generation.nodes) > self._policy.min_nodes
+        are_enough = generation.node_count > self._policy.min_nodes
         return self._outlives and are_enough and len(self._idle) < self.node.local_world_size
 
     def _over(self, ending: Finish) -> list[Action]:
@@ -393,7 +395,8 @@ class Core:
             why = f"This node was not let in within {self._limits.join:g} s. {self.unfit}."
         else:
             why = absence.too_few(self._endpoint, self._limits.join, self._waiting, self._policy.min_nodes)
-        self._ending = Finish(Exit.RENDEZVOUS_LOST, why)
+        code = Exit.USAGE if self._trouble == absence.WRONG_SECRET else Exit.RENDEZVOUS_LOST
+        self._ending = Finish(code, why)
         return self._stop(graceful=True) if self._alive else self._over(self._ending)
 
     def _kill(self) -> list[Action]:

@@ -10,7 +10,7 @@ from string import Template
 from ddp_trainer.contract import Env
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.protocol import Generation
+from ddp_trainer.launch.protocol import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,6 @@ class Launch:
     """What all workers of this pod have in common."""
 
     run_id: str
-    token: str
-    """Of this node."""
     local_world_size: int
     max_restarts: int
     nodes: str = ""
@@ -34,23 +32,19 @@ class Launch:
 
 
 def place_in(
-    base: Mapping[str, str], launch: Launch, generation: Generation, local_rank: int, error_file: str
+    base: Mapping[str, str], launch: Launch, generation: Assignment, local_rank: int, error_file: str
 ) -> dict[str, str]:
     """The part of a worker's environment that tells its place in the generation; ``base`` is the rest of it."""
-    rank = generation.first_rank(launch.token) + local_rank
-    peers = [node for node in generation.nodes if node.role == launch.role]
-    role_nodes_before = generation.nodes[: generation.node_rank(launch.token)]
-    role_rank = sum(node.local_world_size for node in role_nodes_before if node.role == launch.role) + local_rank
     own = {
-        "RANK": str(rank),
+        "RANK": str(generation.first_rank + local_rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(generation.world_size),
         "LOCAL_WORLD_SIZE": str(launch.local_world_size),
-        "GROUP_RANK": str(generation.node_rank(launch.token)),
-        "GROUP_WORLD_SIZE": str(len(generation.nodes)),
+        "GROUP_RANK": str(generation.node_rank),
+        "GROUP_WORLD_SIZE": str(generation.node_count),
         "ROLE_NAME": launch.role,
-        "ROLE_RANK": str(role_rank),
-        "ROLE_WORLD_SIZE": str(sum(node.local_world_size for node in peers)),
+        "ROLE_RANK": str(generation.role_first_rank + local_rank),
+        "ROLE_WORLD_SIZE": str(generation.role_world_size),
         "MASTER_ADDR": generation.master_address,
         "MASTER_PORT": str(generation.master_port),
         "TORCHELASTIC_RUN_ID": launch.run_id,

@@ -38,13 +38,14 @@ from torch.distributed.elastic.rendezvous.api import (
 from ddp_trainer.contract import Env, Exit, FailureReason
 from ddp_trainer.launch.client import TcpLink
 from ddp_trainer.launch.endpoint import parse_endpoint
+from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.evidence import MESSAGE_CHARACTERS, shorten
 from ddp_trainer.launch.protocol import (
     VERSION,
+    Assignment,
     Failure,
     FromAgent,
     FromStore,
-    Generation,
     Hello,
     Hung,
     Join,
@@ -64,6 +65,7 @@ from ddp_trainer.launch.protocol import (
     Waiting,
 )
 from ddp_trainer.launch.ranks import node_index
+from ddp_trainer.launch.secret_file import required_secret
 
 BACKEND: Final = "ddp"
 _STORE_TIMEOUT: Final = timedelta(seconds=300)
@@ -80,6 +82,11 @@ class StoreRendezvous(RendezvousHandler):
     def __init__(self, parameters: RendezvousParameters) -> None:
         super().__init__()
         self._run_id = parameters.run_id
+        path = str(parameters.get("secret_file", "") or os.environ.get(Env.SECRET_FILE, ""))
+        try:
+            secret = required_secret(path, self._run_id)
+        except LaunchError as error:
+            raise RendezvousConnectionError(str(error)) from None
         self._timeout = float(parameters.get("join_timeout", 600))
         self._address = parameters.local_addr or os.environ.get(Env.POD_IP, "")
         self._node = Node(
@@ -97,7 +104,7 @@ class StoreRendezvous(RendezvousHandler):
             last_call_seconds=float(parameters.get("last_call_timeout", 30)),
         )
         self._changed = threading.Condition()
-        self._generation: Generation | None = None
+        self._generation: Assignment | None = None
         self._joining: int | None = None
         """The port that was offered, while no generation has come of it."""
         self._is_stale = False
@@ -108,7 +115,7 @@ class StoreRendezvous(RendezvousHandler):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ddp-rendezvous", daemon=True)
         self._thread.start()
-        self._link = TcpLink(parse_endpoint(parameters.endpoint), source=os.environ.get(Env.POD_IP, ""))
+        self._link = TcpLink(parse_endpoint(parameters.endpoint), secret, source=os.environ.get(Env.POD_IP, ""))
         self._on_loop(self._start_link())
 
     # ------------------------------------------------------------------ what torch's agent asks
@@ -173,6 +180,7 @@ class StoreRendezvous(RendezvousHandler):
                 node=node,
                 policy=self._policy,
                 standing=standing,
+                clock=time.time(),
                 last=self._generation,
             )
             return [hello] if self._joining is None else [hello, Join(port=self._joining)]
@@ -190,7 +198,7 @@ class StoreRendezvous(RendezvousHandler):
         with self._changed:
             match message:
                 case Start():
-                    self._generation, self._joining = message.generation, None
+                    self._generation, self._joining = message.assignment, None
                 case Stop():
                     self._is_stale = True
                 case Over() | Refused():
@@ -202,8 +210,8 @@ class StoreRendezvous(RendezvousHandler):
 
     # ------------------------------------------------------------------ small steps
 
-    def _info(self, generation: Generation) -> RendezvousInfo:
-        rank = generation.node_rank(self._node.token)
+    def _info(self, generation: Assignment) -> RendezvousInfo:
+        rank = generation.node_rank
         address, port = generation.master_address, generation.master_port
         if rank == 0 and self._store:
             store = self._store
@@ -212,7 +220,7 @@ class StoreRendezvous(RendezvousHandler):
         # Kept as an attribute too: rank 0's own lives as long as this generation.
         prefixed = PrefixStore(f"generation/{generation.number}", store)
         bootstrap = RendezvousStoreInfo.build(rank, prefixed, self._address)
-        return RendezvousInfo(prefixed, rank, len(generation.nodes), bootstrap)
+        return RendezvousInfo(prefixed, rank, generation.node_count, bootstrap)
 
     def _why_not(self) -> Exception:
         if not self._link_up:
@@ -240,7 +248,7 @@ class StoreRendezvous(RendezvousHandler):
         message = f"{type(error).__name__}: {error}"
         failure = Failure(
             generation=number,
-            rank=self._generation.node_rank(self._node.token) if self._generation else 0,
+            rank=self._generation.node_rank if self._generation else 0,
             local_rank=0,
             node=self._node.name,
             host=os.environ.get(Env.NODE_NAME) or socket.gethostname(),

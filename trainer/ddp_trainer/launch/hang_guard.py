@@ -18,7 +18,7 @@ from ddp_trainer.launch.hang_limits import PATIENT, HangPolicy, OnHang, Pace
 from ddp_trainer.launch.hang_page import Findings, HangPage
 from ddp_trainer.launch.hang_sight import Outline, RankOutlines, Sight, answers, sights
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
-from ddp_trainer.launch.protocol import Alarm, Failure, FromAgent, Generation, Hung, Looks, Show
+from ddp_trainer.launch.protocol import Alarm, Assignment, Failure, FromAgent, Hung, Looks, Show
 
 DUMP_SECONDS: Final = 0.3
 """Between the signal for stacks and their reading."""
@@ -88,7 +88,7 @@ class HangGuard:
         left = sorted(self._folder.glob(f"rank-*.pulse{pulse.IMPORTS}"))
         return left[0] if left else None
 
-    def begin(self, generation: Generation, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
+    def begin(self, generation: Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
         """These workers have started, and leave their files in ``folder``."""
         self.end()
         # A number that nobody bears any more may be given to another process.
@@ -203,6 +203,8 @@ class HangGuard:
         for rank, sentence in zip(hung.ranks, hung.sentences, strict=True):
             is_doomed = acts and rank in hung.to_kill
             self._say(f"hang: {sentence}; {'it is killed' if is_doomed else 'the others wait for it'}")
+        if hung.more:
+            self._say(f"hang: the others wait for {hung.more} more {'rank' if hung.more == 1 else 'ranks'}")
         reasons = dict(zip(hung.ranks, hung.sentences, strict=True))
         for watch in [watch for watch in self._watches.values() if watch.rank in reasons]:
             is_doomed = acts and watch.rank in hung.to_kill

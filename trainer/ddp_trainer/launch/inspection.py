@@ -16,10 +16,10 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.launch.protocol import Generation, Meet, Met
+from ddp_trainer.launch.protocol import MOST_MET, Generation, Meet, Met
 from ddp_trainer.launch.roster import Agent, Fitness, Roster
 
-MOST_ONLOOKERS: Final = 8
+MOST_ONLOOKERS: Final = MOST_MET // 2
 """Members that take part, spread over the group: what is wrong with a node is so towards most of the others."""
 AT_ONCE: Final = 4
 """Newcomers that are looked at together: each costs its onlookers a process."""
@@ -35,11 +35,15 @@ class Inspection:
         self._under_way: dict[str, tuple[int, frozenset[str]]] = {}
         """Newcomer's token → number of its preflight, and the tokens of its onlookers."""
         self._again_at: dict[str, float] = {}
+        self._watched: dict[str, None] = {}
+        """Tokens of those that may be out, in the order in which they joined."""
 
     def holds_up(self, agent: Agent, roster: Roster) -> bool:
         """Whether a node that has joined must be looked at before anything else happens to it."""
         if agent.fitness is Fitness.UNKNOWN and not roster.is_member(agent.node.token) and _onlookers(agent, roster):
             agent.fitness = Fitness.DUE
+        if agent.is_out:
+            self._watched[agent.node.token] = None
         return agent.is_out
 
     def review(self, roster: Roster) -> None:
@@ -50,7 +54,9 @@ class Inspection:
 
     def begin(self, roster: Roster, now: float) -> Iterator[tuple[Agent, Meet | None]]:
         """Whom to tell what now; nothing, and it may be taken in, where nobody is left to meet with."""
-        known = {token: agent for token, agent in roster.agents.items() if agent.is_out and agent.peer is not None}
+        found = {token: roster.agents.get(token) for token in self._watched}
+        known = {token: agent for token, agent in found.items() if agent and agent.is_out and agent.peer is not None}
+        self._watched = dict.fromkeys(known)
         self._under_way = {token: each for token, each in self._under_way.items() if token in known}
         self._again_at = {token: when for token, when in self._again_at.items() if token in known}
         for token, agent in known.items():
@@ -77,8 +83,9 @@ class Inspection:
             master_address=newcomer.node.address,
             master_port=newcomer.port or 0,
         )
-        for agent in everybody:
-            yield agent, Meet(number=self._number, group=group)
+        names = tuple(agent.node.name for agent in everybody)
+        for agent, (_, place) in zip(everybody, group.assignments(), strict=True):
+            yield agent, Meet(number=self._number, names=names, place=place)
 
     def met(self, newcomer: Agent, met: Met, roster: Roster, now: float) -> bool:
         """What came of it, and whether the newcomer may be taken in; a no means little where an onlooker has gone."""

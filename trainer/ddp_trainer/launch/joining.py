@@ -15,7 +15,7 @@ from ddp_trainer.launch.children import kill
 from ddp_trainer.launch.core import Core
 from ddp_trainer.launch.inspection import AGAIN_SECONDS
 from ddp_trainer.launch.preflight import Care, Preflight, Verdict
-from ddp_trainer.launch.protocol import FromAgent, Generation, Meet, Met
+from ddp_trainer.launch.protocol import Assignment, FromAgent, Meet, Met
 
 LONGEST_SECONDS: Final = 120.0
 """Of one preflight, whose own limits are shorter: a file system that does not answer must not keep a node out."""
@@ -28,7 +28,7 @@ class Joining:
         self,
         core: Core,
         preflight: Preflight,
-        sockets_in: Callable[[Generation], Mapping[str, str]],
+        sockets_in: Callable[[Assignment], Mapping[str, str]],
         send: Callable[[FromAgent], None],
         say: Callable[[str], None],
     ) -> None:
@@ -44,13 +44,13 @@ class Joining:
 
     def told(self, meet: Meet) -> None:
         """The store asks this node to take part."""
-        newcomer, token = meet.group.nodes[-1], self._core.node.token
-        if newcomer.token == token:
-            others = ", ".join(node.name for node in meet.group.nodes[:-1])
+        *members, newcomer = meet.names
+        if meet.place.node_rank == meet.place.node_count - 1:
+            others = ", ".join(members)
             self._say(f"Before it joins, this node holds a preflight with {others}.")
             self._hold(meet)
         else:
-            self._start(meet, partial(self._saw, newcomer.name, meet.group.nodes[0].token == token))
+            self._start(meet, partial(self._saw, newcomer, meet.place.node_rank == 0))
 
     def end(self) -> None:
         """Hold ours no longer: the store has forgotten it, since the connection broke, and it has our port."""
@@ -69,7 +69,7 @@ class Joining:
             ended(verdict)
 
         try:
-            pid = self._preflight.meet(meet.number, meet.group, over, self._sockets_in(meet.group))
+            pid = self._preflight.meet(meet.number, meet.place, over, self._sockets_in(meet.place))
         except OSError as error:
             may_start = self._preflight.care is Care.WARN
             ended(Verdict(may_start=may_start, sentence=f"The preflight could not be started: {error}"))

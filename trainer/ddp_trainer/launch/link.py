@@ -17,10 +17,10 @@ from ddp_trainer.launch.hang_judge import HangJudge
 from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import (
     Alarm,
+    Assignment,
     Failed,
     FromAgent,
     FromStore,
-    Generation,
     Join,
     Leave,
     Looks,
@@ -110,9 +110,10 @@ class HereLink:
 class StaticLink:
     """A group that the flags name completely: it forms at once, and its first failure is its last."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, group: Generation) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, place: Assignment, token: str) -> None:
         self._loop = loop
-        self._group = group
+        self._place = place
+        self._token = token
         self._listener: Listener | None = None
         self._judge = HangJudge()
         self._task: asyncio.Task[None] | None = None
@@ -135,9 +136,8 @@ class StaticLink:
                 self._answer(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
             case Leave():
                 self._answer(Part())
-            case Alarm() | Looks() if len(self._group.nodes) == 1:  # with more there is nobody to compare them all
-                own = self._group.nodes[0].token
-                if told := self._judge.receive(own, message, {own}, self._loop.time()):
+            case Alarm() | Looks() if self._place.node_count == 1:  # with more there is nobody to compare them all
+                if told := self._judge.receive(self._token, message, {self._token}, self._loop.time()):
                     self._answer(told)
             case _:
                 pass
@@ -149,11 +149,11 @@ class StaticLink:
 
     async def _form(self) -> None:
         """With the address of rank 0 beside its name, by which its way is found; workers resolve the name anew."""
-        first, *others = self._group.nodes
-        if others and not first.address:
-            found = await addresses_of(self._group.master_address, RESOLVER_SECONDS)
-            first = replace(first, address=next((each for each in found if not is_loopback(each)), ""))
-        self._answer(Start(generation=replace(self._group, nodes=(first, *others))))
+        place = self._place
+        if place.node_count > 1:
+            found = await addresses_of(place.master_address, RESOLVER_SECONDS)
+            place = replace(place, peer_addresses=tuple(each for each in found if not is_loopback(each))[:1])
+        self._answer(Start(assignment=place))
 
     def _answer(self, message: FromStore) -> None:
         if self._listener:

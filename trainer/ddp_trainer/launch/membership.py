@@ -1,4 +1,4 @@
-"""Who is in the run: the state machine of the store, without a socket and without a clock of its own.
+"""The state machine of the store: which agents form the run's worker groups. It has no socket and no clock of its own.
 
 ::
 
@@ -10,37 +10,44 @@
              └──────────────────────────────STOPPING ── the budget is spent ────────┘
                                     (until every member has stopped, or is gone)
 
-There is one such machine per run, it alone makes generations, and it makes one only when no member of the last is
-known to run: so there are never two worlds. A generation's number only grows, also over a store that forgot
-everything, because agents tell it the last they saw; its fence grows even when nobody is left to tell. Deadlines are
-the caller's to watch (:meth:`Membership.deadline`).
+There is one such machine per run. It alone makes generations, and it makes one only when no member of the last is
+known to run, so there are never two worlds. A generation's number only grows, also over a store without memory, because
+agents report their last one; its fence grows with the nodes' clocks even when no agent is left to report. Whoever
+drives the machine watches its deadlines (:meth:`Membership.deadline`).
+
+Every agent holds the secret of the run, and may still be wrong: it speaks for itself alone. A message counts only for
+the agent of its connection; failures and looks only for that agent's ranks, and from a member of the newest group; a
+name belongs to the connection that has it until that agent is lost.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
+from typing import Final
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch import exitcodes
-from ddp_trainer.launch.admission import intruders, objection, should_prepare
+from ddp_trainer.launch.admission import MOST_AHEAD, intruders, is_newer_group, objection, should_prepare
 from ddp_trainer.launch.budget import Budget
 from ddp_trainer.launch.candidates import Candidates
-from ddp_trainer.launch.evidence import earlier
+from ddp_trainer.launch.evidence import MESSAGE_CHARACTERS, earlier, shorten
 from ddp_trainer.launch.hang_judge import HangJudge
 from ddp_trainer.launch.inspection import Inspection
 from ddp_trainer.launch.protocol import (
     Alarm,
     Aside,
+    Assignment,
     Failed,
     Failure,
     FromAgent,
     FromStore,
     Generation,
     Hello,
+    Hung,
     Join,
     Leave,
     Looks,
@@ -48,7 +55,6 @@ from ddp_trainer.launch.protocol import (
     Outlive,
     Over,
     Part,
-    Ping,
     Policy,
     Prepare,
     Refused,
@@ -58,11 +64,17 @@ from ddp_trainer.launch.protocol import (
     Succeeded,
     Verdict,
     Waiting,
+    encode,
 )
 from ddp_trainer.launch.ranks import choose
-from ddp_trainer.launch.rollcall import RollCall
+from ddp_trainer.launch.rollcall import MOST_TOLD, RollCall
 from ddp_trainer.launch.roster import Agent, Fitness, Roster
 from ddp_trainer.launch.timing import PATIENCE, Patience
+
+_NAME_IS_TAKEN: Final = (
+    "Another agent named {name} is connected, and this one takes its place when that one has gone; "
+    "give each node a name of its own if both are to run."
+)
 
 
 class Phase(Enum):
@@ -84,7 +96,6 @@ class Membership:
         *,
         run_id: str = "",
         patience: Patience = PATIENCE,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.run_id = run_id
         """Empty until the first agent names it."""
@@ -92,11 +103,12 @@ class Membership:
         self.roster = Roster()
         self.over: Over | None = None
         self.has_parted = False
-        """The run is over, and nobody who is connected has anything left to do."""
+        """The run is over, and no member of its last group has anything left to do."""
+        self._arrived: list[Agent] = []
+        """Those that have just joined, and get an answer once it is clear whether they are in a group."""
         self._said_goodbye: set[str] = set()
         self._send = send
         self._clock = clock
-        self._wall_clock = wall_clock
         self._patience = patience
         self._policy: Policy | None = None
         self._highest_number = 0
@@ -119,32 +131,31 @@ class Membership:
     # ------------------------------------------------------------------ what happens
 
     def receive(self, peer: int, message: FromAgent) -> None:
-        """An agent said something. A peer that has not said Hello is a stranger, and not heard."""
+        """Take a message and do what is due. Messages before Hello are ignored."""
+        self.hear(peer, message)
+        self.tick()
+
+    def hear(self, peer: int, message: FromAgent) -> None:
+        """Take a message; :meth:`tick`, which may serve many of them, does what is due."""
         agent = self.roster.of_peer(peer)
         if isinstance(message, Hello):
             self._hello(peer, message)
-        elif isinstance(message, Ping):
-            self._send(peer, Ping())
         elif agent:
             self._hear(agent, message)
-        self.tick()
-        is_new = (
-            isinstance(message, Join | Met) and agent and agent.is_ready and not self.roster.is_member(agent.node.token)
-        )
-        if agent and is_new and not self._is_short():
-            self._tell(agent, Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0))
+            if isinstance(message, Join | Met):
+                self._arrived.append(agent)
 
     def _hear(self, agent: Agent, message: FromAgent) -> None:
         match message:
             case Join():
                 self._joined(agent, message)
-            case Failed():
-                self._failed(message.failure, agreed=message.agreed)
+            case Failed() if self._is_own(agent, message.failure):
+                self._failed(replace(message.failure, node=agent.node.name), agreed=message.agreed)
             case Succeeded() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
                 self._succeeded.add(agent.node.token)
             case Leave():
                 self._leaves(agent, message)
-            case Aside() if message.generation == self.roster.number:
+            case Aside() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
                 self._steps_aside(agent)
             case Outlive():
                 agent.outlive = message.able
@@ -157,10 +168,15 @@ class Membership:
 
     def lost(self, peer: int) -> None:
         """The connection of a peer ended, or it has been silent too long."""
+        self.drop(peer)
+        self.tick()
+
+    def drop(self, peer: int) -> None:
+        """As :meth:`lost`; :meth:`tick` does what is due."""
         if agent := self.roster.of_peer(peer):
             patience = 0 if agent.leaving else self._patience.reconnect
-            agent.peer, agent.port, agent.lost_at = None, None, self._clock() + patience
-        self.tick()
+            self.roster.disconnect(agent)
+            self.roster.expire(agent, self._clock() + patience)
 
     def tick(self) -> None:
         """Time has passed: do what is due."""
@@ -177,13 +193,14 @@ class Membership:
             phase = self.phase
             self._forget_the_lost()
             steps.get(self.phase, lambda: None)()
+        self._answer_those_who_joined()
         self._announce()
 
     def deadline(self) -> float | None:
         """When :meth:`tick` is due next, if nothing happens before."""
-        due = [self._inspection.deadline(), *(agent.lost_at for agent in self.roster.agents.values())]
         questions = {Phase.FORMING: self._form_at, Phase.RUNNING: self._grow_at}
-        soonest = min(*due, questions.get(self.phase, lambda: math.inf)())
+        due = questions.get(self.phase, lambda: math.inf)()
+        soonest = min(self._inspection.deadline(), self.roster.next_loss(), due)
         return None if math.isinf(soonest) else soonest
 
     # ------------------------------------------------------------------ arrivals
@@ -199,43 +216,53 @@ class Membership:
             return
         self.run_id = hello.run_id
         self._policy = self._policy or hello.policy
-        self._supersede(hello)
-        agent = Agent.of(hello, peer, self.roster.agents.get(hello.node.token))
-        self.roster.agents[hello.node.token] = agent
+        agent = Agent.of(hello, peer, self.roster.agents.get(hello.node.token), self._clock())
+        self._claim_name(agent)
+        self.roster.add(agent)
+        if agent.waits_for_name:
+            self._tell(agent, Waiting(nodes=0, spare=False, namesake=_NAME_IS_TAKEN.format(name=agent.node.name)))
         if hello.last:
-            self._highest_number = max(self._highest_number, hello.last.number)
-            if hello.last.fence > self.roster.fence:
-                self._learn(hello.last, hello.standing)
-                for intruder, why in intruders(hello, self.roster):
-                    del self.roster.agents[intruder.node.token]
-                    self._tell(intruder, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+            if hello.last.number <= self._highest_number + MOST_AHEAD:
+                self._highest_number = max(self._highest_number, hello.last.number)
+            if is_newer_group(hello, self.roster, self._now_ms([agent])):
+                self._learn(hello, hello.last)
+            else:
+                self.roster.claim(hello.last, hello.node)
         if hello.standing is not Standing.IDLE:
             self._resume(agent, hello)
 
-    def _supersede(self, hello: Hello) -> None:
-        """A pod that was made anew replaces the one whose name it bears, though that may not know it is gone."""
-        for agent in self.roster.namesakes(hello.node):
-            why = f"Another pod named {hello.node.name} has taken the place of this one."
-            self._tell(agent, Refused(why=why, exit_code=Exit.STALE_GENERATION))
-            agent.peer, agent.port, agent.lost_at = None, None, -math.inf
+    def _claim_name(self, agent: Agent) -> None:
+        """A pod that was created again has the name of the former one, and waits until that one is lost or leaves."""
+        known = self.roster.agents.get(agent.node.token)
+        if known and not known.waits_for_name:
+            return  # it has the name already, and its connection has broken
+        namesakes = self.roster.namesakes(agent.node)
+        if not all(namesake.leaving for namesake in namesakes):
+            agent.waits_for_name = True
+            return
+        for namesake in namesakes:
+            why = f"Another pod named {agent.node.name} has taken the place of this one."
+            self._tell(namesake, Refused(why=why, exit_code=Exit.STALE_GENERATION))
+            self.roster.disconnect(namesake)
+            self.roster.expire(namesake, -math.inf)
         self._forget_the_lost()
 
-    def _learn(self, last: Generation, standing: Standing) -> None:
-        """A generation we do not know: this store is younger than the run, so what the agent knows is adopted."""
-        tokens = {node.token for node in last.nodes}
+    def _learn(self, hello: Hello, last: Assignment) -> None:
+        """Adopt a generation that this store does not have: it is younger than the run."""
         for agent in self.roster.members():
-            if agent.port is None and agent.node.token not in tokens:
+            if agent.port is None:
                 self._tell(agent, Stop(graceful=False))  # of a lesser group, formed while this one was out of sight
         self._budget.learn(last.restarts)
-        has_ended = standing is Standing.IDLE
-        patient_until = self._clock() + (self._patience.ended if has_ended else self._patience.adopt)
-        for node in last.nodes:
-            self.roster.agents.setdefault(node.token, Agent(node=node, peer=None, lost_at=patient_until))
-        self.roster.generation = last
+        has_ended = hello.standing is Standing.IDLE
+        patience = self._patience.ended if has_ended else self._patience.adopt
+        self.roster.adopt(last, hello.node, self._clock() + patience)
         self._forget_the_group()
         self._inspection.review(self.roster)
-        # An agent without workers has seen the group end; the others are still to stop, or to say that they have.
+        # An agent without workers has seen the group end; the others are still to stop, or to report that they have.
         self.phase = Phase.STOPPING if has_ended else Phase.RUNNING
+        for intruder, why in intruders(hello, self.roster):
+            self._tell(intruder, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+            self.roster.remove(intruder.node.token)
 
     def _resume(self, agent: Agent, hello: Hello) -> None:
         """It reconnects with workers of the current generation, or of one that is over."""
@@ -264,12 +291,15 @@ class Membership:
     # ------------------------------------------------------------------ a group ends
 
     def _leaves(self, agent: Agent, leave: Leave) -> None:
-        if (failure := leave.giving_up) and self.over is None:
-            self._end(Over(verdict=Verdict.FAILED, exit_code=failure.exit_code, failure=failure))
+        failure = leave.giving_up
+        if failure and self.over is None and self._is_own(agent, failure):
+            named = replace(failure, node=agent.node.name)
+            self._end(Over(verdict=Verdict.FAILED, exit_code=failure.exit_code, failure=named))
         was_busy = self._is_busy(agent)
         agent.leaving = True
         self._said_goodbye.add(agent.node.token)
-        agent.lost_at = self._clock() if leave.has_left else agent.lost_at
+        if leave.has_left:
+            self.roster.expire(agent, self._clock())
         if was_busy:
             self._change(graceful=True)
 
@@ -300,12 +330,21 @@ class Membership:
 
     def _forget_the_lost(self) -> None:
         for agent in self.roster.take_lost(self._clock()):
+            self._pass_on_name(agent)
             if not self.roster.is_member(agent.node.token):
                 continue
             if self.phase is Phase.STOPPING:
                 self._membership_changed = True
             elif self._is_busy(agent):
                 self._change(graceful=False)
+
+    def _pass_on_name(self, lost: Agent) -> None:
+        """The name of a lost agent goes to the one that has waited for it longest."""
+        heir = min((each for each in self.roster.namesakes(lost.node) if each.waits_for_name), key=_age, default=None)
+        if heir is not None:
+            heir.waits_for_name = False
+            if heir.port is not None and not self._inspection.holds_up(heir, self.roster):
+                self._comes(heir)
 
     def _settle_if_stopped(self) -> None:
         """When nothing of the group runs any more, say why it ended and whether there is a next one."""
@@ -318,13 +357,16 @@ class Membership:
         if code:
             # The pods that come next, if any, go on with the run's numbers, but nothing of these may linger.
             self._end(Over(verdict=Verdict.RETRY, exit_code=code, failure=self._first))
-            self.roster.agents.clear()
+            self.roster.clear()
         self._budget.count(cause)
         self.phase = Phase.FORMING
         self._candidates.begin(self._clock())
 
     def _end(self, over: Over) -> None:
         over = replace(over, restarts=dict(self._budget.restarts))
+        if over.failure and len(self.roster.agents) > MOST_TOLD:
+            short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
+            over = replace(over, failure=replace(over.failure, stack=short))
         for agent in self.roster.agents.values():
             self._tell(agent, over)
         if over.verdict is not Verdict.RETRY:
@@ -333,23 +375,28 @@ class Membership:
 
     def _part_if_all_may(self) -> None:
         """See :mod:`~ddp_trainer.launch.parting`."""
-        if not self.has_parted and all(agent.leaving for agent in self.roster.connected()):
+        waited_for = [agent for agent in self.roster.members() if agent.peer is not None]
+        if not self.has_parted and all(agent.leaving for agent in waited_for):
             self.has_parted = True
             for agent in self.roster.connected():
                 self._tell(agent, Part())
 
     def _hear_of_hang(self, agent: Agent, message: Alarm | Looks) -> None:
-        """Somebody does not move; a worker that its agent kills for it then fails as any other."""
+        """A rank makes no progress; a worker that its agent kills for it then fails as any other."""
+        if isinstance(message, Looks):
+            own = tuple(replace(look, node=agent.node.name) for look in message.ranks if agent.has_rank(look.rank))
+            message = replace(message, ranks=own)
         busy = [member for member in self.roster.members() if self._is_busy(member)]
         if told := self._judge.receive(agent.node.token, message, {each.node.token for each in busy}, self._clock()):
             for member in busy:
-                self._tell(member, told)
+                size = member.node.local_world_size
+                self._tell(member, told.told_to(member.first_rank, size) if isinstance(told, Hung) else told)
 
     # ------------------------------------------------------------------ a group begins, grows, completes
 
     def _complete_or_grow(self) -> None:
         nodes = self.roster.generation.nodes if self.roster.generation else ()
-        if all(node.token in self._succeeded for node in nodes):
+        if len(self._succeeded) == len(nodes):
             self._end(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
         elif self._grow_at() <= self._clock():
             self._change(graceful=True)
@@ -368,26 +415,37 @@ class Membership:
         ready = self.roster.ready()
         veterans = {node.token for node in self.roster.generation.nodes} if self.roster.generation else set()
         nodes = tuple(choose([agent.node for agent in ready.values()], veterans, self._policy.max_nodes))
-        self._highest_number += 1
         generation = Generation(
-            number=self._highest_number,
-            fence=max(self.roster.fence + 1, int(self._wall_clock() * 1000)),
+            number=self._highest_number + 1,
+            fence=max(self.roster.fence + 1, int(self._now_ms([ready[node.token] for node in nodes]))),
             nodes=nodes,
             master_address=nodes[0].address,
             master_port=ready[nodes[0].token].port or 0,
             restarts=dict(self._budget.restarts),
             restarts_left=self._budget.left(self._policy),
         )
-        self.roster.generation = generation
+        starts = {node.token: Start(assignment=assignment) for node, assignment in generation.assignments()}
+        encode(starts[nodes[0].token])  # what cannot be sent must not become the state
+        self._highest_number = generation.number
+        self.roster.begin(generation)
         self._forget_the_group()
         self.phase = Phase.RUNNING
         for token, agent in ready.items():
-            if self.roster.is_member(token):
+            if start := starts.get(token):
                 agent.port, agent.fitness = None, Fitness.FIT
-                self._tell(agent, Start(generation=generation))
+                agent.first_rank = start.assignment.first_rank
+                self._tell(agent, start)
             else:
                 self._tell(agent, Waiting(nodes=len(nodes), spare=True))
         self._inspection.review(self.roster)
+
+    def _answer_those_who_joined(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        waiting = [agent for agent in arrived if agent.is_ready and not self.roster.is_member(agent.node.token)]
+        if waiting and not self._is_short():
+            told = Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0)
+            for agent in waiting:
+                self._tell(agent, told)
 
     def _announce(self) -> None:
         for agent, waiting in self._roll_call.news(self.roster.ready() if self._is_short() else {}, self._policy):
@@ -402,8 +460,16 @@ class Membership:
         has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
         return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
 
+    def _is_own(self, agent: Agent, failure: Failure) -> bool:
+        """True if a member of the newest group reports a failure of one of its own ranks."""
+        return self.roster.is_member(agent.node.token) and agent.has_rank(failure.rank)
+
+    def _now_ms(self, agents: Sequence[Agent]) -> float:
+        """Milliseconds since the epoch by the median of the agents' clocks, so that one wrong clock does not count."""
+        return 1000 * (self._clock() + statistics.median_low(agent.clock_offset for agent in agents))
+
     def _is_short(self) -> bool:
-        """Whether a group is wanted and there are too few for one."""
+        """True if a group is wanted and there are too few nodes for one."""
         least = self._policy.min_nodes if self._policy else 1
         return self.phase is Phase.FORMING and len(self.roster.ready()) < least
 
@@ -420,3 +486,8 @@ class Membership:
         """How many more nodes the group could have."""
         group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
         return self._policy.max_nodes - len(group) if self._policy else 0
+
+
+def _age(agent: Agent) -> int:
+    """Connections are numbered in the order in which they came."""
+    return agent.peer or 0

@@ -24,7 +24,7 @@ from typing import Final
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch.children import Children, kill
-from ddp_trainer.launch.protocol import Generation
+from ddp_trainer.launch.protocol import Assignment
 from ddp_trainer.launch.workers import BOOTSTRAP
 
 _STDERR: Final = 2
@@ -54,11 +54,17 @@ class Preflight:
     """Those of one agent: its own, which happens once, and those of nodes that join."""
 
     def __init__(
-        self, children: Children, care: Care, token: str, script: str, log_dir: Path, environ: Mapping[str, str]
+        self,
+        children: Children,
+        care: Care,
+        local_world_size: int,
+        script: str,
+        log_dir: Path,
+        environ: Mapping[str, str],
     ) -> None:
-        """``token`` is this node's; ``script`` is the file to compare, empty for none."""
+        """``local_world_size`` is this node's; ``script`` is the file to compare, empty for none."""
         self._children = children
-        self._token = token
+        self._local_world_size = local_world_size
         self._script = script
         self._folder = log_dir
         self._environ = environ
@@ -67,35 +73,34 @@ class Preflight:
         self.is_due = care is not Care.OFF
         """Before the first workers of this agent."""
 
-    def holds_up(self, generation: Generation) -> bool:
+    def holds_up(self, generation: Assignment) -> bool:
         """Whether workers are to wait for it: where others train already, nobody waits."""
         return generation.number == 1
 
-    def start(self, generation: Generation, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
+    def start(self, generation: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
         """Look at what workers will find, ``more`` included; ``ended`` is called once. Raises OSError."""
         self.is_due = False
         is_first = self.holds_up(generation)
         care = self.care if is_first else Care.WARN
         document = self._folder / "preflight.json"
-        if is_first and len(generation.nodes) > 1:
+        if is_first and generation.node_count > 1:
             flags = self._place_in(generation)
-            flags += ["--quiet"] if generation.node_rank(self._token) else []  # the table is the same on all nodes
+            flags += ["--quiet"] if generation.node_rank else []  # the table is the same on all nodes
         else:
-            own = generation.nodes[generation.node_rank(self._token)]
-            flags = ["--standalone", "--nproc-per-node", str(own.local_world_size)]
+            flags = ["--standalone", "--nproc-per-node", str(self._local_world_size)]
         self._pid = self._run(flags, document, partial(self._ended, care, document, ended), more)
 
-    def meet(self, number: int, group: Generation, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> int:
-        """Take part in that of a node that joins, the last of ``group``, as it or as one of the others.
+    def meet(self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> int:
+        """Take part in that of a node that joins, which has the last rank, as it or as one of the others.
 
         The others print and leave nothing; ``ended`` is called once. Returns the process id. Raises OSError.
         """
-        last = len(group.nodes) - 1
-        is_ours = group.node_rank(self._token) == last
+        last = place.node_count - 1
+        is_ours = place.node_rank == last
         stdout = _STDERR if is_ours and self.is_due else subprocess.DEVNULL
         self.is_due = self.is_due and not is_ours
         document = self._folder / ("preflight.json" if is_ours else f"preflight-{number}.json")
-        flags = [*self._place_in(group), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
+        flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
         return self._run(flags, document, partial(self._met, document, ended, is_ours), more, stdout)
 
     def stop(self) -> None:
@@ -103,12 +108,11 @@ class Preflight:
         if self._pid is not None:
             kill(self._pid, signal.SIGKILL)
 
-    def _place_in(self, group: Generation) -> list[str]:
-        rank, host = group.node_rank(self._token), group.master_address
-        where = f"[{host}]:{group.master_port}" if ":" in host else f"{host}:{group.master_port}"
-        workers = str(group.nodes[rank].local_world_size)
-        place = ["--nnodes", str(len(group.nodes)), "--node-rank", str(rank), "--rdzv-endpoint", where]
-        return [*place, "--nproc-per-node", workers]
+    def _place_in(self, place: Assignment) -> list[str]:
+        host = place.master_address
+        where = f"[{host}]:{place.master_port}" if ":" in host else f"{host}:{place.master_port}"
+        flags = ["--nnodes", str(place.node_count), "--node-rank", str(place.node_rank), "--rdzv-endpoint", where]
+        return [*flags, "--nproc-per-node", str(self._local_world_size)]
 
     def _run(
         self,

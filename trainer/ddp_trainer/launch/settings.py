@@ -53,12 +53,14 @@ _CONF_KEYS: Final = {
 }
 """torchrun's keys of ``--rdzv-conf``, and ``settle_timeout``; those the store has no use for are accepted."""
 
+_SECRET_FILE: Final = "secret_file"  # noqa: S105 - the name of a key
+
 _WORDS: Final = {"true": "1", "t": "1", "yes": "1", "y": "1", "false": "0", "f": "0", "no": "0", "n": "0", "tcp": "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conf:
-    """What ``--rdzv-conf`` says; seconds."""
+    """Values of ``--rdzv-conf``; times in seconds."""
 
     join: float
     last_call: float
@@ -66,15 +68,23 @@ class Conf:
     heartbeat: Heartbeat
     is_host: bool | None
     """Whether this node hosts the store; found out by its address when None."""
+    secret_file: str
+    """File with the secret of the run; that of the environment when empty."""
 
 
 def conf_of(text: str) -> Conf:
-    """Raises LaunchError for a key or value that cannot be meant."""
+    """Parse ``--rdzv-conf``. Raises LaunchError for an unknown key or a bad value."""
     given: dict[str, float] = {}
+    secret_file = ""
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
+        if key == _SECRET_FILE and value:
+            secret_file = value
+            continue
         if not equals or key not in _CONF_KEYS:
-            raise LaunchError(f"--rdzv-conf {pair!r} is not KEY=VALUE with one of the keys {', '.join(_CONF_KEYS)}.")
+            raise LaunchError(
+                f"--rdzv-conf {pair!r} is not KEY=VALUE with one of the keys {', '.join((_SECRET_FILE, *_CONF_KEYS))}."
+            )
         given[key] = _seconds(f"--rdzv-conf {key}={value}", _WORDS.get(value.lower(), value))
     interval = given.get("keep_alive_interval", 1.0)
     silence = given.get("heartbeat_timeout", max(5.0, 3 * interval))
@@ -84,6 +94,7 @@ def conf_of(text: str) -> Conf:
         settle=given.get("settle_timeout", _CONF_KEYS["settle_timeout"]),
         heartbeat=Heartbeat(interval=min(interval, silence / 3), timeout=silence),
         is_host=bool(given["is_host"]) if "is_host" in given else None,
+        secret_file=secret_file,
     )
 
 

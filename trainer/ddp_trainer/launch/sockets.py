@@ -14,7 +14,7 @@ from typing import Final
 
 from ddp_trainer.interfaces import Interface, interfaces, route_from
 from ddp_trainer.launch.endpoint import is_loopback
-from ddp_trainer.launch.protocol import Generation
+from ddp_trainer.launch.protocol import Assignment
 
 EXACT: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Variables that take a plain name."""
@@ -32,16 +32,15 @@ class Sockets:
     """Why nothing, where something was to be told."""
 
 
-def sockets_of(environ: Mapping[str, str], generation: Generation, token: str) -> Sockets:
-    """For the workers of the node ``token``; nothing where a single machine is all there is.
+def sockets_of(environ: Mapping[str, str], generation: Assignment) -> Sockets:
+    """Return the interfaces for the workers of this node; nothing where a single machine is all there is.
 
     Args:
         environ: of the workers; what it says already is left as it is.
-        generation: the group, with the addresses by which its nodes have come.
-        token: this node's.
+        generation: the place of this node in its group, with the addresses of some of the others.
     """
     unset = [name for name in (*EXACT, NCCL) if not environ.get(name)]
-    target = next(_targets(generation, token), "")
+    target = next(_targets(generation), "")
     if EXACT[0] not in unset or not target:
         return Sockets()
     source = route_from(target)
@@ -64,12 +63,11 @@ def interface_to(address: str) -> str | None:
     return next((each.name for each in _listed() if source in each.addresses), None) if source else None
 
 
-def _targets(generation: Generation, token: str) -> Iterator[str]:
+def _targets(generation: Assignment) -> Iterator[str]:
     """Addresses of the others that another machine could have; of a static group, rank 0's is all that is known."""
-    if len(generation.nodes) == 1:
+    if generation.node_count == 1:
         return
-    others = [node.address for node in generation.nodes if node.token != token and node.address]
-    known = others or [generation.nodes[0].address, generation.master_address]
+    known = generation.peer_addresses or (generation.master_address,)
     yield from (each for each in known if _is_address(each) and not is_loopback(each))
 
 

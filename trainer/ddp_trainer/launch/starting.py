@@ -10,11 +10,10 @@ from functools import partial
 from ddp_trainer.contract import Exit
 from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.core import State
-from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.hang_guard import HangGuard
 from ddp_trainer.launch.moments import Moments
 from ddp_trainer.launch.preflight import Preflight, Verdict, write_error
-from ddp_trainer.launch.protocol import Generation
+from ddp_trainer.launch.protocol import Assignment
 from ddp_trainer.launch.saying import say
 from ddp_trainer.launch.setup import Setup
 from ddp_trainer.launch.workers import Workers
@@ -59,15 +58,15 @@ class Starting:
         self._told: set[str] = set()
         self._zygote_watch = ZygoteWatch(workers, setup.zygote_delay / 2, guard.imports)
         script = setup.program.target if setup.program.kind == "script" else ""
-        token = setup.core.node.token
-        self.preflight = Preflight(children, setup.care, token, script, setup.log_dir, environment)
+        workers_here = setup.launch.local_world_size
+        self.preflight = Preflight(children, setup.care, workers_here, script, setup.log_dir, environment)
         """By which this node is looked at."""
 
     def prepare(self) -> None:
         """Have workers get ready that have no generation yet."""
         self._try(self._workers.prepare)
 
-    def start(self, generation: Generation) -> None:
+    def start(self, generation: Assignment) -> None:
         """Start the workers of this pod; where the preflight holds them up, when it is over."""
         self._sockets = self.sockets_in(generation)
         is_looked_at = self.preflight.is_due and self.preflight.holds_up(generation)
@@ -77,13 +76,13 @@ class Starting:
             with contextlib.suppress(OSError):
                 self.preflight.start(generation, lambda _: None, self._sockets)
 
-    def sockets_in(self, generation: Generation) -> Mapping[str, str]:
+    def sockets_in(self, generation: Assignment) -> Mapping[str, str]:
         """What workers in a group are told of the interfaces to the others; the first time in words, too."""
-        if len(generation.nodes) == 1:
+        if generation.node_count == 1:
             return {}
         from ddp_trainer.launch.sockets import sockets_of  # noqa: PLC0415 - one node alone does without ctypes
 
-        sockets = sockets_of(self._environment, generation, self._core.node.token)
+        sockets = sockets_of(self._environment, generation)
         if sockets.sentence and sockets.sentence not in self._told:
             self._told.add(sockets.sentence)
             say(sockets.sentence)
@@ -96,20 +95,20 @@ class Starting:
     def _try(self, start: Callable[[], None]) -> None:
         try:
             start()
-        except (OSError, LaunchError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a peer has sent, this pod must not keep its GPUs for nothing
             self._workers.signal(signal.SIGKILL)
             self._give_up(f"The workers could not be started: {error}")
 
-    def _start_now(self, generation: Generation) -> None:
+    def _start_now(self, generation: Assignment) -> None:
         self._zygote_watch.begin(anew=not self._workers.alive)
         self._workers.start(generation, {**self._sockets, **self._moments.environment})
-        first_rank = generation.first_rank(self._core.node.token)
+        first_rank = generation.first_rank
         self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
 
-    def _look(self, generation: Generation) -> None:
+    def _look(self, generation: Assignment) -> None:
         self.preflight.start(generation, partial(self._looked, generation), self._sockets)
 
-    def _looked(self, generation: Generation, verdict: Verdict) -> None:
+    def _looked(self, generation: Assignment, verdict: Verdict) -> None:
         """The preflight is over; the core knows of workers by now, which start, or count as ended."""
         number, stopped = generation.number, self._core.state is not State.RUNNING
         if verdict.may_start and not stopped:

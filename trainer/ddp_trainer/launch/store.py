@@ -1,7 +1,9 @@
-"""The store: a small process that says who is in the run. ``python -m ddp_trainer store --port 29400``.
+"""The store: a small process that forms the worker groups of a run. ``python -m ddp_trainer store --port 29400``.
 
-It holds no training data and can be restarted at any time: running workers do not notice, and their agents tell it
-what it has forgotten. It ends by itself some seconds after the run is over.
+It holds no training data and can be restarted at any time: running workers do not notice, and their agents report what
+it has forgotten. It ends by itself some seconds after the run is over. :class:`Store` connects the state machine of
+:mod:`ddp_trainer.launch.membership` to sockets; each connection is an :class:`AgentConnection`, which authenticates
+before anything else.
 """
 
 from __future__ import annotations
@@ -19,32 +21,31 @@ from functools import partial
 from typing import Final, NoReturn
 
 from ddp_trainer import event_loop
+from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
 from ddp_trainer.contract import Env, Exit, Port
-from ddp_trainer.launch.client import tune
+from ddp_trainer.launch.acceptor import Acceptor
+from ddp_trainer.launch.agent_connection import AgentConnection
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.membership import Membership
-from ddp_trainer.launch.protocol import (
-    LINE_BYTES,
-    FromAgent,
-    FromStore,
-    Hello,
-    Over,
-    ProtocolError,
-    Refused,
-    decode,
-    encode,
-)
+from ddp_trainer.launch.protocol import KEY_PURPOSE, LINE_BYTES, FromAgent, FromStore, Over, Ping, Refused, encode
+from ddp_trainer.launch.secret_file import required_secret
 from ddp_trainer.launch.timing import HEARTBEAT, PATIENCE, Heartbeat, Patience
+from ddp_trainer.run_secret import RunSecret
 
 LINGER_SECONDS: Final = 10.0
 """How long late comers of a finished run still get an answer, once its nodes have gone."""
 
 _LINGER_FACTOR: Final = 30
-"""So many times as long where a node was lost at the very end: Kubernetes makes its pod anew, and waits for that."""
+"""Factor for a run that lost a node at its very end: Kubernetes creates the pod again, and it needs its answer."""
 
-BACKLOG: Final = 1024
-MOST_UNSENT_BYTES: Final = 4 * LINE_BYTES
-"""A peer that does not read so much is as good as gone."""
+MOST_CONNECTIONS: Final = 8192
+MOST_CONNECTIONS_PER_ADDRESS: Final = 256
+"""At most, and a quarter of all; one pod needs one connection. Loopback has no such limit."""
+MOST_UNSENT_BYTES: Final = 2 * LINE_BYTES
+"""A peer that leaves so much unread counts as lost."""
+LOG_LINES_PER_MINUTE: Final = 20
+_TICK_FACTOR: Final = 2.0
+"""A tick that took long is not followed by another one before so many times as long: messages are taken together."""
 
 
 class PortTaken(LaunchError):
@@ -56,6 +57,7 @@ class Store:
 
     def __init__(
         self,
+        secret: RunSecret,
         *,
         run_id: str = "",
         heartbeat: Heartbeat = HEARTBEAT,
@@ -66,18 +68,30 @@ class Store:
         self.membership = Membership(self._send, loop.time, run_id=run_id, patience=patience)
         self.finished = asyncio.Event()
         """Set some seconds after the run is over."""
+        self.heartbeat = heartbeat
+        self.key = secret.key(KEY_PURPOSE)
+        total = fit_connections(MOST_CONNECTIONS)
+        per_address = max(1, min(MOST_CONNECTIONS_PER_ADDRESS, total // 4))
+        limits = ConnectionLimits(total=total, per_address=per_address)
+        self.acceptor = Acceptor(limits, lambda address: AgentConnection(self, address), self.log)
+        self.refused = 0
+        """Connections that failed the handshake."""
+        self._log = RateLimitedLog(lines_per_minute=LOG_LINES_PER_MINUTE, write=_print)
         self._loop = loop
-        self._heartbeat = heartbeat
         self._linger = linger
-        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._connections: dict[int, AgentConnection] = {}
         self._next_peer = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_due: asyncio.TimerHandle | None = None
+        self._tick_seconds = 0.0
+        self._ticked_at = 0.0
         self._ending = False
+        self._sweep = loop.call_later(heartbeat.interval, self._drop_silent)
 
-    async def listen(self, host: str, port: int) -> asyncio.Server:
-        """Serve. Raises LaunchError when the port is taken or the address is not ours."""
+    def listen(self, host: str, port: int) -> int:
+        """Serve; return the port. Raises LaunchError when the port is taken or the address is not ours."""
         try:
-            return await asyncio.start_server(self._serve, host or None, port, limit=LINE_BYTES, backlog=BACKLOG)
+            return self.acceptor.listen(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortTaken(
@@ -85,44 +99,77 @@ class Store:
                 ) from error
             raise LaunchError(f"Port {port} of {host or 'this host'} cannot be used: {error}.") from error
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def close(self) -> None:
+        """Close all connections and timers."""
+        self.acceptor.close()
+        for connection in list(self._connections.values()):
+            connection.close()
+        for timer in (self._timer, self._tick_due, self._sweep):
+            if timer:
+                timer.cancel()
+        self._log.flush()
+
+    # ------------------------------------------------------------------ what connections report
+
+    def authenticated(self, connection: AgentConnection) -> int:
+        """A connection has proved that it holds the secret; return its number."""
         self._next_peer += 1
-        peer = self._next_peer
+        self._connections[self._next_peer] = connection
+        return self._next_peer
+
+    def refuse(self, address: str, why: str) -> None:
+        """A connection failed the handshake."""
+        self.refused += 1
+        self._log.write(f"refused a connection from {address}: {why}")
+
+    def hear(self, peer: int, message: FromAgent) -> None:
+        """A message of an agent."""
+        if isinstance(message, Ping):
+            self._send(peer, Ping(refused=self.refused))
+            return
         try:
-            tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
-            hello = await self._read(reader)
-            if isinstance(hello, Hello):  # port scanners and lost browsers get no answer
-                self._writers[peer] = writer
-                self._hear(peer, hello)
-                while peer in self._writers:
-                    self._hear(peer, await self._read(reader))
-        except (OSError, TimeoutError, ProtocolError, ValueError, EOFError, asyncio.LimitOverrunError):
-            pass  # it is gone, or it is none of ours
-        finally:
-            if self._writers.pop(peer, None):
-                self.membership.lost(peer)
-                self._watch()
-            await event_loop.hang_up(writer)
+            self.membership.hear(peer, message)
+        except Exception as error:  # noqa: BLE001 - one agent's message must not end the run of the others
+            self._log.write(f"a message from {self._connections[peer].address} failed: {error!r}")
+            self._connections[peer].close()
+        self._tick_soon()
 
-    async def _read(self, reader: asyncio.StreamReader) -> FromAgent:
-        async with asyncio.timeout(self._heartbeat.timeout):
-            line = await reader.readuntil(b"\n")
-        message = decode(line)
-        if isinstance(message, FromAgent):
-            return message
-        raise ProtocolError("only the store says that")
+    def lost(self, peer: int) -> None:
+        """A connection is gone."""
+        if self._connections.pop(peer, None):
+            self.membership.drop(peer)
+            self._tick_soon()
 
-    def _hear(self, peer: int, message: FromAgent) -> None:
-        self.membership.receive(peer, message)
-        self._watch()
+    def log(self, line: str) -> None:
+        """Write a line, at most :data:`LOG_LINES_PER_MINUTE`."""
+        self._log.write(line)
+
+    # ------------------------------------------------------------------ what the membership wants
 
     def _send(self, peer: int, message: FromStore) -> None:
-        writer = self._writers.get(peer)
-        if not writer:
-            return
-        writer.write(encode(message))
-        if isinstance(message, Refused) or writer.transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
-            writer.close()
+        if connection := self._connections.get(peer):
+            connection.send(encode(message))
+            if isinstance(message, Refused) or connection.unsent_bytes > MOST_UNSENT_BYTES:
+                connection.close()
+
+    def _tick_soon(self) -> None:
+        """Do what is due, after all messages that are here already; less often where that takes long."""
+        if self._tick_due is None:
+            pause = self._ticked_at + _TICK_FACTOR * self._tick_seconds - self._loop.time()
+            self._tick_due = self._loop.call_later(max(0.0, pause), self._tick)
+
+    def _tick(self) -> None:
+        if self._tick_due:
+            self._tick_due.cancel()
+        self._tick_due = None
+        begun = self._loop.time()
+        try:
+            self.membership.tick()
+        except Exception as error:  # noqa: BLE001 - see hear
+            self._log.write(f"a step of the run failed: {error!r}")
+        self._watch()
+        self._ticked_at = self._loop.time()
+        self._tick_seconds = self._ticked_at - begun
 
     def _watch(self) -> None:
         """Look at the membership again when it is due, and end when the run has."""
@@ -135,15 +182,22 @@ class Store:
             is_awaited = self.membership.misses_a_member
             self._loop.call_later(_LINGER_FACTOR * self._linger if is_awaited else self._linger, self.finished.set)
 
-    def _tick(self) -> None:
-        self.membership.tick()
-        self._watch()
+    def _drop_silent(self) -> None:
+        """Close connections that have not sent anything for the heartbeat timeout, or not authenticated in time."""
+        now = self._loop.time()
+        for connection in [*self._connections.values(), *self.acceptor.pending()]:
+            connection.drop_if_silent(now)
+        self._sweep = self._loop.call_later(self.heartbeat.interval / 2, self._drop_silent)
+
+
+def _print(line: str) -> None:
+    print(f"ddp-store: {line}", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a store until its run is over or it is told to stop; returns its exit code.
+    """Run a store until its run is over or it is told to stop; return its exit code.
 
-    One that is told to stop before has not succeeded: the Job of its pod would make no other.
+    A store that is told to stop before the run is over has not succeeded, or the Job of its pod would create no other.
     """
     if_free = "--if-free" in argv
     try:
@@ -162,8 +216,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
-    """What the run came to, and the signal that ended the store before."""
+    """Return how the run ended, and the signal that ended the store before."""
     store = Store(
+        required_secret(arguments.secret_file, arguments.run_id),
         run_id=arguments.run_id,
         heartbeat=Heartbeat(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
         patience=Patience(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
@@ -177,10 +232,9 @@ async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
 
     for which in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(which, stop, which)
-    server = await store.listen(arguments.host, arguments.port)
-    port = server.sockets[0].getsockname()[1]
-    print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
-    with contextlib.closing(server):
+    with contextlib.closing(store):
+        port = store.listen(arguments.host, arguments.port)
+        print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
         await store.finished.wait()
     return store.membership.over, signalled[0] if signalled else 0
 
@@ -200,6 +254,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--if-free", action="store_true", help="end well when another store has the port already")
     run_id = os.environ.get(Env.RUN_ID, "")
     parser.add_argument("--run-id", default=run_id, help="refuse agents of other runs; the first one's when empty")
+    secret_file = os.environ.get(Env.SECRET_FILE, "")
+    parser.add_argument("--secret-file", default=secret_file, help=f"secret of the run: ${Env.SECRET_FILE}")
     seconds("--heartbeat-timeout", default=HEARTBEAT.timeout, help="silence after which an agent counts as lost")
     seconds("--linger-seconds", default=LINGER_SECONDS, help="how long late comers of a finished run are answered")
     seconds("--adopt-seconds", default=PATIENCE.adopt, help="after a restart, how long known agents are waited for")

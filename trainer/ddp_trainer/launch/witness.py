@@ -56,7 +56,7 @@ class Witness:
         self, local_rank: int, *, exit_code: int, reason: FailureReason, message: str, timestamp: float, stack: str = ""
     ) -> Failure:
         generation, node = self.core.generation, self.core.node
-        rank = (generation.first_rank(node.token) if generation else 0) + local_rank
+        rank = (generation.first_rank if generation else 0) + local_rank
         return Failure(
             generation=generation.number if generation else 0,
             rank=rank,

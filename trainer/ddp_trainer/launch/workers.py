@@ -21,7 +21,7 @@ from ddp_trainer.launch.channels import Channel
 from ddp_trainer.launch.children import Children, kill, kill_group
 from ddp_trainer.launch.environment import Launch, place_in, prepared_environment, with_local_rank
 from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std
-from ddp_trainer.launch.protocol import Generation
+from ddp_trainer.launch.protocol import Assignment
 from ddp_trainer.launch.zygote import Zygote, has_torch
 
 NOTHING: Final[Mapping[str, str]] = {}
@@ -90,7 +90,7 @@ class Workers:
         self._has_started = False
         self._living: dict[int, _Worker] = {}
 
-    def start(self, generation: Generation, more: Mapping[str, str] = NOTHING) -> None:
+    def start(self, generation: Assignment, more: Mapping[str, str] = NOTHING) -> None:
         """One for each local rank: those that live go on, the others are started; ``more`` is for their environment.
 
         Raises OSError, LaunchError.
@@ -104,7 +104,7 @@ class Workers:
             (folder / str(local_rank)).mkdir(parents=True)
             error_file = str(self.error_file(generation.number, local_rank))
             place = {**more, **place_in(self._environment, self._launch, generation, local_rank, error_file)}
-            rank = generation.first_rank(self._launch.token) + local_rank
+            rank = generation.first_rank + local_rank
             if worker := self._living.get(local_rank):
                 self._go_on(worker, rank, place)
             else:

@@ -24,6 +24,7 @@ RESTARTS: Final = {cause: AGENT.index(cell(Metric.RESTARTS, cause)) for cause in
 FAILURES: Final = {reason: AGENT.index(cell(Metric.FAILURES, reason)) for reason in FailureReason}
 RENDEZVOUS_SECONDS: Final = AGENT.index("ddp_rendezvous_duration_seconds_sum")
 RENDEZVOUS_COUNT: Final = AGENT.index("ddp_rendezvous_duration_seconds_count")
+RENDEZVOUS_REFUSED: Final = AGENT.index("ddp_rendezvous_refused_connections_total")
 RENDEZVOUS_FAILURES: Final = AGENT.index("ddp_rendezvous_failures_total")
 RENDEZVOUS_LAST: Final = AGENT.index("ddp_rendezvous_last_duration_seconds")
 RENDEZVOUS_ROUND: Final = AGENT.index(Metric.RENDEZVOUS_ROUND)
@@ -72,6 +73,11 @@ class BoardAgentRecorder:
     def rendezvous_failed(self) -> None:
         """The store could not be reached, once more."""
         self._cells[RENDEZVOUS_FAILURES] += 1.0
+
+    @harmless
+    def rendezvous_refused(self, count: int) -> None:
+        """The store has refused so many connections since it started."""
+        self._cells[RENDEZVOUS_REFUSED] = float(count)
 
     @harmless
     def rendezvous(self, seconds: float, generation: int) -> None:

@@ -77,6 +77,11 @@ AGENT: Final = (
         Kind.COUNTER,
         "Tries of this pod's launcher to reach the store that failed; while they go on, no group can be formed.",
     ),
+    _of_agent(
+        "ddp_rendezvous_refused_connections_total",
+        Kind.COUNTER,
+        "Connections that the store refused because they did not prove to hold the run's secret; from rank 0's pod.",
+    ),
     _of_agent(Metric.RENDEZVOUS_ROUND, Kind.GAUGE, "Generation of the group, the number of its rendezvous."),
     _of_agent(Metric.WORLD_SIZE, Kind.GAUGE, "Processes in the group."),
     _of_agent(Metric.FIRST_RANK, Kind.GAUGE, "First rank of the pod in the group; the others follow in order."),

@@ -19,6 +19,7 @@ from ddp_trainer.preflight.collect import Subject
 from ddp_trainer.preflight.conduct import Order, conduct
 from ddp_trainer.preflight.errors import PreflightError
 from ddp_trainer.preflight.finding import Status
+from ddp_trainer.run_secret import BadSecret, RunSecret, read_run_secret
 
 TIMEOUT_SECONDS: Final = 60.0
 _STATIC_PORT: Final = 29500
@@ -84,7 +85,20 @@ def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order
         meeting_port=meeting_port,
         timeout=arguments.timeout,
         newcomer=arguments.newcomer,
+        secret=_secret(arguments, environ, expected),
     )
+
+
+def _secret(arguments: argparse.Namespace, environ: Mapping[str, str], expected: int) -> RunSecret | None:
+    path = arguments.secret_file or environ.get(Env.SECRET_FILE, "")
+    try:
+        secret = read_run_secret(path, environ.get(Env.RUN_ID, "")) if path else None
+    except BadSecret as error:
+        raise PreflightError(f"{error}.") from None
+    if secret is None and expected > 1 and not arguments.json_file:  # else a launcher has started it, and has warned
+        told = f"no secret, so every host that reaches this preflight is believed; set {Env.SECRET_FILE} on all nodes"
+        print(f"ddp-launch preflight: {told}", file=sys.stderr)
+    return secret
 
 
 def _nodes(text: str) -> tuple[int, int]:
@@ -167,6 +181,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS", help="until all nodes must have come")
     add("-o", "--output", choices=("table", "json"), default="table", help="what to print")
     add("--json-file", "--json_file", default="", metavar="FILE", help="write the JSON document there too")
+    add("--secret-file", "--secret_file", default="", metavar="FILE", help=f"secret of the run (${Env.SECRET_FILE})")
     add("--quiet", action="store_true", help="print nothing where another node prints the same")
     add("script", nargs="?", default="", help="file whose digest is compared")
     return parser

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, replace
 
 from ddp_trainer.contract import Env
@@ -16,6 +16,8 @@ from ddp_trainer.preflight.listener import Listener, why_taken
 from ddp_trainer.preflight.meeting import Guest, Host, NobodyMet, meet
 from ddp_trainer.preflight.names import is_loopback
 from ddp_trainer.preflight.probing import probe
+from ddp_trainer.preflight.wire import KEY_PURPOSE
+from ddp_trainer.run_secret import RunSecret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,14 @@ class Order:
     """Seconds until all nodes must have come."""
     newcomer: int | None = None
     """As :attr:`Facts.newcomer`."""
+    secret: RunSecret | None = None
+    """By which the nodes authenticate; None to believe every peer."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Key of the preflight's listeners. A node that meets no other has one of its own."""
+        secret = self.secret or (RunSecret.random() if self.is_alone else None)
+        return None if secret is None else secret.key(KEY_PURPOSE)
 
     @property
     def is_alone(self) -> bool:
@@ -41,8 +51,8 @@ async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
     """Raises OSError when the script cannot be read."""
     until = asyncio.get_running_loop().time() + order.timeout
     host = Host(order.expected, until) if order.subject.is_host else None
-    listener = Listener(uuid.uuid4().hex, _where(environ), host.serve if host else None)
-    with closing(listener), ExitStack() as stack:
+    listener = Listener(uuid.uuid4().hex, _where(environ), order.key, host.serve if host else None)
+    async with aclosing(listener), AsyncExitStack() as stack:
         if order.is_alone:
             return Facts(reports=(await _collected(order, listener, environ),))
         meeting: Host | Guest | NobodyMet
@@ -50,7 +60,7 @@ async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
             if host:
                 await _open(host, listener, order.meeting_port)
             meeting = host or stack.enter_context(
-                closing(await meet(order.subject.meeting_host, order.meeting_port, until))
+                closing(await meet(order.subject.meeting_host, order.meeting_port, until, order.key))
             )
         except NobodyMet as error:
             meeting = error
@@ -85,7 +95,7 @@ async def _host_or_guest(order: Order, own: Report, host: Host, until: float) ->
     and the table shows two nodes of one rank; else the name is wrong here, and the others may come.
     """
     hosting = asyncio.ensure_future(host.reports(own))
-    looking = asyncio.ensure_future(meet(order.subject.meeting_host, order.meeting_port, until))
+    looking = asyncio.ensure_future(meet(order.subject.meeting_host, order.meeting_port, until, order.key))
     await asyncio.wait({hosting, looking}, return_when=asyncio.FIRST_COMPLETED)
     if looking.done() and looking.exception() is None:
         hosting.cancel()
@@ -115,7 +125,7 @@ async def _together(order: Order, own: Report, meeting: Host | Guest | NobodyMet
             raise meeting
         own = replace(own, is_host=isinstance(meeting, Host))
         reports = await meeting.reports(own)
-        probes = await meeting.probes(own.token, await probe(own, reports))
+        probes = await meeting.probes(own.token, await probe(own, reports, order.key))
     except NobodyMet as error:
         return _alone(order, own, error)
     return Facts(

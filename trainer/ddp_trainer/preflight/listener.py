@@ -1,4 +1,8 @@
-"""Where this node is knocked at: it answers every connection with who it is and what time it has."""
+"""Ports of this node that the preflights of other nodes connect to.
+
+A peer authenticates by :mod:`ddp_trainer.handshake`, receives a :class:`Banner` with this node's token and time, and
+may then go on to the :class:`~ddp_trainer.preflight.meeting.Host`. Without a secret, the banner comes first.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,33 @@ import asyncio
 import contextlib
 import errno
 import re
+import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.event_loop import hang_up
+from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
+from ddp_trainer.handshake import MOST_BYTES, HandshakeFailed, admit
+from ddp_trainer.limited_server import Connection, LimitedServer
 from ddp_trainer.preflight.facts import VERSION
-from ddp_trainer.preflight.wire import LINE_BYTES, encode
+from ddp_trainer.preflight.wire import HANDSHAKE_VERSION, encode
 
-BACKLOG: Final = 1024
+MOST_CONNECTIONS: Final = 4096
+"""Of all ports together."""
+MOST_PORTS: Final = 4
+"""The meeting place or rendezvous port, and one of the kernel's choice, each with IPv4 and IPv6."""
+MOST_CONNECTIONS_PER_ADDRESS: Final = 64
+LOG_LINES_PER_MINUTE: Final = 6
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Banner:
-    """The first line that a preflight says, and its answer when it is asked for the time."""
+    """First line after the handshake, and the answer to a request for the time."""
 
     preflight: int
     """:data:`~ddp_trainer.preflight.facts.VERSION` of who speaks."""
@@ -33,50 +46,70 @@ class Banner:
 
 
 class Listener:
-    """All ports of this node that preflight listens on. Use as a context manager."""
+    """All ports of this node that preflight listens on. Use with :func:`contextlib.aclosing`."""
 
-    def __init__(self, token: str, address: str, serve: Serve | None = None) -> None:
-        """``address`` is where to listen, everywhere when empty; ``serve`` goes on after the banner."""
+    def __init__(self, token: str, address: str, key: bytes | None, serve: Serve | None = None) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            token: Token of this preflight.
+            address: Address to listen on; every interface when empty.
+            key: Key by which peers authenticate; None to believe every peer.
+            serve: Called with an authenticated connection, after the banner.
+        """
         self.token = token
+        self._key = key
         self._address = address
         self._serve = serve
-        self._servers: dict[int, asyncio.Server] = {}
+        self._servers: dict[int, list[LimitedServer]] = {}
+        self._log = RateLimitedLog(lines_per_minute=LOG_LINES_PER_MINUTE, write=_print)
 
     async def listen(self, port: int) -> int:
-        """Listen there, or at a port of the kernel's choice for 0; returns the port. Raises OSError."""
+        """Listen there, or at a port of the kernel's choice for 0; return the port. Raises OSError."""
         if port and port in self._servers:
             return port
         # One number for both families: a second socket takes the port that the first was given.
         hosts = [self._address] if self._address else ["0.0.0.0", "::"]  # noqa: S104 - peers come from everywhere
-        server = await asyncio.start_server(self._greet, hosts[0], port, limit=LINE_BYTES, backlog=BACKLOG)
-        number = int(server.sockets[0].getsockname()[1])
-        self._servers[number] = server
+        first = self._start(hosts[0], port)
+        number = int(first.getsockname()[1])
         if len(hosts) > 1:
             with contextlib.suppress(OSError):  # a kernel without IPv6
-                more = await asyncio.start_server(self._greet, hosts[1], number, limit=LINE_BYTES, backlog=BACKLOG)
-                self._servers[-number] = more
+                self._start(hosts[1], number)
         return number
+
+    def _start(self, host: str, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
+        total = max(1, fit_connections(MOST_CONNECTIONS, may_raise=False) // MOST_PORTS)  # the limit is reported
+        limits = ConnectionLimits(total=total, per_address=min(MOST_CONNECTIONS_PER_ADDRESS, max(1, total // 4)))
+        server = LimitedServer(listener, self._greet, limits=limits, log=self._log, buffer_bytes=MOST_BYTES)
+        self._servers.setdefault(listener.getsockname()[1], []).append(server)
+        server.start()
+        return listener
 
     def banner(self) -> bytes:
         """As of now."""
         return encode(Banner(preflight=VERSION, token=self.token, time=time.time()))
 
-    def close(self) -> None:
-        """Give up all ports."""
-        for server in self._servers.values():
-            server.close()
+    async def aclose(self) -> None:
+        """Give up all ports, and close all connections."""
+        for server in [server for servers in self._servers.values() for server in servers]:
+            await server.close()
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Cancelled is who says nothing when all is over; asyncio would print a traceback of it.
-        ours = (OSError, ValueError, EOFError, asyncio.CancelledError)
-        try:
-            with contextlib.suppress(*ours):
-                writer.write(self.banner())
-                await writer.drain()
-                if self._serve:
-                    await self._serve(reader, writer)
-        finally:
-            await hang_up(writer)
+    async def _greet(self, connection: Connection) -> None:
+        reader, writer = connection.reader, connection.writer
+        with contextlib.suppress(ValueError, HandshakeFailed):
+            if self._key is not None:
+                await admit(reader, writer, self._key, HANDSHAKE_VERSION)
+            connection.is_kept = True
+            writer.write(self.banner())
+            await writer.drain()
+            if self._serve:
+                await self._serve(reader, writer)
+
+
+def _print(line: str) -> None:
+    print(f"ddp-launch preflight: {line}", file=sys.stderr, flush=True)
 
 
 def why_taken(port: int, error: OSError) -> str:

@@ -21,11 +21,12 @@ from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 from ddp_trainer.event_loop import hang_up
+from ddp_trainer.handshake import MOST_BYTES, HandshakeFailed, authenticate
 from ddp_trainer.preflight import names
 from ddp_trainer.preflight.facts import VERSION, Clock, Outcome, Probe, Report, Resolution
 from ddp_trainer.preflight.listener import Banner, Listener
 from ddp_trainer.preflight.probing import CONNECT_SECONDS, outcome_of
-from ddp_trainer.preflight.wire import LINE_BYTES, Kind, WireError, decode, encode
+from ddp_trainer.preflight.wire import HANDSHAKE_VERSION, Kind, WireError, decode, encode, read_line
 
 PROBE_SECONDS: Final = 15.0
 """So long the host waits for the probes of a node that came."""
@@ -137,7 +138,7 @@ class Host:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         token = ""
         try:
-            while line := await reader.readline():
+            while line := await read_line(reader):
                 ask = decode(Ask, line)
                 if ask.topic is Topic.CLOCK and self._listener:
                     writer.write(self._listener.banner())
@@ -229,8 +230,8 @@ class Guest:
         try:
             async with asyncio.timeout_at(until):
                 self._writer.write(encode(ask))
-                line = await self._reader.readline()
-        except (OSError, ValueError) as error:
+                line = await read_line(self._reader)
+        except (OSError, WireError) as error:
             await hang_up(self._writer)
             raise _host_gone(f"the host of the meeting fell silent: {error or 'no answer in time'}") from error
         if not line:
@@ -254,7 +255,7 @@ def _host_gone(message: str) -> NobodyMet:
     return NobodyMet(message, "look at the preflight of the first node; all nodes need the same ddp_trainer")
 
 
-async def meet(host: str, port: int, until: float) -> Guest:
+async def meet(host: str, port: int, until: float, key: bytes | None) -> Guest:
     """Connect to the host, by any of its addresses, as often as it takes. Raises NobodyMet at ``until``."""
     loop = asyncio.get_running_loop()
     while True:
@@ -262,21 +263,23 @@ async def meet(host: str, port: int, until: float) -> Guest:
         tried: list[tuple[str, Outcome]] = []
         for address in found.addresses:
             try:
-                return await _greeted(address, port, until)
+                return await _greeted(address, port, until, key)
             except OSError as error:
                 tried.append((address, outcome_of(error)))
-            except (WireError, ValueError):
+            except (WireError, HandshakeFailed):
                 tried.append((address, Outcome.STRANGER))
         if loop.time() + _PAUSE > until:
             raise _nobody(found, port, tried)
         await asyncio.sleep(_PAUSE)
 
 
-async def _greeted(address: str, port: int, until: float) -> Guest:
+async def _greeted(address: str, port: int, until: float, key: bytes | None) -> Guest:
     async with asyncio.timeout(CONNECT_SECONDS):
-        reader, writer = await asyncio.open_connection(address, port, limit=LINE_BYTES)
+        reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
         try:
-            banner = decode(Banner, await reader.readline())
+            if key is not None:
+                await authenticate(reader, writer, key, HANDSHAKE_VERSION)
+            banner = decode(Banner, await read_line(reader))
         except BaseException:
             await hang_up(writer)
             raise
@@ -303,6 +306,7 @@ _HINTS: Final = {
     Outcome.REFUSED: "start preflight on the first node too; if it runs, a firewall rejects the port or the address is "
     "another's",
     Outcome.NO_ROUTE: "this node has no route to it, or lacks its address family: compare IPv4 and IPv6 of both nodes",
-    Outcome.STRANGER: "another program or another version of preflight listens there; choose a free port",
+    Outcome.STRANGER: "another program, another version of preflight, or one with another secret listens there; "
+    "give all nodes one image and one secret, or choose a free port",
     Outcome.OK: "start preflight on the first node too",
 }

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddp_trainer.event_loop import hang_up
+from ddp_trainer.handshake import MOST_BYTES, HandshakeFailed, authenticate
 from ddp_trainer.preflight.facts import Outcome, Probe, Purpose, Report
 from ddp_trainer.preflight.listener import Banner
 from ddp_trainer.preflight.names import is_loopback
-from ddp_trainer.preflight.wire import LINE_BYTES, WireError, decode
+from ddp_trainer.preflight.wire import HANDSHAKE_VERSION, WireError, decode, read_line
 
 CONNECT_SECONDS: Final = 5.0
 """A lost SYN is sent again after 1 s and after 3 s, so this allows for two losses."""
@@ -29,13 +30,13 @@ class _Door:
     port: int
 
 
-async def probe(own: Report, reports: tuple[Report, ...]) -> tuple[Probe, ...]:
+async def probe(own: Report, reports: tuple[Report, ...], key: bytes | None) -> tuple[Probe, ...]:
     """All doors of all peers, from here, :data:`_AT_ONCE` at a time."""
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def knock_at(door: _Door) -> Probe:
         async with limit:
-            outcome = await knock(door.address, door.port, door.token)
+            outcome = await knock(door.address, door.port, door.token, key)
         return Probe(
             source=own.token,
             target=door.token,
@@ -67,13 +68,13 @@ def _doors(own: Report, peer: Report) -> Iterator[_Door]:
             yield _Door(peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random)
 
 
-async def knock(address: str, port: int, token: str) -> Outcome:
+async def knock(address: str, port: int, token: str, key: bytes | None) -> Outcome:
     """Connect, and read who is there; an empty ``token`` takes anybody."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(address, port, limit=LINE_BYTES)
+            reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
             try:
-                return Outcome.OK if not token or await _is(reader, token) else Outcome.STRANGER
+                return Outcome.OK if not token or await _is(reader, writer, token, key) else Outcome.STRANGER
             finally:
                 await hang_up(writer)
     except TimeoutError:
@@ -89,8 +90,10 @@ def outcome_of(error: OSError) -> Outcome:
     return Outcome.NO_ROUTE if error.errno in _NO_ROUTE else Outcome.REFUSED
 
 
-async def _is(reader: asyncio.StreamReader, token: str) -> bool:
+async def _is(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, key: bytes | None) -> bool:
     try:
-        return decode(Banner, await reader.readline()).token == token
-    except (WireError, ValueError):
+        if key is not None:
+            await authenticate(reader, writer, key, HANDSHAKE_VERSION)
+        return decode(Banner, await read_line(reader)).token == token
+    except (WireError, HandshakeFailed):
         return False

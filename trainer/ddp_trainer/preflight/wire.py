@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 LINE_BYTES: Final = 1 << 25
-"""Longest line: the reports of a thousand nodes."""
+"""Longest line after the handshake, in bytes: the reports of a thousand nodes."""
+HANDSHAKE_VERSION: Final = 2
+KEY_PURPOSE: Final = "preflight"
+"""Purpose of the key by which preflights authenticate, see :meth:`ddp_trainer.run_secret.RunSecret.key`."""
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
 
@@ -33,3 +37,23 @@ def decode(kind: type[Kind], line: bytes) -> Kind:
     except exact_json.Malformed as error:
         raise WireError(str(error)) from error
     return message
+
+
+async def read_line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line, which may be longer than the reader's limit; empty at the end of the connection.
+
+    Raises:
+        WireError: For a line of more than :data:`LINE_BYTES`.
+        OSError: If the connection breaks.
+    """
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        try:
+            line += await reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError as error:
+            line += await reader.readexactly(error.consumed)
+        except asyncio.IncompleteReadError:
+            return b""
+        if len(line) > LINE_BYTES:
+            raise WireError(f"a line of more than {LINE_BYTES} bytes")
+    return bytes(line)

@@ -8,6 +8,7 @@ from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import (
     VERSION,
     Aside,
+    Assignment,
     Failed,
     Failure,
     FromStore,
@@ -63,7 +64,7 @@ class SimulatedAgent:
     index: int
     peer: int
     token: str
-    generation: Generation | None = None
+    generation: Assignment | None = None
     standing: Standing = Standing.IDLE
     asked_to_stop: Stop | None = None
     heard: list[FromStore] = field(default_factory=list)
@@ -100,6 +101,7 @@ class SimulatedAgent:
             node=self.node,
             policy=self.run.policy,
             standing=self.standing,
+            clock=1_000_000_000 + self.run.now,
             last=self.generation,
             identity=self.identity,
             looks=self.looks,
@@ -130,6 +132,7 @@ class SimulatedAgent:
 
     def fail(self, *, agreed: bool = False, **details: object) -> SimulatedAgent:
         """A worker failed; the others are stopped when the test calls :meth:`join`."""
+        details.setdefault("rank", self.generation.first_rank)
         failure = a_failure(self.generation.number, **details)
         self.run.membership.receive(self.peer, Failed(failure=failure, agreed=agreed))
         return self
@@ -151,7 +154,9 @@ class SimulatedAgent:
 
     def give_up(self) -> SimulatedAgent:
         """What stock torchrun's agent says when its own restarts are spent."""
-        self.run.membership.receive(self.peer, Leave(giving_up=a_failure(self.generation.number)))
+        self.run.membership.receive(
+            self.peer, Leave(giving_up=a_failure(self.generation.number, rank=self.generation.first_rank))
+        )
         return self
 
     def disconnect(self) -> SimulatedAgent:
@@ -163,7 +168,7 @@ class SimulatedAgent:
         self.heard.append(message)
         match message:
             case Start():
-                self.generation, self.standing = message.generation, Standing.RUNNING
+                self.generation, self.standing = message.assignment, Standing.RUNNING
             case Stop():
                 self.asked_to_stop = message
             case Over() | Refused():
@@ -188,9 +193,7 @@ class SimulatedRun:
         """A store that remembers nothing; every agent's connection is gone."""
         for agent in self.agents.values():
             agent.connected = False
-        self.membership = Membership(
-            self._deliver, lambda: self.now, patience=self.patience, wall_clock=lambda: 1_000_000_000 + self.now
-        )
+        self.membership = Membership(self._deliver, lambda: self.now, patience=self.patience)
 
     def agent(self, index: int) -> SimulatedAgent:
         """A pod that has just been made."""
@@ -223,7 +226,7 @@ class SimulatedRun:
         self.membership.tick()
 
     def _deliver(self, peer: int, message: FromStore) -> None:
-        if isinstance(message, Start) and message.generation not in self.starts:
-            self.starts.append(message.generation)
+        if isinstance(message, Start) and message.assignment.fence not in {each.fence for each in self.starts}:
+            self.starts.append(self.membership.roster.generation)
         if peer in self.agents and self.agents[peer].connected:
             self.agents[peer].hears(message)

@@ -14,7 +14,7 @@ import pytest
 from ddp_trainer import pulse
 from ddp_trainer.launch.hang_guard import FIRST_STEP_SECONDS, HangGuard
 from ddp_trainer.launch.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
-from ddp_trainer.launch.protocol import Generation, Hung, Node
+from ddp_trainer.launch.protocol import Assignment, Generation, Hung, Node
 
 NUMBER = signal.SIGRTMAX - 7
 DEAF = """
@@ -25,9 +25,10 @@ sys.stdin.read()
 """
 
 
-def a_generation(number: int) -> Generation:
+def a_generation(number: int) -> Assignment:
     node = Node(token="t", name="w-0", local_world_size=1, address="127.0.0.1")
-    return Generation(number=number, fence=number, nodes=(node,), master_address="127.0.0.1", master_port=1)
+    group = Generation(number=number, fence=number, nodes=(node,), master_address="127.0.0.1", master_port=1)
+    return group.assignment_of("t")
 
 
 async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:

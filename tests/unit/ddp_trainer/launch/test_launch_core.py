@@ -44,7 +44,7 @@ from ddp_trainer.launch.protocol import (
 )
 
 NODE = Node(token="me", name="w-0", index=0, local_world_size=2)
-GENERATION = Generation(number=4, fence=4, nodes=(NODE,), master_address="h", master_port=1)
+GENERATION = Generation(number=4, fence=4, nodes=(NODE,), master_address="h", master_port=1).assignment_of("me")
 LIMITS = Limits(join=60, shutdown=30, failure=3)
 SIGTERM = SignalWorkers(signal.SIGTERM)
 SIGKILL = SignalWorkers(signal.SIGKILL)
@@ -64,7 +64,7 @@ def joining() -> Core:
 def running() -> Core:
     core = joining()
     core.opening("10.0.0.7")
-    core.told(Start(generation=GENERATION))
+    core.told(Start(assignment=GENERATION))
     return core
 
 
@@ -87,14 +87,14 @@ def test_joining_says_the_port_and_waits_so_long_and_no_longer() -> None:
 
 
 def test_a_generation_starts_the_workers() -> None:
-    actions = joining().told(Start(generation=GENERATION))
+    actions = joining().told(Start(assignment=GENERATION))
     assert StartWorkers(GENERATION) in actions
     assert Disarm(Timer.JOIN) in actions
 
 
 @pytest.mark.parametrize("state", [running, stopping, done])
 def test_a_generation_that_comes_late_starts_nothing(state: Callable[[], Core]) -> None:
-    assert state().told(Start(generation=GENERATION)) == []
+    assert state().told(Start(assignment=GENERATION)) == []
 
 
 def test_a_failure_is_told_at_once_and_the_others_get_little_time() -> None:
@@ -259,7 +259,8 @@ def of_two_nodes(min_nodes: int) -> Core:
     core = Core(hello=a_hello(a_policy(min_nodes, 2)), limits=LIMITS, endpoint="store:29400")
     core.join(5000)
     other = Node(token="other", name="w-1", index=1, local_world_size=2)
-    core.told(Start(generation=Generation(number=4, fence=4, nodes=(NODE, other), master_address="h", master_port=1)))
+    group = Generation(number=4, fence=4, nodes=(NODE, other), master_address="h", master_port=1)
+    core.told(Start(assignment=group.assignment_of("me")))
     able(core, 0, 1)
     core.exited(0, a_failure(4))
     return core

@@ -111,10 +111,11 @@ def test_the_run_is_free_again_when_the_other_job_has_gone() -> None:
     assert second.runs == 2
 
 
-def test_a_pod_that_is_made_anew_with_another_program_takes_its_own_place() -> None:
+def test_a_pod_that_is_created_again_with_another_program_takes_its_own_place() -> None:
     run = SimulatedRun(a_policy(1, 1))
-    comes(run, 0, OURS).join()
+    first = comes(run, 0, OURS).join()
     second = comes(run, 0, THEIRS).join()
+    first.disconnect()
     run.wait(5)
     assert second.runs == 2
 

@@ -34,9 +34,10 @@ def test_a_node_that_joins_meets_the_members_at_its_own_port_before_they_are_sto
     (newcomer,) = comes(run, 7)
     run.wait(1000)
     (meet,) = meetings(newcomer)
-    assert [meetings(member) for member in members] == [[meet], [meet]]
-    assert [node.name for node in meet.group.nodes] == ["worker-0", "worker-1", "worker-7"]
-    assert (meet.group.master_address, meet.group.master_port) == ("10.0.0.7", 30007)
+    assert [[each.names for each in meetings(member)] for member in members] == [[meet.names], [meet.names]]
+    assert [meetings(member)[0].place.node_rank for member in members] == [0, 1]
+    assert list(meet.names) == ["worker-0", "worker-1", "worker-7"]
+    assert (meet.place.master_address, meet.place.master_port) == ("10.0.0.7", 30007)
     assert [member.asked_to_stop for member in members] == [None, None]
     newcomer.met(fit=True)
     run.wait(5)
@@ -78,7 +79,7 @@ def test_the_place_of_a_lost_node_is_taken_by_one_that_was_looked_at_too() -> No
     first.join()
     (instead,) = comes(run, 1)
     assert (run.membership.phase, instead.runs) == (Phase.FORMING, None)
-    assert [node.name for node in meetings(first)[-1].group.nodes] == ["worker-0", "worker-1"]
+    assert list(meetings(first)[-1].names) == ["worker-0", "worker-1"]
     instead.met(fit=True)
     assert (first.runs, instead.runs) == (2, 2)
 
@@ -101,7 +102,7 @@ def test_a_no_in_which_an_onlooker_was_lost_does_not_count() -> None:
     member.join()
     newcomer.met(fit=False)
     assert len(meetings(newcomer)) == 2
-    assert [node.name for node in meetings(newcomer)[-1].group.nodes] == ["worker-0", "worker-2"]
+    assert list(meetings(newcomer)[-1].names) == ["worker-0", "worker-2"]
 
 
 def test_an_answer_to_an_earlier_question_is_not_heard() -> None:

@@ -33,14 +33,14 @@ class Watched(Children):
 
 async def main():
     children = Watched(asyncio.get_running_loop())
-    preflight = Preflight(children, Care.STRICT, own.token, "", pathlib.Path(sys.argv[1]), os.environ)
+    preflight = Preflight(children, Care.STRICT, 1, "", pathlib.Path(sys.argv[1]), os.environ)
     core = Core(hello=hello, limits=Limits(), endpoint="")
     held = joining.Joining(core, preflight, lambda _: {}, print, lambda _: None)
     with HeldPort() as port:
         group = Generation(
             number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.number
         )
-        ask = Meet(number=1, group=group)  # the other never comes
+        ask = Meet(number=1, names=("other", "own"), place=group.assignment_of(own.token))  # the other never comes
         {body}
 
 asyncio.run(main())

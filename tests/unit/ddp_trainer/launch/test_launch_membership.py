@@ -4,7 +4,19 @@ import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 from ddp_trainer.launch.membership import Phase
-from ddp_trainer.launch.protocol import Join, Leave, Over, Part, Refused, Standing, Start, Stop, Verdict, Waiting
+from ddp_trainer.launch.protocol import (
+    MOST_NAMED,
+    Join,
+    Leave,
+    Over,
+    Part,
+    Refused,
+    Standing,
+    Start,
+    Stop,
+    Verdict,
+    Waiting,
+)
 from ddp_trainer.launch.rollcall import MOST_TOLD
 
 
@@ -63,17 +75,21 @@ def test_too_few_nodes_never_form_a_group() -> None:
 def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
     run = SimulatedRun(a_policy(3, 3))
     first, second = run.joined(0, 2)
-    told = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",))
+    told = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",), missing_count=1)
     assert (first.last, second.last) == (told, told)
     second.disconnect()
-    assert first.last == Waiting(nodes=1, spare=False, names=("worker-0",), missing=("worker-1", "worker-2"))
+    assert first.last == Waiting(
+        nodes=1, spare=False, names=("worker-0",), missing=("worker-1", "worker-2"), missing_count=2
+    )
 
 
 def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
     run = SimulatedRun(a_policy(1000, 1000))
     agents = run.joined(*range(MOST_TOLD + 2))
-    everybody = tuple(f"worker-{index}" for index in range(MOST_TOLD))
-    assert agents[0].last == Waiting(nodes=MOST_TOLD, spare=False, names=everybody)
+    first = tuple(f"worker-{index}" for index in range(MOST_NAMED))
+    missing = tuple(f"worker-{index}" for index in range(MOST_TOLD, MOST_TOLD + MOST_NAMED))
+    told = Waiting(nodes=MOST_TOLD, spare=False, names=first, missing=missing, missing_count=1000 - MOST_TOLD)
+    assert agents[0].last == told
     assert agents[-1].last == Waiting(nodes=MOST_TOLD + 2, spare=False)
 
 
@@ -380,16 +396,40 @@ def test_an_agent_of_another_run_is_refused_by_name() -> None:
     stranger = run.agent(1).connect(run_id="other")
     assert isinstance(stranger.last, Refused)
     assert "'other'" in stranger.last.why
-    assert "'run'" in stranger.last.why
+    assert "'run'" not in stranger.last.why
     assert stranger.last.exit_code == 170
 
 
-def test_a_pod_made_anew_takes_the_place_of_its_namesake() -> None:
+def test_a_pod_created_again_waits_for_its_name_until_the_former_one_is_lost() -> None:
     run = SimulatedRun(a_policy(2, 2))
-    first, stale = run.joined(0, 1)
+    first, former = run.joined(0, 1)
     (new,) = run.joined(1)
-    assert isinstance(stale.last, Refused)
-    assert stale.last.exit_code == 172
+    assert new.last.namesake
+    run.wait(100)
+    assert (first.runs, former.runs, new.runs) == (1, 1, None)
+    former.disconnect()
+    run.wait(0.6)
+    stop_and_join(first)
+    assert (first.runs, new.runs) == (2, 2)
+
+
+def test_a_connection_that_blips_does_not_lose_its_name_to_one_that_waits_for_it() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    (waiting,) = run.joined(1)
+    second.disconnect()
+    run.reconnect(second)
+    run.wait(100)
+    assert (first.runs, second.runs, waiting.runs) == (1, 1, None)
+
+
+def test_a_pod_that_leaves_gives_its_name_to_the_next_one_at_once() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, former = run.joined(0, 1)
+    former.leave()
+    (new,) = run.joined(1)
+    assert isinstance(former.last, Refused)
+    assert former.last.exit_code == 172
     stop_and_join(first)
     assert (first.runs, new.runs) == (2, 2)
 
@@ -419,10 +459,11 @@ def test_a_range_that_holds_no_number_is_refused() -> None:
     assert "3:2" in agent.last.why
 
 
-def test_starts_carry_the_group_as_a_whole() -> None:
+def test_a_start_carries_the_place_of_its_node() -> None:
     run = SimulatedRun(a_policy(2, 2))
-    first, _ = run.joined(0, 1)
+    first, second = run.joined(0, 1)
     assert isinstance(first.last, Start)
-    generation = first.last.generation
-    assert generation.world_size == 4
-    assert generation.first_rank(first.token) == 0
+    places = [first.last.assignment, second.last.assignment]
+    assert [(place.node_rank, place.first_rank, place.world_size) for place in places] == [(0, 0, 4), (1, 2, 4)]
+    assert places[0].digest == places[1].digest
+    assert places[0].peer_addresses == ("10.0.0.1",)

@@ -22,7 +22,7 @@ from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std, parse_std
 from ddp_trainer.launch.ports import HeldPort
-from ddp_trainer.launch.protocol import Generation, Node
+from ddp_trainer.launch.protocol import Assignment, Generation, Node
 from ddp_trainer.launch.ranks import choose, in_order, node_index
 from ddp_trainer.launch.report import Report, fit
 
@@ -153,13 +153,14 @@ class TestEndpoints:
 
 class TestEnvironment:
     def launch(self, **changes: object) -> Launch:
-        settings = {"run_id": "r", "token": "t-b", "local_world_size": 2, "max_restarts": 3, **changes}
+        settings = {"run_id": "r", "local_world_size": 2, "max_restarts": 3, **changes}
         return Launch(**settings)
 
-    def generation(self) -> Generation:
+    def generation(self) -> Assignment:
         nodes = (a_node("a", size=4), a_node("b", size=2), a_node("c", size=2, role="other"))
         restarts = {"membership": 3, "failure": 1}
-        return Generation(number=5, fence=5, nodes=nodes, master_address="10.0.0.1", master_port=7, restarts=restarts)
+        group = Generation(number=5, fence=5, nodes=nodes, master_address="10.0.0.1", master_port=7, restarts=restarts)
+        return group.assignment_of("t-b")
 
     def worker(self, base: dict[str, str], local_rank: int, **changes: object) -> dict[str, str]:
         launch = self.launch(**changes)

@@ -22,7 +22,8 @@ def witness(parallel: str) -> Witness:
     nodes = tuple(Node(token=f"t{index}", name=f"worker-{index}", local_world_size=2) for index in range(2))
     hello = Hello(version=VERSION, run_id="run", node=nodes[1], policy=a_policy(), standing=Standing.IDLE)
     core = Core(hello=hello, limits=Limits(), endpoint="store:29400")
-    core.generation = Generation(number=1, fence=1, nodes=nodes, master_address="10.0.0.1", master_port=1)
+    group = Generation(number=1, fence=1, nodes=nodes, master_address="10.0.0.1", master_port=1)
+    core.generation = group.assignment_of("t1")
     return Witness(core, {Env.PARALLEL: parallel, Env.NODE_NAME: "worker-1"}, lambda *_: Path("/nonexistent"))
 
 

@@ -43,11 +43,12 @@ NODE = Node(token="t", name="w-0", index=None, local_world_size=2)
 GENERATION = Generation(
     number=3, fence=3, nodes=(NODE, NODE), master_address="h", master_port=1, restarts={"failure": 2}
 )
+PLACE = GENERATION.assignment_of("t")
 LOOK = Look(
     rank=1, local_rank=1, node="w-0", state=RankState.ALIVE, seconds=2.5, limit=60.0, section="data", collectives=("a",)
 )
 MESSAGES = [
-    Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=Standing.RUNNING, last=GENERATION),
+    Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=Standing.RUNNING, last=PLACE),
     Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=Standing.IDLE),
     Hello(
         version=VERSION,
@@ -69,10 +70,10 @@ MESSAGES = [
     Looks(generation=3, ranks=(LOOK, replace(LOOK, limit=None, state=RankState.DEAF))),
     Ping(),
     Met(number=2, fit=False),
-    Meet(number=2, group=GENERATION),
+    Meet(number=2, names=("w-0", "w-1"), place=PLACE),
     Show(generation=3),
     Hung(generation=3, ranks=(1, 2), to_kill=(), sentences=("é", "")),
-    Start(generation=GENERATION),
+    Start(assignment=PLACE),
     Stop(graceful=True),
     Waiting(nodes=1, spare=False),
     Over(verdict=Verdict.FAILED, exit_code=1, failure=a_failure(2), restarts={"hang": 1}),

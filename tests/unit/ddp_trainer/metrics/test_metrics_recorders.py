@@ -243,6 +243,7 @@ def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
     agent.recorder.restarts_remaining(0)
     agent.recorder.rendezvous_failed()
     agent.recorder.rendezvous_failed()
+    agent.recorder.rendezvous_refused(7)
     assert agent["ddp_rendezvous_duration_seconds_sum"] == 2.5
     assert agent["ddp_rendezvous_duration_seconds_count"] == 2
     assert agent["ddp_rendezvous_last_duration_seconds"] == 0.5
@@ -250,6 +251,7 @@ def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
     assert (agent[Metric.WORLD_SIZE], agent[Metric.NODES], agent["ddp_nodes_desired"]) == (4, 2, 3)
     assert agent["ddp_restarts_remaining"] == 0
     assert agent["ddp_rendezvous_failures_total"] == 2
+    assert agent["ddp_rendezvous_refused_connections_total"] == 7
 
 
 REPORTS: list[tuple[str, tuple[Any, ...]]] = [

@@ -19,6 +19,9 @@ from ddp_trainer.preflight.listener import Listener, holder
 from ddp_trainer.preflight.meeting import PROBE_SECONDS, Ask, Host, NobodyMet, Told, meet
 from ddp_trainer.preflight.probing import knock
 from ddp_trainer.preflight.wire import WireError, decode, encode
+from ddp_trainer.run_secret import RunSecret
+
+KEY = RunSecret.random().key("preflight")
 
 
 def test_messages_come_back_as_they_were_sent() -> None:
@@ -125,11 +128,11 @@ def test_only_variables_that_ranks_read_are_told(tmp_path: Path) -> None:
 
 def test_a_knock_tells_who_answers() -> None:
     async def knocks() -> list[Outcome]:
-        listener = Listener("me", "127.0.0.1")
+        listener = Listener("me", "127.0.0.1", KEY)
         port = await listener.listen(0)
-        outcomes = [await knock("127.0.0.1", port, token) for token in ("me", "", "you")]
-        listener.close()
-        return [*outcomes, await knock("127.0.0.1", port, "me"), await knock("fe80::1", port, "me")]
+        outcomes = [await knock("127.0.0.1", port, token, KEY) for token in ("me", "", "you")]
+        await listener.aclose()
+        return [*outcomes, await knock("127.0.0.1", port, "me", KEY), await knock("fe80::1", port, "me", KEY)]
 
     outcomes = [Outcome.OK, Outcome.OK, Outcome.STRANGER, Outcome.REFUSED, Outcome.NO_ROUTE]
     assert asyncio.run(knocks()) == outcomes  # a link-local address without its link leads nowhere
@@ -146,7 +149,7 @@ def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
         silent.bind(("127.0.0.1", 0))
 
         async def try_it() -> None:
-            await meet("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time())
+            await meet("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time(), KEY)
 
         with pytest.raises(NobodyMet, match=r"the first node was not met at port \d+: 127.0.0.1 refused") as caught:
             asyncio.run(try_it())
@@ -157,17 +160,17 @@ def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
     async def hold() -> tuple[int, int]:
         loop = asyncio.get_running_loop()
         host = Host(2, loop.time() + 30)
-        listener = Listener("token-0", "127.0.0.1", host.serve)
+        listener = Listener("token-0", "127.0.0.1", KEY, host.serve)
         host.listens_with(listener)
         port = await listener.listen(0)
-        guest = await meet("127.0.0.1", port, loop.time() + 30)
+        guest = await meet("127.0.0.1", port, loop.time() + 30, KEY)
         reports, told = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
         assert {each.token for each in reports} == {each.token for each in told} == {"token-0", "token-1"}
         [clock] = [each.clock for each in told if each.token == "token-1"]
         assert abs(clock.offset) <= clock.uncertainty + 0.01
         guest.close()
         probes = await host.probes("token-0", (a_probe(0, 1, Purpose.RANDOM),))
-        listener.close()
+        await listener.aclose()
         return len(reports), len(probes)
 
     assert asyncio.run(asyncio.wait_for(hold(), PROBE_SECONDS / 2)) == (2, 1)

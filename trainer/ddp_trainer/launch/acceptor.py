@@ -1,0 +1,157 @@
+"""Accepting of the store's connections within limits of connections and open files.
+
+asyncio's own server accepts its whole backlog at once, and prints a traceback for each connection that the kernel
+refuses for want of descriptors. :class:`Acceptor` takes a connection only when there is a place for it. It makes room
+by closing the oldest connection that has not authenticated yet. It hands sockets to an :class:`asyncio.Protocol`, which
+costs a store of thousands of agents less than a task for each, as :mod:`ddp_trainer.limited_server` has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ddp_trainer.connection_limits import ConnectionLimits, client_of
+
+BACKLOG: Final = 4096
+AT_ONCE: Final = 64
+"""Connections that are accepted before other work has its turn."""
+RETRY_SECONDS: Final = 1.0
+"""Pause after the kernel has refused a connection for want of descriptors or memory."""
+
+
+class Pending(Protocol):
+    """A connection that has not authenticated yet."""
+
+    address: str
+
+    def close(self) -> None:
+        """Close it."""
+
+    def drop_if_silent(self, now: float) -> None:
+        """Close it if it has not authenticated in time; ``now`` is the event loop's."""
+
+
+class Acceptor:
+    """Accepts the connections of listening sockets."""
+
+    def __init__(
+        self, limits: ConnectionLimits, make: Callable[[str], asyncio.Protocol], log: Callable[[str], None]
+    ) -> None:
+        """``make`` returns the protocol of a new connection from an address; ``log`` takes a line."""
+        self._limits = limits
+        self._make = make
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[socket.socket] = []
+        self._pending: dict[Pending, None] = {}
+        self._most_pending = max(1, limits.total // 2)
+        self._is_paused = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def listen(self, host: str, port: int) -> int:
+        """Listen on an address, on all interfaces without one; return the port. Raises OSError."""
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in sorted(found, key=lambda each: each[0] != socket.AF_INET):
+            try:
+                listener = socket.socket(family, kind, protocol)
+            except OSError:
+                continue  # a kernel without this family
+            self._listeners.append(listener)
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((address[0], port, *address[2:]))
+            port = listener.getsockname()[1]
+        for listener in self._listeners:
+            listener.listen(BACKLOG)
+            self._loop.add_reader(listener, self._accept, listener)
+        return port
+
+    def close(self) -> None:
+        """Stop listening, and close connections that have not authenticated."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        for connection in list(self._pending):
+            connection.close()
+
+    def began(self, connection: Pending) -> None:
+        """A connection is open and has not authenticated yet."""
+        if len(self._pending) >= self._most_pending:
+            self._close_oldest()
+        self._pending[connection] = None
+
+    def authenticated(self, connection: Pending) -> None:
+        """A connection is no longer pending."""
+        self._pending.pop(connection, None)
+
+    def ended(self, connection: Pending) -> None:
+        """A connection is closed, and its place is free."""
+        self._pending.pop(connection, None)
+        self._limits.release(connection.address)
+        self._resume()
+
+    def pending(self) -> list[Pending]:
+        """Return the connections that have not authenticated yet, the oldest first."""
+        return list(self._pending)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            if self._limits.is_full and self._close_oldest():
+                self._pause()  # until its descriptor is free
+                return
+            try:
+                accepted, name = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._log(f"cannot accept a connection: {error.strerror}; trying again in {RETRY_SECONDS:g} s")
+                self._pause()
+                self._loop.call_later(RETRY_SECONDS, self._resume)
+                return
+            self._admit(accepted, str(name[0]))
+
+    def _admit(self, accepted: socket.socket, address: str) -> None:
+        if not self._limits.admit(address):
+            accepted.close()
+            self._close_oldest(client_of(address))
+            self._log(f"closed a new connection of {address}: there are too many, of this address or in total")
+            return
+        task = self._loop.create_task(self._open(accepted, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, accepted: socket.socket, address: str) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: self._make(address), accepted)
+        except OSError:
+            accepted.close()
+            self._limits.release(address)
+            self._resume()
+
+    def _close_oldest(self, client: str | None = None) -> bool:
+        """Close the oldest pending connection, of one client or of all; return whether there was one."""
+        for connection in self._pending:
+            if client in {None, client_of(connection.address)}:
+                connection.close()
+                return True
+        return False
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            for listener in self._listeners:
+                self._loop.remove_reader(listener)
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            for listener in self._listeners:
+                with contextlib.suppress(OSError, ValueError):
+                    self._loop.add_reader(listener, self._accept, listener)
