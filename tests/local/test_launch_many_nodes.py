@@ -189,7 +189,7 @@ def test_an_agent_of_another_run_is_refused(stage: Stage) -> None:
     (agent,) = start(stage, 0)
     assert agent.code() == 170
     assert "'run'" in agent.output
-    assert "other" not in agent.output
+    assert "serves run" not in agent.output
 
 
 def test_a_store_that_is_not_there_is_named_when_patience_ends(stage: Stage, tmp_path: Path) -> None:
