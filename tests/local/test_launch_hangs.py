@@ -67,8 +67,8 @@ def test_hanging_ranks_are_named_and_killed_and_the_group_goes_on(stage: Stage) 
     assert run.code() == Exit.TERMINATED
     run.line("Restarts by cause: hang 3")
     loop = stage.folder / "logs"
-    assert "in spin" in next(loop.glob("*/attempt_2/1/stacks.txt")).read_text()
-    assert "backward" in next(loop.glob("*/attempt_2/0/stacks.txt")).read_text()
+    assert "in spin" in next(loop.glob("*/attempt_1/1/stacks.txt")).read_text()
+    assert "backward" in next(loop.glob("*/attempt_1/0/stacks.txt")).read_text()
 
 
 def wait_for_ready(run: Running, generation: int) -> None:

@@ -164,7 +164,7 @@ def test_output_of_forks_is_carried_as_that_of_others(stage: Stage, tmp_path: Pa
         stage, "time.sleep(600)", "--tee", "3", "--log-line-prefix-template", "", "--log-dir", str(tmp_path / "l")
     )
     _, fork = forked(run)
-    (log,) = (tmp_path / "l").glob(f"*/attempt_{fork['generation']}/0/stdout.log")
+    (log,) = (tmp_path / "l").glob(f"*/attempt_{fork['generation'] - 1}/0/stdout.log")
     assert json.loads(log.read_text()) == fork
 
 

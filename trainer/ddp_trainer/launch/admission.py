@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ddp_trainer.fence import is_believable
 from ddp_trainer.launch.identity import in_use, is_same_job
 from ddp_trainer.launch.protocol import VERSION, Hello
 from ddp_trainer.launch.roster import Agent, Roster
 
 MOST_AHEAD: Final = 1_000_000
 """Generations that an agent may be ahead of the store; a larger number is not believed."""
-MOST_FENCE_AHEAD: Final = 24 * 3600 * 1000
-"""Milliseconds that a fence may be ahead of the nodes' clocks; a larger one is not adopted."""
 
 
 def objection(hello: Hello, run_id: str, roster: Roster) -> str:
@@ -43,7 +42,8 @@ def is_newer_group(hello: Hello, roster: Roster, now_ms: float) -> bool:
     A store without memory learns its group from the first member that connects. A store that has a group with a
     connected member adopts no other, and no store adopts a fence that lies far in the future.
     """
-    if hello.last is None or not roster.fence < hello.last.fence <= now_ms + MOST_FENCE_AHEAD:
+    last = hello.last
+    if last is None or last.fence <= roster.fence or not is_believable(last.fence, now_ms / 1000):
         return False
     return not any(member.peer is not None for member in roster.members())
 

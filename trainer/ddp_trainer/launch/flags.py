@@ -1,8 +1,8 @@
 """torchrun's command line, flag by flag, and the few that are ours.
 
 A table of torch's flags stands here because importing torch's own parser costs two seconds; a test compares the two.
-Every flag may also be given as ``PET_<NAME>`` in the environment, and with dashes or underscores, as there. What
-``python -m torch.distributed.launch`` took besides is taken too.
+Every flag may also be given as ``PET_<NAME>`` in the environment, with dashes or underscores, and as a prefix that is
+unique in torchrun, as there. What ``python -m torch.distributed.launch`` took besides is taken too.
 """
 
 from __future__ import annotations
@@ -159,6 +159,8 @@ OURS: Final = (
 
 ALL: Final = TORCHRUN + LEGACY + OURS
 
+_BY_DEST: Final = {flag.dest: flag for flag in ALL}
+
 _FLAGS_TO_COMPLETE: Final = {flag.long: flag.kind is not None for flag in ALL}
 
 _UNSUPPORTED: Final = {
@@ -217,7 +219,7 @@ def parser_for(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         prog="ddp-launch",
         description="Start and restart the workers of a distributed PyTorch script; takes torchrun's flags.",
         usage="ddp-launch [flags] script [arguments of the script]",
-        allow_abbrev=True,
+        allow_abbrev=False,  # argparse takes two spellings of one flag for two flags
     )
     for flag in ALL:
         _add(parser, flag, environ)
@@ -262,8 +264,8 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
         flag = rest.pop(0)
         if flag == "--":
             break
-        own.append(flag)
-        action = _action(parser, flag)
+        name, action = _action(parser, flag)
+        own.append(flag.replace(flag.partition("=")[0], name, 1) if flag.startswith("--") else flag)
         given.add(action.dest)
         takes_value = action.nargs != 0
         has_value = "=" in flag or (not flag.startswith("--") and len(flag) > 2)
@@ -272,14 +274,24 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
     return own, rest, given
 
 
-def _action(parser: argparse.ArgumentParser, flag: str) -> argparse.Action:
+def _action(parser: argparse.ArgumentParser, flag: str) -> tuple[str, argparse.Action]:
+    """The full name of a flag that may be a prefix, and its action. Raises UnknownFlag."""
     name = flag.partition("=")[0] if flag.startswith("--") else flag[:2]
     known = parser._option_string_actions  # noqa: SLF001 - argparse has no public way to ask
     if name in known:
-        return known[name]
+        return name, known[name]
     meant = [option for option in known if name.startswith("--") and option.startswith(name)]
-    if len({known[option].dest for option in meant}) == 1:
-        return known[meant[0]]
+    # What is unique in torchrun stays so beside the flags of later versions and ours.
+    meant = [option for option in meant if _tier(known[option]) == min(_tier(known[each]) for each in meant)]
+    longs = list(dict.fromkeys(f"--{known[option].dest.replace('_', '-')}" for option in meant))
+    if len(longs) == 1:
+        return longs[0], known[longs[0]]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else "ddp-launch --help lists the flags; those of the script follow it."
-    raise UnknownFlag(name, hint)
+    raise UnknownFlag(name, f"it is short for {' and '.join(longs)}; write one of them in full." if longs else hint)
+
+
+def _tier(action: argparse.Action) -> int:
+    """0 for flags of every torchrun, 1 for those of later ones, 2 for ours."""
+    flag = _BY_DEST.get(action.dest)
+    return 0 if flag is None else 2 if flag not in TORCHRUN else 1 if flag.since else 0  # only --help is in no table

@@ -42,20 +42,40 @@ def folders(
     Raises LaunchError where there is no room for logs.
     """
     run_dir = environ.get(Env.RUN_DIR, "")
-    keeps_logs = arguments.tee != "0" or arguments.redirects != "0"
+    asked = environ.get(Env.METRICS_DIR)
     with ExitStack() as stack:
         try:
-            keep = arguments.log_dir or run_dir
-            scratch = None if keep else _temporary(stack, stays=keeps_logs)
-            base = Path(run_dir) if run_dir else scratch or Path(arguments.log_dir)
-            log_dir = Path(arguments.log_dir, arguments.rdzv_id) if arguments.log_dir else base / File.ATTEMPTS
+            log_dir = _of_run(arguments) if arguments.log_dir else None
+            base = Path(run_dir) if run_dir else log_dir
+            if base is None or not (run_dir or asked):
+                base = _scratch(arguments, stack, base)
+            log_dir = log_dir or base / File.ATTEMPTS
             log_dir.mkdir(parents=True, exist_ok=True)
-            asked = environ.get(Env.METRICS_DIR)
             tell = say if asked or run_dir else _nobody
             yield log_dir, _of_boards(Path(asked or base / File.METRICS), ROOM_BYTES * (1 + processes), tell, stack)
         except OSError as error:
             where = f"folder {error.filename}" if error.filename else "folder"
             raise LaunchError(f"The log {where} cannot be used: {error.strerror}.") from error
+
+
+def _scratch(arguments: argparse.Namespace, stack: ExitStack, log_dir: Path | None) -> Path:
+    """Return a temporary folder, so that --log-dir has nothing but what torchrun writes there. Raises OSError.
+
+    Where there can be none, ``log_dir`` is used.
+    """
+    keeps_logs = log_dir is None and (arguments.tee != "0" or arguments.redirects != "0")
+    try:
+        return _temporary(stack, stays=keeps_logs)
+    except OSError:
+        if log_dir is None:
+            raise
+        return log_dir
+
+
+def _of_run(arguments: argparse.Namespace) -> Path:
+    """Make a new folder below ``--log-dir``, named as torchrun names it. Raises OSError."""
+    Path(arguments.log_dir).mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{arguments.rdzv_id}_", dir=arguments.log_dir))
 
 
 def _nobody(_: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 from ddp_trainer import contract
 from ddp_trainer.contract import CREDENTIALS, TERMINATION_MESSAGE_BYTES, Env, File
+from ddp_trainer.drafts import draft_of
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.launch.evidence import shorten, type_of
 from ddp_trainer.launch.protocol import Failure
@@ -138,6 +138,5 @@ def _replace(path: Path, text: str) -> None:
     """All of it or none; a full disk must not hide the error that is being reported."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(text)
-        unfinished.replace(path)
+        with draft_of(path) as draft:
+            draft.write_text(text)

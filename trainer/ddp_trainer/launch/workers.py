@@ -87,7 +87,10 @@ class Workers:
         self._pulse_of = pulse_of
         self._said = said
         self._pump: LogPump | None = None
-        self._has_started = False
+        self._number = 0
+        """Of the last generation that was started here."""
+        self._folders: set[Path] = set()
+        """Those that this launcher made; what others left is removed."""
         self._living: dict[int, _Worker] = {}
 
     def start(self, generation: Assignment, more: Mapping[str, str] = NOTHING) -> None:
@@ -97,13 +100,12 @@ class Workers:
         """
         if self._zygote:
             self._zygote.hurry(has_time=bool(self._living))
-        self._has_started = True
-        folder = self.folder(generation.number)
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = self._made_folder(generation.number)
+        self._number = generation.number
         for local_rank in range(self._launch.local_world_size):
-            (folder / str(local_rank)).mkdir(parents=True)
-            error_file = str(self.error_file(generation.number, local_rank))
-            place = {**more, **place_in(self._environment, self._launch, generation, local_rank, error_file)}
+            error_file = self.error_file(generation.number, local_rank)
+            error_file.unlink(missing_ok=True)
+            place = {**more, **place_in(self._environment, self._launch, generation, local_rank, str(error_file))}
             rank = generation.first_rank + local_rank
             if worker := self._living.get(local_rank):
                 self._go_on(worker, rank, place)
@@ -114,13 +116,8 @@ class Workers:
         """Start one that belongs to no generation yet for each local rank without. Raises OSError, LaunchError."""
         if self._zygote:
             self._zygote.hurry(has_time=bool(self._living))
-        folder = self.folder(0)
-        if not self._has_started:
-            shutil.rmtree(folder, ignore_errors=True)
-        # Later on, what those have written that got ready before stands there.
-        self._has_started = True
+        folder = self._made_folder(self._number + 1)
         for local_rank in sorted(set(range(self._launch.local_world_size)) - self._living.keys()):
-            (folder / str(local_rank)).mkdir(parents=True, exist_ok=True)
             environment = prepared_environment(self._environment, self._launch, local_rank)
             self._start_one(local_rank, None, environment, folder)
 
@@ -179,8 +176,21 @@ class Workers:
             self._pump.close()
 
     def folder(self, generation: int) -> Path:
-        """Where the files of a generation are."""
-        return self._log_dir / f"attempt_{generation}"
+        """Return the folder of a generation's files, which torchrun counts from 0.
+
+        torchrun empties and reuses a folder when the membership changes. Here each generation has its own.
+        """
+        return self._log_dir / f"attempt_{generation - 1}"
+
+    def _made_folder(self, generation: int) -> Path:
+        """Return the folder of a generation, which workers that got ready for it may have written to already."""
+        folder = self.folder(generation)
+        if folder not in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._folders.add(folder)
+        for local_rank in range(self._launch.local_world_size):
+            (folder / str(local_rank)).mkdir(parents=True, exist_ok=True)
+        return folder
 
     def error_file(self, generation: int, local_rank: int) -> Path:
         """Torch's error file of a worker."""

@@ -11,7 +11,6 @@ over its phases.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.contract import Metric, MetricLabel, Phase
+from ddp_trainer.drafts import draft_of
 from ddp_trainer.metrics import history_form
 from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.directory import Slot, Survey, survey
@@ -83,11 +83,8 @@ class History:
     def keep(self) -> None:
         """Write it beside the boards; where that cannot be done, it ends with this process."""
         self._written = self.clock()
-        file = self.directory / FILE
-        draft = file.with_name(f".{FILE}.{os.getpid()}")
-        with suppress(OSError):
+        with suppress(OSError), draft_of(self.directory / FILE) as draft:
             draft.write_text(json.dumps(history_form.document(self.times, self.series)), encoding="utf-8")
-            draft.replace(file)
 
     def _add(self, now: float, values: Mapping[Key, float]) -> None:
         for key in values:

@@ -35,6 +35,8 @@ _NAME: Final = re.compile(r"step-(\d{8,})(\.old)?")
 _TEMPORARY: Final = ".tmp-"
 _PROVEN_AT_ONCE: Final = 4
 """Files whose digests are computed at a time: one thread sums about as fast as a disk reads."""
+_MAX_MANIFEST_BYTES: Final = 64 << 20
+"""A manifest has about 150 bytes for each rank that wrote a piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,27 +223,55 @@ def digest(payload: bytes) -> str:
 
 
 def read(directory: Path) -> Checkpoint:
-    """One checkpoint, proven whole.
+    """Return one checkpoint, proven whole.
 
     Raises:
-        Damaged: a file is missing, or differs from what the manifest says.
-        OSError: the disk fails.
+        Damaged: A file is missing, or differs from what the manifest says, or cannot be parsed for any other reason.
+        OSError: The disk fails.
     """
     try:
-        manifest = Manifest.from_json((directory / MANIFEST).read_text())
-        if manifest.format > FORMAT:
-            # Of a later version: nothing of it is believed, and whoever wants to go on from it is told so.
-            return Checkpoint(manifest, b"")
-        if manifest.pieces or manifest.format == IN_PIECES:
-            prove(directory, files(manifest))
-            return Checkpoint(manifest, b"", directory)
-        payload = (directory / PAYLOAD).read_bytes()
+        return _read(directory)
     except FileNotFoundError as err:
         raise Damaged(f"{Path(err.filename).name} is missing") from None
+    except (Damaged, OSError):
+        raise
+    except Exception as err:
+        # Whatever a damaged file makes of a parser: the checkpoint before is better than no run.
+        raise Damaged(f"it cannot be read ({type(err).__name__}: {err})") from err
+
+
+def _read(directory: Path) -> Checkpoint:
+    manifest = _manifest(directory)
+    if manifest.format > FORMAT:
+        # Of a later version: nothing of it is believed, and whoever wants to go on from it is told so.
+        return Checkpoint(manifest, b"")
+    if manifest.pieces or manifest.format == IN_PIECES:
+        prove(directory, files(manifest))
+        return Checkpoint(manifest, b"", directory)
+    _demand_size(directory / PAYLOAD, manifest.size_bytes)
+    payload = (directory / PAYLOAD).read_bytes()
+    _demand_digest(PAYLOAD, digest(payload), manifest.sha256)
+    return Checkpoint(manifest, payload)
+
+
+def _manifest(directory: Path) -> Manifest:
+    """Return the manifest of a checkpoint's directory.
+
+    Raises:
+        Damaged: It cannot be parsed, or belongs to another step than the directory.
+        OSError: It cannot be read.
+    """
+    file = directory / MANIFEST
+    size_bytes = file.stat().st_size
+    if not 0 < size_bytes <= _MAX_MANIFEST_BYTES:  # 0 is also what pipes and devices have, which block a reader
+        raise Damaged(f"{MANIFEST} is damaged (it has {size_bytes} bytes)")
+    try:
+        manifest = Manifest.from_json(file.read_text())
     except ValueError as err:
         raise Damaged(f"{MANIFEST} is damaged ({err})") from None
-    _demand_proof(PAYLOAD, len(payload), digest(payload), manifest.size_bytes, manifest.sha256)
-    return Checkpoint(manifest, payload)
+    if manifest.format <= FORMAT and manifest.step != parse_name(directory)[0]:
+        raise Damaged(f"{MANIFEST} is that of step {manifest.step}")
+    return manifest
 
 
 def files(manifest: Manifest) -> tuple[Piece, ...]:
@@ -254,9 +284,9 @@ def passed_over(directory: Path, err: Damaged | OSError) -> str:
     return f"Skipped the checkpoint {directory}: {reason_of(err)}. Going on from the one before."
 
 
-def reason_of(err: Damaged | OSError) -> str:
+def reason_of(err: Exception) -> str:
     """What is wrong, without a full stop."""
-    return err.strerror or str(err) if isinstance(err, OSError) else str(err)
+    return (err.strerror if isinstance(err, OSError) else "") or str(err) or type(err).__name__
 
 
 def prove(directory: Path, pieces: Sequence[Piece]) -> None:
@@ -268,18 +298,24 @@ def prove(directory: Path, pieces: Sequence[Piece]) -> None:
     """
 
     def prove_one(piece: Piece) -> None:
+        _demand_size(directory / piece.file, piece.size_bytes)
         with (directory / piece.file).open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
-            _demand_proof(piece.file, stream.tell(), found, piece.size_bytes, piece.sha256)
+        _demand_digest(piece.file, found, piece.sha256)
 
     with ThreadPoolExecutor(_PROVEN_AT_ONCE, "ddp-digest") as threads:
         for _ in threads.map(prove_one, pieces):
             pass
 
 
-def _demand_proof(file: str, size_bytes: int, sha256: str, wanted_bytes: int, wanted: str) -> None:
-    if size_bytes != wanted_bytes:
-        raise Damaged(f"{file} has {size_bytes} of {wanted_bytes} bytes")
+def _demand_size(file: Path, wanted: int) -> None:
+    """Look at the size before the content is read, which may be more than the memory holds."""
+    size_bytes = file.stat().st_size
+    if size_bytes != wanted:
+        raise Damaged(f"{file.name} has {size_bytes} of {wanted} bytes")
+
+
+def _demand_digest(file: str, sha256: str, wanted: str) -> None:
     if sha256 != wanted:
         raise Damaged(f"{file} does not have the digest that {MANIFEST} names")
 
@@ -287,11 +323,12 @@ def _demand_proof(file: str, size_bytes: int, sha256: str, wanted_bytes: int, wa
 def looks_whole(directory: Path) -> Manifest | None:
     """Cheap version of :func:`read` for pruning: sizes, not digests; the manifest, or None of one that is torn."""
     try:
-        manifest = Manifest.from_json((directory / MANIFEST).read_text())
-        whole = all((directory / each.file).stat().st_size == each.size_bytes for each in files(manifest))
-    except (OSError, ValueError):
+        manifest = _manifest(directory)
+        for each in files(manifest):
+            _demand_size(directory / each.file, each.size_bytes)
+    except Exception:  # noqa: BLE001 - as in read
         return None
-    return manifest if whole else None
+    return manifest
 
 
 def _install(temporary: Path, target: Path) -> None:

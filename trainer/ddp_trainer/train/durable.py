@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Self
 
+from ddp_trainer.drafts import draft_of
+
 
 def write_durably(file: Path, content: bytes) -> None:
     """Replace the file's content in one step: a reader sees the old or the new, also after a power cut.
@@ -14,13 +16,8 @@ def write_durably(file: Path, content: bytes) -> None:
     Raises:
         OSError: it could not be written; what was there before still is.
     """
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        write_synced(temporary, content)
-        temporary.replace(file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    with draft_of(file) as draft:
+        write_synced(draft, content)
     sync_directory(file.parent)
 
 

@@ -15,7 +15,8 @@
     ├─ PeerLost               170   another rank went away or stayed silent: not this rank's fault, retryable
     │  ├─ PeerFailed          170   another rank said that its part of the step failed
     │  └─ GroupEnds           143   the group was told to end, and all ranks agreed after which step
-    └─ StaleGeneration        172   a newer worker group owns the checkpoint directory
+    ├─ StaleGeneration        172   a newer worker group owns the checkpoint directory
+    └─ DamagedClaim             2   the claim on the checkpoint directory cannot be parsed
 
 Each message is one sentence that names the value; ``hint`` says what to do next.
 """
@@ -110,3 +111,9 @@ class StaleGeneration(TrainError):
     """A newer worker group owns the checkpoint directory; this one must not write."""
 
     exit_code = Exit.STALE_GENERATION
+
+
+class DamagedClaim(TrainError):
+    """The claim file of the checkpoint directory cannot be parsed, so the order of its writers is not known."""
+
+    exit_code = Exit.USAGE

@@ -1,18 +1,21 @@
 """What stands beside a checkpoint's payload: whose it is, where it stands, and the digest that proves it whole.
 
-The manifest is written last, so a directory without one was never finished.
+The manifest is written last, so a directory without one was never finished. It carries a digest of itself, so that
+damage to it is told from a checkpoint of another run. Manifests without one, of version 0.1.0, are accepted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from torch import nn
 
+from ddp_trainer import exact_json
 from ddp_trainer.train.config import flag
 from ddp_trainer.train.errors import BadTask, CheckpointMismatch
 
@@ -22,6 +25,13 @@ IN_PIECES: Final = 2
 """Format of one that lies in several files, of which the payload is the first."""
 FORMAT: Final = IN_PIECES
 """The newest that this version reads."""
+_OWN_DIGEST: Final = "manifest_sha256"
+"""Key of the digest of the other keys; it means the same in every later format."""
+_PIECE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_LARGEST: Final = 2**63 - 1
+"""Numbers travel between ranks as signed integers of 64 bits."""
+_LATEST: Final = 1e11
+"""Unix time after which no checkpoint was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +60,22 @@ class Piece:
     sha256: str
     size_bytes: int
 
+    def __post_init__(self) -> None:
+        """Refuse a name that leads out of the directory. Raises ValueError."""
+        if not _PIECE_NAME.fullmatch(self.file):
+            raise ValueError(f"a piece named {self.file!r}")
+
     @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Piece:
-        """The inverse of ``asdict``.
+    def of(cls, raw: object) -> Piece:
+        """Return the inverse of ``asdict``.
 
         Raises:
-            KeyError, TypeError, ValueError: it is something else, or the name leads out of the directory.
+            ValueError: It is something else, or the name leads out of the directory.
         """
-        piece = cls(file=str(raw["file"]), sha256=str(raw["sha256"]), size_bytes=int(raw["size_bytes"]))
-        if "/" in piece.file or piece.file.startswith("."):
-            raise ValueError(f"a piece named {piece.file!r}")
+        try:
+            piece: Piece = exact_json.parse(cls, raw)
+        except exact_json.Malformed as error:
+            raise ValueError(str(error)) from None
         return piece
 
 
@@ -96,25 +112,46 @@ class Manifest:
 
     def to_json(self) -> str:
         """For people to read, too."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        content = asdict(self)
+        return json.dumps({**content, _OWN_DIGEST: _digest(content)}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """The inverse of :meth:`to_json`; fields of later versions are ignored.
+        """Return the inverse of :meth:`to_json`; fields of later versions are ignored.
 
         Raises:
-            ValueError: the text is not a whole manifest.
+            ValueError: The text is not a whole manifest.
         """
-        raw = json.loads(text)
         try:
-            if raw.get("format", WHOLE) > FORMAT:
-                return cls.later(raw)
-            own = _known(cls, raw)
-            own["identity"] = Identity(**_known(Identity, raw["identity"]))
-            own["pieces"] = tuple(map(Piece.of, raw.get("pieces", ())))
-        except (AttributeError, KeyError, TypeError) as err:
-            raise ValueError(f"a manifest without {err}") from None
-        return cls(**own)
+            raw = json.loads(text)
+            if _OWN_DIGEST in raw and raw.pop(_OWN_DIGEST) != _digest(raw):
+                raise ValueError("it differs from its own digest")
+            manifest = cls.later(raw) if raw.get("format", WHOLE) > FORMAT else cls._of(raw)
+        except exact_json.Malformed as error:
+            raise ValueError(str(error)) from None
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"a manifest without {error}") from None
+        except (OverflowError, RecursionError) as error:
+            raise ValueError(f"no manifest: {error}") from None
+        manifest.demand_range()
+        return manifest
+
+    @classmethod
+    def _of(cls, raw: Mapping[str, Any]) -> Manifest:
+        own = _known(cls, raw)
+        own["identity"] = _known(Identity, raw["identity"])
+        own["pieces"] = [_known(Piece, piece) for piece in raw.get("pieces", ())]
+        metrics = own.pop("metrics", None)  # they may be infinite or NaN, which exact JSON has not
+        manifest: Manifest = exact_json.parse(cls, own)
+        return manifest if metrics is None else replace(manifest, metrics=_numbers(metrics))
+
+    def demand_range(self) -> None:
+        """Refuse numbers that no checkpoint has. Raises ValueError."""
+        own = (self.step, self.epoch, self.shards, self.generation, self.world_size, self.size_bytes, self.format)
+        if not all(0 <= number <= _LARGEST for number in (*own, *(piece.size_bytes for piece in self.pieces))):
+            raise ValueError("a number is out of range")
+        if not 0 <= self.written_at < _LATEST:
+            raise ValueError(f"written_at is {self.written_at}")
 
     @classmethod
     def later(cls, raw: dict[str, Any]) -> Manifest:
@@ -136,7 +173,18 @@ class Manifest:
         )
 
 
-def _known(kind: type[Manifest | Identity], raw: Mapping[str, Any]) -> dict[str, Any]:
+def _digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content, whatever the order of its keys and the spaces between them."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    if not all(type(value) in {int, float} for value in metrics.values()):
+        raise ValueError("a metric is not a number")
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _known(kind: type[Manifest | Identity | Piece], raw: Mapping[str, Any]) -> dict[str, Any]:
     """What ``kind`` has fields for. Raises ``KeyError`` where one is missing that must be there."""
     return {each.name: raw[each.name] for each in fields(kind) if each.default is MISSING or each.name in raw}
 

@@ -69,8 +69,8 @@ def _agreed(look: Callable[[], Checkpoint | None], group: Group) -> Checkpoint |
     found, reason = None, b""
     try:
         found = look()
-    except (Damaged, OSError) as err:
-        reason = reason_of(err).encode()
+    except Exception as err:  # noqa: BLE001 - the other ranks wait at a collective for this rank's answer
+        reason = reason_of(err).encode(errors="replace")
     told = group.gather(len(reason))
     if any(told):
         source = next(rank for rank, length in enumerate(told) if length)

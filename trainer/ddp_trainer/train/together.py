@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from ddp_trainer import exact_json
 from ddp_trainer.contract import CheckpointScope
 from ddp_trainer.layout import Layout
 from ddp_trainer.train.archive import Archive
@@ -167,12 +168,14 @@ class First:
 
 def _noted(place: Path, rank: int) -> Piece | None:
     try:
-        note = json.loads(_note(place, rank).read_bytes())
+        note = exact_json.loads(_note(place, rank).read_bytes())
+        if isinstance(note, dict) and "failed" in note:
+            raise OSError(errno.EIO, f"rank {rank} could not write its pieces: {note['failed']}")
+        return Piece.of(note)
     except FileNotFoundError:
         return None
-    if "failed" in note:
-        raise OSError(errno.EIO, f"rank {rank} could not write its pieces: {note['failed']}")
-    return Piece.of(note)
+    except (exact_json.Malformed, ValueError) as error:
+        raise OSError(errno.EIO, f"{_note(place, rank).name} is damaged: {error}") from None
 
 
 def _sizes(place: Path, ranks: Sequence[int]) -> Iterator[int]:

@@ -11,7 +11,7 @@ import pytest
 
 from ddp_trainer.launch.completion import script
 from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for
+from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for, unclaimed
 
 NOT_STRINGS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}
 """torch parses these into lists in the parser, we do later."""
@@ -80,6 +80,54 @@ def test_every_flag_is_taken_with_dashes_with_underscores_and_from_the_environme
         assert getattr(parser_for({}).parse_args([name, *given]), flag.dest) == expected
     told = parser_for({flag.variable: "1" if flag.kind is None else value}).parse_args([])
     assert getattr(told, flag.dest) == (expected if flag.in_environment else parser_for({}).get_default(flag.dest))
+
+
+def prefixes(parser: argparse.ArgumentParser) -> dict[str, set[str]]:
+    """Each prefix of a long flag, with the flags that it can stand for."""
+    found: dict[str, set[str]] = {}
+    for option, action in actions_of(parser).items():
+        for length in range(3, len(option) + 1) if option.startswith("--") else ():
+            found.setdefault(option[:length], set()).add(action.dest)
+    exact = actions_of(parser)
+    return {prefix: {exact[prefix].dest} if prefix in exact else dests for prefix, dests in found.items()}
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_each_prefix_that_is_unique_in_torchrun_means_the_same_flag_here(
+    torchs_parser: argparse.ArgumentParser, *, joined: bool
+) -> None:
+    theirs = actions_of(torchs_parser)
+    unique = {prefix: dests.pop() for prefix, dests in prefixes(torchs_parser).items() if len(dests) == 1}
+    assert len(unique) > 300
+    for prefix, dest in unique.items():
+        action = next(each for each in theirs.values() if each.dest == dest)
+        if dest in {"help", "logs_specs", "print_completion"}:
+            assert unclaimed([prefix]) == []
+            continue
+        value = str((action.choices or ["7"])[0])
+        given = [prefix] if action.nargs == 0 else [f"{prefix}={value}"] if joined else [prefix, value]
+        arguments = parse([*given, "script.py", "--nproc", "x"], {})
+        assert arguments.told == {dest}, prefix
+        assert (arguments.training_script, arguments.training_script_args) == ("script.py", ["--nproc", "x"])
+        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(None):  # Python 3.11 refuses two spellings
+            stock = vars(torchs_parser.parse_args([*given, "script.py"]))
+            assert dest in NOT_STRINGS or stock[dest] == getattr(arguments, dest), prefix
+
+
+def test_a_prefix_that_is_not_unique_in_torchrun_is_refused_with_the_flags_it_stands_for(
+    torchs_parser: argparse.ArgumentParser,
+) -> None:
+    newer = {flag.dest for flag in TORCHRUN if flag.since}
+    for prefix, found in prefixes(torchs_parser).items():
+        if len(dests := found - newer) > 1:
+            with pytest.raises(LaunchError, match="write one of them in full") as info:
+                parse([prefix, "7", "script.py"], {})
+            assert all(f"--{dest.replace('_', '-')}" in str(info.value) for dest in dests)
+
+
+def test_flags_that_are_ours_have_prefixes_where_torchrun_has_none() -> None:
+    assert parse(["--metr", "9464", "script.py"], {}).metrics_port == 9464
+    assert parse(["--no-l", "script.py"], {}).no_lint is True
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from ddp_trainer.train.cadence import best_interval, suggestion
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.keeping import EarlyStop, ProfileWindow
+from ddp_trainer.train.manifest import Manifest
 from ddp_trainer.train.options import OnNonFinite
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
 
@@ -81,9 +83,10 @@ def test_a_state_that_was_saved_unevaluated_is_evaluated_by_the_next_process(tmp
     content = io.BytesIO()
     pack(state).write_to(content)
     state_file.write_bytes(content.getvalue())
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    manifest |= {"sha256": hashlib.sha256(content.getvalue()).hexdigest(), "size_bytes": len(content.getvalue())}
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+    manifest = Manifest.from_json((tmp_path / "manifest.json").read_text())
+    sha256 = hashlib.sha256(content.getvalue()).hexdigest()
+    manifest = replace(manifest, sha256=sha256, size_bytes=len(content.getvalue()))
+    (directory / "manifest.json").write_text(manifest.to_json())
     summary = run(config, Scripted(*(number / 100 for number in range(8, 0, -1))), env=HERE).summary
     assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.08), "step": 3}
 

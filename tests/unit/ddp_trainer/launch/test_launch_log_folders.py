@@ -1,0 +1,65 @@
+"""Which folder the files of a generation are in, also those of workers that were started before it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from ddp_trainer.launch.children import Children
+from ddp_trainer.launch.environment import Launch
+from ddp_trainer.launch.logs import LogSpec, Std
+from ddp_trainer.launch.protocol import Generation, Node
+from ddp_trainer.launch.workers import Program, Workers
+
+NODE = Node(token="token", name="worker-0", index=0, local_world_size=1)
+FIRST = Generation(number=1, fence=1, nodes=(NODE,), master_address="127.0.0.1", master_port=1).assignment_of(
+    NODE.token
+)
+
+
+async def use(log_dir: Path, *, prepares: bool) -> None:
+    ended: asyncio.Queue[int] = asyncio.Queue()
+    workers = Workers(
+        children=Children(asyncio.get_running_loop()),
+        program=Program(kind="command", target="sh", arguments=("-c", "echo started; exec sleep 600")),
+        launch=Launch(run_id="run", local_world_size=1, max_restarts=0),
+        logs=LogSpec(redirects=Std.OUT),
+        log_dir=log_dir,
+        environment=dict(os.environ),
+        zygote=None,
+        exited=lambda local_rank, _: ended.put_nowait(local_rank),
+        said=lambda *_: None,
+    )
+    if prepares:
+        workers.prepare()
+    for number in (1, 2):
+        workers.start(replace(FIRST, number=number))
+        output = workers.folder(number) / "0" / "stdout.log"
+        while output.read_text() != "started\n":  # noqa: ASYNC110 - files have no event
+            await asyncio.sleep(0.01)
+        workers.error_file(number, 0).write_text("{}")
+        workers.signal(signal.SIGKILL)
+        await ended.get()
+    workers.start(replace(FIRST, number=2))  # of a store that has forgotten the first one
+    assert not workers.error_file(2, 0).exists()
+    workers.signal(signal.SIGKILL)
+    await ended.get()
+    workers.close()
+
+
+def test_folders_are_counted_from_0_and_what_an_earlier_launcher_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "attempt_0" / "0"
+    left.mkdir(parents=True)
+    (left / "error.json").write_text("{}")
+    (left / "stderr.log").write_text("of an earlier container")
+    asyncio.run(use(tmp_path, prepares=False))
+    assert not (left / "stderr.log").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt_0", "attempt_1"]
+
+
+def test_what_workers_wrote_while_they_got_ready_is_in_the_folder_of_the_generation_they_join(tmp_path: Path) -> None:
+    asyncio.run(use(tmp_path, prepares=True))
+    assert (tmp_path / "attempt_0" / "0" / "stdout.log").read_text() == "started\n"
