@@ -17,6 +17,7 @@ from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.program import program
+from kubectl_ddp.terminal import escaping
 
 BROKEN_PIPE: Final = 128 + 13
 """What a program that SIGPIPE ended exits with; kubectl does when its reader goes away."""
@@ -26,6 +27,11 @@ def run(arguments: Sequence[str]) -> int:
     """Run ``kubectl-ddp ARGUMENTS`` and return its exit code; errors are on stderr by then."""
     if sys.stdout is None:  # closed by the caller (``>&-``), who wants none of it
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end, as stdout is
+    with escaping():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         return _call(arguments)
     except click.exceptions.Exit as end:
