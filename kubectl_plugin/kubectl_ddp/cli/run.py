@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from ddp_trainer.safe_text import redact_text
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
@@ -98,6 +99,7 @@ def _fail(error: DdpError, arguments: Sequence[str]) -> int:
 
         traceback.print_exc()
     try:
+        error.message = redact_text(error.message)  # it may quote what a job, a server or a flag has said
         click.echo(_as_json(error) if _wants_json(arguments) else f"error: {error}", err=True)
     except BrokenPipeError:
         return _reader_is_gone()

@@ -13,8 +13,8 @@ from typing import Final
 from ddp_trainer.safe_text.controls import escape_controls
 from ddp_trainer.safe_text.names import HIDDEN, is_secret_name
 
-LEAST_FINDINGS: Final = 5_000
-CHARACTERS_OF_A_FINDING: Final = 50
+LEAST_FINDINGS: Final = 3_000
+CHARACTERS_OF_A_FINDING: Final = 60
 """A text may have so many findings, and one more for so many characters. What comes after them is left out."""
 TOO_MANY: Final = "(redacted: the rest of this text, in which too much looks like secrets)"
 
@@ -26,14 +26,16 @@ _LONGEST_HARMLESS: Final = 200
 
 # Searched in lower case. Each branch begins with a plain letter, by which the search skips what begins with none.
 _QUOTE: Final = r"\\{0,3}[\"'`]?"
+# A new line of a log begins with its time and its rank.
+_SPACE: Final = r"\s{1,40}+(?:[0-9t:.-]{15,32}z )?(?:\[rank[0-9]{1,6}\] ?)?\s{0,40}+"
 _FOUND: Final = (
     r"(?:token|s(?:ecret|ig|as)|p(?:ass|wd)|a(?:uth|pikey)|c(?:redential|ookie)|key|dsn|-()(?<![\w-]-)-?[a-z])"
     r"[\w.-]{0,32}+"
     # ``name=``, ``"name":``, and the two fields ``name:`` and ``value:`` of Kubernetes
     rf"(?:({_QUOTE}[ \t]{{0,4}}+(?:=(?!=)>?|:(?!//|:)=?)[ \t]{{0,4}}+"
-    rf"|{_QUOTE},?\s{{1,40}}+{_QUOTE}value{_QUOTE}[ \t]{{0,4}}+:[ \t]{{0,4}}+)"
+    rf"|{_QUOTE},?{_SPACE}{_QUOTE}value{_QUOTE}[ \t]{{0,4}}+:[ \t]{{0,4}}+)"
     # a flag and a space, or the border of two items of a list in JSON, YAML or Python
-    rf"|(?(1)({_QUOTE},?\s{{1,40}}+(?:-[ \t]{{1,4}}+)?(?!-))|(?!)))"
+    rf"|(?(1)({_QUOTE},?{_SPACE}(?:-[ \t]{{1,4}}+)?(?!-))|(?!)))"
 )
 _FLAG, _ASSIGNMENT = 1, 2
 """Its groups."""

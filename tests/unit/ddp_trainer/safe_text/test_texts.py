@@ -49,6 +49,12 @@ def test_a_text_that_is_hidden_stays_the_same_when_it_is_hidden_again() -> None:
         assert clean_text(once) == once
 
 
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS.keys())
+def test_a_secret_is_found_between_the_times_and_ranks_of_a_log(secret: str) -> None:
+    log = "\n".join(f"2026-01-02T03:04:06.123456789Z [rank0] {line}" for line in secret.split("\n"))
+    assert WORD not in redact_text(log)
+
+
 def test_secrets_stay_hidden_beside_letters_that_grow_in_lower_case() -> None:
     assert redact_text(f"\u0130\u0130 password={WORD} \u0130") == f"\u0130\u0130 password={HIDDEN} \u0130"
 
