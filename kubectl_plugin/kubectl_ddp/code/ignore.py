@@ -87,7 +87,7 @@ def _without_spaces_at_end(line: str) -> str:
     r"""Without spaces at the end, but for one that a backslash keeps.
 
     >>> _without_spaces_at_end("a  "), _without_spaces_at_end("a\\  ")
-    ('a', 'a\\\\ ')
+    ('a', 'a\\ ')
     """
     bare = line.rstrip(" ")
     backslashes = len(bare) - len(bare.rstrip("\\"))

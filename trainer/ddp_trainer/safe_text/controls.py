@@ -50,7 +50,7 @@ def escape_log_line(line: str) -> str:
     A carriage return starts the line again, as progress bars do: only the text after the last one is shown.
 
     >>> escape_log_line("\r10%\r\x1b[32m20%\x1b[0m\x1b]52;c;eA==\x07\r")
-    '\x1b[32m20%\x1b[0m\\x1b]52;c;eA==\\x07'
+    '\x1b[32m20%\x1b[0m\\x1b]52;c;eA==\\x07\x1b[0m'
     """
     if not _CONTROL.search(line):
         return line
