@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Final
 
+from ddp_trainer.safe_text import clean_text, redact_object, redact_text
 from kubectl_ddp.attribution import distinct
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.describe import header
@@ -25,7 +26,6 @@ from kubectl_ddp.evidence import stores, workers
 from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.parallel import AT_ONCE, each
 from kubectl_ddp.present import Style, rank_table
-from kubectl_ddp.redaction import redact, redact_text
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.version import version
 from kubectl_ddp.why.chain import findings
@@ -59,10 +59,10 @@ def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time
     found = findings(facts)
     state = facts.state
     plain = Style()
-    yield File("why.txt", redact_text(text(facts, found, plain)) + "\n")
+    yield File("why.txt", clean_text(text(facts, found, plain)) + "\n")
     yield File("why.json", _json(document(facts, found)))
     table = rank_table(state, facts.now).render(plain)
-    yield File("status.txt", redact_text(f"{header(state, facts.now, plain)}\n\n{table}\n"))
+    yield File("status.txt", clean_text(f"{header(state, facts.now, plain)}\n\n{table}\n"))
     yield File("status.json", _json(job_document(state)))
     yield File("versions.json", _json(_versions(backend, facts)))
     yield File("objects/job.json", _json(facts.job))
@@ -100,7 +100,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes, moment: float) -> None:
 
 
 def _json(item: Any) -> str:
-    return json.dumps(redact(item), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(redact_object(item), indent=1, ensure_ascii=False) + "\n"
 
 
 def _versions(backend: Backend, facts: Facts) -> Mapping[str, Any]:

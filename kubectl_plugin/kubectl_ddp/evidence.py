@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ddp_trainer.contract import Annotation, Exit, FailureReason, Label, Role
+from ddp_trainer.safe_text import clean_text
 from kubectl_ddp.backend import Object
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
@@ -186,10 +187,8 @@ def explaining(job: Object, pods: Iterable[Object]) -> FirstError | None:
 
 
 def _clean(text: str) -> str:
-    """Without secrets: an error is shown, kept in an annotation and sent on, and may quote a URL or a key."""
-    from kubectl_ddp.redaction import redact_text  # noqa: PLC0415 - most jobs have no error, and lists must be quick
-
-    return redact_text(text) if text else text
+    """Without secrets and controls: an error is shown, kept in an annotation and sent on, and may quote a key."""
+    return clean_text(text) if text else text
 
 
 def _told(ending: _Ending) -> FirstError:
@@ -197,12 +196,12 @@ def _told(ending: _Ending) -> FirstError:
     rank, code, moment, generation = (document.get(key) for key in ("rank", "exit_code", "timestamp", "generation"))
     pod_code = document.get("pod_exit_code") if not ending.pod else ending.exit_code
     return FirstError(
-        pod=str(document.get("pod") or ending.pod),
+        pod=_clean(str(document.get("pod") or ending.pod)),
         message=_clean(str(document["message"]).strip()),
         rank=rank if isinstance(rank, int) else None,
         exit_code=code if isinstance(code, int) else None,
         pod_exit_code=pod_code if isinstance(pod_code, int) else None,
-        reason=str(document.get("reason") or ""),
+        reason=_clean(str(document.get("reason") or "")),
         stack=_clean(str(document.get("stack") or "")),
         timestamp=float(moment) if isinstance(moment, int | float) else None,
         generation=generation if isinstance(generation, int) else None,

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.contract import Exit
+from ddp_trainer.safe_text import clean_text
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import how_it_ended
 from kubectl_ddp.moments import epoch
-from kubectl_ddp.redaction import redact_text
 
 NORMAL = "Normal"
 WARNING = "Warning"
@@ -104,8 +104,8 @@ def _end(pod: str, status: Object, ended: dict[str, Any]) -> Happening:
 
 
 def _clean(text: object) -> str:
-    """In one line, and without secrets: operators repeat the last words of pods."""
-    return redact_text(" ".join(str(text or "").split()))
+    """In one line, without secrets and controls: operators repeat the last words of pods."""
+    return clean_text(" ".join(str(text or "").split()))
 
 
 def _second(time: str) -> str:

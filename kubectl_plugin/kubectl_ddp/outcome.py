@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddp_trainer.contract import Annotation
+from ddp_trainer.safe_text import redact_object
 from kubectl_ddp import evidence
 from kubectl_ddp.backend import Object
 
@@ -21,7 +22,8 @@ def outcome(job: Object, workers: Iterable[Object], *, has_succeeded: bool) -> S
     pods = [*workers]
     told = evidence.summary(pods) if has_succeeded else evidence.account(pods)
     known = [each for each in (told, _kept(job, _result(has_succeeded=has_succeeded))) if each is not None]
-    return max(known, key=len if has_succeeded else evidence.seconds_of, default=None)
+    most = max(known, key=len if has_succeeded else evidence.seconds_of, default=None)
+    return _redacted(most) if most is not None else None
 
 
 def restarts_of(summary: Mapping[str, Any]) -> dict[str, int]:
@@ -43,10 +45,12 @@ def progress(summary: Mapping[str, Any], *, has_succeeded: bool) -> dict[str, An
 
 def text_to_keep(summary: Mapping[str, Any], *, has_succeeded: bool) -> str:
     """The annotation of a summary: JSON, as small as the termination message that it comes from, without secrets."""
-    from kubectl_ddp.redaction import redact  # noqa: PLC0415 - lists read summaries, and must be quick
-
-    told = redact({**summary, "result": _result(has_succeeded=has_succeeded)})
+    told = _redacted({**summary, "result": _result(has_succeeded=has_succeeded)})
     return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+
+
+def _redacted(summary: Summary) -> Summary:
+    return dict(redact_object(summary))
 
 
 def _kept(job: Object, result: str) -> Summary | None:

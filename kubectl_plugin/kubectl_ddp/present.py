@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ddp_trainer.safe_text.controls import escape_controls
 from kubectl_ddp.backend import Queued
 from kubectl_ddp.ranks import RankActivity, RankState
 from kubectl_ddp.state import JobState, Nodes, State
@@ -26,6 +27,8 @@ _COLORS: Final[Mapping[str, str]] = {"green": "32", "yellow": "33", "red": "31",
     "on cyan": "30;46",
     "on white": "30;47",
 }
+COLOR_CODES: Final = frozenset(_COLORS.values())
+"""What :meth:`Style.paint` may write between ``ESC [`` and ``m``."""
 _STATE_COLORS: Final[Mapping[State, str]] = {
     State.RUNNING: "green",
     State.SUCCEEDED: "green",
@@ -57,6 +60,7 @@ class Style:
 
     def paint(self, text: str, color: str) -> str:
         """Text in a color, if colors are wanted; the words alone must say the same."""
+        text = escape_controls(text)
         return f"\033[{_COLORS[color]}m{text}\033[0m" if self.color and text and color in _COLORS else text
 
 
@@ -68,6 +72,10 @@ class Cell:
     color: str = ""
     spans: tuple[Cell, ...] = ()
     """The text in pieces, each in a color of its own."""
+
+    def __post_init__(self) -> None:
+        """Text of a job must not reach the terminal as controls, nor be wider than it is counted."""
+        object.__setattr__(self, "text", escape_controls(self.text))
 
     def painted(self, style: Style, width: int) -> str:
         """The text in its colors, in so many columns at most."""

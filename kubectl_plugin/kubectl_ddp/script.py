@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from kubectl_ddp.code import ignore
+from kubectl_ddp.code.credentials import holds_credentials, refuse
 from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.program import program, there
 from kubectl_ddp.render import Code
@@ -29,6 +31,7 @@ def read_script(path: str) -> Code:
     """A script alone as it travels to a cluster. Raises UsageError when it cannot."""
     check_script(path)
     script, data = Path(path), _read(Path(path))
+    _refuse_credentials(script, data)
     elsewhere = "Put it into the image and run it with --module or --command."
     if len(data) > LARGEST_BYTES:
         raise UsageError(
@@ -43,6 +46,14 @@ def read_script(path: str) -> Code:
         return Code(script.name, data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise UsageError(f"'{path}' is no UTF-8 text: byte {error.start} is wrong.", hint=elsewhere) from None
+
+
+def _refuse_credentials(script: Path, data: bytes) -> None:
+    """Unless a ``.ddpignore`` beside the script allows it."""
+    beside = script.with_name(ignore.OURS)
+    text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
+    if not ignore.allows(ignore.read(text, is_ours=True), script.name) and holds_credentials(str(script), data):
+        refuse("The script", [str(script)])
 
 
 def _read(script: Path) -> bytes:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer.contract import GroupState, Metric, MetricLabel
+from ddp_trainer.safe_text import clean_text
 from kubectl_ddp import evidence, outcome, roots
 from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
@@ -350,21 +351,26 @@ def _reason(state: State, facts: _Facts, pods: Iterable[Object]) -> str:
         if held_up:
             return held_up[0]
     condition = facts.conditions.get(_CONDITION_OF.get(state, ""), {})
-    return str(condition.get("message") or _NO_REASON.get(state, ""))
+    return _clean(condition.get("message")) or _NO_REASON.get(state, "")
 
 
 def _waits_for(pod: Object) -> str:
     """Why a pod does not run, in Kubernetes' words."""
     for condition in pod.get("status", {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message") or condition.get("reason") or "").rstrip(".")
+            return _clean(condition.get("message") or condition.get("reason")).rstrip(".")
     if how := evidence.how_it_crashed(pod):
         return how.rstrip(".")
     waiting = (_status(pod).get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in {"", "ContainerCreating", "PodInitializing"}:
         return ""
-    return f"{reason}: {message}".rstrip(": .")
+    return _clean(f"{reason}: {message}".rstrip(": ."))
+
+
+def _clean(text: object) -> str:
+    """Without secrets and controls: kubelets, operators and webhooks quote what a job has written."""
+    return clean_text(str(text)) if text else ""
 
 
 def _finished(status: Mapping[str, Any], facts: _Facts) -> float | None:

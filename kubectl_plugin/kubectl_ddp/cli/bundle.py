@@ -13,6 +13,7 @@ import click
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import target
 from kubectl_ddp.errors import DdpError, UsageError
+from kubectl_ddp.terminal import raw
 
 
 @click.command()
@@ -41,7 +42,7 @@ def bundle(options: Options, job: str | None, *, path: str | None) -> None:
     archive = io.BytesIO()
     size = write(archive, folder, files(backend, name))
     if path == "-":
-        sys.stdout.buffer.write(archive.getvalue())
+        raw(sys.stdout).buffer.write(archive.getvalue())
         return
     out = Path(path or f"{folder}.tar.gz")
     try:

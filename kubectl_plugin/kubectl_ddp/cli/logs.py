@@ -19,6 +19,7 @@ from kubectl_ddp.follow import PREFIX, follow, rank_filter, read
 from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.program import program, there
 from kubectl_ddp.state import JobState, job_state
+from kubectl_ddp.terminal import write_log_line
 
 
 @click.command()
@@ -91,7 +92,7 @@ def _as_json(line: Folded) -> str:
 
 def _print(lines: Iterable[Folded], written: Callable[[Folded], str], *, at_once: bool) -> None:
     for line in lines:
-        sys.stdout.write(f"{written(line)}\n")
+        write_log_line(sys.stdout, written(line))
         if at_once:
             sys.stdout.flush()
 

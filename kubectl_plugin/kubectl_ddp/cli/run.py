@@ -13,10 +13,12 @@ from typing import Final
 
 import click
 
+from ddp_trainer.safe_text import redact_text
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.program import program
+from kubectl_ddp.terminal import escaping
 
 BROKEN_PIPE: Final = 128 + 13
 """What a program that SIGPIPE ended exits with; kubectl does when its reader goes away."""
@@ -26,6 +28,11 @@ def run(arguments: Sequence[str]) -> int:
     """Run ``kubectl-ddp ARGUMENTS`` and return its exit code; errors are on stderr by then."""
     if sys.stdout is None:  # closed by the caller (``>&-``), who wants none of it
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end, as stdout is
+    with escaping():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         return _call(arguments)
     except click.exceptions.Exit as end:
@@ -92,6 +99,7 @@ def _fail(error: DdpError, arguments: Sequence[str]) -> int:
 
         traceback.print_exc()
     try:
+        error.message = redact_text(error.message)  # it may quote what a job, a server or a flag has said
         click.echo(_as_json(error) if _wants_json(arguments) else f"error: {error}", err=True)
     except BrokenPipeError:
         return _reader_is_gone()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
-
-import click
 
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.cli.options import Options
@@ -18,6 +17,7 @@ from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, Job
 from kubectl_ddp.follow import follow, rank_filter
 from kubectl_ddp.program import program, there
 from kubectl_ddp.state import job_state
+from kubectl_ddp.terminal import write_log_line
 from kubectl_ddp.waiting import parse_goal, wait_for
 
 
@@ -56,7 +56,9 @@ def _print_end(backend: Backend, submission: dict[str, Any], options: Options) -
 
 def _print_logs(backend: Backend, name: str, *, to_stderr: bool) -> None:
     for line in follow(backend, name, rank_filter("all", None)):
-        click.echo(str(line), err=to_stderr)
+        stream = sys.stderr if to_stderr else sys.stdout
+        write_log_line(stream, str(line))
+        stream.flush()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
+from ddp_trainer.safe_text import clean_text
 from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, PreflightFailed, Unreachable, UsageError
 
 
@@ -196,7 +197,12 @@ def _status(body: bytes) -> Mapping[str, Any]:
 
 
 def _said(status: Mapping[str, Any], code: int, body: bytes) -> str:
-    """The server's words: the causes where it lists them, else its message, else what the code is called."""
+    """The server's words, without secrets of the object that it quotes."""
+    return clean_text(_unredacted(status, code, body))
+
+
+def _unredacted(status: Mapping[str, Any], code: int, body: bytes) -> str:
+    """The causes where it lists them, else its message, else what the code is called."""
     causes = (status.get("details") or {}).get("causes") or []
     if causes and code == HTTPStatus.UNPROCESSABLE_ENTITY:
         listed = [f"{cause.get('field', '')}: {cause.get('message', '')}".strip(": ") for cause in causes]

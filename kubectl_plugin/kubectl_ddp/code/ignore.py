@@ -6,12 +6,14 @@ that stays behind stays behind too, whatever is said of it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-FILES: Final = (".gitignore", ".ddpignore")
+from kubectl_ddp.code.wildmatch import Wildcard
+
+OURS: Final = ".ddpignore"
+FILES: Final = (".gitignore", OURS)
 """In the order in which they are read: what comes later wins."""
 
 ALWAYS: Final = (
@@ -23,26 +25,35 @@ ALWAYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One line."""
+    """One line of an ignore file."""
 
-    expression: re.Pattern[str]
-    """Matches paths below the directory of the file, with slashes."""
+    prefix: str
+    """What a path begins with, up to the first wildcard; git compares it before, so ``a**/b`` is ``a`` and ``**/b``."""
+    wildcard: Wildcard
+    """Of the rest of a path below the directory of the file, or of a name in any directory below it."""
     base: str
-    """That directory, below the one that is packed; empty, or with a slash at its end."""
+    """The directory of the file, below the one that is packed; empty, or with a slash at its end."""
     is_negated: bool
-    """Whether what matches is taken along after all."""
+    """Whether what matches is packed after all."""
     is_for_directories: bool
+    is_name: bool
+    """Without a slash within: it matches a name at any depth."""
+    is_ours: bool
+    """Of a ``.ddpignore``, where ``!`` also allows credentials."""
 
     def matches(self, path: str, *, is_directory: bool) -> bool:
         """Whether it speaks of a path below the directory that is packed."""
-        if self.is_for_directories and not is_directory:
+        if (self.is_for_directories and not is_directory) or not path.startswith(self.base):
             return False
-        return path.startswith(self.base) and self.expression.fullmatch(path[len(self.base) :]) is not None
+        below = path[len(self.base) :]
+        matched = below.rpartition("/")[2] if self.is_name else below
+        return matched.startswith(self.prefix) and self.wildcard.matches(matched[len(self.prefix) :])
 
 
-def read(text: str, base: str = "") -> list[Pattern]:
-    """The patterns of a file that lies in ``base``."""
-    return [pattern for line in text.splitlines() if (pattern := _pattern(line, base)) is not None]
+def read(text: str, base: str = "", *, is_ours: bool = False) -> list[Pattern]:
+    """The patterns of a file that lies in ``base``; ``is_ours`` where it is a ``.ddpignore``."""
+    lines = text.removeprefix("\ufeff").split("\n")
+    return [pattern for line in lines if (pattern := _pattern(line.removesuffix("\r"), base, is_ours)) is not None]
 
 
 def stays_behind(patterns: Sequence[Pattern], path: str, *, is_directory: bool) -> bool:
@@ -51,36 +62,33 @@ def stays_behind(patterns: Sequence[Pattern], path: str, *, is_directory: bool) 
     return last is not None and not last.is_negated
 
 
-def _pattern(line: str, base: str) -> Pattern | None:
-    word = re.sub(r"(?<!\\)\s+$", "", line)
+def allows(patterns: Sequence[Pattern], path: str) -> bool:
+    """Whether a ``!`` in a ``.ddpignore`` has the last word on a file, so that it may travel whatever it holds."""
+    last = next((each for each in reversed(patterns) if each.matches(path, is_directory=False)), None)
+    return last is not None and last.is_negated and last.is_ours
+
+
+def _pattern(line: str, base: str, is_ours: bool) -> Pattern | None:
+    word = _without_spaces_at_end(line)
     if not word or word.startswith("#"):
         return None
     is_negated, word = word.startswith("!"), word.removeprefix("!")
-    is_for_directories, word = word.endswith("/"), word.rstrip("/")
+    is_for_directories, word = word.endswith("/"), word.removesuffix("/")
     if not word:
         return None
-    # A slash within ties a pattern to the directory of its file; without one it holds at any depth below.
-    anywhere = "" if "/" in word else "(?:.*/)?"
-    return Pattern(re.compile(anywhere + _expression(word.lstrip("/"))), base, is_negated, is_for_directories)
+    # A slash within ties a pattern to the directory of its file.
+    is_name, word = "/" not in word, word.removeprefix("/")
+    prefix = word[: next((at for at, letter in enumerate(word) if letter in "*?[\\"), len(word))]
+    wildcard = Wildcard(word.removeprefix(prefix))
+    return Pattern(prefix, wildcard, base, is_negated, is_for_directories, is_name=is_name, is_ours=is_ours)
 
 
-def _expression(glob: str) -> str:
-    r"""A glob as a regular expression: ``*`` and ``?`` within a name, ``**`` over any number of directories.
+def _without_spaces_at_end(line: str) -> str:
+    r"""Without spaces at the end, but for one that a backslash keeps.
 
-    >>> _expression("a/**/b*.py")
-    'a/(?:.*/)?b[^/]*\\.py'
+    >>> _without_spaces_at_end("a  "), _without_spaces_at_end("a\\  ")
+    ('a', 'a\\ ')
     """
-    parts = re.split(r"(^\*\*/|/\*\*/|/\*\*$|\*+|\?|\[(?:!|\^)?\]?[^]]*\]|\\.)", glob)
-    return "".join(_translated(part) for part in parts)
-
-
-def _translated(part: str) -> str:
-    fixed = {"**/": "(?:.*/)?", "/**/": "/(?:.*/)?", "/**": "/.*", "?": "[^/]"}
-    if part in fixed:
-        return fixed[part]
-    if part and not part.strip("*"):
-        return "[^/]*"
-    if len(part) > 2 and part.startswith("["):
-        inside = part[1:-1].replace("\\", r"\\")
-        return f"(?!/)[{'^' + inside[1:] if inside[0] in '!^' else inside}]"
-    return re.escape(part.removeprefix("\\"))
+    bare = line.rstrip(" ")
+    backslashes = len(bare) - len(bare.rstrip("\\"))
+    return bare + " " if backslashes % 2 and len(line) > len(bare) else bare

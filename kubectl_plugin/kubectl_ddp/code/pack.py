@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from kubectl_ddp.code import ignore
+from kubectl_ddp.code import credentials, ignore
+from kubectl_ddp.code.credentials import holds_credentials
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.code import ARCHIVE, Code
 
@@ -34,6 +35,8 @@ class _File:
     size: int
     link: str | None = None
     """Where it leads, if it is a symbolic link."""
+    is_allowed: bool = False
+    """Whether a ``.ddpignore`` takes it along even if it holds credentials."""
 
 
 def pack(directory: str) -> Code:
@@ -48,6 +51,7 @@ def pack(directory: str) -> Code:
             raise UsageError(f"--code: there is no file to send in '{directory}'.", hint=_ignored())
         if sum(file.size for file in files) > HOPELESS_BYTES:
             raise _too_large(directory, files, None)
+        credentials.refuse("--code", [file.path for file in files if _holds_credentials(file)])
         data = gzip.compress(_tar(files), compresslevel=9, mtime=0)
     except OSError as error:
         raise UsageError(f"--code: '{error.filename or directory}' cannot be read: {error.strerror}.") from error
@@ -61,8 +65,8 @@ def script_inside(script: str, directory: str) -> str:
 
     It may be given as it lies from here, or as it lies in the directory.
     """
-    root = Path(directory).resolve()
-    for candidate in (Path(script).resolve(), (root / script).resolve()):
+    root = _real(Path(directory))
+    for candidate in (_real(Path(script)), _real(root / script)):
         if candidate.is_file() and candidate.is_relative_to(root):
             return str(PurePosixPath(candidate.relative_to(root)))
     raise UsageError(
@@ -85,26 +89,36 @@ def _files(root: Path, base: str = "", above: Sequence[ignore.Pattern] = ()) -> 
         elif entry.is_symlink():
             yield _link(root, path)
         elif entry.is_file():
-            yield _File(path, Path(entry.path), entry.stat().st_size)
+            yield _File(path, Path(entry.path), entry.stat().st_size, is_allowed=ignore.allows(patterns, path))
 
 
 def _patterns(directory: Path, base: str) -> Iterator[ignore.Pattern]:
     for name in ignore.FILES:
         file = directory / name
         if file.is_file():
-            yield from ignore.read(file.read_text(encoding="utf-8", errors="replace"), base)
+            text = file.read_text(encoding="utf-8", errors="replace")
+            yield from ignore.read(text, base, is_ours=name == ignore.OURS)
+
+
+def _holds_credentials(file: _File) -> bool:
+    return file.link is None and not file.is_allowed and holds_credentials(file.path, file.source.read_bytes())
 
 
 def _link(root: Path, path: str) -> _File:
-    """A symbolic link stays one; where it leads must travel too. Raises UsageError."""
+    """A symbolic link stays one, also in a loop, as git keeps it; it must not lead out. Raises UsageError."""
     source = root / path
     target = source.readlink()
-    if target.is_absolute() or not source.resolve().is_relative_to(root.resolve()):
+    if target.is_absolute() or not _real(source).is_relative_to(_real(root)):
         raise UsageError(
             f"--code: the link '{path}' leads to '{target}', outside of what is sent.",
             hint="Name it in .ddpignore, or put a copy in its place.",
         )
     return _File(path, source, 0, link=str(PurePosixPath(target)))
+
+
+def _real(path: Path) -> Path:
+    """Where it is; unlike ``Path.resolve``, ``realpath`` takes loops of links."""
+    return Path(os.path.realpath(path))
 
 
 def _tar(files: Sequence[_File]) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ddp_trainer.hanging.look import Look, look_of
+from ddp_trainer.safe_text import redact_object
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import is_running, workers
@@ -101,7 +102,7 @@ def _ask(backend: Backend, pod: Object) -> tuple[str, PodSight | str]:
 def read(pod: str, text: str) -> PodSight | str:
     """What a pod shows; a sentence where that is nothing that this version understands."""
     try:
-        told = json.loads(text)
+        told = redact_object(json.loads(text))
         if told["version"] != VERSION:
             return f"It shows its ranks in the form {told['version']!r}, and this version reads {VERSION!r}."
         return PodSight(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.contract import Annotation, JobTime, Label
+from ddp_trainer.safe_text import clean_text, redact_object
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import kept, workers
 from kubectl_ddp.history import WARNING, Happening
 from kubectl_ddp.history import history as happenings_of
-from kubectl_ddp.redaction import redact_text
 from kubectl_ddp.report.measured import LOST, Change, Kind, Measured, measured
 from kubectl_ddp.report.series import Series
 from kubectl_ddp.state import FirstError, JobState
@@ -109,7 +109,7 @@ def _facts(snapshot: Snapshot, state: JobState, numbers: Measured | None) -> Ite
     kind = roots.kind_of(job)
     about = job["metadata"]
     low, high = state.nodes.minimum, state.nodes.maximum
-    yield "Program", redact_text(_program(said))
+    yield "Program", clean_text(" ".join(redact_object(_program(said))))
     yield "Image", ", ".join(sorted(_images(snapshot)))
     yield "Engine", f"{kind.engine} ({kind.kind})" if kind is not None else ""
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
@@ -123,10 +123,10 @@ def _facts(snapshot: Snapshot, state: JobState, numbers: Measured | None) -> Ite
     yield "UID", state.uid
 
 
-def _program(said: Mapping[str, Any]) -> str:
+def _program(said: Mapping[str, Any]) -> list[str]:
     program = said.get("script") or (f"-m {said['module']}" if said.get("module") else "") or said.get("command") or ""
     words = [program] if isinstance(program, str) else [str(word) for word in program]
-    return " ".join([*words, *map(str, said.get("args") or ())]).strip()
+    return [*filter(None, words), *map(str, said.get("args") or ())]
 
 
 def _images(snapshot: Snapshot) -> set[str]:

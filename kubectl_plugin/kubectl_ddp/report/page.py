@@ -19,7 +19,6 @@ from markupsafe import Markup
 
 from kubectl_ddp.describe import progress_text, restarts_text
 from kubectl_ddp.history import WARNING
-from kubectl_ddp.redaction import redact_text
 from kubectl_ddp.report.compose import Report
 from kubectl_ddp.report.heat import STOPS
 from kubectl_ddp.report.measured import LOST, Kind, RankPast
@@ -100,7 +99,7 @@ def _view(report: Report) -> dict[str, Any]:
         "report": report,
         "state": report.state,
         "look": LOOKS.get(report.state.state, "busy"),
-        "reason": redact_text(report.state.reason),
+        "reason": report.state.reason,
         "progress": progress_text(report.state),
         "tiles": list(_tiles(report)),
         "error": report.error,

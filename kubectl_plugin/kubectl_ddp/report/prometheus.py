@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, Final
 
 from ddp_trainer.contract import Metric, MetricLabel, Phase
+from ddp_trainer.safe_text import clean_text, redact_text
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.parallel import each
-from kubectl_ddp.redaction import redact_text
 from kubectl_ddp.report.series import POD, Series
 
 PATIENCE_SECONDS: Final = 30.0
@@ -183,7 +183,7 @@ def _refused(place: _Place, error: urllib.error.HTTPError) -> DdpError:
         told = json.loads(error.read(1 << 16))["error"]
     except (ValueError, KeyError, TypeError, OSError):
         return _no_prometheus(place, f"it answers with {error.code}")
-    return DdpError(f"Prometheus at {place.shown} refuses with {error.code}: {redact_text(str(told))}.")
+    return DdpError(f"Prometheus at {place.shown} refuses with {error.code}: {clean_text(str(told))}.")
 
 
 def _no_prometheus(place: _Place, why: str) -> Unreachable:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final, Self
 
+from kubectl_ddp.terminal import escape_text, raw
+
 _ENTER: Final = "\033[?1049h\033[?25l\033[?7l\033[2J"
 """The other screen, no cursor, no wrapping of lines."""
 _LEAVE: Final = "\033[?7h\033[?25h\033[?1049l"
@@ -65,7 +67,7 @@ class Screen:
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show these lines and nothing else."""
-        text = _HOME + "\n".join(f"{line}{_TO_LINE_END}" for line in lines) + _TO_SCREEN_END
+        text = _HOME + "\n".join(f"{escape_text(line)}{_TO_LINE_END}" for line in lines) + _TO_SCREEN_END
         _write(text)
 
     def wake(self) -> None:
@@ -115,9 +117,10 @@ class Screen:
 
 def _write(text: str) -> None:
     """A pod's name may have letters that this terminal has not; that must not end the picture."""
-    encoding = sys.stdout.encoding or "ascii"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    stdout = raw(sys.stdout)
+    encoding = stdout.encoding or "ascii"
+    stdout.write(text.encode(encoding, "replace").decode(encoding))
+    stdout.flush()
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

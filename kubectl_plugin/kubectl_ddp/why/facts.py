@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ddp_trainer.safe_text import clean_text
 from kubectl_ddp import evidence, roots
 from kubectl_ddp.attribution import Attribution, distinct, moment_of
 from kubectl_ddp.backend import Object, Snapshot
@@ -183,8 +184,8 @@ def message_of(event: Object) -> str:
 
 
 def line_of(text: str | None, *, most: int = 400) -> str:
-    """A text as one line of bounded length."""
-    line = " ".join((text or "").split())
+    """A text as one line of bounded length, without secrets and terminal controls."""
+    line = clean_text(" ".join((text or "").split()))
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from ddp_trainer.contract import Exit, FailureReason
 from ddp_trainer.launch.protocol import Failure
+from ddp_trainer.safe_text import clean_text
 
 MESSAGE_CHARACTERS: Final = 2_000
 STACK_CHARACTERS: Final = 16_000
@@ -108,6 +109,15 @@ def type_of(exit_code: int, message: str) -> str:
 def earlier(first: Failure | None, other: Failure) -> Failure:
     """The one that came first, by cause before by time."""
     return other if first is None or _order(other) < _order(first) else first
+
+
+def quoted(text: str, limit: int) -> str:
+    """Return what a worker wrote, in at most ``limit`` characters, without secrets and terminal controls.
+
+    Every failure takes its message and its stack from here, so stored error, termination message, annotation and log
+    agree.
+    """
+    return shorten(clean_text(text), limit)
 
 
 def shorten(text: str, limit: int) -> str:

@@ -39,7 +39,7 @@ from ddp_trainer.contract import Env, Exit, FailureReason
 from ddp_trainer.launch.client import TcpLink
 from ddp_trainer.launch.endpoint import parse_endpoint
 from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.evidence import MESSAGE_CHARACTERS, shorten
+from ddp_trainer.launch.evidence import MESSAGE_CHARACTERS, quoted
 from ddp_trainer.launch.protocol import (
     VERSION,
     Assignment,
@@ -254,7 +254,7 @@ class StoreRendezvous(RendezvousHandler):
             host=os.environ.get(Env.NODE_NAME) or socket.gethostname(),
             exit_code=Exit.FAILURE,
             reason=FailureReason.OTHER,
-            message=shorten(message, MESSAGE_CHARACTERS),
+            message=quoted(message, MESSAGE_CHARACTERS),
             timestamp=time.time(),
         )
         return [Leave(giving_up=failure)]

@@ -19,6 +19,7 @@ from ddp_trainer.launch.hang_page import Findings, HangPage
 from ddp_trainer.launch.hang_sight import Outline, RankOutlines, Sight, answers, sights
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.protocol import Alarm, Assignment, Failure, FromAgent, Hung, Looks, Show
+from ddp_trainer.safe_text import clean_text
 
 DUMP_SECONDS: Final = 0.3
 """Between the signal for stacks and their reading."""
@@ -227,7 +228,7 @@ class HangGuard:
         look = watch.examine(time.monotonic())
         file = watch.folder / "stacks.txt"
         if look.state is RankState.ALIVE and look.stack:
-            return look.stack
+            return clean_text(look.stack)
         before = file.stat().st_size if file.exists() else 0
         if by_signal and look.state is RankState.DEAF and (number := watch.catches_stack_signal()):
             with contextlib.suppress(ProcessLookupError):
@@ -238,4 +239,4 @@ class HangGuard:
             with file.open("a") as out:
                 out.write(text + "\n")
             text = file.read_text(errors="replace")[before:]
-        return text[-MOST_STACK_CHARACTERS:]
+        return clean_text(text[-MOST_STACK_CHARACTERS:])

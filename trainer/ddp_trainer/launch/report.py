@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer import contract
-from ddp_trainer.contract import CREDENTIALS, TERMINATION_MESSAGE_BYTES, Env, File
+from ddp_trainer.contract import TERMINATION_MESSAGE_BYTES, Env, File
 from ddp_trainer.drafts import draft_of
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.launch.evidence import shorten, type_of
 from ddp_trainer.launch.protocol import Failure
+from ddp_trainer.safe_text import escape_controls, redact_object
 
 Json = dict[str, object]
 
 _SUCCEEDED: Final = "succeeded"
-_HIDDEN: Final = "(redacted)"
 
 
 class Report:
@@ -105,12 +104,12 @@ class Report:
 def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
     """As JSON of at most ``limit`` bytes: the longest texts are cut in the middle, and lists left out, until it fits.
 
-    What looks like a secret is taken out: operators repeat a termination message in events.
+    Secrets are hidden, and terminal controls escaped: operators repeat a termination message in events.
 
     >>> fit({"rank": 1, "stack": "abcdefgh" * 9}, 40)
     '{"rank":1,"stack":"abcdefgh…abcdefgh"}'
     """
-    message = {name: _without_secrets(value) for name, value in message.items()}
+    message = redact_object(message)
     while len((text := _compact(message)).encode()) > limit:
         name = max(message, key=lambda each: len(_compact(message[each])))
         value = message[name]
@@ -123,15 +122,8 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
     return text
 
 
-def _without_secrets(value: object) -> object:
-    """A text without tokens and passwords of URLs; the file in the run directory keeps them."""
-    if not isinstance(value, str):
-        return value
-    return re.sub(CREDENTIALS, lambda found: f"://{_HIDDEN}@" if found[0].startswith("://") else _HIDDEN, value)
-
-
 def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return escape_controls(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
 
 def _replace(path: Path, text: str) -> None:

@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import Final
 
+from ddp_trainer.safe_text import clean_text
+
 STDERR: Final = 2
 
 
@@ -15,4 +17,4 @@ def say(sentence: str) -> None:
     Nobody may be there to read it: stderr closed, or a pipe whose reader is gone. Training goes on all the same.
     """
     with contextlib.suppress(OSError):
-        os.write(STDERR, f"ddp-launch: {sentence}\n".encode())
+        os.write(STDERR, f"ddp-launch: {clean_text(sentence)}\n".encode())

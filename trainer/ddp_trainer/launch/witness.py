@@ -39,15 +39,15 @@ class Witness:
             local_rank,
             exit_code=exit_code,
             reason=evidence.reason_of(exit_code, message, oom_killed=self._oom_kills > kills),
-            message=evidence.shorten(message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
+            message=evidence.quoted(message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
             timestamp=note.timestamp if note else time.time(),
-            stack=evidence.shorten(note.stack, evidence.STACK_CHARACTERS) if note else "",
+            stack=evidence.quoted(note.stack, evidence.STACK_CHARACTERS) if note else "",
         )
 
     def left(self, local_rank: int, left: Left) -> Failure:
         """What a worker that stayed says of the end of its group."""
-        message = evidence.shorten(left.why, evidence.MESSAGE_CHARACTERS)
-        reason = evidence.reason_of(left.exit_code, message, oom_killed=False)
+        message = evidence.quoted(left.why, evidence.MESSAGE_CHARACTERS)
+        reason = evidence.reason_of(left.exit_code, left.why, oom_killed=False)
         return self._failure(
             local_rank, exit_code=left.exit_code, reason=reason, message=message, timestamp=time.time()
         )

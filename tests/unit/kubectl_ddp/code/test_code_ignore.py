@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -35,6 +36,16 @@ CASES = {
     "a comment and a blank": "# *.py\n\n   \n",
     "not out of a directory that is left out": "data/\n!data/keep/three.bin",
     "out of one whose files are left out": "data/*\n!data/keep",
+    "a range from high to low": "[z-a]*\n[b-a]?.txt",
+    "a bracket that stays open": "a[.txt\n[a\n",
+    "classes by name": "[[:alpha:]][[:digit:]].txt\n",
+    "a class that there is not": "[[:any:]]*",
+    "a bracket of brackets": "src/[[]x].py\n[]a]1.txt",
+    "three stars": "src/***/z.py\n***.log",
+    "stars that are none of a directory": "/doc**/a.txt",
+    "an escape at the end": "a.log\\",
+    "lines that end as on Windows": "*.log\r\n/docs\r\n",
+    "a byte order mark": "\ufeff*.log",
 }
 
 
@@ -61,3 +72,57 @@ def test_ddpignore_has_the_last_word_and_files_of_directories_count_below_them()
     assert stays_behind(patterns, "src/x.py", is_directory=False)
     assert not stays_behind(patterns, "x.py", is_directory=False)
     assert not stays_behind(patterns, "src/deep/x.py", is_directory=False)
+
+
+def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git says what is right here, and is not installed.")
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    names = ["a", "b", "ab", "a-b", "z", "A1", "]", "!a"]
+    paths = sorted({"/".join(chance.choices(names, k=chance.randint(1, 4))) for _ in range(120)})
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    parts = [
+        "a",
+        "b",
+        "*",
+        "?",
+        "/",
+        "/**/",
+        "**/",
+        "/**",
+        "[ab]",
+        "[!a]",
+        "[b-a]",
+        "[a-",
+        "[]]",
+        "[[:upper:]]",
+        "-",
+        "\\\\",
+    ]
+    for _ in range(100):
+        word = "".join(chance.choices(parts, k=chance.randint(1, 6)))
+        (tmp_path / ".gitignore").write_text(f"{word}\n")
+        told = subprocess.run(
+            ["git", "-C", tmp_path, "check-ignore", "--no-index", "--stdin", "-z"],
+            check=False, capture_output=True, text=True, input="\0".join(paths),
+            env={"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"},
+        )  # fmt: skip
+        found = [path for path in paths if left_out(word, path)]
+        assert found == [path for path in told.stdout.split("\0") if path], word
+
+
+def left_out(line: str, path: str) -> bool:
+    """Whether a line leaves a file out, or a directory above it."""
+    patterns, names = read(line), path.split("/")
+    above = ("/".join(names[:depth]) for depth in range(1, len(names)))
+    return any(stays_behind(patterns, each, is_directory=True) for each in above) or stays_behind(
+        patterns, path, is_directory=False
+    )
+
+
+@pytest.mark.parametrize("line", ["**/a**/" * 400 + "x", "*a" * 1000 + "b", "a**/" * 300, "[a-z]*" * 500 + "!"])
+def test_no_pattern_takes_more_states_than_it_has_parts(line: str) -> None:
+    path = "/".join(["a" * 40] * 40)
+    assert not stays_behind(read(line), path, is_directory=False)

@@ -59,6 +59,18 @@ def test_a_link_within_stays_a_link_and_one_that_leads_out_is_refused(project: P
     assert "out" not in names_in(pack(str(project)))
 
 
+def test_a_loop_of_links_travels_as_git_keeps_it(project: Path) -> None:
+    (project / "one").symlink_to("two")
+    (project / "two").symlink_to("one")
+    (project / "self").symlink_to("self")
+    (project / "lib" / "up").symlink_to("..")
+    with opened(pack(str(project))) as archive:
+        links = {entry.name: entry.linkname for entry in archive if entry.issym()}
+    assert links == {"one": "two", "two": "one", "self": "self", "lib/up": ".."}
+    with pytest.raises(UsageError, match=r"There is no script 'self'"):
+        script_inside("self", str(project))
+
+
 def test_too_much_is_told_with_the_largest_files_and_the_way_out(project: Path) -> None:
     noise = random.Random(0).randbytes(LARGEST_BYTES + 2**17)
     (project / "weights.bin").write_bytes(noise)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kubectl_ddp.redaction import HIDDEN, redact, redact_text
+from ddp_trainer.safe_text import HIDDEN, redact_object, redact_text
 
 SECRETS = (
     "hf_" + "a1B2" * 8,
@@ -19,33 +19,36 @@ SECRETS = (
 @pytest.mark.parametrize("secret", SECRETS)
 def test_what_looks_like_a_secret_is_taken_out_wherever_it_stands(secret: str) -> None:
     assert secret not in redact_text(f"login with {secret} worked")
-    assert secret not in json.dumps(redact({"spec": {"args": ["--login", secret]}}))
+    assert secret not in json.dumps(redact_object({"spec": {"args": ["--login", secret]}}))
 
 
-def test_a_variable_with_the_name_of_a_secret_loses_its_value_and_others_keep_theirs() -> None:
+def test_a_variable_keeps_its_value_only_where_its_name_is_known_to_be_harmless() -> None:
     env = [
         {"name": "WANDB_API_KEY", "value": "12345"},
         {"name": "NCCL_DEBUG", "value": "INFO"},
+        {"name": "COMPANY_SETTING", "value": "teal"},
+        {"name": "HTTPS_PROXY", "value": "http://me:battery@proxy.example.com"},
         {"name": "MAX_TOKENS", "value": "2048"},
         {"name": "HUB_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
     ]
-    values = {each["name"]: each for each in redact({"env": env})["env"]}
-    assert values["WANDB_API_KEY"]["value"] == HIDDEN
+    values = {each["name"]: each for each in redact_object({"env": env})["env"]}
+    assert values["WANDB_API_KEY"]["value"] == values["COMPANY_SETTING"]["value"] == HIDDEN
+    assert values["HTTPS_PROXY"]["value"] == f"http://{HIDDEN}@proxy.example.com"
     assert (values["NCCL_DEBUG"]["value"], values["MAX_TOKENS"]["value"]) == ("INFO", "2048")
     assert values["HUB_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
 
 
 def test_the_specification_in_the_annotation_is_redacted_too() -> None:
-    text = json.dumps({"env": {"DB_PASSWORD": "correct-horse", "BATCH": "64"}})
-    shown = redact({"metadata": {"annotations": {"ddp.dev/spec": text}}})["metadata"]["annotations"]["ddp.dev/spec"]
-    assert ("correct-horse" in shown, '"BATCH": "64"' in shown) == (False, True)
+    text = json.dumps({"env": {"DB_PASSWORD": "correct-horse", "COLOUR": "teal", "BATCH": "64"}})
+    shown = redact_object({"metadata": {"annotations": {"ddp.dev/spec": text}}})["metadata"]["annotations"]
+    assert json.loads(shown["ddp.dev/spec"]) == {"env": {"DB_PASSWORD": HIDDEN, "COLOUR": HIDDEN, "BATCH": "64"}}
 
 
 def test_a_secrets_data_and_what_was_applied_last_never_leave() -> None:
     secret = {"kind": "Secret", "metadata": {"name": "hub"}, "data": {"a": "Yg=="}, "stringData": {"c": "d"}}
-    assert redact(secret) == {"kind": "Secret", "metadata": {"name": "hub"}}
+    assert redact_object(secret) == {"kind": "Secret", "metadata": {"name": "hub"}}
     last = "kubectl.kubernetes.io/last-applied-configuration"
-    assert redact({"metadata": {"annotations": {last: "{}", "kept": "x"}, "managedFields": []}}) == {
+    assert redact_object({"metadata": {"annotations": {last: "{}", "kept": "x"}, "managedFields": []}}) == {
         "metadata": {"annotations": {"kept": "x"}}
     }
 
@@ -59,7 +62,7 @@ ANNOTATED = {"COOKIE": "chocolate", "PGPASS": "correct", "command": ["curl", '{"
 
 
 def test_names_in_the_json_of_an_annotation_are_judged_as_all_others_are() -> None:
-    shown = json.dumps(redact({"metadata": {"annotations": {"ddp.dev/spec": json.dumps({"env": ANNOTATED})}}}))
+    shown = json.dumps(redact_object({"metadata": {"annotations": {"ddp.dev/spec": json.dumps({"env": ANNOTATED})}}}))
     assert [word for word in ("chocolate", "correct", "horse") if word in shown] == []
 
 
@@ -73,9 +76,30 @@ def test_names_in_the_json_of_an_annotation_are_judged_as_all_others_are() -> No
     ],
 )
 def test_credentials_without_a_word_for_them_are_told_by_where_they_stand(text: str) -> None:
-    assert ("battery" in redact_text(text), text.partition("battery")[0] in redact_text(text)) == (False, True)
+    assert (
+        "battery" in redact_text(text),
+        text.partition(" Basic")[0].partition("battery")[0] in redact_text(text),
+    ) == (False, True)
 
 
 def test_what_only_sounds_like_a_secret_stays() -> None:
-    assert redact({"name": "BYPASS_CACHE", "value": "1"})["value"] == "1"
+    assert redact_object({"name": "BYPASS_CACHE", "value": "1"})["value"] == "1"
     assert redact_text("a basic training run") == "a basic training run"
+
+
+def test_a_flag_of_a_secret_hides_the_item_after_it_and_no_other() -> None:
+    words = ["train.py", "--db-pass", "battery", "--epochs", "3", "--api-key=battery", "--tokenizer", "gpt2"]
+    shown = ["train.py", "--db-pass", HIDDEN, "--epochs", "3", f"--api-key={HIDDEN}", "--tokenizer", "gpt2"]
+    assert redact_object({"args": words})["args"] == shown
+
+
+def test_keys_of_kubeconfigs_and_registries_are_hidden() -> None:
+    found = redact_object(
+        {
+            "users": [{"user": {"client-key-data": "battery", "token": "battery"}}],
+            "auths": {"registry.example.com": {"auth": "battery", "identitytoken": "battery"}},
+            "volumes": [{"secret": {"secretName": "hub"}}],
+        }
+    )
+    assert "battery" not in json.dumps(found)
+    assert found["volumes"] == [{"secret": {"secretName": "hub"}}]

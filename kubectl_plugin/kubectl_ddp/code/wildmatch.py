@@ -1,0 +1,199 @@
+"""Wildcards of git (``wildmatch.c``), matched in time linear in pattern and path.
+
+:class:`Wildcard` follows all ways through a pattern at once, as one bit each, so no pattern makes it go back. The
+package ``pathspec`` 1.1 translates to regular expressions, which go back, and refuses ``[z-a]``, which git reads.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+LONGEST_PATH: Final = 4096
+"""Bytes of a path in Linux. A pattern that needs more characters matches none."""
+
+_CLASSES: Final[dict[str, Callable[[str], bool]]] = {
+    "alnum": str.isalnum,
+    "alpha": str.isalpha,
+    "blank": lambda letter: letter in " \t",
+    "cntrl": lambda letter: ord(letter) < 32 or ord(letter) == 127,
+    "digit": str.isdigit,
+    "graph": lambda letter: letter.isprintable() and letter != " ",
+    "lower": str.islower,
+    "print": str.isprintable,
+    "punct": lambda letter: letter in string.punctuation,
+    "space": str.isspace,
+    "upper": str.isupper,
+    "xdigit": lambda letter: letter in string.hexdigits,
+}
+
+
+class _Unmatchable(Exception):
+    """A pattern that git matches with nothing, such as a bracket that is never closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """One character of a path, other than a slash: any, or one of a bracket."""
+
+    ranges: tuple[tuple[str, str], ...] = ()
+    classes: tuple[str, ...] = ()
+    is_negated: bool = True
+
+    def accepts(self, letter: str) -> bool:
+        if letter == "/":
+            return False
+        found = any(low <= letter <= high for low, high in self.ranges)
+        return (found or any(_CLASSES[name](letter) for name in self.classes)) != self.is_negated
+
+
+@dataclass(slots=True)
+class Wildcard:
+    """One pattern. Bit ``n`` of a state means that the path so far may have led to part ``n`` of the pattern."""
+
+    pattern: str
+    _literals: dict[str, int] = field(default_factory=dict)
+    _brackets: list[tuple[int, _Letters]] = field(default_factory=list)
+    _stays: int = 0
+    """Parts that take any number of characters but slashes: ``*``."""
+    _stays_over_slashes: int = 0
+    """Parts that take any number of characters: ``**``."""
+    _skips: dict[int, int] = field(default_factory=dict)
+    """Distance → parts from which a match may go on that much further without a character."""
+    _size: int = 0
+    _matches_nothing: bool = False
+
+    def __post_init__(self) -> None:
+        """Read the pattern."""
+        try:
+            self._read(self.pattern)
+        except _Unmatchable:
+            self._matches_nothing = True
+
+    def matches(self, path: str) -> bool:
+        """Whether the pattern matches the whole path."""
+        if self._matches_nothing:
+            return False
+        states = self._closed(1)
+        for letter in path:
+            kept = states & (self._stays_over_slashes if letter == "/" else self._stays | self._stays_over_slashes)
+            states = self._closed(kept | (states & self._accepting(letter)) << 1)
+            if not states:
+                return False
+        return bool(states >> self._size & 1)
+
+    def _accepting(self, letter: str) -> int:
+        parts = self._literals.get(letter, 0)
+        for bit, letters in self._brackets:
+            if letters.accepts(letter):
+                parts |= bit
+        return parts
+
+    def _closed(self, states: int) -> int:
+        """These states and all that are reached from them without a character."""
+        before = 0
+        while before != states:
+            before = states
+            for distance, parts in self._skips.items():
+                states |= (states & parts) << distance
+        return states
+
+    def _read(self, pattern: str) -> None:
+        at = 0
+        while at < len(pattern):
+            at = self._read_part(pattern, at)
+        if sum(parts.bit_count() for parts in self._literals.values()) + len(self._brackets) > LONGEST_PATH:
+            raise _Unmatchable
+
+    def _read_part(self, pattern: str, at: int) -> int:
+        letter = pattern[at]
+        if letter == "*":
+            return self._read_stars(pattern, at)
+        if letter == "?":
+            self._add_letters(_Letters())
+        elif letter == "[":
+            letters, at = _bracket(pattern, at + 1)
+            self._add_letters(letters)
+        else:
+            if letter == "\\":
+                at += 1
+                if at == len(pattern):
+                    raise _Unmatchable
+            self._add_literal(pattern[at])
+        return at + 1
+
+    def _read_stars(self, pattern: str, start: int) -> int:
+        end = start
+        while pattern[end : end + 1] == "*":
+            end += 1
+        is_directory = end > start + 1 and (start == 0 or pattern[start - 1] == "/")
+        if is_directory and end == len(pattern):
+            self._add_star(over_slashes=True)
+        elif is_directory and pattern[end] == "/":
+            while pattern.startswith("**/", end + 1):  # as many times as you like is once
+                end += 3
+            self._skip(1)
+            self._skip(3)
+            self._size += 1
+            self._add_star(over_slashes=True, skips=1)
+            self._add_literal("/")
+            return end + 1
+        else:
+            self._add_star(over_slashes=False)
+        return end
+
+    def _add_star(self, *, over_slashes: bool, skips: int = 1) -> None:
+        if over_slashes:
+            self._stays_over_slashes |= 1 << self._size
+        else:
+            self._stays |= 1 << self._size
+        self._skip(skips)
+        self._size += 1
+
+    def _add_literal(self, letter: str) -> None:
+        self._literals[letter] = self._literals.get(letter, 0) | 1 << self._size
+        self._size += 1
+
+    def _add_letters(self, letters: _Letters) -> None:
+        self._brackets.append((1 << self._size, letters))
+        self._size += 1
+
+    def _skip(self, distance: int) -> None:
+        self._skips[distance] = self._skips.get(distance, 0) | 1 << self._size
+
+
+def _bracket(pattern: str, at: int) -> tuple[_Letters, int]:
+    """What is in a bracket that opens before ``at``, and where it closes, as git reads it."""
+    is_negated = pattern[at : at + 1] in {"!", "^"} and at < len(pattern)
+    at += is_negated
+    ranges: list[tuple[str, str]] = []
+    classes: list[str] = []
+    before, is_first = "", True
+    while is_first or pattern[at : at + 1] != "]":
+        if at >= len(pattern):
+            raise _Unmatchable
+        is_first = False
+        closing = pattern.find("]", at + 2) if pattern.startswith("[:", at) else -1
+        if closing > at + 2 and pattern[closing - 1] == ":":
+            if (name := pattern[at + 2 : closing - 1]) not in _CLASSES:
+                raise _Unmatchable
+            classes.append(name)
+            before, at = "", closing + 1
+        elif pattern[at] == "-" and before and pattern[at + 1 : at + 2] not in {"", "]"}:
+            high, at = _literal(pattern, at + 1)
+            ranges.append((before, high))
+            before = ""
+        else:
+            before, at = _literal(pattern, at)
+            ranges.append((before, before))
+    return _Letters(tuple(ranges), tuple(classes), is_negated), at
+
+
+def _literal(pattern: str, at: int) -> tuple[str, int]:
+    if pattern[at] == "\\":
+        at += 1
+        if at == len(pattern):
+            raise _Unmatchable
+    return pattern[at], at + 1
