@@ -136,7 +136,7 @@ spec:
 {{- range $address := .root.Values.apiServers -}}
 {{- $block := include "ddp-job.block" $address -}}
 {{- if not $block -}}
-{{- fail (printf "apiServers: '%s' is no address. Write it as 10.0.0.7; 'kubectl get endpointslices -l kubernetes.io/service-name=kubernetes' shows them." $address) -}}
+{{- fail (printf "apiServers: '%s' is no address. Write it as 10.0.0.7; 'kubectl get endpointslice kubernetes -n default' shows them." $address) -}}
 {{- end -}}
 {{- $peers = append $peers (dict "ipBlock" (dict "cidr" $block)) -}}
 {{- end -}}
