@@ -11,7 +11,22 @@ from click.testing import CliRunner
 
 from kubectl_ddp.cli.group import root
 from tests.helm import CHARTS, Helm
-from tests.policy_cases import CASES, DIGEST, KINDS, RULES, Case, Kind, a_container, name_of, policies
+from tests.policy_cases import (
+    CASES,
+    DIGEST,
+    KINDS,
+    MAY_UPDATE,
+    PATCHES,
+    RULES,
+    WORKLOAD_PATCH,
+    Case,
+    Kind,
+    Patch,
+    a_container,
+    a_workload,
+    name_of,
+    policies,
+)
 
 pytest.importorskip("celpy", reason="cel-python, of the dependency group 'test', is not installed")
 
@@ -91,6 +106,30 @@ def test_a_rule_minds_only_its_own_business(rule: str) -> None:
         if case.rule != rule:
             assert judged.refusal(pods.plural, pods.of(case)) == "", case.name
             assert judged.refusal(jobs.plural, jobs.of(case)) == "", case.name
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
+def test_who_may_only_patch_a_workload_changes_spec_active_alone(patch: Patch) -> None:
+    judged = policy(WORKLOAD_PATCH, workloadPatch="Deny")
+    old = a_workload("w") | {"metadata": {**a_workload("w")["metadata"], "uid": "UID"}}
+    said = judged.refusal("workloads", merged(old, patch.change), old, may=["patch workloads.kueue.x-k8s.io"])
+    assert said.partition(": ")[0] == ", ".join(patch.fields)
+    assert judged.refusal("workloads", merged(old, patch.change), old, may=[MAY_UPDATE]) == ""
+
+
+def merged(item: Any, patch: Any) -> Any:
+    """Return the item after a merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    base = item if isinstance(item, dict) else {}
+    changed = {key: merged(base.get(key), value) for key, value in patch.items() if value is not None}
+    return {key: value for key, value in base.items() if key not in patch} | changed
+
+
+def test_the_policy_for_workloads_holds_in_all_namespaces_and_can_be_turned_off() -> None:
+    found = bindings(otherwise="Off", workloadPatch="Audit")
+    assert found == {"ddp-workload-patch": {"policyName": "ddp-workload-patch", "validationActions": ["Audit"]}}
+    assert policies(otherwise="Off", workloadPatch="off") == []
 
 
 def test_what_is_older_than_a_policy_may_still_be_let_go_and_no_worse_thing_can_be_put_in_its_place() -> None:
