@@ -164,6 +164,23 @@ CASES: Final = (
         change=_token(audience="https://kubernetes.default.svc.cluster.local"),
         fields=("volumes[more].projected",),
     ),
+    Case(
+        name="token-for-the-api-server-by-its-short-name",
+        rule="apiToken",
+        change=_token(audience="https://kubernetes.default.svc"),
+        fields=("volumes[more].projected",),
+    ),
+    Case(
+        name="token-without-a-name",
+        rule="apiToken",
+        change=_token(audience=""),
+        fields=("volumes[more].projected",),
+    ),
+    Case(
+        name="token-whose-audience-begins-like-the-api-servers",
+        rule="apiToken",
+        change=_token(audience="https://kubernetes.default.svc.example.com"),
+    ),
     Case(name="token-of-a-cloud", rule="apiToken", change=_token(audience="sts.example.com")),
     Case(
         name="other-projection", rule="apiToken", change=_volume(projected={"sources": [{"configMap": {"name": "a"}}]})

@@ -7,6 +7,7 @@ from typing import Final
 from tests.chart_values import ABSENT, Row
 from tests.policy_cases import DIGEST, RULES, WORKLOAD_PATCH, name_of
 
+_ISSUER: Final = "https://oidc.example.com/id/1"
 _PINNED: Final = {"image": {"digest": DIGEST.partition("@")[2]}}
 ROWS: Final = (
     *(
@@ -28,5 +29,12 @@ ROWS: Final = (
             given={"policies": {rule: "Deny"}, **_PINNED},
         )
         for rule in (*RULES, WORKLOAD_PATCH)
+    ),
+    Row(
+        "policies.apiAudiences",
+        [_ISSUER],
+        "ValidatingAdmissionPolicy/ddp-api-token spec.variables.4.expression",
+        f'["","{_ISSUER}"]',
+        given=_PINNED,
     ),
 )

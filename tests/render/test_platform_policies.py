@@ -23,6 +23,7 @@ from tests.policy_cases import (
     Kind,
     Patch,
     a_container,
+    a_spec,
     a_workload,
     name_of,
     policies,
@@ -106,6 +107,22 @@ def test_a_rule_minds_only_its_own_business(rule: str) -> None:
         if case.rule != rule:
             assert judged.refusal(pods.plural, pods.of(case)) == "", case.name
             assert judged.refusal(jobs.plural, jobs.of(case)) == "", case.name
+
+
+def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
+    [pods, *_] = KINDS
+    issuer = "https://oidc.example.com/id/1"
+    judged = policy("apiToken", more={"policies": {"apiAudiences": [issuer]}})
+
+    def refused(audience: str | None) -> bool:
+        about = {} if audience is None else {"audience": audience}
+        volume = {"name": "more", "projected": {"sources": [{"serviceAccountToken": {"path": "token", **about}}]}}
+        return bool(judged.refusal("pods", pods.make({**a_spec(), "volumes": [volume]})))
+
+    assert refused(issuer)
+    assert refused(None)
+    assert not refused(issuer[:-1])
+    assert not refused(f"{issuer}/more")
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
