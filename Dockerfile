@@ -6,7 +6,8 @@
 # Layers from the heaviest and steadiest to the lightest: system, torch, other dependencies, our code. A changed line of
 # ours ships kilobytes. Each layer holds only what its stage added, so nothing is stored twice.
 #
-# Pin the base by digest where builds must repeat to the byte: --build-arg PYTHON_IMAGE=python:3.11-slim@sha256:...
+# Releases name the base by digest: --build-arg PYTHON_IMAGE=python:3.11-slim@sha256:...; `make release-check` refuses a tagged
+# commit without one. The default is a tag, because only a registry can tell the digest of the day.
 #
 # hadolint does not follow PIP_CACHE_DIR to the mount, so it takes the cache for a part of the layer.
 # hadolint global ignore=DL3042
@@ -78,7 +79,9 @@ ENV PATH=/opt/ddp/bin:${PATH} \
     XDG_CACHE_HOME=/tmp/.cache \
     TORCHINDUCTOR_CACHE_DIR=/tmp/.cache/inductor \
     TRITON_CACHE_DIR=/tmp/.cache/triton
+ARG PYTHON_IMAGE
 LABEL org.opencontainers.image.title="ddp-trainer" \
+      org.opencontainers.image.base.name="${PYTHON_IMAGE}" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.description="Elastic, observed PyTorch training: launcher, metrics and reference trainer" \
       org.opencontainers.image.licenses="Apache-2.0"

@@ -80,14 +80,14 @@ manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp
 
 image: ## Build the trainer image, target cpu: make image TORCH_INDEX=<index of torch's CPU builds>
 	@test -n "$(BUILD)" || { echo "make image: none of docker, podman and buildah is installed; install one of them." >&2; exit 1; }
-	$(BUILD) build --target cpu --tag $(IMAGE) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) .
+	$(BUILD) build --target cpu --tag $(IMAGE) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) .
 
 lock: $(READY) $(RELEASE)/.ready ## Pin what is installed in .venv as constraints.txt, and write locks/ with digests
 	@$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^pip==' > constraints.txt
 	@TORCH_INDEX="$(TORCH_INDEX)" $(RELEASE)/bin/python -m release lock
 
 release-check: $(RELEASE)/.ready ## Build wheel, source and charts twice, install the wheel, and say what disagrees
-	@$(RELEASE)/bin/python -m release check
+	@PYTHON_IMAGE="$(PYTHON_IMAGE)" $(RELEASE)/bin/python -m release check
 
 sbom: $(RELEASE)/.ready ## Write what is inside wheel and images to dist/, as CycloneDX, after `make release-check`
 	@$(RELEASE)/bin/python -m release sbom

@@ -38,7 +38,7 @@ def lock() -> Iterator[str]:
 
 def check() -> Iterator[str]:
     """All that can be wrong with a release, the cheapest first; what passes is left in ``dist``."""
-    found = [*versions.disagreements(), *versions.undated()]
+    found = [*versions.disagreements(), *versions.undated(), *versions.unpinned()]
     if found:
         raise CannotRelease("\n".join(found))
     yield f"holds: version {version()} wherever it stands"

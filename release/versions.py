@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,9 +46,24 @@ def disagreements(root: Path = ROOT, wanted: str | None = None) -> Iterator[str]
                 yield f"{place.path} says {each}, and pyproject.toml {wanted}; make them agree."
 
 
+def unpinned(root: Path = ROOT) -> Iterator[str]:
+    """Yield a sentence if the commit carries a release's tag and no digest names the base of its images."""
+    base = os.environ.get("PYTHON_IMAGE", "")
+    if _tags(root) and not re.fullmatch(r"[^\s@]+@sha256:[0-9a-f]{64}", base):
+        yield (
+            f"The commit is tagged as a release, and PYTHON_IMAGE is '{base}', which no digest names; run "
+            "make release-check PYTHON_IMAGE=python:3.11-slim@sha256:DIGEST, and build the images with the same."
+        )
+
+
+def _tags(root: Path) -> list[str]:
+    """Return the tags of the commit that name a version."""
+    return [tag for tag in call("git", "tag", "--points-at", "HEAD", cwd=root).split() if tag.startswith("v")]
+
+
 def undated(root: Path = ROOT) -> Iterator[str]:
     """A sentence where the commit carries a release's tag that is not this version, or whose changes have no date."""
-    tags = [tag for tag in call("git", "tag", "--points-at", "HEAD", cwd=root).split() if tag.startswith("v")]
+    tags = _tags(root)
     for tag in tags:
         if tag != f"v{version()}":
             yield f"The commit is tagged {tag}, and pyproject.toml says {version()}; make them agree."

@@ -306,6 +306,15 @@ def _network(draw: Draw) -> None:
     )
     draw.some(0.4, "metricsFrom", lambda: draw.few(readers, 3))
     draw.some(0.4, "egress", lambda: draw.one(["open", "closed"]))
+    servers = (
+        "kube-system/k8s-app=kube-dns",
+        "openshift-dns/dns.operator.openshift.io/daemonset-dns=default",
+        "dns/empty=",
+        "10.96.0.10",
+        "fd00::/64",
+        "10.96.0.0/16",
+    )
+    draw.some(0.4, "dns", lambda: draw.few(servers, 3))
 
 
 def _charts_own(draw: Draw) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kubectl_ddp.spec.dns import DnsServer
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.machines import Placement, Rdma, Topology
 from kubectl_ddp.spec.model import JobSpec
@@ -43,6 +44,11 @@ VARIABLE = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
 
 GPU_FABRICS = ("tcp", "gcp-tcpx", "gcp-tcpxo", "gcp-gib", "gcp-gib-dra", "gb200-mnnvl", "gb200-mnnvl+gcp-gib")
 """Those that need no RDMA devices of a device plugin."""
+DNS_SERVERS = st.builds(
+    DnsServer.parse,
+    st.builds("{}/{}={}".format, LABEL, LABEL | st.just("dns.operator.example.com/daemonset-dns"), LABEL | st.just(""))
+    | st.sampled_from(["10.96.0.10", "fd00::/64"]),
+)
 READERS = st.builds(Reader.parse, LABEL | st.sampled_from(["*", "team=watchers", "10.0.0.0/24", "fd00::/8"]))
 SECRET_PATH = st.builds("/s/{}".format, LABEL)
 TOPOLOGY = st.builds(Topology, st.sampled_from([Placement.PACK, Placement.SPREAD]), LABEL, st.booleans())
@@ -132,6 +138,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI])),
         engine=draw(st.sampled_from(Engine)),
         egress=draw(st.sampled_from(Egress)),
+        dns=tuple(draw(st.lists(DNS_SERVERS, max_size=2))),
         metrics_from=tuple(draw(st.lists(READERS, min_size=1, max_size=2))),
         **(draw(extras(gpus, nproc)) if draw(st.booleans()) else {}),
     )

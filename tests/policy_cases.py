@@ -164,6 +164,23 @@ CASES: Final = (
         change=_token(audience="https://kubernetes.default.svc.cluster.local"),
         fields=("volumes[more].projected",),
     ),
+    Case(
+        name="token-for-the-api-server-by-its-short-name",
+        rule="apiToken",
+        change=_token(audience="https://kubernetes.default.svc"),
+        fields=("volumes[more].projected",),
+    ),
+    Case(
+        name="token-without-a-name",
+        rule="apiToken",
+        change=_token(audience=""),
+        fields=("volumes[more].projected",),
+    ),
+    Case(
+        name="token-whose-audience-begins-like-the-api-servers",
+        rule="apiToken",
+        change=_token(audience="https://kubernetes.default.svc.example.com"),
+    ),
     Case(name="token-of-a-cloud", rule="apiToken", change=_token(audience="sts.example.com")),
     Case(
         name="other-projection", rule="apiToken", change=_volume(projected={"sources": [{"configMap": {"name": "a"}}]})
@@ -185,6 +202,58 @@ CASES: Final = (
 """Of every rule, what it refuses and what comes near."""
 
 RULES: Final = tuple(dict.fromkeys(case.rule for case in CASES))
+
+WORKLOAD_PATCH: Final = "workloadPatch"
+"""The rule that is not about pods."""
+
+MAY_UPDATE: Final = "update workloads.kueue.x-k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of a Workload, and the fields that the policy names; none if it admits the change."""
+
+    name: str
+    change: Json
+    """Merge patch."""
+    fields: tuple[str, ...] = ()
+
+
+PATCHES: Final = (
+    Patch("suspend", {"spec": {"active": False}}),
+    Patch("suspend-with-uid", {"metadata": {"uid": "UID"}, "spec": {"active": False}}),
+    Patch("priority", {"spec": {"priority": 1_000_000}}, ("spec.priority",)),
+    Patch("no-priority", {"spec": {"priority": None}}, ("spec.priority",)),
+    Patch("queue", {"spec": {"queueName": "theirs"}}, ("spec.queueName",)),
+    Patch("time", {"spec": {"active": False, "maximumExecutionTimeSeconds": 9}}, ("spec.maximumExecutionTimeSeconds",)),
+    Patch(
+        "priority-boost",
+        {"metadata": {"annotations": {"kueue.x-k8s.io/priority-boost": "1000"}}},
+        ("metadata.annotations",),
+    ),
+    Patch(
+        "labels",
+        {"metadata": {"labels": {"team": "theirs"}}, "spec": {"priority": 7}},
+        ("metadata.labels", "spec.priority"),
+    ),
+    Patch("no-labels", {"metadata": {"labels": None}}, ("metadata.labels",)),
+)
+"""Changes of :func:`a_workload`."""
+
+
+def a_workload(name: str) -> Json:
+    """Return a Workload of no job, for an unknown queue."""
+    pods = {
+        "name": "main",
+        "count": 1,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [a_container(MAIN)]}},
+    }
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {"name": name, "labels": {"team": "ours"}},
+        "spec": {"active": True, "priority": 0, "queueName": "none", "podSets": [pods]},
+    }
 
 
 def _pod(spec: Json) -> Json:
@@ -270,10 +339,10 @@ def _rendered(namespace: str, actions: tuple[tuple[str, str], ...], more: str) -
         pytest.skip(HOW)
     values = {
         "namespaces": [{"name": namespace}],
-        "policies": dict(actions),
         "test": {"enabled": False},  # its image has no digest
         **json.loads(more),
     }
+    values["policies"] = dict(actions) | values.get("policies", {})
     found = helms()[max(helms())].template(CHARTS / "ddp-platform", values)
     return tuple(item for item in found if item["kind"].startswith("ValidatingAdmissionPolicy"))
 
@@ -287,9 +356,9 @@ def policies(
         namespace: of the jobs.
         otherwise: what becomes of what breaks a rule, unless ``actions`` say so for it.
         more: further values of the chart.
-        **actions: rule → ``Deny``, ``Warn``, ``Audit`` or ``Off``.
+        **actions: rule → ``Deny``, ``Warn``, ``Audit`` or ``Off``; the rule that is not about pods is off by default.
     """
-    said = dict.fromkeys(RULES, otherwise) | actions
+    said = {WORKLOAD_PATCH: "Off"} | dict.fromkeys(RULES, otherwise) | actions
     return deepcopy(list(_rendered(namespace, tuple(said.items()), json.dumps(more or {}))))
 
 

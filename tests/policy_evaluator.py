@@ -1,6 +1,6 @@
 """A ValidatingAdmissionPolicy asked on this machine: what it matches, and what it says, by a CEL evaluator of Python's.
 
-It has none of Kubernetes' own functions, so the one that the policies use is added.
+It has none of Kubernetes' own functions, so those that the policies use are added.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import celpy
 from celpy import celtypes
@@ -25,10 +25,29 @@ def _contains(text: str, part: str) -> celtypes.BoolType:
     return celtypes.BoolType(part in text)
 
 
+def _check(authorizer: celtypes.MapType, verb: str) -> celtypes.BoolType:
+    return celtypes.BoolType(f"{verb} {authorizer['resource']}.{authorizer['group']}" in authorizer["may"])
+
+
+def _narrowed(authorizer: celtypes.MapType, key: str, value: str) -> celtypes.MapType:
+    return celtypes.MapType({**authorizer, celtypes.StringType(key): value})
+
+
+_FUNCTIONS: Final = {
+    "join": _join,
+    "contains": _contains,
+    "group": lambda authorizer, name: _narrowed(authorizer, "group", name),
+    "resource": lambda authorizer, name: _narrowed(authorizer, "resource", name),
+    "namespace": lambda authorizer, name: _narrowed(authorizer, "namespace", name),
+    "check": _check,
+    "allowed": lambda decision: decision,
+}
+
+
 @functools.cache
 def _program(expression: str) -> Any:
     environment = celpy.Environment()
-    return environment.program(environment.compile(expression), functions={"join": _join, "contains": _contains})
+    return environment.program(environment.compile(expression), functions=_FUNCTIONS)
 
 
 @dataclass(frozen=True)
@@ -37,8 +56,15 @@ class Policy:
 
     rendered: Json
 
-    def refusal(self, plural: str, item: Json, old: Json | None = None) -> str:
-        """What it says of an object that is created, or comes after ``old``; empty when it lets it in."""
+    def refusal(self, plural: str, item: Json, old: Json | None = None, *, may: Iterable[str] = ()) -> str:
+        """Return the message of the policy, empty if it admits the request.
+
+        Args:
+            plural: Resource of the object.
+            item: The object.
+            old: The object before the change; None if it is created.
+            may: Rights of the requester in the namespace, as ``VERB RESOURCE.GROUP``.
+        """
         operation = "CREATE" if old is None else "UPDATE"
         spec = self.rendered["spec"]
         if not any(self._matches(rule, operation, plural, item) for rule in spec["matchConstraints"]["resourceRules"]):
@@ -46,7 +72,8 @@ class Policy:
         known = {
             "object": json_to_cel(item),
             "oldObject": None if old is None else json_to_cel(old),
-            "request": json_to_cel({"operation": operation}),
+            "request": json_to_cel({"operation": operation, "namespace": "training"}),
+            "authorizer": json_to_cel({"may": [*may]}),
             "variables": celtypes.MapType(),
         }
         if not all(_program(each["expression"]).evaluate(known) for each in spec["matchConditions"]):

@@ -4,23 +4,114 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from kubectl_ddp import roots
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.access import Access
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.connection import connection_to
+from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
 from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.rights.granting import rules
+from kubectl_ddp.rights.roles import ROLES
+from kubectl_ddp.spec.readers import NAMESPACE_NAME
 from tests.cluster.live_cluster import Json, Namespace, Result, until
+from tests.policy_cases import PATCHES, Patch, a_workload, policies
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 PRIORITIES = "scheduling.k8s.io/v1"
+RBAC = "rbac.authorization.k8s.io/v1"
+ADMISSION = "admissionregistration.k8s.io/v1"
 TINY = ("--nproc", "1", "--cpu", "60m", "--memory", "128Mi", "--shm", "16Mi", "--command", "sleep 3600")
 
 
 @pytest.fixture
-def queue(space: Namespace) -> Iterator[str]:
+def submitter(space: Namespace) -> Iterator[str]:
+    """A user with the role ``ddp-submit`` in the namespace, to which the platform's policy for Workloads applies."""
+    user, tenant = f"{space.name}:ada", space.name
+    [role] = [each for each in ROLES if each.name == "ddp-submit"]
+    space.api.create(space.path(RBAC, "roles"), {"metadata": {"name": "submit"}, "rules": rules(role.rights())})
+    bound = {
+        "metadata": {"name": "submit"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submit"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    }
+    space.api.create(space.path(RBAC, "rolebindings"), bound)
+    with contextlib.ExitStack() as undo:
+        policy, binding = policies(otherwise="Off", workloadPatch="Deny")
+        selector = {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: tenant}}}
+        binding["spec"] |= {"policyName": f"ddp-workload-patch-{tenant}", "matchResources": selector}
+        for item, plural in ((policy, "validatingadmissionpolicies"), (binding, "validatingadmissionpolicybindings")):
+            item["metadata"]["name"] = name = f"ddp-workload-patch-{tenant}"
+            path = collection(ADMISSION, plural, None)
+            uid = space.api.create(path, item)["metadata"]["uid"]
+            undo.callback(space.api.delete, f"{path}/{name}", uid=uid)
+        tries = itertools.count(100)  # a patch that changes nothing is admitted
+        with bare_workload(space):
+            until("that the policy holds", lambda: refusal(space, user, {"spec": {"priority": next(tries)}}))
+        yield user
+
+
+@contextlib.contextmanager
+def bare_workload(space: Namespace) -> Iterator[str]:
+    """Path of a Workload that belongs to no job."""
+    every = space.path(KUEUE, "workloads")
+    try:
+        uid = space.api.create(every, a_workload("bare"))["metadata"]["uid"]
+    except NotServed:
+        pytest.skip("This cluster has no Kueue.")
+    try:
+        yield f"{every}/bare"
+    finally:
+        space.api.delete(f"{every}/bare", uid=uid)
+
+
+def refusal(space: Namespace, user: str, change: Json) -> str:
+    """Return what the policy says to a user who changes the Workload ``bare``; empty if it admits the change."""
+    api = Api(connection_to(Access(acting_as=user)))
+    path = space.path(KUEUE, "workloads", "bare")
+    if "uid" in change.get("metadata", {}):
+        change = {**change, "metadata": {"uid": space.api.get(path)["metadata"]["uid"]}}
+    try:
+        api.merge(path, change)
+    except AgainstPolicy as refused:
+        return refused.said
+    except Forbidden:  # the role is not there yet
+        return ""
+    return ""
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
+def test_a_submitter_changes_spec_active_of_a_workload_and_nothing_else(
+    space: Namespace, submitter: str, patch: Patch
+) -> None:
+    with bare_workload(space):
+        said = refusal(space, submitter, patch.change)
+    assert said.partition(": ")[0] == ", ".join(patch.fields)
+
+
+def test_a_submitter_suspends_and_resumes_what_kueue_has_admitted_and_an_administrator_changes_its_priority(
+    space: Namespace, submitter: str, queue: str
+) -> None:
+    submit(space, queue, "mine", "job", "--as", submitter)
+    until("that it is admitted", lambda: jobs(space)["mine"]["queue"]["is_admitted"])
+    space.ddp("suspend", "mine", "--as", submitter).ok()
+    until("that it is suspended", lambda: jobs(space)["mine"]["state"] == "Suspended")
+    space.ddp("resume", "mine", "--as", submitter).ok()
+    until("that it is admitted again", lambda: jobs(space)["mine"]["queue"]["is_admitted"])
+
+    with bare_workload(space) as path:
+        space.api.merge(path, {"spec": {"priority": 5}})
+        assert space.api.get(path)["spec"]["priority"] == 5
+
+
+@pytest.fixture
+def queue(space: Namespace, submitter: str) -> Iterator[str]:
     """A LocalQueue with quota for one small node, and what it needs of the cluster, named like the test's namespace."""
     name = space.name
     quota = [{"name": "cpu", "nominalQuota": "100m"}, {"name": "memory", "nominalQuota": "4Gi"}]

@@ -18,7 +18,16 @@ from tests.cluster.live_cluster import RESTRICTED, Namespace, namespace, until
 from tests.helm import CHARTS, Helm
 
 SLEEP = ("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 3600")
-DOOR = 8000
+DOORS = (53, 5353, 8000)
+"""Ports of the world. The first two are those at which a DNS server may be reached."""
+DNS = ("kube-dns.kube-system.svc", 53)
+LISTENER = f"""\
+import signal
+import socket
+
+listeners = [socket.create_server(("", port)) for port in {DOORS}]
+signal.pause()
+"""
 CLOSED = """\
 import socket
 import time
@@ -91,13 +100,13 @@ def metrics(space: Namespace) -> str | None:
 
 
 def listener(space: Namespace) -> str:
-    """Address of a pod that listens at :data:`DOOR` on behalf of all the world."""
+    """Address of a pod that listens at :data:`DOORS` on behalf of all the world."""
     container = {
         "name": "world",
         "image": space.image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-m", "http.server", str(DOOR)],
-        "readinessProbe": {"tcpSocket": {"port": DOOR}, "periodSeconds": 1},
+        "command": ["python", "-c", LISTENER],
+        "readinessProbe": {"tcpSocket": {"port": DOORS[-1]}, "periodSeconds": 1},
         "securityContext": RESTRICTED,
     }
     space.api.create(space.path("v1", "pods"), {"metadata": {"name": "world"}, "spec": {"containers": [container]}})
@@ -118,8 +127,9 @@ def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
     values = {"networkPolicy": {"egress": "closed"}, "namespaces": [{"name": space.name, "create": False}]}
     [closed] = [item for item in helm.template(CHARTS / "ddp-platform", values) if is_default_policy(item)]
     space.api.create(space.path("networking.k8s.io/v1", "networkpolicies"), closed)
-    doors = {"world": (listener(watchers), DOOR), "api": ("kubernetes.default.svc", 443)}
-    assert knock(watchers, "free", doors, to_open=list(doors)) == {"world": True, "api": True}
+    world = listener(watchers)
+    doors = {f"world:{port}": (world, port) for port in DOORS} | {"api": ("kubernetes.default.svc", 443)}
+    assert knock(watchers, "free", doors, to_open=list(doors)) == dict.fromkeys(doors, True)
 
     script = tmp_path / "train.py"
     script.write_text(CLOSED.replace("DOORS", repr(doors)))
@@ -129,7 +139,8 @@ def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
     said = space.ddp("logs", "shut", "--rank", "all").ok().out
     assert said.count("world size 2 after 5 steps, reached []") == 2, said
 
-    assert knock(space, "shut-in", doors) == {"world": False, "api": False}
+    found = knock(space, "shut-in", {**doors, "dns": DNS}, to_open=["dns"])
+    assert found == {**dict.fromkeys(doors, False), "dns": True}
 
 
 def is_default_policy(item: dict[str, Any]) -> bool:

@@ -1,17 +1,23 @@
-"""What docs/security.md says of torch is so in the torch that is installed, and what it says of our code too."""
+"""Claims of docs/security.md about the installed torch, our code, and the objects of the platform."""
 
 from __future__ import annotations
 
 import ast
 import pickle
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import yaml
+
+from ddp_trainer.contract import Port
+from kubectl_ddp.spec import dns
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "trainer").rglob("*.py"), *(ROOT / "kubectl_plugin").rglob("*.py")])
+PAGE = (ROOT / "docs" / "security.md").read_text()
 UNPICKLES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 OBJECT_COLLECTIVES = {
     *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
@@ -107,3 +113,42 @@ def test_nothing_of_ours_unpickles_but_weights() -> None:
 )
 def test_what_would_unpickle_is_seen(source: str) -> None:
     assert list(offences(source))
+
+
+def rows(section: str) -> list[list[str]]:
+    """Cells of the rows of the first table in a section of the page."""
+    _, _, rest = PAGE.partition(f"\n## {section}\n")
+    table = re.search(r"^\|.*\|$(?:\n^\|.*\|$)+", rest.partition("\n## ")[0], re.MULTILINE)
+    assert table is not None, section
+    _, _, *lines = table[0].splitlines()
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+@pytest.mark.parametrize("row", [*rows("Listeners"), *rows("Objects")], ids=lambda row: row[0])
+def test_each_listener_and_object_names_tests_that_are_there(row: list[str]) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", row[-1])
+    assert named
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def test_the_platform_has_every_policy_and_role_that_the_page_names() -> None:
+    named = {name for row in rows("Objects") for name in re.findall(r"`(ddp-[a-z-]+)`", row[1])}
+    files = sorted((ROOT / "manifests").glob("*/**/*.yaml"))
+    made = {
+        item["metadata"]["name"] for path in files for item in yaml.safe_load_all(path.read_text()) if is_object(item)
+    }
+    assert len(named) >= 10
+    assert named <= made
+
+
+def is_object(item: object) -> bool:
+    return isinstance(item, dict) and "name" in item.get("metadata", {})
+
+
+def test_the_page_names_the_ports_and_the_dns_servers_of_the_code() -> None:
+    [store, _, metrics, *_] = rows("Listeners")
+    assert f"port {Port.RENDEZVOUS:d}" in store[0]
+    assert f"port {Port.METRICS:d}" in metrics[0]
+    pods, node_local = dns.DEFAULT
+    assert f"`{pods.label}={pods.value}` in `{pods.namespace}`" in PAGE
+    assert f"at {node_local.addresses.removesuffix('/32')}" in PAGE

@@ -107,6 +107,11 @@ PRESETS: Final = (
 )
 _CLOSED: Final = {"networkPolicy": {"egress": "closed"}}
 _STORAGE: Final = {"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 443, "protocol": "TCP"}]}
+_DNS: Final = {
+    "ipBlock": {"cidr": "192.0.2.53/32"},
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "openshift-dns"}},
+    "podSelector": {"matchLabels": {"app": "dns"}},
+}
 NETWORK: Final = (
     Row("networkPolicy.enabled", False, "NetworkPolicy/ddp-default", ABSENT),
     Row(
@@ -114,6 +119,16 @@ NETWORK: Final = (
         "closed",
         "NetworkPolicy/ddp-default spec.policyTypes",
         ["Ingress", "Egress"],
+    ),
+    *(
+        Row(
+            f"networkPolicy.dns.0.{field}",
+            about,
+            f"NetworkPolicy/ddp-default spec.egress.0.to.0.{field}",
+            about,
+            given=_CLOSED,
+        )
+        for field, about in _DNS.items()
     ),
     Row("networkPolicy.egressTo", [_STORAGE], "NetworkPolicy/ddp-default spec.egress.2", _STORAGE, given=_CLOSED),
     Row(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from tests.chart_values import ABSENT, Row
-from tests.policy_cases import DIGEST, RULES, name_of
+from tests.policy_cases import DIGEST, RULES, WORKLOAD_PATCH, name_of
 
+_ISSUER: Final = "https://oidc.example.com/id/1"
 _PINNED: Final = {"image": {"digest": DIGEST.partition("@")[2]}}
 ROWS: Final = (
     *(
@@ -17,7 +18,7 @@ ROWS: Final = (
             ["Audit"],
             given=_PINNED,
         )
-        for rule in RULES
+        for rule in (*RULES, WORKLOAD_PATCH)
     ),
     *(
         Row(
@@ -27,6 +28,13 @@ ROWS: Final = (
             ABSENT,
             given={"policies": {rule: "Deny"}, **_PINNED},
         )
-        for rule in RULES
+        for rule in (*RULES, WORKLOAD_PATCH)
+    ),
+    Row(
+        "policies.apiAudiences",
+        [_ISSUER],
+        "ValidatingAdmissionPolicy/ddp-api-token spec.variables.4.expression",
+        f'["","{_ISSUER}"]',
+        given=_PINNED,
     ),
 )

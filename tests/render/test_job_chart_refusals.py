@@ -135,6 +135,8 @@ def test_what_is_no_value_is_refused_by_the_schema(each_helm: Helm, values: dict
         ({"networks": ["Rail 0"]}, "networks: 'Rail 0' is no network."),
         ({"nodeSelector": {"a b": "x"}}, "nodeSelector: 'a b' is no label."),
         ({"nodeSelector": {"a": "x y"}}, "nodeSelector.a: 'x y' is no value of a label."),
+        ({"dns": ["kube-dns"]}, "dns: 'kube-dns' names no DNS server. Write NAMESPACE/LABEL=VALUE"),
+        ({"dns": ["10.0.0.1/24"]}, "dns: '10.0.0.1/24' names no DNS server."),
         ({"metricsFrom": []}, "metricsFrom: the list is empty."),
         ({"metricsFrom": ["10.0.0.1/24"]}, "metricsFrom: '10.0.0.1/24' is nobody who could read metrics."),
         ({"apiServers": ["kubernetes.default"]}, "apiServers: 'kubernetes.default' is no address."),

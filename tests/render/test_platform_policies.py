@@ -11,7 +11,23 @@ from click.testing import CliRunner
 
 from kubectl_ddp.cli.group import root
 from tests.helm import CHARTS, Helm
-from tests.policy_cases import CASES, DIGEST, KINDS, RULES, Case, Kind, a_container, name_of, policies
+from tests.policy_cases import (
+    CASES,
+    DIGEST,
+    KINDS,
+    MAY_UPDATE,
+    PATCHES,
+    RULES,
+    WORKLOAD_PATCH,
+    Case,
+    Kind,
+    Patch,
+    a_container,
+    a_spec,
+    a_workload,
+    name_of,
+    policies,
+)
 
 pytest.importorskip("celpy", reason="cel-python, of the dependency group 'test', is not installed")
 
@@ -91,6 +107,46 @@ def test_a_rule_minds_only_its_own_business(rule: str) -> None:
         if case.rule != rule:
             assert judged.refusal(pods.plural, pods.of(case)) == "", case.name
             assert judged.refusal(jobs.plural, jobs.of(case)) == "", case.name
+
+
+def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
+    [pods, *_] = KINDS
+    issuer = "https://oidc.example.com/id/1"
+    judged = policy("apiToken", more={"policies": {"apiAudiences": [issuer]}})
+
+    def refused(audience: str | None) -> bool:
+        about = {} if audience is None else {"audience": audience}
+        volume = {"name": "more", "projected": {"sources": [{"serviceAccountToken": {"path": "token", **about}}]}}
+        return bool(judged.refusal("pods", pods.make({**a_spec(), "volumes": [volume]})))
+
+    assert refused(issuer)
+    assert refused(None)
+    assert not refused(issuer[:-1])
+    assert not refused(f"{issuer}/more")
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
+def test_who_may_only_patch_a_workload_changes_spec_active_alone(patch: Patch) -> None:
+    judged = policy(WORKLOAD_PATCH, workloadPatch="Deny")
+    old = a_workload("w") | {"metadata": {**a_workload("w")["metadata"], "uid": "UID"}}
+    said = judged.refusal("workloads", merged(old, patch.change), old, may=["patch workloads.kueue.x-k8s.io"])
+    assert said.partition(": ")[0] == ", ".join(patch.fields)
+    assert judged.refusal("workloads", merged(old, patch.change), old, may=[MAY_UPDATE]) == ""
+
+
+def merged(item: Any, patch: Any) -> Any:
+    """Return the item after a merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    base = item if isinstance(item, dict) else {}
+    changed = {key: merged(base.get(key), value) for key, value in patch.items() if value is not None}
+    return {key: value for key, value in base.items() if key not in patch} | changed
+
+
+def test_the_policy_for_workloads_holds_in_all_namespaces_and_can_be_turned_off() -> None:
+    found = bindings(otherwise="Off", workloadPatch="Audit")
+    assert found == {"ddp-workload-patch": {"policyName": "ddp-workload-patch", "validationActions": ["Audit"]}}
+    assert policies(otherwise="Off", workloadPatch="off") == []
 
 
 def test_what_is_older_than_a_policy_may_still_be_let_go_and_no_worse_thing_can_be_put_in_its_place() -> None:

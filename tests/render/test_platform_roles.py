@@ -68,7 +68,8 @@ def test_everybody_may_know_the_api_servers_addresses_unless_told_otherwise(helm
         ]
 
     [granted, bound] = made()
-    assert granted["rules"] == [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}]
+    slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"]}
+    assert granted["rules"] == [{**slices, "resourceNames": ["kubernetes"], "verbs": ["get"]}]
     assert bound["subjects"][0]["name"] == "system:authenticated"
     assert made(apiServer=False) == made(enabled=False) == []
 

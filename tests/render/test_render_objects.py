@@ -24,6 +24,7 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.roots import root_of
+from kubectl_ddp.spec.dns import DnsServer
 from kubectl_ddp.spec.document import digest, from_document
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Script
@@ -233,12 +234,30 @@ def test_metrics_open_to_everybody_where_the_job_says_so() -> None:
     assert policy["ingress"][1] == {"ports": [{"port": Port.METRICS, "protocol": "TCP"}]}
 
 
-def test_closed_egress_leaves_the_job_and_dns() -> None:
-    policy = by_kind(a_job(egress=Egress.CLOSED))["NetworkPolicy"]["spec"]
+@pytest.mark.parametrize(
+    ("servers", "peers"),
+    [
+        (
+            (),
+            [
+                {
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+                    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+                },
+                {"ipBlock": {"cidr": "169.254.20.10/32"}},
+            ],
+        ),
+        (("10.96.0.10",), [{"ipBlock": {"cidr": "10.96.0.10/32"}}]),
+    ],
+)
+def test_closed_egress_leaves_the_job_and_dns_servers(servers: tuple[str, ...], peers: list[dict[str, Any]]) -> None:
+    job = a_job(egress=Egress.CLOSED, dns=tuple(map(DnsServer.parse, servers)))
+    policy = by_kind(job)["NetworkPolicy"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     mine, dns = policy["egress"]
     assert mine == {"to": [{"podSelector": {"matchLabels": {Label.JOB: "digits"}}}]}
-    assert dns == {"ports": [{"port": port, "protocol": kind} for port in (53, 5353) for kind in ("UDP", "TCP")]}
+    ports = [{"port": port, "protocol": kind} for port in (53, 5353) for kind in ("UDP", "TCP")]
+    assert dns == {"to": peers, "ports": ports}
 
 
 def test_prometheus_is_told_of_the_workers_and_of_their_machines() -> None:

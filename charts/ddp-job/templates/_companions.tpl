@@ -110,15 +110,31 @@ spec:
   egress:
     - to:
         - podSelector: {matchLabels: {{ $mine }}}
-    # To anywhere: the address of DNS is another one on each cluster, and node-local on some. A policy sees the port of
-    # the pod behind the Service, which is 5353 where DNS runs without privileges.
-    - ports:
-        - {port: 53, protocol: UDP}
-        - {port: 53, protocol: TCP}
-        - {port: 5353, protocol: UDP}
-        - {port: 5353, protocol: TCP}
+    # DNS servers of the cluster; an attacker who listens at port 53 elsewhere is not reached.
+    - to:
+      {{- range .spec.dns | default (include "ddp-job.defaultDns" . | fromJsonArray) }}
+      {{- if .addresses }}
+        - ipBlock: {cidr: {{ .addresses }}}
+      {{- else }}
+        - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: {{ toJson .namespace }}}}
+          podSelector: {matchLabels: { {{- toJson .label }}: {{ toJson .value }}}}
+      {{- end }}
+      {{- end }}
+      ports:
+      {{- range $port := .c.dns.ports }}
+        - {port: {{ $port }}, protocol: UDP}
+        - {port: {{ $port }}, protocol: TCP}
+      {{- end }}
   {{- end }}
 {{- end }}
+
+{{- define "ddp-job.defaultDns" -}}
+{{- $servers := list -}}
+{{- range .c.dns.servers -}}
+{{- $servers = dict "shapes" $.shapes "key" "dns" "text" . | include "ddp-job.dnsServer" | fromJson | append $servers -}}
+{{- end -}}
+{{- toJson $servers -}}
+{{- end -}}
 
 {{/* Who reads metrics; empty where everybody may. */}}
 {{- define "ddp-job.metricsPeers" -}}
@@ -136,7 +152,7 @@ spec:
 {{- range $address := .root.Values.apiServers -}}
 {{- $block := include "ddp-job.block" $address -}}
 {{- if not $block -}}
-{{- fail (printf "apiServers: '%s' is no address. Write it as 10.0.0.7; 'kubectl get endpointslices -l kubernetes.io/service-name=kubernetes' shows them." $address) -}}
+{{- fail (printf "apiServers: '%s' is no address. Write it as 10.0.0.7; 'kubectl get endpointslice kubernetes -n default' shows them." $address) -}}
 {{- end -}}
 {{- $peers = append $peers (dict "ipBlock" (dict "cidr" $block)) -}}
 {{- end -}}

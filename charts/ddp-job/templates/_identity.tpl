@@ -62,7 +62,7 @@
 {{- range $key := list "nproc" "gpus" "maxRestarts" "grace" "deadline" "ttl" -}}
 {{- if hasKey $spec $key -}}{{- $_ := set $document $key (get $spec $key) -}}{{- end -}}
 {{- end -}}
-{{- range $key := list "envFrom" "tolerations" "mounts" "secrets" "topology" "metricsFrom" -}}
+{{- range $key := list "envFrom" "tolerations" "mounts" "secrets" "topology" "metricsFrom" "dns" -}}
 {{- $texts := list -}}
 {{- range get $spec $key -}}{{- $texts = append $texts .text -}}{{- end -}}
 {{- if $texts -}}{{- $_ := set $document $key $texts -}}{{- end -}}

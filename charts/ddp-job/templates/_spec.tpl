@@ -167,7 +167,7 @@
 
 {{/* Keys that are lists, and maps of words. */}}
 {{- define "ddp-job.lists" -}}
-{{- $parsers := dict "tolerations" "toleration" "envFrom" "envSource" "mounts" "mount" "secrets" "secretFiles" "topology" "topology" "metricsFrom" "reader" -}}
+{{- $parsers := dict "tolerations" "toleration" "envFrom" "envSource" "mounts" "mount" "secrets" "secretFiles" "topology" "topology" "metricsFrom" "reader" "dns" "dnsServer" -}}
 {{- range $key, $parser := $parsers -}}
 {{- $found := list -}}
 {{- $given := get $.said $key | default list -}}

@@ -25,7 +25,7 @@
 - The cluster serves no PodMonitor, so Prometheus will not find the run by itself. Say podMonitor: never to hear no more of it.
 {{- end }}
 {{- if not .root.Values.apiServers }}
-- apiServers is empty, so the NetworkPolicy does not let the API server in, and 'kubectl ddp top' and 'status' may not see the ranks. Set it to the addresses of: kubectl get endpointslices -n default -l kubernetes.io/service-name=kubernetes
+- apiServers is empty, so the NetworkPolicy does not let the API server in, and 'kubectl ddp top' and 'status' may not see the ranks. Set it to the addresses of: kubectl get endpointslice kubernetes -n default
 {{- end }}
 {{- include "ddp-job.fabricWarnings" . }}
 {{- range $name := ternary list (splitList "+" $spec.fabric) (eq $spec.fabric "none") }}

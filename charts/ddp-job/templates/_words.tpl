@@ -237,6 +237,21 @@
 {{- end -}}
 {{- end -}}
 
+{{/* A DNS server: a label of pods in a namespace, or addresses. */}}
+{{- define "ddp-job.dnsServer" -}}
+{{- $p := .shapes.patterns -}}
+{{- $block := include "ddp-job.block" .text -}}
+{{- if regexMatch (printf "^%s/%s=%s$" $p.label $p.qualified $p.labelValue) .text -}}
+{{- $words := splitn "=" 2 .text -}}
+{{- $place := splitn "/" 2 $words._0 -}}
+{{- dict "text" .text "namespace" $place._0 "label" $place._1 "value" $words._1 "addresses" "" | toJson -}}
+{{- else if $block -}}
+{{- dict "text" $block "addresses" $block | toJson -}}
+{{- else -}}
+{{- fail (printf "%s: '%s' names no DNS server. Write NAMESPACE/LABEL=VALUE of its pods, as in 'kube-system/k8s-app=kube-dns', or an address." .key .text) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* A block of addresses with its length, or nothing. IPv4 is checked to the last bit; IPv6 is left to the API server
      and taken as it is written. */}}
 {{- define "ddp-job.block" -}}

@@ -18,7 +18,7 @@ from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.script import LARGEST_BYTES
-from kubectl_ddp.spec import document, in_clear, layout, machines, mounts, own_gpt, queues, rules, shared_presets
+from kubectl_ddp.spec import dns, document, in_clear, layout, machines, mounts, own_gpt, queues, rules, shared_presets
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
@@ -77,6 +77,7 @@ def _pods() -> dict[str, Any]:
         "largestBackoffLimit": failures.LARGEST_LIMIT,
         "permanentExitCodes": {"first": contract.Exit.FAILURE.value, "beyond": contract.Exit.SIGNAL_BASE.value},
         "platformMonitor": PLATFORM_MONITOR,
+        "dns": {"servers": [str(server) for server in dns.DEFAULT], "ports": list(dns.PORTS)},
         "presets": {
             "configMap": shared_presets.CONFIG_MAP,
             "keys": [key for key, field in FIELDS.items() if not field.is_map],

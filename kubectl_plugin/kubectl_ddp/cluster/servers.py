@@ -11,24 +11,23 @@ from collections.abc import Callable
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
-from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.errors import Forbidden, NotFound
 
-SLICES = collection("discovery.k8s.io/v1", "endpointslices", "default")
+SLICE = f"{collection('discovery.k8s.io/v1', 'endpointslices', 'default')}/kubernetes"
+"""The API server writes it itself, under the name of the Service."""
 
 
 def api_servers(api: Api, notice: Callable[[str], None]) -> tuple[str, ...]:
     """Their addresses, sorted; none, and a notice, where we may not know them."""
     try:
-        slices, _ = api.items(SLICES, labelSelector="kubernetes.io/service-name=kubernetes")
-    except (Forbidden, NotServed):
-        slices = []
-    found = {
-        address for each in slices for endpoint in each.get("endpoints") or () for address in endpoint["addresses"]
-    }
+        endpoints = api.get(SLICE).get("endpoints") or ()
+    except (Forbidden, NotFound, NotServed):
+        endpoints = ()
+    found = {address for endpoint in endpoints for address in endpoint["addresses"]}
     if not found:
         notice(
-            "Who the API servers are may not be read here (endpointslices in namespace 'default'), so the job's "
-            "NetworkPolicy does not let them in, and 'status' and 'top' may not see its ranks; --metrics-from ADDRESS "
-            "lets one in, --metrics-from '*' everybody."
+            "The addresses of the API servers cannot be read (EndpointSlice 'kubernetes' in namespace 'default'). The "
+            "job's NetworkPolicy does not admit them, so 'status' and 'top' may not see its ranks; --metrics-from "
+            "ADDRESS admits one, --metrics-from '*' everybody."
         )
     return tuple(sorted(found))

@@ -6,8 +6,10 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
+from kubectl_ddp.spec import dns
+from kubectl_ddp.spec.dns import DnsServer
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.readers import Reader
+from kubectl_ddp.spec.readers import NAMESPACE_NAME, Reader
 
 
 def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
@@ -20,10 +22,24 @@ def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
     """
     peers = [_peer(reader) for reader in spec.metrics_from]
     servers = [{"ipBlock": {"cidr": str(ipaddress.ip_network(address))}} for address in api_servers]
-    return {"metrics_peers": [] if None in peers else [*peers, *servers], "closed": spec.egress == "closed"}
+    return {
+        "metrics_peers": [] if None in peers else [*peers, *servers],
+        "closed": spec.egress == "closed",
+        "dns_peers": [_dns_peer(server) for server in spec.dns or dns.DEFAULT],
+        "dns_ports": [{"port": port, "protocol": protocol} for port in dns.PORTS for protocol in ("UDP", "TCP")],
+    }
 
 
 def _peer(reader: Reader) -> dict[str, Any] | None:
     if reader.addresses:
         return {"ipBlock": {"cidr": reader.addresses}}
     return {"namespaceSelector": {"matchLabels": {reader.label: reader.value}}} if reader.label else None
+
+
+def _dns_peer(server: DnsServer) -> dict[str, Any]:
+    if server.addresses:
+        return {"ipBlock": {"cidr": server.addresses}}
+    return {
+        "namespaceSelector": {"matchLabels": {NAMESPACE_NAME: server.namespace}},
+        "podSelector": {"matchLabels": {server.label: server.value}},
+    }

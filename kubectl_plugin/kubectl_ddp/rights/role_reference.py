@@ -32,8 +32,11 @@ kubectl create rolebinding ada-submits --namespace training --clusterrole ddp-su
 kubectl create clusterrolebinding ada-sees --clusterrole ddp-cluster-view --user ada
 ```
 
-In the namespace `default` the Role `ddp-api-server` lets everybody who is logged in list EndpointSlices: a job's
-NetworkPolicy lets the API server in to read metrics, and submitting has to know its addresses.
+In the namespace `default` the Role `ddp-api-server` lets every authenticated user get the EndpointSlice `kubernetes`,
+and no other. It holds the addresses of the API server, which a job's NetworkPolicy admits to read metrics.
+
+`ddp-submit` may patch Workloads of Kueue, since `suspend` and `resume` set their `spec.active`. The policy
+`ddp-workload-patch` of the same chart refuses its holders every other change of a Workload, such as of `spec.priority`.
 
 ## Commands
 

@@ -157,9 +157,10 @@ NEEDS: Final[tuple[Need, ...]] = (
     ),
     Need(
         commands=(*MAKING, "preflight"),
-        verbs=("list",),
+        verbs=("get",),
         resources=("endpointslices.discovery.k8s.io",),
         where="default",
+        names=("kubernetes",),
         without="the API server is not let in to read the job's metrics",
     ),
     Need(commands=("clone", "restart"), verbs=("list",), resources=("configmaps",)),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kubectl_ddp.fabrics.catalogue import AUTO, NONE
 from kubectl_ddp.spec import values as v
+from kubectl_ddp.spec.dns import DEFAULT, DnsServer
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fabric import parse_fabric
 from kubectl_ddp.spec.layout import parse_layouts
@@ -174,6 +175,13 @@ FIELDS: Final[Mapping[str, Field]] = {
     ),
     "egress": Field(
         "egress", v.Choice(Egress, tuple(Egress)), "What the pods may reach.", "|".join(Egress), is_closed=True
+    ),
+    "dns": Field(
+        "dns",
+        v.each(DnsServer.parse),
+        f"DNS server that pods reach with egress closed ({', '.join(map(str, DEFAULT))}).",
+        "NAMESPACE/LABEL=VALUE|CIDR",
+        is_list=True,
     ),
 }
 """Every key, in the order in which help, ``render --explain`` and JSON show them."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ddp_trainer.layout import LayoutRange
 from kubectl_ddp.fabrics.catalogue import NONE
 from kubectl_ddp.spec import rules
+from kubectl_ddp.spec.dns import DnsServer
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.machines import Rdma, Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
@@ -99,6 +100,8 @@ class JobSpec:
     """Who may read the metrics port, beside the API server."""
     egress: Egress = Egress.OPEN
     """What the pods may reach."""
+    dns: tuple[DnsServer, ...] = ()
+    """DNS servers that pods reach when egress is closed; those of :data:`kubectl_ddp.spec.dns.DEFAULT` when empty."""
 
     def __post_init__(self) -> None:
         rules.check(self)

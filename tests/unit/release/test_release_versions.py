@@ -45,15 +45,34 @@ def test_a_place_that_says_nothing_is_named(tree: Path) -> None:
     assert ["CHANGELOG.md names no version" in line for line in versions.disagreements(tree)] == [True]
 
 
+def git(tree: Path, *commands: tuple[str, ...]) -> None:
+    """Run git in the tree, once for each command."""
+    program = ("git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(tree))
+    for words in commands:
+        subprocess.run([*program, *words], check=True, capture_output=True)
+
+
 def test_a_tagged_commit_needs_its_own_version_and_a_date(tree: Path) -> None:
-    git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(tree))
-    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x")):
-        subprocess.run([*git, *words], check=True, capture_output=True)
+    git(tree, ("init", "-q"), ("add", "-A"), ("commit", "-qm", "x"))
     assert list(versions.undated(tree)) == []
-    subprocess.run([*git, "tag", "v9.9.9"], check=True)
+    git(tree, ("tag", "v9.9.9"))
     other, date = versions.undated(tree)
     assert "tagged v9.9.9" in other
     assert f"'## {version()} - YEAR-MONTH-DAY'" in date
+
+
+def test_a_tagged_commit_needs_a_base_image_that_a_digest_names(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHON_IMAGE", raising=False)
+    git(tree, ("init", "-q"), ("add", "-A"), ("commit", "-qm", "x"))
+    assert list(versions.unpinned(tree)) == []
+    git(tree, ("tag", f"v{version()}"))
+    pinned = f"python:3.11-slim@sha256:{'0' * 64}"
+    for base in ("", "python:3.11-slim", pinned[:-1], f"{pinned} more"):
+        monkeypatch.setenv("PYTHON_IMAGE", base)
+        [said] = versions.unpinned(tree)
+        assert f"'{base}'" in said
+    monkeypatch.setenv("PYTHON_IMAGE", pinned)
+    assert list(versions.unpinned(tree)) == []
 
 
 def test_the_time_of_a_release_is_its_commit_s_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

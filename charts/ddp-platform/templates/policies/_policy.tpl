@@ -56,6 +56,7 @@ One rule as a policy and its binding.
   root      the chart's scope
   rule      key of .Values.policies
   refused   CEL: for each pod a list of the fields that break the rule; of variables.specs and variables.containers
+  variables further variables by name, as CEL; none when left out
   sentence  what is wrong and what to do, after the fields; without a dot
 
 Templates are looked at when they are created, so that a person is told at once; pods whenever what runs in them changes,
@@ -112,6 +113,10 @@ spec:
     - name: containers
       expression: |-
         {{- include "ddp-platform.policy.containers" . | nindent 8 }}
+    {{- range $name, $expression := .variables }}
+    - name: {{ $name }}
+      expression: {{ quote $expression }}
+    {{- end }}
     - name: refused
       expression: |-
         {{- .refused | trim | nindent 8 }}

@@ -10,7 +10,7 @@ from kubectl_ddp.rights.table import KINDS, needs
 
 MISSING = Right.of("create", "jobs.batch")
 NODES = Right.of("list", "nodes", EVERYWHERE)
-SLICES = Right.of("list", "endpointslices.discovery.k8s.io", "default")
+SLICES = Right.of("get", "endpointslices.discovery.k8s.io", "default", ("kubernetes",))
 
 
 def granted(rules_: list[dict[str, list[str]]]) -> set[tuple[str, str, str]]:

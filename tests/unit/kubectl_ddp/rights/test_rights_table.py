@@ -265,6 +265,6 @@ def test_a_checkup_asks_about_what_commands_fail_without_and_never_about_reading
     assert len(set(asked)) == len(asked)
     said = set(map(str, asked))
     assert {"create pods/exec", "list resourcequotas", "get serviceaccounts"} <= said
-    assert "list endpointslices.discovery.k8s.io in namespace 'default'" in said
+    assert "get endpointslices.discovery.k8s.io in namespace 'default'" in said
     assert not {"get secrets", "create pods"} & said
     assert {right.group for right in to_look_at({("", "pods"), ("batch", "jobs")})} == {"", "batch"}

@@ -140,6 +140,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "queuePriority": "c", "parallel": "replicate=1",
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
         "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".",
+        "dns": ["dns/app=coredns", "10.96.0.10"],
     }  # fmt: skip
     raw = samples[key]
     given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
@@ -172,6 +173,8 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"preset": ["gpu-nccl"]}, "--preset: there is no preset '['gpu-nccl']'."),
         ({"egress": "some"}, "--egress: 'some' is not one of open, closed."),
         ({"metricsFrom": ["10.0.0.1/24"]}, "'10.0.0.1/24' is nobody who could read metrics. Name a namespace"),
+        ({"dns": ["kube-dns"]}, "'kube-dns' names no DNS server. Write NAMESPACE/LABEL=VALUE"),
+        ({"dns": ["10.0.0.1/24"]}, "'10.0.0.1/24' names no DNS server."),
         ({"metricsFrom": []}, "the list is empty. Leave it out for the namespace 'monitoring'"),
         ({"metricsFrom": ["Team"]}, "'Team' is nobody who could read metrics."),
         ({"gang": "vulcano"}, "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai."),
