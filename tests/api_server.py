@@ -23,7 +23,13 @@ from urllib.parse import parse_qsl, urlsplit
 Json = dict[str, Any]
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
-    "/api/v1": {"Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "Event": "events"},
+    "/api/v1": {
+        "Pod": "pods",
+        "Service": "services",
+        "ConfigMap": "configmaps",
+        "Event": "events",
+        "Secret": "secrets",
+    },
     "/apis/batch/v1": {"Job": "jobs"},
     "/apis/networking.k8s.io/v1": {"NetworkPolicy": "networkpolicies"},
     "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},

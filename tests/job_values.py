@@ -182,6 +182,7 @@ def scenario(seed: int, number: int) -> Scenario:
     serves, kubernetes = _cluster(draw)
     if serves:  # of a cluster alone it is known what a namespace shares
         draw.some(0.3, "preset", lambda: draw.one([*SOUND, *SOUND, *SOUND, *SOUND, *UNREADABLE]))
+    draw.some(0.2, "runSecret", lambda: "my-secret")
     return Scenario(number, draw.values, release, namespace, serves, kubernetes)
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.render.text import to_yaml
 from kubectl_ddp.script import read_script
 from kubectl_ddp.spec.derive import Surroundings
@@ -54,8 +55,11 @@ def rendered(job_file: Path, engine: Engine) -> str:
     header = (
         f"# Rendered from {job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id here "
         "is the same each time.\n"
+        "# The Secret below is published, so it protects nothing. Replace its zeros by random digits, for example:\n"
+        f'#   sed "s/0\\{{{len(PLACEHOLDER)}\\}}/$(openssl rand -hex 32)/" {targets(job_file)[engine].name}'
+        " | kubectl apply -f -\n"
     )
-    return header + to_yaml(render(spec, placeholder_run_id(spec, code), code=code))
+    return header + to_yaml(render(spec, placeholder_run_id(spec, code), code=code, run_secret=PLACEHOLDER))
 
 
 def _job(job_file: Path) -> JobSpec:

@@ -33,6 +33,7 @@ KINDS = (
     ("v1", "pods"),
     ("v1", "services"),
     ("v1", "configmaps"),
+    ("v1", "secrets"),
     ("networking.k8s.io/v1", "networkpolicies"),
 )
 """What a job may leave behind, of what the cluster serves; PodMonitors besides."""

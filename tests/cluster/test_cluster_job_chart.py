@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ddp_trainer.contract import Label
 from kubectl_ddp import roots
 from kubectl_ddp.cluster.refusals import NotServed
 from tests.cluster.live_cluster import Namespace, until
@@ -66,10 +67,19 @@ def test_a_release_trains_to_its_end_stays_as_it_is_and_leaves_nothing(space: Na
     until("nothing left", lambda: not space.left())
 
 
+def secrets_of(space: Namespace, name: str) -> list[Any]:
+    """Name and content of the one Secret of a run."""
+    found, _ = space.api.items(space.path("v1", "secrets"), labelSelector=f"{Label.JOB}={name}")
+    [secret] = found
+    return [secret["metadata"]["uid"], secret["data"]]
+
+
 def stays_as_it_is(space: Namespace, helm: Helm, name: str, values: dict[str, Any]) -> None:
     """What may be changed is, and the rest is refused with the way out."""
+    secret = secrets_of(space, name)
     helm_in(space, helm, "upgrade", name, values).ok()
     helm_in(space, helm, "upgrade", name, values | {"metricsFrom": ["*"]}).ok()
+    assert secrets_of(space, name) == secret
     policy = space.path("networking.k8s.io/v1", "networkpolicies", name)
     assert "from" not in space.api.get(policy)["spec"]["ingress"][1]
     helm_in(space, helm, "rollback", name).ok()

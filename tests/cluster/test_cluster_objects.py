@@ -33,7 +33,7 @@ def test_the_api_server_accepts_every_object_of_a_job(space: Namespace, flags: t
     done = space.ddp("submit", "--name", "job", "--image", space.image, "--dry-run=server", *flags, "--", "train").ok()
     created = done.out.splitlines()
     assert created[0] == "pytorchjob.kubeflow.org/job created (server dry run)"
-    assert len(created) == 5 - ("PodMonitor is left out" in done.err)
+    assert len(created) == 6 - ("PodMonitor is left out" in done.err)
     assert not space.left()
 
 

@@ -5,13 +5,16 @@ One job is given a Secret in every way there is, prints it, and fails with it in
 
 from __future__ import annotations
 
+import base64
 import gzip
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.live_cluster import Namespace
+from ddp_trainer.contract import SECRET_KEY, Env, Label
+from kubectl_ddp import roots
+from tests.cluster.live_cluster import Namespace, until
 from tests.helm import program
 
 TOKEN = "hf_" + "p1A2" * 8
@@ -104,6 +107,62 @@ def _described(space: Namespace) -> str:
     ).stdout
     assert "Last State" in shown or "Terminated" in shown
     return shown
+
+
+RUN_READS_ALL = f"""\
+import os, stat, sys
+path = os.environ["{Env.SECRET_FILE}"]
+run, _, value = open(path).read().partition(":")
+print("secret of", run, len(value), oct(stat.S_IMODE(os.stat(path).st_mode)), os.access(path, os.W_OK), flush=True)
+print(sys.argv, dict(os.environ), flush=True)
+raise SystemExit(3)
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("engine", ["pytorchjob", "jobset", "trainjob", "job"])
+def test_the_secret_of_a_run_is_read_by_its_pods_alone_and_goes_with_it(
+    space: Namespace, tmp_path: Path, engine: str
+) -> None:
+    root = roots.ROOTS[engine]
+    if space.path(root.api_version, root.plural) not in space.collections():
+        pytest.skip(f"the cluster serves no {root.kind}")
+    script = tmp_path / "train.py"
+    script.write_text(RUN_READS_ALL)
+    words = (
+        *(str(script), "--name", "reading", "--image", space.image, "--engine", engine, "--max-restarts", "0"),
+        *("--nnodes", "1", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi"),
+    )
+    ran = space.ddp("submit", *words, "--follow")
+    assert ran.code == 10, ran.err
+    job = space.api.get(space.path(root.api_version, root.plural, "reading"))
+    [secret] = [
+        item
+        for item in space.api.items(space.path("v1", "secrets"))[0]
+        if item["metadata"].get("labels", {}).get(Label.JOB) == "reading"
+    ]
+    [owner] = secret["metadata"]["ownerReferences"]
+    assert (owner["uid"], secret["immutable"]) == (job["metadata"]["uid"], True)
+    run_id, _, value = base64.b64decode(secret["data"][SECRET_KEY]).decode().partition(":")
+    # The kubelet makes 0440 of 0400, since the file is root's and the pod's group reads it.
+    assert f"secret of {run_id} 64 0o440 False" in ran.out
+    bundle = tmp_path / "reading.tar.gz"
+    told = [ran, *(space.ddp(*(word.replace("quoting", "reading") for word in words)) for words in READS)]
+    told += [space.ddp("bundle", "reading", "--file", str(bundle)), space.ddp("logs", "reading")]
+    assert not [done for done in told if value in done.out + done.err]
+    assert value not in gzip.decompress(bundle.read_bytes()).decode(errors="replace")
+    others = set(space.collections()) - {space.path("v1", "secrets")}
+    found = [item for path in others for item in space.api.items(path)[0]]
+    assert value not in str([*found, space.api.items(space.path("v1", "events"))[0]])
+
+    assert space.ddp("restart", "reading", "--yes").code == 0
+    renewed = until("another secret", lambda: _secrets(space) - {secret["metadata"]["name"]})
+    space.ddp("delete", "reading", "--yes").ok()
+    until("no secret", lambda: not _secrets(space) & {*renewed, secret["metadata"]["name"]})
+
+
+def _secrets(space: Namespace) -> set[str]:
+    return {item["metadata"]["name"] for item in space.api.items(space.path("v1", "secrets"))[0]}
 
 
 def test_a_secret_in_clear_is_not_sent(space: Namespace) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from ddp_trainer.contract import FIELD_MANAGER, Annotation, Label
+from ddp_trainer.contract import FIELD_MANAGER, SECRET_KEY, Annotation, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.chart.constants import RENDERED
@@ -23,6 +23,7 @@ from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.choose import Facts, settle
 from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.origin import Given, Kind, Origin
@@ -42,7 +43,7 @@ from tests.job_values import (
     scenario,
 )
 from tests.namespace_presets import SHARED, SOUND, UNREADABLE, chart_that_knows_them
-from tests.rendered import templates
+from tests.rendered import templates, without_secret
 
 CHART: Final = CHARTS / "ddp-job"
 EXAMPLES: Final = ROOT / "manifests" / "examples"
@@ -99,7 +100,12 @@ def by_the_plugin(case: Scenario) -> list[Object]:
     elif "script" in values:
         code = Code(values["script"].rpartition("/")[2], values["scriptText"])
     run_id = values.get("runId") or placeholder_run_id(spec, code)
-    objects = render(spec, run_id, code=code, api_servers=values.get("apiServers", ()))
+    objects = render(spec, run_id, code=code, api_servers=values.get("apiServers", ()), run_secret=PLACEHOLDER)
+    if name := values.get("runSecret"):
+        objects = [item for item in objects if item["kind"] != "Secret"]
+        for template in templates(objects):
+            [volume] = [each for each in template["spec"]["volumes"] if each["name"] == SECRET_KEY]
+            volume["secret"]["secretName"] = name
     wanted = values.get("podMonitor", "auto")
     is_served = not case.is_of_cluster or MONITORS in case.serves
     has_monitor = wanted == "always" or (wanted == "auto" and is_served)
@@ -110,7 +116,8 @@ def as_the_plugins(objects: list[Object], case: Scenario) -> list[Object]:
     """The chart's objects without what only a chart's can have.
 
     Helm makes objects kind by kind, and what a List holds before a TrainJob; it says of each that it has made it; and
-    an upgrade has to know what is there. All of that stands in the objects' own metadata, none of it in a pod's.
+    an upgrade has to know what is there. All of that stands in the objects' own metadata, none of it in a pod's. The
+    secret of the run is random.
     """
     flat = [item for each in objects for item in (each["items"] if each["kind"] == "List" else [each])]
     for item in flat:
@@ -123,7 +130,7 @@ def as_the_plugins(objects: list[Object], case: Scenario) -> list[Object]:
         labels[Label.MANAGED_BY] = FIELD_MANAGER
         if roots.kind_of(item) is not None:
             assert len(item["metadata"]["annotations"].pop(RENDERED)) == 64
-    return flat
+    return without_secret(flat)
 
 
 def keyed(objects: list[Object]) -> dict[tuple[str, str], Object]:

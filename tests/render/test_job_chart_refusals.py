@@ -149,6 +149,7 @@ def test_what_is_no_value_is_refused_by_the_schema(each_helm: Helm, values: dict
         ({"fabric": "ib", "gpus": 8, "nnodes": 2}, "The fabric ib needs RDMA devices, and the job asks for none."),
         ({"preset": "tpu"}, "preset: there is no preset 'tpu'; those of a cluster are known where one is asked"),
         ({"runId": "a b"}, "runId: 'a b' is no value of a label."),
+        ({"runSecret": "A_B"}, "runSecret: 'A_B' is no name of an object."),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(helm: Helm, values: dict[str, Any], sentence: str) -> None:

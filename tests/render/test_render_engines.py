@@ -12,6 +12,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import Site, engine_of, render
 from kubectl_ddp.render.engines import RENDERINGS
+from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.quantity import Nodes
@@ -27,7 +28,7 @@ BATCH = (Engine.TRAINJOB, Engine.JOBSET, Engine.JOB)
 
 
 def objects_of(engine: Engine, **changes: Any) -> list[Object]:
-    return render(a_job(engine=engine, **changes), RUN)
+    return render(a_job(engine=engine, **changes), RUN, run_secret=PLACEHOLDER)
 
 
 def test_every_engine_can_be_rendered_and_found_again() -> None:
@@ -45,10 +46,10 @@ def test_every_engine_can_be_rendered_and_found_again() -> None:
 @pytest.mark.parametrize(
     ("engine", "kinds"),
     [
-        (Engine.PYTORCHJOB, ["PyTorchJob"]),
-        (Engine.TRAINJOB, ["TrainingRuntime", "TrainJob"]),
-        (Engine.JOBSET, ["JobSet"]),
-        (Engine.JOB, ["Job", "Service"]),
+        (Engine.PYTORCHJOB, ["PyTorchJob", "Secret"]),
+        (Engine.TRAINJOB, ["TrainingRuntime", "TrainJob", "Secret"]),
+        (Engine.JOBSET, ["JobSet", "Secret"]),
+        (Engine.JOB, ["Job", "Secret", "Service"]),
     ],
 )
 def test_each_engine_has_its_root_and_all_have_the_same_companions(engine: Engine, kinds: list[str]) -> None:
@@ -180,8 +181,8 @@ def test_a_train_job_brings_its_runtime_and_is_told_how_many() -> None:
 
 def test_the_nodes_of_a_plain_job_have_names() -> None:
     objects = objects_of(Engine.JOB)
-    service = objects[1]
-    assert (service["kind"], service["metadata"]["name"]) == ("Service", "digits")
+    [service, _] = [item for item in objects if item["kind"] == "Service"]
+    assert service["metadata"]["name"] == "digits"
     assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
     assert service["spec"]["selector"] == {Label.JOB: "digits", Label.ROLE: Role.WORKER}
     assert worker_template(objects)["spec"]["subdomain"] == "digits"

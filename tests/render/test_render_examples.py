@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
+from ddp_trainer.contract import SECRET_KEY, Label
 from ddp_trainer.train.cli import parse
 from kubectl_ddp.examples import JOB_FILE, RENDERED, main, rendered, targets
+from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.jobfile import read
@@ -90,9 +93,27 @@ def test_writing_the_examples_again_changes_nothing(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
     for path in EXAMPLES.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
-    for engine, documents in ((Engine.PYTORCHJOB, 5), (Engine.TRAINJOB, 6), (Engine.JOBSET, 5), (Engine.JOB, 6)):
+    for engine, documents in ((Engine.PYTORCHJOB, 6), (Engine.TRAINJOB, 7), (Engine.JOBSET, 6), (Engine.JOB, 7)):
         objects = list(yaml.safe_load_all((tmp_path / f"digits{RENDERED[engine]}").read_text()))
         assert len(objects) == documents
+
+
+def test_the_command_in_an_example_puts_a_secret_in_the_place_of_the_published_one() -> None:
+    kept = EXAMPLES / f"digits{RENDERED[Engine.TRAINJOB]}"
+    [command] = re.findall(r"^#   (sed .+) \| kubectl apply -f -$", kept.read_text(), re.MULTILINE)
+    made = [
+        subprocess.run(["bash", "-c", command], cwd=EXAMPLES, check=True, capture_output=True, text=True).stdout
+        for _ in range(2)
+    ]
+    secrets = []
+    for text in made:
+        [secret] = [item for item in yaml.safe_load_all(text) if item["kind"] == "Secret"]
+        run, colon, value = secret["stringData"][SECRET_KEY].partition(":")
+        assert (run, colon) == (secret["metadata"]["labels"][Label.RUN_ID], ":")
+        assert re.fullmatch("[0-9a-f]{64}", value)
+        secrets.append(value)
+    assert len({PLACEHOLDER, *secrets}) == 3
+    assert made[0].replace(secrets[0], PLACEHOLDER) == kept.read_text()
 
 
 def test_writing_the_examples_needs_a_directory(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.fabrics.catalogue import FABRICS
 from kubectl_ddp.render import Site, render
+from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.render.text import to_yaml
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.engine import Engine
@@ -203,7 +204,7 @@ def test_a_path_of_libraries_alone_needs_no_script(tmp_path: Path) -> None:
 )
 def test_the_objects_of_a_fabric_are_those_of_the_snapshot(name: str, said: dict[str, Any]) -> None:
     snapshot = SNAPSHOTS / f"{name}.yaml"
-    rendered = to_yaml(render(job(name, **said), RUN))
+    rendered = to_yaml(render(job(name, **said), RUN, run_secret=PLACEHOLDER))
     if os.environ.get(WRITE):
         snapshot.write_text(rendered, encoding="utf-8")
     assert snapshot.read_text(encoding="utf-8") == rendered, f"look at the difference; {WRITE}=1 writes it anew"

@@ -23,6 +23,7 @@ from ddp_trainer.contract import (
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.roots import root_of
 from kubectl_ddp.spec.dns import DnsServer
 from kubectl_ddp.spec.document import digest, from_document
@@ -106,11 +107,11 @@ def test_no_list_of_named_things_has_a_name_twice(spec: JobSpec) -> None:
 
 def test_the_root_comes_first_and_the_rest_follows() -> None:
     kinds = [item["kind"] for item in render(a_job(), RUN)]
-    assert kinds == ["PyTorchJob", "Job", "Service", "NetworkPolicy", "PodMonitor"]
+    assert kinds == ["PyTorchJob", "Secret", "Job", "Service", "NetworkPolicy", "PodMonitor"]
 
 
 def test_the_same_job_renders_to_the_same_objects() -> None:
-    assert render(a_job(), RUN) == render(a_job(), RUN)
+    assert render(a_job(), RUN, run_secret=PLACEHOLDER) == render(a_job(), RUN, run_secret=PLACEHOLDER)
     assert placeholder_run_id(a_job()) == placeholder_run_id(a_job())
     assert placeholder_run_id(a_job()) != placeholder_run_id(a_job(max_restarts=3))
 

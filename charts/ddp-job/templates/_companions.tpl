@@ -12,6 +12,31 @@ immutable: true
   {{ toJson .code.file }}: {{ toJson .code.text }}
 {{- end }}
 
+{{/* The secret of the run: random, and kept by upgrades as long as the run is the same. */}}
+{{- define "ddp-job.runSecret" }}
+{{- $name := include "ddp-job.secretName" . }}
+{{- $value := printf "%s:%x" .runId (int .c.runSecret.bytes | randBytes | b64dec) }}
+{{- with lookup "v1" "Secret" .root.Release.Namespace $name }}
+{{- $value = get .data $.c.runSecret.key | b64dec }}
+{{- end }}
+---
+apiVersion: v1
+kind: Secret
+metadata:
+  {{- include "ddp-job.metadata" (dict "job" . "name" (toJson $name)) | nindent 2 }}
+type: Opaque
+immutable: true
+stringData: {{ dict .c.runSecret.key $value | toJson }}
+{{- end }}
+
+{{- define "ddp-job.secretName" -}}
+{{- .root.Values.runSecret | default (printf "%s-run-%s" .spec.name (sha256sum .runId | trunc (int .c.runSecret.hashLength))) -}}
+{{- end -}}
+
+{{- define "ddp-job.secretVolume" -}}
+{{- dict "name" .c.runSecret.key "secret" (dict "secretName" (include "ddp-job.secretName" .) "defaultMode" (int .c.runSecret.mode)) | toJson -}}
+{{- end -}}
+
 {{/* NVLink between machines: NVIDIA's driver makes the claim template that is named here. */}}
 {{- define "ddp-job.computeDomain" }}
 ---

@@ -39,7 +39,7 @@
 {{/* What every pod of the job knows about itself. */}}
 {{- define "ddp-job.ownVariables" -}}
 {{- $env := .c.env -}}
-{{- $variables := list (dict "name" $env.JOB "value" .spec.name) (dict "name" $env.RUN_ID "value" .runId) -}}
+{{- $variables := list (dict "name" $env.JOB "value" .spec.name) (dict "name" $env.RUN_ID "value" .runId) (dict "name" $env.SECRET_FILE "value" .c.runSecret.file) -}}
 {{- range $fact := list (list $env.NAMESPACE "metadata.namespace") (list $env.POD_NAME "metadata.name") (list $env.POD_IP "status.podIP") (list $env.NODE_NAME "spec.nodeName") -}}
 {{- $variables = append $variables (dict "name" (first $fact) "valueFrom" (dict "fieldRef" (dict "fieldPath" (last $fact)))) -}}
 {{- end -}}

@@ -18,6 +18,9 @@ metadata:
   annotations: {{ merge $annotations .together.annotations | toJson }}
 spec:
   {{- include "ddp-job.rootSpec" . | nindent 2 }}
+{{- if not .root.Values.runSecret }}
+{{- include "ddp-job.runSecret" . }}
+{{- end }}
 {{- if .code }}
 {{- include "ddp-job.codeMap" . }}
 {{- end }}

@@ -101,6 +101,7 @@ spec:
         - {name: checkpoints, mountPath: {{ .c.path.CHECKPOINT_DIR }}}
         - {name: shm, mountPath: {{ .c.path.SHARED_MEMORY }}}
         - {name: scratch, mountPath: {{ .c.path.SCRATCH }}}
+        - {name: {{ .c.runSecret.key }}, mountPath: {{ .c.path.SECRET }}, readOnly: true}
         {{- if .code }}
         - {name: code, mountPath: {{ .c.path.CODE }}, readOnly: {{ not $isArchive }}}
         {{- end }}
@@ -120,6 +121,7 @@ spec:
       emptyDir: {medium: Memory, sizeLimit: {{ toJson .spec.shm }}}
     - name: scratch
       emptyDir: {}
+    - {{ include "ddp-job.secretVolume" . }}
     {{- if .code }}
     - name: {{ ternary "code-archive" "code" $isArchive }}
       configMap: {name: {{ include "ddp-job.codeName" . }}}

@@ -7,6 +7,7 @@
 {{- include "ddp-job.gpusFit" . -}}
 {{- include "ddp-job.variablesAreFree" . -}}
 {{- include "ddp-job.secretsAreKept" . -}}
+{{- include "ddp-job.secretHasAName" . -}}
 {{- include "ddp-job.wordsAreTheTrainers" . -}}
 {{- include "ddp-job.layoutIsSaidOnce" . -}}
 {{- include "ddp-job.layoutFits" . -}}
@@ -34,6 +35,14 @@
 {{- $excess := sub (len .spec.name) $room -}}
 {{- if gt $excess 0 -}}
 {{- fail (printf "The name '%s' is %d %s too long: the names of its pods would not fit %d characters. Use at most %d." .spec.name $excess (ternary "character" "characters" (eq $excess 1)) (int .c.nameLength) $room) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ddp-job.secretHasAName" -}}
+{{- with .root.Values.runSecret -}}
+{{- if not (regexMatch (printf "^%s$" $.shapes.patterns.subdomain) .) -}}
+{{- fail (printf "runSecret: '%s' is no name of an object. Use lower case letters, digits, '-' and '.'." .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

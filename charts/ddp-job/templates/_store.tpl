@@ -77,4 +77,8 @@ template:
           limits: {cpu: "1", memory: 128Mi}
         securityContext: {{ toJson .c.containerSecurity }}
         terminationMessagePolicy: FallbackToLogsOnError
+        volumeMounts:
+          - {name: {{ .c.runSecret.key }}, mountPath: {{ .c.path.SECRET }}, readOnly: true}
+    volumes:
+      - {{ include "ddp-job.secretVolume" . }}
 {{- end -}}

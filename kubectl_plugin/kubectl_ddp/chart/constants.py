@@ -15,7 +15,7 @@ from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
 from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
-from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, volumes
+from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, secret, volumes
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.script import LARGEST_BYTES
 from kubectl_ddp.spec import dns, document, in_clear, layout, machines, mounts, own_gpt, queues, rules, shared_presets
@@ -73,6 +73,13 @@ def _pods() -> dict[str, Any]:
         "codeHashLength": code.HASH_LENGTH,
         "largestCode": LARGEST_BYTES,
         "runIdLength": objects.PLACEHOLDER_LENGTH,
+        "runSecret": {
+            "key": contract.SECRET_KEY,
+            "file": f"{contract.Path.SECRET}/{contract.SECRET_KEY}",
+            "bytes": secret.SECRET_BYTES,
+            "hashLength": secret.HASH_LENGTH,
+            "mode": secret.OWNER_READS,
+        },
         "readableByGroup": volumes.READABLE_BY_GROUP,
         "largestBackoffLimit": failures.LARGEST_LIMIT,
         "permanentExitCodes": {"first": contract.Exit.FAILURE.value, "beyond": contract.Exit.SIGNAL_BASE.value},

@@ -77,6 +77,12 @@ CHARTS_OWN: Final[Mapping[str, Key]] = {
         TEXT,
         "",
     ),
+    "runSecret": Key(
+        "Name of a Secret that you have made, whose entry run-secret is 64 random hexadecimal digits. Made by the "
+        "release when left out. Name one where a tool renders the chart without asking the cluster, as Argo CD does.",
+        TEXT,
+        "",
+    ),
     "apiServers": Key(
         "Addresses of the cluster's API servers, which 'kubectl ddp top' and 'status' read metrics through; the "
         "NetworkPolicy lets them in.",

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     """Print the objects that submit would create; asks no cluster.
 
-    The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job prints the same text;
-    a submission gets one of its own.
+    The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job has the same one; a
+    submission gets one of its own. The Secret in it is random each time: keep the output as you keep a password.
     """
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.document import API_VERSION  # noqa: PLC0415

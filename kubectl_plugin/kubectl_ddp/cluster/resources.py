@@ -53,7 +53,9 @@ def pod_path(pod: Object) -> str:
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 """The form in which an API server of 1.30 and newer tells all that it serves in one answer."""
 
-OWN: Final[Mapping[str, Mapping[str, str]]] = {"v1": {"Service": "services", "ConfigMap": "configmaps"}}
+OWN: Final[Mapping[str, Mapping[str, str]]] = {
+    "v1": {"Service": "services", "ConfigMap": "configmaps", "Secret": "secrets"}
+}
 """What every API server serves, and so is not asked for."""
 
 BUILT_IN: Final = frozenset({"", "apps", "batch", "discovery.k8s.io", "networking.k8s.io", "scheduling.k8s.io"})

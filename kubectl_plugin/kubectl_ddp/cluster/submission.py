@@ -4,7 +4,8 @@
    only one of two people have the name. What waits in Kueue's queue is not put there yet: Kueue would let it go. What
    the API server must know before it takes the root, a TrainingRuntime, is created before, and owned as soon as there
    is an owner.
-2. Everything else is created, owned by the root; Jobs among it suspended, too.
+2. Everything else is created, owned by the root; Jobs among it suspended, too. The Secret of the run is created and
+   never read, so that a submitter needs no right to read Secrets.
 3. The Jobs are let go, then the root, in the patch that takes the mark away.
 
 A command that died on the way leaves a marked root, which runs nothing. Submitting the same job again takes it away and
@@ -41,6 +42,9 @@ TRIES: Final = 20
 """How often a name is asked for that only a deleted job's remains still have; the cluster collects them in a moment."""
 
 PAUSE_SECONDS: Final = 0.25
+
+UNREAD_TRIES: Final = 120
+"""How often the name of a Secret is tried, which is not looked at: 30 s, since nothing hurries the cluster."""
 
 PLATFORM_MONITOR: Final = "ddp-workers"
 """PodMonitor of the chart ddp-platform: where a namespace has it, Prometheus finds every job there."""
@@ -116,7 +120,7 @@ class Submission:
             return [self._api.create(self._collection(item), item, dryRun="All") for item in wanted]
         except NameTaken:
             if self._is_complete(self._existing()):
-                return [self._api.get(self._path(item)) for item in wanted]
+                return [self._api.get(self._path(item)) for item in wanted if item["kind"] != "Secret"]
             raise
 
     def submit(self) -> None:
@@ -205,6 +209,9 @@ class Submission:
         owned["metadata"]["ownerReferences"] = _owned_by(root)
         if owned["kind"] == "Job":
             owned["spec"]["suspend"] = True
+        if owned["kind"] == "Secret":
+            self._create_unread(owned)
+            return
         for tried in range(TRIES):
             self._sleep(PAUSE_SECONDS if tried > 1 else 0)
             with contextlib.suppress(NameTaken):
@@ -219,6 +226,19 @@ class Submission:
                     return
                 self._api.delete(self._path(item), uid=existing["metadata"]["uid"])
         raise self._taken(item)
+
+    def _create_unread(self, item: Object) -> None:
+        """Create an object without reading one of its name. Raises NameTaken.
+
+        Its name is that of the run, so only a submission of the same run that was cut off leaves one. The cluster
+        collects it after its root.
+        """
+        for tried in range(UNREAD_TRIES):
+            self._sleep(PAUSE_SECONDS if tried else 0)
+            with contextlib.suppress(NameTaken):
+                self._api.create(self._collection(item), item)
+                return
+        raise self._taken(item, hint="Submit again: each run has a Secret with another name.")
 
     def _let_go(self, root: Object) -> None:
         for item in self._companions:

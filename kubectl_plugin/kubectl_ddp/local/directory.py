@@ -3,14 +3,14 @@
 ::
 
     $XDG_STATE_HOME/kubectl-ddp/jobs/<name>/
-        objects.json    the rendered objects; commands edit them, under a lock
+        objects.json    the rendered objects, without the Secret of the run; commands edit them, under a lock
         status.json     what the engine made of them; only the engine writes it
         engine.json     which process the engine is
         machine.json    interpreter and working directory of the pods
         engine.log      what the engine itself had to say, normally nothing
         summary.json    what the run came to
         pods/<pod>/log  what the pod wrote, each line with its time
-        volumes/        one directory per volume
+        volumes/        one directory per volume, and secrets/ with a file that only its owner can read
 
 Every file is replaced as a whole, so a reader never sees half of one.
 """

@@ -69,7 +69,7 @@ def prepare(objects: Sequence[Object], machine: Machine) -> list[Object]:
     templates = [root["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]]
     templates += [item["spec"]["template"] for item in wanted if item.get("kind") == "Job"]
     for template in templates:
-        _check_template(template, volumes.config_maps_of(wanted))
+        _check_template(template, wanted)
     worker = pods.worker_pod(root, 0, "127.0.0.1")
     variables = [*(worker["spec"]["containers"][0].get("env") or ()), *of_operator(root)]
     resolve(variables, worker, inherited=machine.environ, adapt=str)
@@ -77,12 +77,12 @@ def prepare(objects: Sequence[Object], machine: Machine) -> list[Object]:
     return wanted
 
 
-def _check_template(template: Object, config_maps: volumes.ConfigMaps) -> None:
+def _check_template(template: Object, objects: Sequence[Object]) -> None:
     containers = template["spec"]["containers"]
     if len(containers) != 1:
         names = ", ".join(str(container["name"]) for container in containers)
         raise UsageError(f"A pod of a local job has one container, not {len(containers)} ({names}).")
-    volumes.check(template, config_maps)
+    volumes.check(template, objects)
 
 
 def _check_python(machine: Machine, templates: Iterable[Object]) -> None:
@@ -133,7 +133,7 @@ def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine,
     draft = JobDirectory(directory.path.with_name(f".{directory.name}.{os.getpid()}"))
     try:
         draft.path.mkdir(parents=True, mode=0o700)
-        write_json(draft.objects_file, objects)
+        write_json(draft.objects_file, volumes.keep_secrets(objects, draft.volumes))
         write_json(draft.machine_file, {"python": machine.python, "directory": machine.directory})
         claim(draft, is_starting=True)
         if instead:
@@ -153,7 +153,7 @@ def _inherit(heir: JobDirectory, directory: JobDirectory) -> None:
     """Take the claims of a job that is over, and remove the rest of it."""
     claims = directory.volumes / CLAIMS
     if claims.is_dir():
-        heir.volumes.mkdir()
+        heir.volumes.mkdir(exist_ok=True)
         claims.rename(heir.volumes / CLAIMS)
     remove(directory)
 

@@ -26,6 +26,9 @@ _PREFIX: Final = "ddp-"
 CLAIMS: Final = "claims"
 """Directory of the volumes that belong to the job, below all of its volumes."""
 
+SECRETS: Final = "secrets"
+"""Directory of the job's Secrets beside it, with one directory of files for each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
@@ -98,10 +101,16 @@ def _config_map(volume: Mapping[str, Any]) -> str:
     return str((volume.get("configMap") or {}).get("name", ""))
 
 
+def _secret(volume: Mapping[str, Any]) -> str:
+    return str((volume.get("secret") or {}).get("secretName", ""))
+
+
 def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path, config_maps: ConfigMaps) -> Path:
     name = str(volume["name"])
     if "emptyDir" in volume or _config_map(volume) in config_maps:
         return pod_directory(pod, volumes) / name
+    if (secret := _secret(volume)) and (volumes / SECRETS / secret).is_dir():
+        return volumes / SECRETS / secret
     if "persistentVolumeClaim" in volume:
         return volumes / CLAIMS / str(volume["persistentVolumeClaim"]["claimName"])
     if "hostPath" in volume:
@@ -112,13 +121,35 @@ def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path, config_map
     )
 
 
-def check(template: Object, config_maps: ConfigMaps) -> None:
-    """Raises PreflightFailed for a volume that :func:`mount` would refuse, before there is a pod."""
-    nowhere = {"metadata": {"uid": ""}}
+def check(template: Object, objects: Iterable[Object]) -> None:
+    """Raise PreflightFailed for a volume that :func:`mount` would refuse, before there is a pod.
+
+    Args:
+        template: of the pod.
+        objects: of the job.
+    """
+    objects = list(objects)
+    nowhere, config_maps = {"metadata": {"uid": ""}}, config_maps_of(objects)
+    secrets = {item["metadata"]["name"] for item in objects if item.get("kind") == "Secret"}
     mounted = {entry["name"] for entry in _entries(template["spec"])}
     for volume in template["spec"].get("volumes") or ():
-        if volume["name"] in mounted:
-            _directory(volume, nowhere, Path(), config_maps)
+        if volume["name"] in mounted and _secret(volume) not in secrets:
+            _directory(volume, nowhere, Path(os.devnull), config_maps)
+
+
+def keep_secrets(objects: Iterable[Object], volumes: Path) -> list[Object]:
+    """Write the Secrets of a job as files that only this user can read, and return the other objects."""
+    others = []
+    for item in objects:
+        if item.get("kind") != "Secret":
+            others.append(item)
+            continue
+        directory = volumes / SECRETS / item["metadata"]["name"]
+        directory.mkdir(parents=True, mode=0o700)
+        for key, data in _data(item).items():
+            with os.fdopen(os.open(directory / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "wb") as file:
+                file.write(data)
+    return others
 
 
 def config_maps_of(objects: Iterable[Object]) -> dict[str, dict[str, bytes]]:
@@ -126,8 +157,9 @@ def config_maps_of(objects: Iterable[Object]) -> dict[str, dict[str, bytes]]:
     return {item["metadata"]["name"]: _data(item) for item in objects if item.get("kind") == "ConfigMap"}
 
 
-def _data(config_map: Object) -> dict[str, bytes]:
-    texts, binaries = config_map.get("data") or {}, config_map.get("binaryData") or {}
+def _data(item: Object) -> dict[str, bytes]:
+    """The entries of a ConfigMap, or of a Secret as it is rendered."""
+    texts, binaries = item.get("data") or item.get("stringData") or {}, item.get("binaryData") or {}
     return {key: text.encode() for key, text in texts.items()} | {
         key: base64.b64decode(text) for key, text in binaries.items()
     }

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ddp_trainer import contract
 from kubectl_ddp.backend import Object
-from kubectl_ddp.render import fabric, failures, gangs, network, placement, pod, volumes
+from kubectl_ddp.render import fabric, failures, gangs, network, placement, pod, secret, volumes
 from kubectl_ddp.render.code import Code, name_of
 from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.spec.document import compact, digest, to_document
@@ -42,16 +42,19 @@ def render(
     code: Code | None = None,
     suspended: bool = False,
     api_servers: Sequence[str] = (),
+    run_secret: str | None = None,
 ) -> list[Object]:
     """The objects that run ``spec``, in an order in which an API server takes them; ``roots.root_of`` finds the root.
 
     Args:
         spec: the job.
-        run_id: unique per submission, a valid label value; the only thing that differs between two submissions.
+        run_id: unique per submission, a valid label value; with the secret the only thing that differs between two
+            submissions.
         site: where they will run.
         code: what travels along: the script, when ``spec`` runs one and the site is a cluster, or a directory.
         suspended: whether the root holds its pods back until it is resumed.
         api_servers: addresses of the cluster's API servers, which read metrics for us.
+        run_secret: 64 hexadecimal digits for the Secret of the run (random).
     """
     from kubectl_ddp.render.templating import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
 
@@ -62,12 +65,14 @@ def render(
     view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
     view |= failures.view(spec, rendering.container) | network.view(spec, api_servers)
+    view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())
     mine = view["selector"](contract.Role.WORKER) | {contract.Label.RUN_ID: run_id}
     view |= placement.view(spec, mine, view["node_labels"])
     group = view["together"].template
     templates = [
         *rendering.before,
         rendering.template,
+        "secret.yaml.j2",
         *(["code.yaml.j2"] if code else []),
         *([group] if group else []),
         *view["fabric_templates"],

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from ddp_trainer.contract import GROUP, LOG_PREFIX, CheckpointScope, Env, Path, Port
+from ddp_trainer.contract import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
 from kubectl_ddp.render.code import ARCHIVE
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Module, Script
@@ -98,6 +98,7 @@ def _identity(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
     return [
         _variable(Env.JOB, spec.name),
         _variable(Env.RUN_ID, run_id),
+        _variable(Env.SECRET_FILE, f"{Path.SECRET}/{SECRET_KEY}"),
         _fact(Env.NAMESPACE, "metadata.namespace"),
         _fact(Env.POD_NAME, "metadata.name"),
         _fact(Env.POD_IP, "status.podIP"),

@@ -146,6 +146,8 @@ NEEDS: Final[tuple[Need, ...]] = (
     ),
     # -- making and changing
     Need(commands=(*MAKING, "preflight"), verbs=("create",), resources=(*JOBS, *COMPANIONS)),
+    # A Secret of each run, which is never read again: it goes with the job.
+    Need(commands=(*MAKING, "preflight"), verbs=("create",), resources=("secrets",)),
     Need(commands=MAKING, verbs=("get", "patch", "delete"), resources=JOBS),
     Need(commands=MAKING, verbs=("patch",), resources=("jobs.batch",)),
     Need(commands=MAKING, verbs=("patch",), resources=("trainingruntimes.trainer.kubeflow.org",)),

@@ -29,6 +29,7 @@ class Source(StrEnum):
 NOTATION: Final = "pvc=NAME:/PATH[:ro], configmap=NAME:/PATH or emptydir=SIZE:/PATH"
 OURS: Final = (
     Path.RUN_DIR,
+    Path.SECRET,
     Path.CHECKPOINT_DIR,
     Path.CODE,
     Path.CODE_ARCHIVE,

@@ -7,10 +7,12 @@ import pytest
 from ddp_trainer.contract import Label
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster import ClusterBackend
+from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.cluster.submission import INCOMPLETE
+from kubectl_ddp.cluster.submission import INCOMPLETE, Submission
 from kubectl_ddp.errors import Forbidden, NameTaken, NotFound, PreflightFailed, UsageError
 from kubectl_ddp.render import render
+from kubectl_ddp.render.secret import secret_name
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.quantity import Nodes
 from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
@@ -22,7 +24,9 @@ SERVICES = "/api/v1/namespaces/team/services"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies"
 MONITORS = "/apis/monitoring.coreos.com/v1/namespaces/team/podmonitors"
 ROOT, STORE, SERVICE = f"{JOBS}/digits", f"{STORES}/digits-store", f"{SERVICES}/digits-store"
+SECRETS = "/api/v1/namespaces/team/secrets"
 ALL = {ROOT, STORE, SERVICE, f"{POLICIES}/digits", f"{MONITORS}/digits"}
+"""Of every run; each has a Secret of its own beside it."""
 
 
 def digits(run_id: str = "run1", **changes: Any) -> list[Object]:
@@ -50,6 +54,19 @@ def backend(server: ApiServer, tmp_path: Path, notices: list[str]) -> ClusterBac
     return backend_of(server, tmp_path, notices)
 
 
+def secret_of(run_id: str) -> str:
+    return f"{SECRETS}/{secret_name('digits', run_id)}"
+
+
+def collect_garbage(server: ApiServer) -> None:
+    """Take away what is owned by what is gone, as a cluster does."""
+    uids = {item["metadata"]["uid"] for item in server.objects.values()}
+    for path, item in list(server.objects.items()):
+        owners = item["metadata"].get("ownerReferences") or ()
+        if owners and not any(owner["uid"] in uids for owner in owners):
+            server.drop(path)
+
+
 def changes(server: ApiServer) -> list[str]:
     return [str(request) for request in server.requests if request.method != "GET"]
 
@@ -58,7 +75,8 @@ def test_the_root_comes_first_and_suspended_then_what_it_owns_and_it_is_let_go_l
     server: ApiServer, backend: ClusterBackend
 ) -> None:
     backend.submit(digits())
-    assert set(server.objects) == ALL
+    everything = {*ALL, secret_of("run1")}
+    assert set(server.objects) == everything
     made = changes(server)
     assert made[0] == f"POST {JOBS}"
     assert made[-2:] == [f"PATCH {STORE}", f"PATCH {ROOT}"]
@@ -68,7 +86,7 @@ def test_the_root_comes_first_and_suspended_then_what_it_owns_and_it_is_let_go_l
     root = server.objects[ROOT]
     assert root["spec"]["runPolicy"]["suspend"] is False
     assert INCOMPLETE not in root["metadata"]["annotations"]
-    for path in ALL - {ROOT}:
+    for path in everything - {ROOT}:
         (owner,) = server.objects[path]["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("PyTorchJob", root["metadata"]["uid"])
 
@@ -138,22 +156,25 @@ def test_a_job_of_the_name_in_another_namespace_is_another_job(
             there.job("digits", events=False)
 
 
-@pytest.mark.parametrize("died_after", range(1, 7))
+@pytest.mark.parametrize("died_after", range(1, 8))
 def test_a_submission_that_died_anywhere_runs_nothing_and_is_made_whole_by_the_next(
     server: ApiServer, tmp_path: Path, notices: list[str], died_after: int
 ) -> None:
     """As after SIGKILL: no step of the first submission follows, its cleaning up included."""
     backend = backend_of(server, tmp_path, notices)
-    order = [f"POST {path}" for path in (STORES, SERVICES, POLICIES, MONITORS)] + [f"PATCH {STORE}", f"PATCH {ROOT}"]
+    made = (SECRETS, STORES, SERVICES, POLICIES, MONITORS)
+    order = [f"POST {path}" for path in made] + [f"PATCH {STORE}", f"PATCH {ROOT}"]
     server.next(order[died_after - 1], Answer(403, status(403, "Forbidden", "dead")))
     server.next(f"DELETE {ROOT}", Answer(403, status(403, "Forbidden", "dead")))
     with pytest.raises(Forbidden):
         backend.submit(digits("run1"))
     assert server.objects[ROOT]["spec"]["runPolicy"]["suspend"] is True
     backend.submit(digits("run2"))
-    assert set(server.objects) == ALL
-    assert {server.objects[path]["metadata"]["labels"][Label.RUN_ID] for path in ALL} == {"run2"}
-    owners = {server.objects[path]["metadata"]["ownerReferences"][0]["uid"] for path in ALL - {ROOT}}
+    collect_garbage(server)
+    everything = {*ALL, secret_of("run2")}
+    assert set(server.objects) == everything
+    assert {server.objects[path]["metadata"]["labels"][Label.RUN_ID] for path in everything} == {"run2"}
+    owners = {server.objects[path]["metadata"]["ownerReferences"][0]["uid"] for path in everything - {ROOT}}
     assert owners == {server.objects[ROOT]["metadata"]["uid"]}
     assert server.objects[ROOT]["spec"]["runPolicy"]["suspend"] is False
 
@@ -197,7 +218,7 @@ def test_a_lost_answer_is_no_taken_name(server: ApiServer, backend: ClusterBacke
 
     server.answer = create_then_say_later  # type: ignore[method-assign]
     backend.submit(objects)
-    assert set(server.objects) == ALL
+    assert set(server.objects) == {*ALL, secret_of("run1")}
 
 
 def test_a_job_that_is_being_deleted_still_has_its_name(server: ApiServer, backend: ClusterBackend) -> None:
@@ -215,7 +236,7 @@ def without(kind: str) -> ApiServer:
 def test_a_pod_monitor_is_left_out_with_a_word_where_no_one_would_read_it(tmp_path: Path, notices: list[str]) -> None:
     with serving(without("PodMonitor")) as server:
         backend_of(server, tmp_path, notices).submit(digits())
-        assert set(server.objects) == ALL - {f"{MONITORS}/digits"}
+        assert set(server.objects) == ALL - {f"{MONITORS}/digits"} | {secret_of("run1")}
     (notice,) = notices
     assert notice.startswith("PodMonitor is left out")
 
@@ -263,7 +284,7 @@ def test_a_cluster_without_the_driver_of_a_fabric_creates_nothing(server: ApiSer
 
 def test_a_dry_run_asks_for_every_object_and_creates_none(server: ApiServer, backend: ClusterBackend) -> None:
     answered = backend.dry_run(digits())
-    assert [item["dry"] for item in answered] == [True] * 5
+    assert [item["dry"] for item in answered] == [True] * 6
     assert {request.query["dryRun"] for request in server.requests if request.method == "POST"} == {"All"}
     assert not server.objects
     assert not any("ownerReferences" in request.body["metadata"] for request in server.requests if request.body)
@@ -277,12 +298,12 @@ def test_a_dry_run_of_a_job_that_is_there_answers_as_submitting_it_would(
     assert {item["metadata"]["labels"][Label.RUN_ID] for item in there} == {"run1"}
     with pytest.raises(NameTaken):
         backend.dry_run(digits(nproc=1))
-    del server
+    assert {request.method for request in server.requests if "/secrets" in request.path} == {"POST"}
 
 
 def test_a_job_file_may_name_the_namespace(server: ApiServer, backend: ClusterBackend) -> None:
     backend.submit(digits(namespace="other"))
-    assert set(server.objects) == {path.replace("/team/", "/other/") for path in ALL}
+    assert set(server.objects) == {path.replace("/team/", "/other/") for path in (*ALL, secret_of("run1"))}
 
 
 def test_objects_without_a_root_are_no_job(backend: ClusterBackend) -> None:
@@ -295,4 +316,42 @@ def test_a_job_has_no_pod_monitor_of_its_own_where_the_platform_has_one_for_all(
 ) -> None:
     server.put(f"{MONITORS}/ddp-workers", {})
     backend.submit(digits())
-    assert set(server.objects) == ALL - {f"{MONITORS}/digits"} | {f"{MONITORS}/ddp-workers"}
+    others = {f"{MONITORS}/ddp-workers", secret_of("run1")}
+    assert set(server.objects) == ALL - {f"{MONITORS}/digits"} | others
+
+
+def test_the_secret_of_a_run_is_made_once_and_never_read(server: ApiServer, backend: ClusterBackend) -> None:
+    backend.submit(digits())
+    backend.submit(digits("run2"))  # the identical job: nothing is made
+    asked = [str(request) for request in server.requests if "/secrets" in request.path]
+    assert asked == [f"POST {SECRETS}"]
+    [made] = [item for path, item in server.objects.items() if path.startswith(SECRETS)]
+    assert made["immutable"] is True
+
+
+def test_the_secret_of_a_submission_that_was_cut_off_goes_before_that_of_the_same_run_is_made(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """As ``restart`` does that finishes what an earlier one began: it keeps the run's id, and has another secret."""
+    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+    server.put(secret_of("run1"), {"metadata": {"ownerReferences": [{"uid": "of the root before"}]}})
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            collect_garbage(server)
+
+    objects = digits()
+    Submission(api, objects, "team", notice=print, sleep=sleep).submit()
+    [secret] = [item for item in objects if item["kind"] == "Secret"]
+    assert server.objects[secret_of("run1")]["stringData"] == secret["stringData"]
+    assert not [request for request in server.requests if "/secrets/" in request.path]
+
+
+def test_a_secret_of_that_name_that_stays_is_not_used(server: ApiServer, tmp_path: Path) -> None:
+    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+    theirs = server.put(secret_of("run1"), {"stringData": {"run-secret": "run1:known to others"}})
+    with pytest.raises(NameTaken, match=r"another Secret 'digits-run-.*Submit again"):
+        Submission(api, digits(), "team", notice=print, sleep=lambda _: None).submit()
+    assert server.objects == {secret_of("run1"): theirs}

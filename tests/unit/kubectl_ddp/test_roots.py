@@ -61,7 +61,7 @@ def test_a_job_that_nobody_has_looked_at_is_pending(engine: Engine) -> None:
 
 def test_a_store_is_no_job_and_neither_is_what_somebody_else_made() -> None:
     objects = render(a_job(engine=Engine.JOB), "run1")
-    assert [roots.kind_of(item) for item in objects] == [roots.JOB, None, None, None, None, None]
+    assert [roots.kind_of(item) for item in objects] == [roots.JOB, *[None] * 6]
     assert roots.kind_of({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}}) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import stat
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,20 @@ def test_a_volume_in_memory_is_in_memory_and_found_below_the_mount_it_is_in(tmp_
 def test_a_config_map_of_the_job_is_written_out(tmp_path: Path) -> None:
     found = mounted(tmp_path, {"/code": "code"}, [{"name": "code", "configMap": {"name": "code"}}])
     assert Path(found.directories["/code"], "train.py").read_text() == "print()\n"
+
+
+def test_a_secret_of_the_job_is_a_file_that_only_its_owner_reads_and_no_object_holds_it(tmp_path: Path) -> None:
+    secret = {"kind": "Secret", "metadata": {"name": "digits-run-1"}, "stringData": {"run-secret": "run1:0123"}}
+    other = {"kind": "Service", "metadata": {"name": "digits-store"}}
+    assert volumes.keep_secrets([secret, other], tmp_path) == [other]
+    kind = {"name": "run-secret", "secret": {"secretName": "digits-run-1", "defaultMode": 0o400}}
+    file = Path(mounted(tmp_path, {"/var/run/ddp-secret": "run-secret"}, [kind]).directories["/var/run/ddp-secret"])
+    assert (file / "run-secret").read_text() == "run1:0123"
+    assert stat.S_IMODE((file / "run-secret").stat().st_mode) == 0o400
+    assert stat.S_IMODE(file.stat().st_mode) == 0o700
+    kind["secret"] = {"secretName": "hub"}
+    with pytest.raises(PreflightFailed, match="Volume 'run-secret' is a secret, which this machine has not"):
+        mounted(tmp_path, {"/var/run/ddp-secret": "run-secret"}, [kind])
 
 
 @pytest.mark.parametrize("kind", ["secret", "nfs", "csi"])

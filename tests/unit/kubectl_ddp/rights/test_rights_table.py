@@ -251,7 +251,7 @@ def test_every_command_that_asks_a_cluster_is_in_the_table_and_in_a_section() ->
 def test_submitting_takes_the_kinds_that_are_created_and_no_pod_of_ones_own() -> None:
     made = [("batch", "jobs"), ("", "services"), ("kubeflow.org", "pytorchjobs")]
     jobs = [f"{verb} pytorchjobs.kubeflow.org" for verb in ("create", "delete", "get", "patch")]
-    store = ["create jobs.batch", "patch jobs.batch", "create services"]
+    store = ["create jobs.batch", "patch jobs.batch", "create services", "create secrets"]
     assert sorted(map(str, to_submit("pytorchjob", made))) == sorted([*jobs, *store, "list pods"])
     assert "delete jobs.batch" in map(str, to_submit("job", made[:2]))
 

@@ -1,0 +1,97 @@
+"""The Secret of a run: who mounts it and how, and that its value stands nowhere else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp_trainer.contract import SECRET_KEY, Env, Label, Path
+from kubectl_ddp.backend import Object
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.render import Site, render
+from kubectl_ddp.render.pod import USER
+from kubectl_ddp.render.secret import new_secret, secret_name
+from kubectl_ddp.render.text import to_json
+from kubectl_ddp.roots import ROOTS
+from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.spec.mounts import Mount
+from tests.helm import CHARTS, Helm
+from tests.jobs import a_job
+from tests.rendered import RUN, templates
+
+ENGINES = [Engine(engine) for engine in ROOTS]
+FILE = f"{Path.SECRET}/{SECRET_KEY}"
+
+
+def secret_of(objects: list[Object]) -> Object:
+    [secret] = [item for item in objects if item["kind"] == "Secret"]
+    return secret
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_worker_and_store_read_one_file_and_may_not_write_it(engine: Engine) -> None:
+    objects = render(a_job(engine=engine), RUN)
+    secret = secret_of(objects)
+    for template in templates(objects):
+        pod = template["spec"]
+        [container] = pod["containers"]
+        [volume] = [each for each in pod["volumes"] if "secret" in each]
+        assert volume["secret"] == {"secretName": secret["metadata"]["name"], "defaultMode": 0o400}
+        [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+        assert (mount["mountPath"], mount["readOnly"]) == (Path.SECRET, True)
+        assert {"name": Env.SECRET_FILE, "value": FILE} in container["env"]
+        # Files of a Secret belong to root; the group of the pod is how another user reads them.
+        assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"] == USER
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("site", Site)
+def test_the_value_is_the_run_and_256_bits_and_stands_in_the_secret_alone(engine: Engine, site: Site) -> None:
+    value = new_secret()
+    objects = render(a_job(engine=engine, namespace="ml"), RUN, site=site, run_secret=value)
+    secret = secret_of(objects)
+    assert (secret["type"], secret["immutable"]) == ("Opaque", True)
+    assert (secret["metadata"]["namespace"], secret["metadata"]["labels"][Label.RUN_ID]) == ("ml", RUN)
+    assert secret["stringData"] == {SECRET_KEY: f"{RUN}:{value}"}
+    assert value not in to_json([item for item in objects if item is not secret])
+
+
+def test_every_rendering_has_another_secret() -> None:
+    values = [secret_of(render(a_job(), RUN))["stringData"][SECRET_KEY] for _ in range(2)]
+    assert values[0] != values[1]
+    assert all(re.fullmatch(f"{RUN}:[0-9a-f]{{64}}", value) for value in values)
+
+
+@given(st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", fullmatch=True))
+def test_any_run_id_makes_a_name_that_kubernetes_takes(run_id: str) -> None:
+    assert re.fullmatch(r"digits-run-[0-9a-f]{10}", secret_name("digits", run_id))
+    assert secret_name("digits", run_id) != secret_name("digits", f"{run_id}0")
+
+
+def test_the_place_of_the_file_is_not_the_users() -> None:
+    with pytest.raises(UsageError, match=str(Path.SECRET)):
+        a_job(mounts=(Mount.parse(f"emptydir=1Gi:{Path.SECRET}"),))
+    with pytest.raises(UsageError, match=Env.SECRET_FILE):
+        a_job(env={Env.SECRET_FILE: "/tmp/mine"})
+
+
+def test_a_release_may_use_a_secret_that_is_there(helm: Helm) -> None:
+    """A tool that renders the chart without asking the cluster would otherwise make another secret each time."""
+    values = {"module": "ddp_trainer", "runSecret": "mine"}
+    once, again = (helm.template(CHARTS / "ddp-job", values, kubernetes="1.34.0") for _ in range(2))
+    assert once == again
+    assert not [item for item in once if item["kind"] == "Secret"]
+    for template in templates(once):
+        assert "mine" in [each["secret"]["secretName"] for each in template["spec"]["volumes"] if "secret" in each]
+
+
+def test_a_release_makes_a_secret_of_its_own_each_time(helm: Helm) -> None:
+    values = {"module": "ddp_trainer", "runId": "My_Run.1"}
+    once, again = (secret_of(helm.template(CHARTS / "ddp-job", values, kubernetes="1.34.0")) for _ in range(2))
+    texts = [item["stringData"].pop(SECRET_KEY) for item in (once, again)]
+    assert once == again
+    assert texts[0] != texts[1]
+    assert all(re.fullmatch(r"My_Run\.1:[0-9a-f]{64}", text) for text in texts)
