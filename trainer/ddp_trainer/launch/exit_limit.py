@@ -42,7 +42,7 @@ class ExitLimit:
         self._timer.cancel()
         if returncode >= 0:
             return returncode
-        if not self._has_killed:
+        if not self._has_killed and returncode != -signal.SIGTERM:  # which the launcher sends where a peer has failed
             say(
                 f"{self._who} died of signal {-returncode} while it exited. Its program had ended with code "
                 f"{self._exit_code}, which counts."
