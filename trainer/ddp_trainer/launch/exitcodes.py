@@ -8,6 +8,7 @@ wrong flag, script that does not exist, port in use  2      gives up
 the script exited with 2, 93 or 94                   same   gives up; no restart is tried
 the preflight failed, and was to be strict           94     gives up
 the script exited with 1-127, all restarts spent     same   gives up: a retry runs the same code
+a worker exited with 0 and others failed for it      1      gives up, once all restarts are spent
 a worker died of a signal, all restarts spent        93     gives up
 a worker hung, all restarts spent                    93     gives up
 the run was given up before this pod came            93     gives up
@@ -59,7 +60,11 @@ def of_given_up_run(worker_code: int) -> int:
 
     It is one that no controller retries: a pod that is made again would get restarts beyond the budget.
 
-    >>> of_given_up_run(7), of_given_up_run(139)
-    (7, 93)
+    A worker that exited with 0 is one that left the others alone.
+
+    >>> of_given_up_run(7), of_given_up_run(139), of_given_up_run(0)
+    (7, 93, 1)
     """
+    if worker_code == Exit.SUCCESS:
+        return int(Exit.FAILURE)
     return worker_code if worker_code < RETRYABLE else int(Exit.DO_NOT_RESTART)

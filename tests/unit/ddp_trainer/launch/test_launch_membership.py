@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
+from ddp_trainer.launch.evidence import EARLY_EXIT
 from ddp_trainer.launch.membership import Phase
 from ddp_trainer.launch.protocol import Join, Leave, Over, Part, Refused, Standing, Start, Stop, Verdict, Waiting
 from ddp_trainer.launch.rollcall import MOST_TOLD
@@ -196,6 +197,20 @@ def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another()
     first.join()
     second.join()
     assert first.last.failure.rank == 2
+
+
+def test_a_rank_that_ended_with_0_before_is_the_cause_of_what_a_peer_of_another_node_fails_of() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    first, second = run.joined(0, 1)
+    first.succeed()
+    second.fail(exit_code=1, at=10, reason="collective_error", rank=2)
+    assert first.asked_to_stop == Stop(graceful=False)
+    first.fail(exit_code=0, at=5, reason="early_exit", rank=0, message=EARLY_EXIT)
+    first.join()
+    second.join()
+    for agent in (first, second):
+        assert (agent.last.verdict, agent.last.exit_code, agent.last.failure.rank) == (Verdict.FAILED, 1, 0)
+        assert "rank 2 then failed" in agent.last.failure.message
 
 
 @pytest.mark.parametrize("exit_code", [2, 93])
