@@ -29,5 +29,5 @@ def finish_of(over: Over) -> Finish:
     gave_up_by_itself = over.failure is not None and over.failure.exit_code == Exit.DO_NOT_RESTART
     if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not gave_up_by_itself:
         spent = sum(over.restarts.get(cause, 0) for cause in exitcodes.CHARGED)
-        why = f"All {spent} restarts are spent." if spent else "--max-restarts 0 allows no restart."
+        why = f"All {spent} restarts are spent." if spent else "The run allows no restarts."
     return Finish(over.exit_code, why, over.failure, over.restarts)
