@@ -23,7 +23,14 @@ _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
 KEPT_CHARACTERS: Final = 4_000
 """Of a message or a stack that is kept in an annotation; an object may hold 256 KiB of them, and is read often."""
 
-USER_REASONS: Final = frozenset({FailureReason.PYTHON_EXCEPTION, FailureReason.IMPORT_ERROR, FailureReason.GPU_OOM})
+USER_REASONS: Final = frozenset(
+    {
+        FailureReason.PYTHON_EXCEPTION,
+        FailureReason.IMPORT_ERROR,
+        FailureReason.GPU_OOM,
+        FailureReason.EARLY_EXIT,
+    }
+)
 """Failures that another machine would not have prevented."""
 
 

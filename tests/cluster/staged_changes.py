@@ -179,6 +179,15 @@ if dist.get_rank() == 1:
     time.sleep(3600)
 dist.all_reduce(torch.ones(1))
 """
+EARLY_EXIT: Final = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    os._exit(0)
+while True:
+    dist.all_reduce(torch.ones(1))
+"""
 CUDA_OOM: Final = """
 class OutOfMemoryError(RuntimeError):
     pass

@@ -12,7 +12,7 @@ from typing import Final
 from kubectl_ddp.why.model import Cause
 from tests.cluster import staged_changes as to
 from tests.cluster.live_cluster import Namespace, until
-from tests.cluster.staged_changes import CUDA_OOM, HANG, NOWHERE, RAISE
+from tests.cluster.staged_changes import CUDA_OOM, EARLY_EXIT, HANG, NOWHERE, RAISE
 from tests.cluster.staging import AT_ONCE, IDLE, TAINT, Stage, Staging
 
 STAGES: Final[Mapping[str, Stage]] = {
@@ -45,6 +45,14 @@ STAGES: Final[Mapping[str, Stage]] = {
         says="did not enter",
         words=("--nproc", "2", "--memory", "2Gi", "--env", "DDP_HANG_FLOOR=2"),
         script=HANG,
+        runs=True,
+    ),
+    "early-exit": Stage(
+        cause=Cause.ERROR,
+        code=10,
+        says="ended with code 0 before the others; rank 0 then failed",
+        words=("--nnodes", "2", "--memory", "1Gi", "--max-restarts", "0"),
+        script=EARLY_EXIT,
         runs=True,
     ),
     "rendezvous": Stage(

@@ -75,7 +75,7 @@ def wait_for_ready(run: Running, generation: int) -> None:
     run.line(rf"^ready: .*generation={generation}$")
 
 
-def test_over_two_nodes_and_without_restarts_it_ends_with_the_code_for_hangs(stage: Stage, tmp_path: Path) -> None:
+def test_over_two_nodes_and_without_restarts_it_ends_for_good(stage: Stage, tmp_path: Path) -> None:
     stage.store()
     told = tmp_path / "told"
     env = {"TROUBLE": str(stage.folder), "DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "2", "DDP_TERMINATION_LOG": str(told)}
@@ -88,13 +88,13 @@ def test_over_two_nodes_and_without_restarts_it_ends_with_the_code_for_hangs(sta
     order(stage, 1, "gil")
     for agent in agents:
         agent.line(r"hang: rank 1 on worker-1 holds the GIL: .*; it is killed")
-    assert [agent.code() for agent in agents] == [Exit.HANG, Exit.HANG]
+    assert [agent.code() for agent in agents] == [Exit.DO_NOT_RESTART] * 2
     error = json.loads((tmp_path / "run-1" / "error.json").read_text())
     assert error["reason"] == FailureReason.HANG
     assert error["message"].startswith("Rank 1 on worker-1 holds the GIL")
     assert "in strike" in error["stack"]
     message = json.loads(told.read_text())
-    assert message["pod_exit_code"] == Exit.HANG
+    assert (message["exit_code"], message["pod_exit_code"]) == (Exit.HANG, Exit.DO_NOT_RESTART)
     assert message["message"] == error["message"]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launch_harness import Stage, stage_of
 
 from ddp_trainer.launch.workers import BOOTSTRAP
 
@@ -58,3 +60,76 @@ def test_a_worker_with_a_process_group_ends_before_its_modules_are_taken_apart(
 def test_a_worker_without_torch_ends_as_python_does(tmp_path: Path) -> None:
     done = worker(tmp_path, "class Last:\n    def __del__(self):\n        print('taken apart')\nlast = Last()\n")
     assert (done.returncode, done.stdout) == (0, "taken apart\n")
+
+
+THREAD = """
+import ctypes, os, threading, time
+import torch.distributed as dist
+
+libc = ctypes.CDLL(None)
+asleep, awake = os.pipe()
+finished = ctypes.create_string_buffer(64)
+libc.sem_init(finished, 0, 0)
+turns = 0
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+def of_a_library(_):  # runs in a thread that C starts
+    os.read(asleep, 1)  # until C's exit functions run
+    before, _ = turns, time.sleep(0.1)  # gives the other thread a turn
+    print("the library's thread ran, the other", "ran" if turns > before else "did not", flush=True)
+    libc.sem_post(finished)
+
+def of_python():
+    global turns
+    while True:
+        turns += 1
+
+libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, of_a_library, None)
+threading.Thread(target=of_python, daemon=True).start()
+# C calls them in reverse, and waits in the last one as a destructor that joins its thread.
+libc.__cxa_atexit(libc.sem_wait, finished, None)
+libc.__cxa_atexit(libc.close, ctypes.c_void_p(awake), None)
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+"""
+
+
+@pytest.mark.parametrize(("ending", "code"), [("", 0), ("raise SystemExit(7)", 7)])
+def test_exit_functions_in_c_can_join_a_thread_that_needs_the_gil(tmp_path: Path, ending: str, code: int) -> None:
+    done = worker(tmp_path, THREAD + ending)
+    assert (done.returncode, done.stdout) == (code, "the library's thread ran, the other did not\n")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    yield from stage_of(tmp_path)
+
+
+HELD = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+if os.environ["RANK"] == "1":
+    libc.__cxa_atexit(getattr(libc, sys.argv[1]), None, None)
+if sys.argv[2:]:
+    import torch.distributed
+sys.exit(int(os.environ["CODE"]) if os.environ["RANK"] == "1" else 0)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("torch", [["torch"], []])
+def test_a_worker_that_does_not_exit_is_killed_and_keeps_the_code_of_its_program(
+    stage: Stage, code: int, torch: list[str]
+) -> None:
+    run = stage.launch("--standalone", "--nproc-per-node", "2", stage.script(HELD), "pause", *torch, CODE=str(code))
+    assert run.code() == code, run.output
+    assert f"Rank 1 ended with code {code}, but its process did not exit" in run.output
+    thread = run.line(r"^  (\d+) (\S+): state (\w), wchan \S+, system call \S+$")
+    assert thread[3] == "S"
+    assert bool(torch) is ("most recent call first" in run.output)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_signal_that_ends_a_worker_after_its_program_does_not_change_the_code(stage: Stage, code: int) -> None:
+    run = stage.launch("--standalone", "--nproc-per-node", "2", stage.script(HELD), "abort", CODE=str(code))
+    assert run.code() == code, run.output
+    assert "Rank 1 died of signal 6 while it exited" in run.output

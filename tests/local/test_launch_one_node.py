@@ -96,14 +96,35 @@ def test_any_program_runs_without_python(stage: Stage) -> None:
         ("os._exit(7)", 7),
         ("raise SystemExit('words')", 1),
         ("raise ValueError('boom')", 1),
+    ],
+)
+def test_the_exit_code_of_the_script_passes_through(stage: Stage, ending: str, code: int) -> None:
+    assert stage.launch(stage.script(f"import os, signal, sys\n{ending}")).code() == code
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
         ("os.kill(os.getpid(), signal.SIGKILL)", 137),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139),
         ("os.abort()", 134),
         ("os._exit(171)", 171),
     ],
 )
-def test_the_exit_code_of_the_script_passes_through(stage: Stage, ending: str, code: int) -> None:
-    assert stage.launch(stage.script(f"import os, signal, sys\n{ending}")).code() == code
+def test_a_spent_budget_ends_with_a_code_that_no_controller_retries_and_keeps_the_workers_own(
+    stage: Stage, tmp_path: Path, ending: str, code: int, restarts: int
+) -> None:
+    script = stage.script(f"import os, signal\nprint('runs', flush=True)\n{ending}")
+    log = tmp_path / "termination"
+    files = {"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(log), "DDP_METRICS_PORT": "0"}
+    run = stage.launch("--max-restarts", str(restarts), script, **files)
+    assert run.code() == 93, run.output
+    assert run.lines.count("runs") == 1 + restarts
+    message = json.loads(log.read_text())
+    assert (message["exit_code"], message["pod_exit_code"]) == (code, 93)
+    assert sum(message["restarts"].values()) == restarts
+    assert json.loads((tmp_path / "error.json").read_text())["exit_code"] == code
 
 
 def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: Stage, tmp_path: Path) -> None:

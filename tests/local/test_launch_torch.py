@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -46,6 +47,36 @@ def test_a_process_group_is_formed_again_after_a_kill(stage: Stage) -> None:
         agent.line(f"rank={rank} of=2 attempt=2 sum=1")
     stage.finish()
     assert [agent.code() for agent in agents] == [0, 0]
+
+
+EARLY = """
+import json, os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    os._exit(0)  # without a word to the others
+while True:
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_rank_that_ends_with_0_while_the_others_are_in_a_collective_is_named(stage: Stage, nodes: int) -> None:
+    script = stage.script(EARLY)
+    files = [stage.folder / f"termination-{index}" for index in range(nodes)]
+    if nodes == 1:
+        runs = [stage.launch("--nproc-per-node", "2", script, DDP_TERMINATION_LOG=str(files[0]))]
+    else:
+        stage.store()
+        runs = [
+            stage.agent(index, script, restarts=0, DDP_TERMINATION_LOG=str(file)) for index, file in enumerate(files)
+        ]
+    assert [run.code() for run in runs] == [1] * nodes
+    for run, file in zip(runs, files, strict=True):
+        error = json.loads(file.read_text())
+        assert (error["rank"], error["exit_code"], error["reason"]) == (1, 0, "early_exit"), run.output
+        assert error["message"].startswith("ended with code 0 before the others; rank 0 then failed: ")
+        assert re.search(r"Rank 1 on .+ ended with code 0 before the others", run.lines[-2]), run.output
 
 
 def test_functions_spawned_by_torch_find_their_module(stage: Stage) -> None:

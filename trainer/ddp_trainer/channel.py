@@ -49,6 +49,13 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """From the worker's bootstrap: the program is over, and only the exit of its process is left."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Regroup:
     """From the agent: leave this group; end nothing."""
 
@@ -65,9 +72,9 @@ class Begin:
     """Variables that tell it; they replace those of the group before."""
 
 
-Message = Able | Laid | Left | Regroup | Begin
+Message = Able | Laid | Left | Ended | Regroup | Begin
 
-_KINDS: Final = {kind.__name__.lower(): kind for kind in (Able, Laid, Left, Regroup, Begin)}
+_KINDS: Final = {kind.__name__.lower(): kind for kind in (Able, Laid, Left, Ended, Regroup, Begin)}
 
 
 def encode(message: Message) -> bytes:

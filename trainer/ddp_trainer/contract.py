@@ -269,6 +269,8 @@ class FailureReason(StrEnum):
     SIGABRT = "sigabrt"
     SIGTERM = "sigterm"
     IMPORT_ERROR = "import_error"
+    EARLY_EXIT = "early_exit"
+    """It exited with 0 while other ranks needed it for a collective."""
     OTHER = "other"
 
 

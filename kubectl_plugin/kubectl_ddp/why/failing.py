@@ -136,9 +136,10 @@ def first_error(facts: Facts) -> Iterator[Finding]:
     if error.reason in {FailureReason.GPU_OOM, FailureReason.HOST_OOM}:
         return
     source = "kept in the job's annotation, since its pod is gone" if kept(facts.job) == error else ""
+    what = "" if error.reason == FailureReason.EARLY_EXIT else "failed first: "
     yield Finding(
         cause=Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
-        sentence=f"{error.subject} failed first: {line_of(error.message).rstrip('.')}.",
+        sentence=f"{error.subject} {what}{line_of(error.message).rstrip('.')}.",
         evidence=tuple(filter(None, [_how(error), *_last_call(error), source])),
         help=f"'{program()} logs {facts.name} --first-error{there()}' prints its stack.",
         is_aside=_is_over_it(facts),

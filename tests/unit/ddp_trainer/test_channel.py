@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.channel import LINE_BYTES, Able, Begin, Laid, Left, Lines, Message, Regroup, encode
+from ddp_trainer.channel import LINE_BYTES, Able, Begin, Ended, Laid, Left, Lines, Message, Regroup, encode
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,7 @@ from ddp_trainer.channel import LINE_BYTES, Able, Begin, Laid, Left, Lines, Mess
         Laid(parallel="replicate=1:2,shard=2"),
         Left(generation=3, exit_code=170, why="a peer\nwent"),
         Left(generation=3, exit_code=143, why="", stays=False, publishes=True),
+        Ended(exit_code=3),
         Regroup(generation=3, graceful=True),
         Begin(environment={"RANK": "1"}),
     ],

@@ -190,8 +190,9 @@ class Agent:
 
     def _exited(self, local_rank: int, returncode: int) -> None:
         self._guard.gone(local_rank)
-        failure = self._failure(local_rank, exitcodes.of_wait_status(returncode)) if returncode else None
-        if failure and self._core.state is State.PREPARING:
+        code = exitcodes.of_wait_status(returncode)
+        failure = self._failure(local_rank, code) if code else self._witness.finished(local_rank)
+        if code and self._core.state is State.PREPARING:
             say(f"A worker that got ready without a rank ended with {failure.exit_code}; it starts again with one.")
         self._do(self._core.exited(local_rank, failure))
         self._keep_failure()

@@ -32,8 +32,17 @@ WATCHERS = {"DDP_PULSE": "beat.py", "DDP_METRICS_DIR": "../metrics/on_import.py"
 """Files of ours that watch what the script imports, by the variable that asks for each."""
 C10D = "torch.distributed.distributed_c10d"
 
+CHANNEL = "DDP_CHANNEL"
+"""The contract's name, which this file, run by path, cannot import."""
+STACKS_AFTER_SECONDS = 7
+"""The launcher kills a process whose program is over after 8 s (``workers.EXIT_SECONDS``)."""
+FLUSH_FAILED = 120
+"""Python's exit code where it cannot flush stdout."""
+
 ended: tuple[int, int] | None = None
 """Which process ran the program to its end, and the code it exits with; None before, and where Python is to say."""
+channel: tuple[int, int] | None = None
+"""Descriptor and inode of the socket to the launcher; the inode shows whether the script closed the descriptor."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -47,21 +56,63 @@ def die_with_parent(parent: int) -> None:
 
 
 def leave() -> None:
-    """End this process here, where it has used torch's process groups: all that was to be done at exit has been.
+    """Report the program's exit code to the launcher, and exit here where the process has used torch's process groups.
 
-    What Python would do next is take its modules apart, while threads of torch's groups still run that want its lock.
-    torch 2.13 then aborts, of plain scripts on gloo every third or so, and a program that did all its work would count
-    as failed. What libraries in C do at exit is still done.
+    Python would take its modules apart next, while threads of torch's groups still need the GIL. torch 2.13 then
+    aborts in about one of three plain gloo scripts, and a program that did all its work would count as failed.
+
+    Python's exit functions have run by now. C's exit functions run without the GIL: one of them may join a thread
+    that needs it, as Arrow's thread pool does.
     """
-    if ended is None or ended[0] != os.getpid() or C10D not in sys.modules:
+    if ended is None or ended[0] != os.getpid():
         return
+    code = ended[1]
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
     except (OSError, ValueError):
-        return  # Python has a code of its own for this
-    ctypes.PyDLL(None).exit(ended[1])  # with Python's lock held, so that no thread of Python comes in between
+        code = FLUSH_FAILED
+    report_end(code)
+    if code == ended[1] and C10D in sys.modules:
+        park_threads()
+        ctypes.CDLL(None).exit(code)
+
+
+def report_end(code: int) -> None:
+    """Send the launcher the exit code of the program: from now on it limits the time to exit.
+
+    A process that does not make it prints the stacks of its threads first.
+    """
+    try:
+        if channel and os.fstat(channel[0]).st_ino == channel[1]:
+            import faulthandler  # noqa: PLC0415 - built in, but not needed before
+
+            os.write(channel[0], b'{"is": "ended", "exit_code": %d}\n' % code)
+            faulthandler.dump_traceback_later(STACKS_AFTER_SECONDS, file=2)
+    except (OSError, RuntimeError):
+        pass  # the launcher is gone, or stderr is closed
+
+
+def park_threads() -> None:
+    """Let no thread that Python started execute another line: it would use libraries that are already torn down.
+
+    Python raises an exception in each thread, whose creation blocks forever. Threads of libraries still get the GIL.
+    """
+    import threading  # noqa: PLC0415 - torch has imported it
+
+    closed = threading.Lock()
+    closed.acquire()
+
+    class Parked(BaseException):
+        def __init__(self) -> None:
+            closed.acquire()
+
+    for thread in threading.enumerate():
+        # Dummy threads are those of libraries that have called Python.
+        if thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
+            ident = ctypes.c_ulong(thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Parked))
 
 
 # Before anything else that registers, so that it is called after all of them.
@@ -75,10 +126,23 @@ def code_of(end: SystemExit) -> int:
     return end.code & 0xFF if isinstance(end.code, int) else 1
 
 
+def keep_channel() -> None:
+    """Keep a descriptor to the launcher: the program may close the one it was given."""
+    global channel  # noqa: PLW0603 - what is called at exit takes no arguments
+    number = os.environ.get(CHANNEL, "")
+    if number.isdecimal():
+        try:
+            kept = os.dup(int(number))
+            channel = kept, os.fstat(kept).st_ino
+        except OSError:
+            channel = None
+
+
 def run(kind: str, target: str, arguments: list[str]) -> None:
     """Become the program: ``command`` replaces this process, the others return when the program ends."""
     if kind == "command":
         os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
+    keep_channel()
     have([path for variable, path in WATCHERS.items() if os.environ.get(variable)])
     sys.argv = [target, *arguments]
     flags = ["-u"] if kind == "script" else ["-u", "-m"]

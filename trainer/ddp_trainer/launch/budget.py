@@ -49,7 +49,7 @@ class Budget:
             return Ending(cause, 0)
         if first.exit_code not in exitcodes.HOPELESS and self.left(policy) > 0:
             return Ending(cause, 0)
-        return Ending(cause, exitcodes.of_given_up_run(first.exit_code, policy.max_restarts if policy else 0))
+        return Ending(cause, exitcodes.of_given_up_run(first.exit_code))
 
     def count(self, cause: RestartCause) -> None:
         """There is a next group."""

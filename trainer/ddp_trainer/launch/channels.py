@@ -32,7 +32,8 @@ class Channel:
         self.theirs.close()
 
     def close(self) -> None:
-        """The worker is gone."""
+        """Read what the worker sent last, and close: the worker is gone."""
+        self._read()
         self._loop.remove_reader(self._ours)
         self._ours.close()
         self.theirs.close()

@@ -115,6 +115,7 @@ class Core:
         """What the preflight of this node's joining has found, where it may not join for that."""
         self.longest_step: Callable[[], float] = lambda: 0.0
         """Seconds that a worker may be busy with what nobody can interrupt, as far as whoever watches them knows."""
+        self._finished_first: Failure | None = None
         self._hello = hello
         self._policy = hello.policy
         self._limits = limits
@@ -223,7 +224,7 @@ class Core:
             return []
         self.state = State.RUNNING
         self.generation = generation
-        self.failure = None
+        self.failure = self._finished_first = None
         self._is_graceful = True
         self._alive = set(range(self.node.local_world_size))
         self._idle.clear()
@@ -269,7 +270,9 @@ class Core:
         return self._no_longer_busy(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
 
     def exited(self, local_rank: int, failure: Failure | None) -> list[Action]:
-        """A worker is gone; ``failure`` is None when it exited with 0."""
+        """A worker is gone. A failure with exit code 0 counts only if others fail without this worker."""
+        if failure and failure.exit_code == Exit.SUCCESS:
+            self._finished_first, failure = self._finished_first or failure, None
         could = self._all_able()
         for group in (self._alive, self._able, self._idle, self._parting, self._publishing):
             group.discard(local_rank)
@@ -284,6 +287,7 @@ class Core:
         actions: list[Action] = []
         if failure and not (self.state is State.STOPPING and failure.exit_code in AS_ASKED):
             first = earlier(self.failure, failure)
+            first = earlier(first, self._finished_first) if self._finished_first else first
             if first is not self.failure and self._ending is None:
                 actions.append(Send(Failed(failure=first, agreed=agreed)))
             self.failure = first
@@ -346,7 +350,8 @@ class Core:
 
     def _stop_for_next(self, *, graceful: bool) -> list[Action]:
         if self.state is State.DONE or self.state is State.RUNNING:
-            return self._stop(graceful=graceful)
+            early = [Send(Failed(failure=self._finished_first))] if self._finished_first and not graceful else []
+            return [*early, *self._stop(graceful=graceful)]
         # Those that only save yet are stuck in nothing: what hurries the others must not tear their checkpoint.
         if self.state is State.STOPPING and self._is_graceful and not graceful and self._busy:
             self._is_graceful = False

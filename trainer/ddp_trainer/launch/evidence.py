@@ -1,7 +1,8 @@
 """From a dead worker to a sentence: what it was, read off its exit code, its error file and the kernel's counters.
 
 When one rank dies its peers fail too, in a collective, within milliseconds and by clocks of their own. So a failure
-that says "a peer went away" is never called the first one while there is another.
+that says "a peer went away" is never called the first one while there is another. A rank that exited with 0 before is
+the cause of such a failure as well.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,9 @@ STACK_CHARACTERS: Final = 16_000
 
 CONSEQUENCES: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGTERM}
 """What peers of a dead rank die of."""
+
+EARLY_EXIT: Final = "ended with code 0 before the others"
+"""Message of a rank that exited with 0 while others still needed it."""
 
 _REASON_OF_SIGNAL: Final = {
     signal.SIGKILL: FailureReason.SIGKILL,
@@ -107,8 +111,14 @@ def type_of(exit_code: int, message: str) -> str:
 
 
 def earlier(first: Failure | None, other: Failure) -> Failure:
-    """The one that came first, by cause before by time."""
-    return other if first is None or _order(other) < _order(first) else first
+    """Return the failure that is the cause of the other: by cause first, then by time."""
+    if first is None:
+        return other
+    cause, consequence = (other, first) if _order(other) < _order(first) else (first, other)
+    if cause.message == EARLY_EXIT and consequence.reason in CONSEQUENCES:
+        what, _, _ = consequence.message.partition("\n")
+        return replace(cause, message=f"{EARLY_EXIT}; rank {consequence.rank} then failed: {what}")
+    return cause
 
 
 def quoted(text: str, limit: int) -> str:
@@ -141,8 +151,10 @@ def oom_kills(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         return 0
 
 
-def _order(failure: Failure) -> tuple[bool, float]:
-    return failure.reason in CONSEQUENCES, failure.timestamp
+def _order(failure: Failure) -> tuple[int, float]:
+    """An early exit explains only failures that a peer caused; any other failure has a cause of its own."""
+    rank = 2 if failure.reason in CONSEQUENCES else 1 if failure.reason == FailureReason.EARLY_EXIT else 0
+    return rank, failure.timestamp
 
 
 def _signal(exit_code: int) -> signal.Signals | None:

@@ -8,16 +8,19 @@ wrong flag, script that does not exist, port in use  2      gives up
 the script exited with 2, 93 or 94                   same   gives up; no restart is tried
 the preflight failed, and was to be strict           94     gives up
 the script exited with 1-127, all restarts spent     same   gives up: a retry runs the same code
-a worker died of signal n, no restarts asked for     128+n  makes the pod anew
-a worker died of signal n, all restarts spent        93     gives up
+a worker exited with 0 and others failed for it      1      gives up, once all restarts are spent
+a worker died of a signal, all restarts spent        93     gives up
+a worker hung, all restarts spent                    93     gives up
 the run was given up before this pod came            93     gives up
 told to stop                                         143    makes the pod anew, if it is still wanted
 store unreachable, too few nodes, another run        170    makes the pod anew
 run id in use by another job                         170    makes the pod anew
 not fit to join a run that is going on               170    makes the pod anew
-hang declared by a worker, no restarts asked for     171    makes the pod anew
 another pod of this name has taken over              172    makes the pod anew
 ===================================================  =====  =========================================
+
+``--max-restarts 0`` is a budget that is spent from the beginning. A worker's own code, as 139 of one that died of
+SIGSEGV, is in the error file, the termination message and the launcher's last line.
 """
 
 from __future__ import annotations
@@ -52,12 +55,16 @@ def of_wait_status(returncode: int) -> int:
     return Exit.SIGNAL_BASE - returncode if returncode < 0 else returncode
 
 
-def of_given_up_run(worker_code: int, max_restarts: int) -> int:
-    """Exit code of every agent when a run is given up because of a worker that exited with ``worker_code``.
+def of_given_up_run(worker_code: int) -> int:
+    """Return the exit code of every agent of a run that is given up because of a worker that exited with this code.
 
-    >>> of_given_up_run(7, 3), of_given_up_run(137, 0), of_given_up_run(137, 3)
-    (7, 137, 93)
+    It is one that no controller retries: a pod that is made again would get restarts beyond the budget.
+
+    A worker that exited with 0 is one that left the others alone.
+
+    >>> of_given_up_run(7), of_given_up_run(139), of_given_up_run(0)
+    (7, 93, 1)
     """
-    if worker_code < RETRYABLE:
-        return worker_code
-    return int(Exit.DO_NOT_RESTART) if max_restarts else worker_code
+    if worker_code == Exit.SUCCESS:
+        return int(Exit.FAILURE)
+    return worker_code if worker_code < RETRYABLE else int(Exit.DO_NOT_RESTART)

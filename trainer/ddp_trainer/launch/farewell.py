@@ -40,10 +40,13 @@ def by_cause(restarts: Mapping[str, int]) -> str:
 def _of_failure(failure: Failure) -> str:
     if failure.reason == FailureReason.HANG:
         return f"{failure.message}, and was killed for it."
-    first_line = failure.message.partition("\n")[0]
-    how = evidence.sentence_of(failure.exit_code)
-    what = how if first_line == how else f"{how}: {first_line.rstrip('.')}"
-    hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
+    first_line = failure.message.partition("\n")[0].rstrip(".")
     host = f" ({failure.host})" if failure.host and not failure.node.startswith(failure.host) else ""
     place = f" ({failure.place})" if failure.place else ""
-    return f"Rank {failure.rank}{place} on {failure.node}{host} failed first, it {what}{hint}."
+    who = f"Rank {failure.rank}{place} on {failure.node}{host}"
+    if failure.reason == FailureReason.EARLY_EXIT:
+        return f"{who} {first_line}."
+    how = evidence.sentence_of(failure.exit_code)
+    what = how if first_line == how else f"{how}: {first_line}"
+    hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
+    return f"{who} failed first, it {what}{hint}."

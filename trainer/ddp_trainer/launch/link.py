@@ -132,7 +132,7 @@ class StaticLink:
             case Succeeded():
                 self._answer(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
             case Failed():
-                code = exitcodes.of_given_up_run(message.failure.exit_code, 0)
+                code = exitcodes.of_given_up_run(message.failure.exit_code)
                 self._answer(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
             case Leave():
                 self._answer(Part())

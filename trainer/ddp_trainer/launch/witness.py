@@ -44,6 +44,16 @@ class Witness:
             stack=evidence.quoted(note.stack, evidence.STACK_CHARACTERS) if note else "",
         )
 
+    def finished(self, local_rank: int) -> Failure:
+        """Return what the exit of a worker with 0 counts as if another rank fails without it."""
+        return self._failure(
+            local_rank,
+            exit_code=0,
+            reason=FailureReason.EARLY_EXIT,
+            message=evidence.EARLY_EXIT,
+            timestamp=time.time(),
+        )
+
     def left(self, local_rank: int, left: Left) -> Failure:
         """What a worker that stayed says of the end of its group."""
         message = evidence.quoted(left.why, evidence.MESSAGE_CHARACTERS)

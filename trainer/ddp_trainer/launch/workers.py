@@ -15,11 +15,12 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from ddp_trainer.channel import Begin, Message, Regroup
+from ddp_trainer.channel import Begin, Ended, Message, Regroup
 from ddp_trainer.contract import Env
 from ddp_trainer.launch.channels import Channel
 from ddp_trainer.launch.children import Children, kill, kill_group
 from ddp_trainer.launch.environment import Launch, place_in, prepared_environment, with_local_rank
+from ddp_trainer.launch.exit_limit import ExitLimit
 from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std
 from ddp_trainer.launch.protocol import Assignment
 from ddp_trainer.launch.zygote import Zygote, has_torch
@@ -51,8 +52,12 @@ class _Worker:
     pid: int = 0
     channel: Channel | None = None
     """None for a command, which is none of Python's."""
+    rank: int | None = None
+    """None before its first generation."""
     prefixes: list[Prefix] = field(default_factory=list)
     """Of what it prints; they name its rank."""
+    exit_limit: ExitLimit | None = None
+    """Set when its program is over."""
 
 
 class Workers:
@@ -197,13 +202,14 @@ class Workers:
         return self.folder(generation) / str(local_rank) / "error.json"
 
     def _go_on(self, worker: _Worker, rank: int, place: dict[str, str]) -> None:
+        worker.rank = rank
         for prefix in worker.prefixes:
             prefix.rank = rank
         if worker.channel:
             worker.channel.send(Begin(environment=place))
 
     def _start_one(self, local_rank: int, rank: int | None, environment: dict[str, str], folder: Path) -> None:
-        worker = _Worker()
+        worker = _Worker(rank=rank)
         if pulse := self._pulse_of(local_rank):
             environment = {**environment, Env.PULSE: pulse}
         with ExitStack() as ours:
@@ -250,13 +256,17 @@ class Workers:
         return self._zygote.fork(request, out, err, worker.channel.theirs.fileno())
 
     def _heard(self, local_rank: int, worker: _Worker, message: Message) -> None:
-        if self._living.get(local_rank) is worker:
+        if isinstance(message, Ended):
+            worker.exit_limit = worker.exit_limit or ExitLimit(worker.pid, worker.rank, message.exit_code)
+        elif self._living.get(local_rank) is worker:
             self._said(local_rank, message)
 
     def _ended(self, local_rank: int, returncode: int) -> None:
         worker = self._living.pop(local_rank, None)
         if worker and worker.channel:
             worker.channel.close()
+        if worker and worker.exit_limit:
+            returncode = worker.exit_limit.exited(returncode)
         self._exited(local_rank, returncode)
 
     def _sink(

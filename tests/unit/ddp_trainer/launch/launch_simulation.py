@@ -42,7 +42,13 @@ def a_policy(min_nodes: int = 2, max_nodes: int = 2, max_restarts: int = 3) -> P
 
 
 def a_failure(
-    generation: int, *, rank: int = 0, exit_code: int = 1, reason: str = "python_exception", at: float = 0
+    generation: int,
+    *,
+    rank: int = 0,
+    exit_code: int = 1,
+    reason: str = "python_exception",
+    at: float = 0,
+    message: str = "boom",
 ) -> Failure:
     return Failure(
         generation=generation,
@@ -51,7 +57,7 @@ def a_failure(
         node=f"worker-{rank}",
         exit_code=exit_code,
         reason=reason,
-        message="boom",
+        message=message,
         timestamp=at,
     )
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from launch_simulation import a_failure, a_policy
@@ -21,10 +22,12 @@ from ddp_trainer.launch.actions import (
     Timer,
 )
 from ddp_trainer.launch.core import Core, Limits, State
+from ddp_trainer.launch.evidence import EARLY_EXIT
 from ddp_trainer.launch.protocol import (
     VERSION,
     Aside,
     Failed,
+    Failure,
     Generation,
     Hello,
     Join,
@@ -467,3 +470,47 @@ def test_a_node_that_the_members_do_not_let_in_gives_up_with_what_they_found() -
     assert finish == Finish(
         Exit.RENDEZVOUS_LOST, "This node was not let in within 60 s. The preflight's check versions fails."
     )
+
+
+def an_early_exit(generation: int = 4, *, rank: int = 0, at: float = 1.0) -> Failure:
+    return a_failure(generation, exit_code=0, reason="early_exit", message=EARLY_EXIT, rank=rank, at=at)
+
+
+def test_a_rank_that_ended_before_is_the_cause_of_a_collective_that_fails() -> None:
+    core = running()
+    assert core.exited(0, an_early_exit()) == []
+    told, *_ = core.exited(
+        1, a_failure(4, reason="collective_error", message="Connection closed by peer", rank=1, at=2)
+    )
+    assert isinstance(told, Send)
+    assert isinstance(told.message, Failed)
+    first = told.message.failure
+    assert (first.rank, first.exit_code, first.reason) == (0, 0, "early_exit")
+    assert "rank 1 then failed: Connection closed by peer" in first.message
+
+
+def test_a_rank_that_ended_before_is_not_the_cause_of_an_exception() -> None:
+    core = running()
+    core.exited(0, an_early_exit())
+    failure = a_failure(4, reason="python_exception", rank=1, at=2)
+    told, *_ = core.exited(1, failure)
+    assert told == Send(Failed(failure=failure))
+
+
+@pytest.mark.parametrize("all_ended", [False, True])
+def test_an_early_exit_is_told_when_a_rank_of_another_node_fails(*, all_ended: bool) -> None:
+    core = running()
+    core.exited(0, an_early_exit())
+    if all_ended:
+        core.exited(1, an_early_exit(rank=1, at=2))
+    assert core.told(Stop(graceful=False))[0] == Send(Failed(failure=an_early_exit()))
+
+
+def test_an_early_exit_is_forgotten_with_its_generation() -> None:
+    core = running()
+    core.exited(0, an_early_exit())
+    core.exited(1, an_early_exit(rank=1))
+    core.told(Stop(graceful=True))
+    core.join(5001)
+    core.told(Start(generation=replace(GENERATION, number=5)))
+    assert not any(isinstance(action, Send) for action in core.told(Stop(graceful=False)))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
+from ddp_trainer.launch.evidence import EARLY_EXIT
 from ddp_trainer.launch.membership import Phase
 from ddp_trainer.launch.protocol import (
     MOST_NAMED,
@@ -214,19 +215,18 @@ def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another()
     assert first.last.failure.rank == 2
 
 
-def test_a_retryable_failure_of_a_run_without_restarts_lets_new_pods_go_on_with_its_numbers() -> None:
+def test_a_rank_that_ended_with_0_before_is_the_cause_of_what_a_peer_of_another_node_fails_of() -> None:
     run = SimulatedRun(a_policy(2, 2, max_restarts=0))
     first, second = run.joined(0, 1)
-    first.fail(exit_code=137, reason="sigkill")
+    first.succeed()
+    second.fail(exit_code=1, at=10, reason="collective_error", rank=2)
+    assert first.asked_to_stop == Stop(graceful=False)
+    first.fail(exit_code=0, at=5, reason="early_exit", rank=0, message=EARLY_EXIT)
     first.join()
     second.join()
     for agent in (first, second):
-        assert (agent.last.verdict, agent.last.exit_code) == (Verdict.RETRY, 137)
-        assert agent.last.restarts == {}  # there was none as yet
-        agent.disconnect()
-    new, other = run.joined(0, 1)
-    assert (new.runs, other.runs) == (2, 2)
-    assert run.starts[-1].restarts == {"failure": 1}
+        assert (agent.last.verdict, agent.last.exit_code, agent.last.failure.rank) == (Verdict.FAILED, 1, 0)
+        assert "rank 2 then failed" in agent.last.failure.message
 
 
 @pytest.mark.parametrize("exit_code", [2, 93])
@@ -238,11 +238,24 @@ def test_what_no_restart_can_help_ends_the_run_at_once(exit_code: int) -> None:
     assert len(run.starts) == 1
 
 
-def test_signals_that_spend_a_budget_give_the_run_up() -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
-    (agent,) = run.joined(0)
-    agent.fail(exit_code=137).join().fail(exit_code=137).join()
-    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("exit_code", [137, 139, 171])
+def test_a_budget_of_n_allows_n_restarts_over_all_nodes_and_also_over_new_pods(restarts: int, exit_code: int) -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=restarts))
+    agents = run.joined(0, 1)
+    for number in range(restarts + 1):
+        agents[number % 2].fail(exit_code=exit_code, reason="sigkill")
+        agents[0].join()
+        agents[1].join()
+    for agent in agents:
+        assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
+        assert agent.last.failure.exit_code == exit_code
+        assert sum(agent.last.restarts.values()) == restarts
+        agent.disconnect()
+    assert len({start.number for start in run.starts}) == 1 + restarts
+    (late,) = run.joined(0)
+    assert [(each.exit_code, each.late) for each in late.heard if isinstance(each, Over)] == [(93, True)]
+    assert late.runs is None
 
 
 @pytest.mark.parametrize("exit_code", [143, 172])
@@ -261,7 +274,7 @@ def test_a_script_that_always_exits_143_is_given_up_in_the_end() -> None:
         if isinstance(agent.last, Over):
             break
         agent.fail(exit_code=143).join()
-    assert agent.last.verdict is Verdict.RETRY
+    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
 
 
 def test_a_hang_is_charged_under_its_own_name() -> None:

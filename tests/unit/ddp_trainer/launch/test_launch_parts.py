@@ -414,8 +414,8 @@ class TestPorts:
 
 
 def test_every_code_below_128_is_final_and_every_other_is_not() -> None:
-    assert exitcodes.of_given_up_run(127, 3) == 127
-    assert exitcodes.of_given_up_run(128, 3) == 93
+    assert exitcodes.of_given_up_run(127) == 127
+    assert exitcodes.of_given_up_run(128) == 93
 
 
 def test_an_address_of_the_pod_that_is_none_is_not_taken_for_the_stores() -> None:

@@ -188,6 +188,14 @@ def test_the_first_error_exits_with_whose_fault_it_was() -> None:
     assert (first(infrastructure).cause, first(infrastructure).code) == (Cause.ERROR, 11)
 
 
+def test_a_rank_that_ended_before_the_others_is_named_as_the_users_fault() -> None:
+    told = {"rank": 3, "pod": "w-3", "message": "ended with code 0 before the others; rank 1 then failed: closed"}
+    known = told | {"reason": "early_exit", "exit_code": 0, "pod_exit_code": 1, "timestamp": 1.0}
+    found = first(facts(job("Created", "Failed"), pod(0, terminated(1, known))))
+    assert (found.cause, found.code) == (Cause.ERROR, 10)
+    assert found.sentence == "Rank 3 on w-3 ended with code 0 before the others; rank 1 then failed: closed."
+
+
 def test_a_failed_job_of_which_nothing_is_left_says_so() -> None:
     found = first(facts(job("Created", "Failed")))
     assert (found.cause, found.code) == (Cause.ERROR, 11)
