@@ -3,8 +3,8 @@
 Ours is the reference trainer, as the command line submits it; stock is a plain DDP script under torchrun, which saves
 after every step (``elasticPolicy`` with c10d, ``restartPolicy: OnFailure``, restarts allowed). Each fault is done to
 the same pods in the same way. With the other engines ours gets the same faults, each in a job of its own, so that a
-figure holds one back-off of the Job controller. A time goes from the fault to the first step of a worker group that began after it, by
-the container runtime's own stamps on the lines that the ranks print.
+figure holds one back-off of the Job controller. A time goes from the fault to the first step of a worker group that
+began after it, by the container runtime's own stamps on the lines that the ranks print.
 
 It needs a KUBECONFIG, the variable ``DDP_TEST_IMAGE`` with a trainer image that the nodes can start, the training
 operator, and rights over namespaces. Machines are lost only where ``DDP_TEST_NODE_COMMAND`` names a command that takes
