@@ -122,8 +122,12 @@ class Facts:
     def is_past(self, event: Object | None) -> bool:
         """Whether the job has gone on since an event: its ranks have stepped, or it has run for a while."""
         seen = moment_of(event) if event is not None else None
-        if not self.trains or seen is None:
-            return self.trains
+        return self.trains if seen is None else self.has_run_since(seen)
+
+    def has_run_since(self, seen: float) -> bool:
+        """Whether it trains, and its ranks have stepped since a Unix time; without steps, whether it is a while ago."""
+        if not self.trains:
+            return False
         stepped = self.last_step
         return stepped > seen if stepped is not None else self.now - seen > RECENT_SECONDS
 
