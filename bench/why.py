@@ -27,7 +27,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.moments import epoch
 from tests.cluster.live_cluster import namespace
 from tests.cluster.staged_failures import STAGES
-from tests.cluster.staged_incidents import BEGINS
+from tests.cluster.staged_incidents import BEGINS, INCIDENTS
 from tests.cluster.staging import Json, Stage, Staging
 
 SUMMARY = "seconds until 'why' names the cause of a failure on a real cluster first, case by case"
@@ -38,6 +38,7 @@ PARTS: Final = (
     *("store-killed", "disk-full"),
 )
 """Names of stages."""
+ALL: Final = {**STAGES, **INCIDENTS}
 LIMIT_SECONDS: Final = 40.0
 GIVEN_UP_SECONDS: Final = 90.0
 AT_ONCE: Final = 3
@@ -71,7 +72,7 @@ def measure(options: Options) -> Report:
         staging = Staging(space)
         try:
             staging.prepare()
-            made = {name: staging.objects(name, STAGES[name]) for name in wanted if staging.can(STAGES[name])}
+            made = {name: staging.objects(name, ALL[name]) for name in wanted if staging.can(ALL[name])}
             if missing := [name for name in wanted if name not in made]:
                 raise CannotMeasure(f"This cluster lacks the engine or the queues of {', '.join(missing)}.")
             for name, answer in pool.map(lambda name: (name, _diagnosed(staging, name, made[name])), made):
@@ -93,7 +94,7 @@ def _report(answers: dict[str, Answer]) -> Report:
 
 
 def _diagnosed(staging: Staging, name: str, objects: list[Json]) -> Answer:
-    stage = STAGES[name]
+    stage = ALL[name]
     starting = threading.Thread(target=staging.start, args=(name, stage, objects), daemon=True)
     starting.start()
     begun: float | None = None

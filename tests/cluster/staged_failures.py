@@ -13,7 +13,6 @@ from kubectl_ddp.why.model import Cause
 from tests.cluster import staged_changes as to
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.staged_changes import CUDA_OOM, HANG, NOWHERE, RAISE
-from tests.cluster.staged_incidents import INCIDENTS
 from tests.cluster.staging import AT_ONCE, IDLE, TAINT, Stage, Staging
 
 STAGES: Final[Mapping[str, Stage]] = {
@@ -209,7 +208,6 @@ STAGES: Final[Mapping[str, Stage]] = {
     "init": Stage(cause=Cause.INIT, says="no such bucket", change=to.fails_before),
     "start": Stage(cause=Cause.START, code=10, says="ddp-launch", words=("--image", "localhost/busybox:1", *IDLE)),
     "store": Stage(cause=Cause.STORE, says="no pod has the role of the store", runs=True, change=to.without("Job")),
-    **INCIDENTS,
 }
 
 
