@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -94,10 +94,9 @@ class Run(ABC):
     # ------------------------------------------------------------------------------------------------------------ pods
 
     def pods(self) -> list[Json]:
-        """Its worker pods that are not being deleted, by name."""
+        """Its worker pods that have not ended and are not being deleted, by name."""
         found, _ = self.api.items(self._pods(), labelSelector=self.selector)
-        living = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
-        return sorted(living, key=lambda pod: str(pod["metadata"]["name"]))
+        return living(found)
 
     def delete_pod(self, pod: Json) -> float:
         """As ``kubectl delete pod``; the Unix time of it."""
@@ -215,7 +214,7 @@ class Ours(Run):
         """The pod of its store."""
         selector = f"{Label.JOB}={self.name},{Label.ROLE}={Role.STORE}"
         found, _ = self.api.items(self._pods(), labelSelector=selector)
-        return next(pod for pod in found if "deletionTimestamp" not in pod["metadata"])
+        return living(found)[0]
 
     def read(self, lines: Iterator[tuple[float, Json]]) -> Iterator[Seen]:
         """See :class:`Run`."""
@@ -240,6 +239,18 @@ class OursAsJob(Ours):
     """The same as an Indexed Job, which needs no operator."""
 
     engine = "job"
+
+
+class OursAsJobSet(Ours):
+    """The same as a JobSet."""
+
+    engine = "jobset"
+
+
+class OursAsTrainJob(Ours):
+    """The same as a TrainJob."""
+
+    engine = "trainjob"
 
 
 class Stock(Run):
@@ -305,6 +316,19 @@ class Stock(Run):
         """See :class:`Run`."""
         for moment, event in lines:
             yield Seen(moment, int(event["world"]), float(event["began"]))
+
+
+def living(pods: Iterable[Json]) -> list[Json]:
+    """The pods that have not ended and are not being deleted, by name.
+
+    A Job keeps the pod that failed beside the one that replaces it, and both have the same index.
+    """
+    found = [
+        pod
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in {"Failed", "Succeeded"}
+    ]
+    return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 def _unix(stamp: str) -> float:

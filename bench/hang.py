@@ -62,7 +62,8 @@ PARTS: Final = (*PROGRAMS, "command", "stock")
 COMMAND_SECONDS: Final = 30.0
 """By then the command has named who it is, though the launcher's own limit is minutes away."""
 READY: Final = r"\bready: "
-NAMED: Final = re.compile(r"hang: (?P<what>rank (?P<rank>\d+) on .* for [\d.]+ s) \(limit (?P<limit>[\d.]+) s\)")
+NAMING: Final = r"(?:hang: |waiting: the others wait for )"
+NAMED: Final = re.compile(NAMING + r"(?P<what>rank (?P<rank>\d+) on .* for [\d.]+ s) \(limit (?P<limit>[\d.]+) s\)")
 
 
 @dataclass(slots=True)
@@ -158,7 +159,7 @@ def one_fault(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
     """Order it, and see who is named and whether the group goes on; what was said."""
     begun = launch.order(rank, kind)
     tally.count += 1
-    named = launch.wait("hang: rank")
+    named = launch.wait(f"{NAMING}rank")
     said = NAMED.search(named[1]) if named else None
     if named and said:
         tally.right += int(said["rank"]) == rank and KINDS[kind] in said["what"]

@@ -2,8 +2,9 @@
 
 Ours is the reference trainer, as the command line submits it; stock is a plain DDP script under torchrun, which saves
 after every step (``elasticPolicy`` with c10d, ``restartPolicy: OnFailure``, restarts allowed). Each fault is done to
-the same pods in the same way. A time goes from the fault to the first step of a worker group that began after it, by
-the container runtime's own stamps on the lines that the ranks print.
+the same pods in the same way. With the other engines ours gets the same faults, each in a job of its own, so that a
+figure holds one back-off of the Job controller. A time goes from the fault to the first step of a worker group that
+began after it, by the container runtime's own stamps on the lines that the ranks print.
 
 It needs a KUBECONFIG, the variable ``DDP_TEST_IMAGE`` with a trainer image that the nodes can start, the training
 operator, and rights over namespaces. Machines are lost only where ``DDP_TEST_NODE_COMMAND`` names a command that takes
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench import _cluster_runs as runs
-from bench._cluster_runs import Ours, OursAsJob, Run, Stock
+from bench._cluster_runs import Ours, OursAsJob, OursAsJobSet, OursAsTrainJob, Run, Stock
 from bench._hands import Hands, hands, node_command, without
 from bench._reform import Outcomes
 from bench.harness import CannotMeasure, Options, Report
@@ -74,17 +75,20 @@ class Bench:
         return 1 if self.options.quick else 3
 
     @contextmanager
-    def job(self, kind: type[Run], name: str, least: int, most: int, *, apart: bool = False) -> Iterator[Run]:
-        """A job that trains with ``most`` nodes; takes down how long its start took."""
+    def job(
+        self, kind: type[Run], name: str, least: int, most: int, *, apart: bool = False, counts_start: bool = True
+    ) -> Iterator[Run]:
+        """Yield a job that trains with ``most`` nodes; with ``counts_start`` the time of its start is recorded."""
         run = kind(self.backend, self.api, self.image, name)
         begun = time.time()
         run.submit(least, most, apart=apart)
         stepped = run.first(begun, GIVEN_UP, world=most)
         if stepped is None:
             raise CannotMeasure(f"The job {name} did not begin to train.")
-        outcomes = self.of(run)
-        outcomes.since("first_step_after_submit", begun, stepped)
-        outcomes.since("first_step_after_pods_run", run.began_to_run(), stepped)
+        if counts_start:
+            outcomes = self.of(run)
+            outcomes.since("first_step_after_submit", begun, stepped)
+            outcomes.since("first_step_after_pods_run", run.began_to_run(), stepped)
         yield run
 
     def of(self, run: Run) -> Outcomes:
@@ -127,19 +131,15 @@ def processes(bench: Bench, kind: type[Run]) -> None:
                 bench.fault(run, name, 2, fault)
 
 
-def indexed_job(bench: Bench, kind: type[Run]) -> None:
-    """The same by Kubernetes' own Job, which waits before it makes a pod anew."""
-    with bench.job(kind, "indexed-job", 1, 2) as run:
-        for name in ("agent_of_worker_1_killed", "pod_of_worker_1_deleted"):
-            bench.fault(run, f"indexed_job_{name}", 2, FAULTS[name])
+def alone(name: str, prefix: str = "") -> Callable[[Bench, type[Run]], None]:
+    """Return a part that does one fault to a job of its own.
 
-
-def alone(name: str) -> Callable[[Bench, type[Run]], None]:
-    """One fault in a job of its own: what stock does not recover from would spoil what follows."""
+    Stock may not recover from a fault. A Job doubles its back-off with each pod that fails.
+    """
 
     def part(bench: Bench, kind: type[Run]) -> None:
-        with bench.job(kind, name.replace("_", "-"), 1, 2) as run:
-            bench.fault(run, name, 2, FAULTS[name])
+        with bench.job(kind, f"{prefix}{name}".replace("_", "-"), 1, 2, counts_start=not prefix) as run:
+            bench.fault(run, f"{prefix}{name}", 2, FAULTS[name])
 
     return part
 
@@ -210,10 +210,21 @@ def stores(bench: Bench, kind: type[Run]) -> None:
         _lose(bench, run, run.store()["spec"]["nodeName"], "kill", "store_and_worker_lost")
 
 
+ENGINES: Final[Mapping[str, type[Run]]] = {
+    "indexed_job": OursAsJob,
+    "jobset": OursAsJobSet,
+    "trainjob": OursAsTrainJob,
+}
+"""Engines besides the PyTorchJob, whose figures have no prefix."""
+
 PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]] = {
     "ours-processes": (Ours, processes),
     **{f"stock-{name.replace('_', '-')}": (Stock, alone(name)) for name in FAULTS},
-    "ours-indexed-job": (OursAsJob, indexed_job),
+    **{
+        f"{engine}-{name}".replace("_", "-"): (kind, alone(name, f"{engine}_"))
+        for engine, kind in ENGINES.items()
+        for name in FAULTS
+    },
     "ours-scaled": (Ours, scaled),
     "stock-scaled": (Stock, scaled),
     "ours-machines": (Ours, machines),
@@ -252,7 +263,7 @@ def tell(report: Report, ours: Outcomes, stock: Outcomes) -> None:
     for name, tries in ours.tries.items():
         seconds = ours.seconds(name)
         report.figure(f"{name}_recovered_ratio", len(seconds) / len(tries))
-        if name in BARS:
+        if name in BARS or name.startswith(tuple(ENGINES)):
             report.at_least(f"share of {len(tries)}, {name.replace('_', ' ')}", len(seconds) / len(tries), 1.0)
         if seconds:
             spread = report.figure(f"{name}_seconds", seconds)

@@ -170,6 +170,13 @@ ddp_world_size{{ddp_job="digits"}} {world}
 """
 
 
+def stall_metrics(seconds: float, rank: int) -> str:
+    """What the launcher of a pod reports of ranks that wait."""
+    return f"""ddp_stalled_seconds{{ddp_job="digits"}} {seconds}
+ddp_stalled_by_rank{{ddp_job="digits"}} {rank}
+"""
+
+
 def job_metrics(*, planned: int = 100, epoch: int = 1, loss: float = 0.5) -> str:
     """What rank 0 contributes for the whole job."""
     return f"""ddp_steps_planned{{ddp_job="digits"}} {planned}

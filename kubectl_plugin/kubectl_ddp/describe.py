@@ -36,6 +36,8 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Name", state.name
     yield "State", style.paint(cell.text, cell.color)
     yield "Reason", state.reason
+    if state.stall is not None:
+        yield "Stalled", style.paint(stall_text(state), "red")
     if state.queue is not None:
         yield "Queue", queue_place(state.queue)
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
@@ -79,6 +81,17 @@ def progress_text(state: JobState) -> str:
     epoch = f", epoch {state.epoch}" if state.epoch is not None else ""
     eta = f", {duration(state.eta_seconds)} to go" if state.eta_seconds is not None and not state.is_terminal else ""
     return f"step {state.step}{planned}{share}{epoch}{eta}"
+
+
+def stall_text(state: JobState) -> str:
+    """Time without progress and the rank that the others wait for; empty while the ranks make progress."""
+    if state.stall is None:
+        return ""
+    waits = "all ranks wait in one collective"
+    if state.stall.rank is not None:
+        pod = next((rank.pod for rank in state.ranks if rank.rank == state.stall.rank), "")
+        waits = f"the others wait for rank {state.stall.rank}{f' on {pod}' if pod else ''}"
+    return f"no progress for {duration(state.stall.seconds)}, {waits}"
 
 
 def restarts_text(state: JobState) -> str:

@@ -149,6 +149,14 @@ def first_error(pods: Iterable[Object]) -> FirstError | None:
     return min(candidates, key=lambda error: error.timestamp or float("inf"), default=None)
 
 
+def error_of(pod: str, exit_code: int, message: str) -> FirstError:
+    """Return the error that a pod's termination message reports; by its exit code where the message is cut off."""
+    ending = _Ending(pod, exit_code, message)
+    if "message" in ending.document:
+        return _told(ending)
+    return _untold(_Ending(pod, exit_code, "" if message.startswith("{") else message))
+
+
 def failed_ranks(first: FirstError | None, pods: Iterable[Object]) -> tuple[int, ...]:
     """Every rank that the ends of worker pods name, and that of the first error; none where nothing failed.
 

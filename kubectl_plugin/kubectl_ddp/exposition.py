@@ -21,6 +21,7 @@ LIVE: Final = (
     *(Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY),
     *(Metric.STEPS_PLANNED, Metric.EPOCH, Metric.LOSS, Metric.LEARNING_RATE, Metric.JOB_TIME, Metric.LOST_PROGRESS),
     *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE, Metric.FIRST_RANK),
+    *(Metric.STALLED, Metric.STALLED_BY),
 )
 """Families that tell how a job and its ranks are doing: half of what a pod serves."""
 

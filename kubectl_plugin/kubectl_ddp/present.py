@@ -44,6 +44,7 @@ _STATE_COLORS: Final[Mapping[State, str]] = {
 RANK_COLORS: Final[Mapping[RankActivity, str]] = {
     RankActivity.UP: "green",
     RankActivity.STOPPED: "yellow",
+    RankActivity.AWAITED: "red",
     RankActivity.DOWN: "red",
 }
 

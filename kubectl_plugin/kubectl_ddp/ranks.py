@@ -7,7 +7,7 @@ rendezvous anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -21,6 +21,8 @@ class RankActivity(StrEnum):
     UP = "up"
     STOPPED = "stopped"
     """It exists and does not run: a debugger, SIGSTOP, or uninterruptible sleep."""
+    AWAITED = "waited for"
+    """The other ranks wait for it, and none of them makes progress."""
     DOWN = "down"
 
 
@@ -54,7 +56,11 @@ _NOTHING: Final = Samples()
 
 
 def rank_states(
-    samples: Mapping[str, Samples], nodes: Mapping[str, str], before: Mapping[str, Samples] | None = None
+    samples: Mapping[str, Samples],
+    nodes: Mapping[str, str],
+    before: Mapping[str, Samples] | None = None,
+    *,
+    awaited: int | None = None,
 ) -> tuple[RankState, ...]:
     """Every rank that a pod tells of, in order.
 
@@ -62,6 +68,7 @@ def rank_states(
         samples: pod → what it said.
         nodes: pod → the node it is on.
         before: the same from an earlier scrape; rates are then over the time between.
+        awaited: rank that the others wait for.
     """
     told: list[RankState] = []
     for pod, said in samples.items():
@@ -75,6 +82,8 @@ def rank_states(
     # A pod keeps the last values of a rank that has moved away: the one that lives, or stepped last, is the rank.
     for state in sorted(told, key=lambda one: (one.state is not RankActivity.DOWN, one.last_step or 0.0)):
         best[state.rank] = state
+    if awaited in best and best[awaited].state is RankActivity.UP:
+        best[awaited] = replace(best[awaited], state=RankActivity.AWAITED)
     return tuple(best[rank] for rank in sorted(best))
 
 

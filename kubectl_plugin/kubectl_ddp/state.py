@@ -18,6 +18,7 @@ from kubectl_ddp.goodput import goodput
 from kubectl_ddp.moments import epoch
 from kubectl_ddp.program import program, there
 from kubectl_ddp.ranks import RankActivity, RankState, rank_states
+from kubectl_ddp.stall import Stall, stall_of
 
 __all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
 
@@ -92,6 +93,7 @@ class JobState:
     started: float | None = None
     finished: float | None = None
     ranks: tuple[RankState, ...] = ()
+    stall: Stall | None = None
     silent: tuple[str, ...] = ()
     """Running worker pods that told nothing about themselves."""
     first_error: FirstError | None = None
@@ -190,7 +192,8 @@ def job_state(
     facts = _facts(snapshot, workers, told, counted)
     state = next(state for state, holds in _DECISION if holds(facts))
     nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
-    ranks = rank_states(told, nodes_of, before)
+    stall = stall_of(told) if state in {State.RUNNING, State.STARTING, State.RESTARTING} else None
+    ranks = rank_states(told, nodes_of, before, awaited=stall.rank if stall else None)
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
     summary = outcome.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
@@ -211,6 +214,7 @@ def job_state(
         started=epoch(roots.started(job)),
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
+        stall=stall,
         silent=tuple(sorted(running - told.keys())),
         first_error=error,
         failed_ranks=evidence.failed_ranks(error, workers),

@@ -108,7 +108,7 @@ STAGES: Final[Mapping[str, Stage]] = {
         code=11,
         says="more --memory",
         words=("--max-restarts", "0", "--memory", "128Mi"),
-        script="import time\nheld = bytearray(1 << 30)\ntime.sleep(3600)\n",
+        script="import time\nheld = b'x' * (1 << 30)\ntime.sleep(3600)\n",
         runs=True,
     ),
     "finished": Stage(cause=Cause.FINISHED, code=0, says="has succeeded", words=("--command", "true"), runs=True),

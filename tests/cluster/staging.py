@@ -24,6 +24,7 @@ from kubectl_ddp.cli.group import root
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.errors import DdpError, Unreachable
+from kubectl_ddp.scrape import observe
 from kubectl_ddp.why.model import Cause
 from tests.cluster.live_cluster import Namespace, until
 from tests.rendered import store_job, worker_template
@@ -56,6 +57,8 @@ class Stage:
     """What is done to its objects before they are submitted."""
     after: Callable[[Staging, str], None] = lambda *_: None
     """What is done to it then."""
+    fault: Callable[[Staging, str], None] | None = None
+    """What is done to it once all its workers run."""
     runs: bool = False
     """Whether its pods must run, and so need a store."""
     code: int = 13
@@ -68,6 +71,10 @@ class Staging:
     space: Namespace
     outside: list[str] = field(default_factory=list)
     """Paths of objects of the whole cluster, to be deleted."""
+    began: dict[str, float] = field(default_factory=dict)
+    """Stage → Unix time at which its failure began, where that is known before any pod runs."""
+    closed: set[str] = field(default_factory=set)
+    """Real nodes that are cordoned."""
     living: set[str] = field(default_factory=lambda: {"tainted", "full", "lost"})
     """Nodes that are heard of."""
 
@@ -209,7 +216,22 @@ class Staging:
             return False
 
         until(f"the submission of {name}", is_taken)
+        self.began[name] = time.time()
         stage.after(self, name)
+        if stage.fault is not None:
+            until(f"the workers of {name}", lambda: self.ddp_state(name) == "Running")
+            self.began[name] = time.time()
+            stage.fault(self, name)
+
+    def ddp_state(self, name: str) -> str:
+        """The state of a job as ``status`` prints it."""
+        backend = self.backend
+        return str(observe(backend, backend.job(name, events=False)).state)
+
+    def cordon(self, node: str, *, closed: bool) -> None:
+        """Close a real node to new pods, or open it again."""
+        (self.closed.add if closed else self.closed.discard)(node)
+        self.space.api.merge(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": closed or None}})
 
     @property
     def backend(self) -> ClusterBackend:
@@ -230,6 +252,8 @@ class Staging:
     def clean(self) -> None:
         """Delete what belongs to the whole cluster, and pods that no kubelet will ever end."""
         api = self.space.api
+        for node in tuple(self.closed):
+            self.cordon(node, closed=False)
         with contextlib.suppress(DdpError):
             api.merge(self.path_of("deleting"), {"metadata": {"finalizers": []}})
         for pod in api.items(self.space.path("v1", "pods"))[0]:

@@ -108,6 +108,7 @@ def test_a_warning_kills_nobody(stage: Stage) -> None:
     run = launch(stage, "--hang-floor", "1", "--nproc-per-node", "2", steps=60)
     wait_for_ready(run, 1)
     order(stage, 1, "nap")
+    run.line(r"waiting: the others wait for rank 1 on \S+, which did not enter")
     run.line(r"hang: rank 1 on \S+ did not enter .*; the others wait for it")
     run.line("hang: stack of rank 1")
     order(stage, 1, "wake")

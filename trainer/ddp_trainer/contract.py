@@ -443,6 +443,8 @@ class Metric(StrEnum):
     WORLD_SIZE = "ddp_world_size"
     FIRST_RANK = "ddp_first_rank"
     NODES = "ddp_nodes"
+    STALLED = "ddp_stalled_seconds"
+    STALLED_BY = "ddp_stalled_by_rank"
 
 
 class Profile(IntEnum):

@@ -150,6 +150,11 @@ class AgentRecorder(Protocol):
     def restarts_remaining(self, count: int) -> None:
         """What is left of the restart budget of the run."""
 
+    def stalled(self, seconds: float, rank: int) -> None:
+        """Ranks of this pod wait for ``rank`` of the group, -1 for none that is known, and none has moved for
+        ``seconds``; 0 once they move.
+        """
+
     def job_account(self) -> JobAccount | None:
         """What the workers of this pod have told of the job's time, also those that are gone; None of nothing."""
 
@@ -220,6 +225,7 @@ class SilentAgentRecorder:
     def rendezvous(self, seconds: float, generation: int) -> None: ...
     def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None: ...
     def restarts_remaining(self, count: int) -> None: ...
+    def stalled(self, seconds: float, rank: int) -> None: ...
     def job_account(self) -> JobAccount | None:
         """Nobody knows."""
 

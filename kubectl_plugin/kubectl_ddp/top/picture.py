@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubectl_ddp.describe import progress_text, restarts_text
+from kubectl_ddp.describe import progress_text, restarts_text, stall_text
 from kubectl_ddp.present import Style, number, percent, state_cell
 from kubectl_ddp.state import JobState
 from kubectl_ddp.stragglers import stragglers
@@ -53,6 +53,8 @@ class Picture:
         state, cell = self.state, state_cell(self.state.state)
         yield f"{state.name}  {style.paint(cell.text, cell.color)}  {progress_text(state)}".rstrip()
         yield "  ".join(f"{name} {text}" for name, text in self._facts() if text)
+        if state.stall is not None:
+            yield style.paint(f"stalled: {stall_text(state)}", "red")
         slow = stragglers(self.slow)
         if slow:
             named = ", ".join(f"{rank} ({self.slow[rank]:.1f}x)" for rank in slow[:_NAMED])

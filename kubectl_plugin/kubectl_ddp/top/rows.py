@@ -17,7 +17,7 @@ BAR_WIDTH: Final = 24
 NARROW: Final = 96
 """Below so many columns the bars are half as long."""
 
-_WORST: Final = (RankActivity.DOWN, RankActivity.STOPPED, RankActivity.UP)
+_WORST: Final = (RankActivity.DOWN, RankActivity.STOPPED, RankActivity.AWAITED, RankActivity.UP)
 
 
 @dataclass(frozen=True, slots=True)

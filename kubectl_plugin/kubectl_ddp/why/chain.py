@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kubectl_ddp.why import containers, ending, failing, holding, placing, queue, training
+from kubectl_ddp.why import containers, ending, failing, holding, placing, queue, removal, training
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause, Finding
 
@@ -19,7 +19,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     failing.node_lost,
     queue.preempted_by_queue,
     failing.preempted,
-    failing.evicted,
+    removal.evicted,
+    removal.deleted,
     holding.operator,
     queue.queued,
     holding.suspended,
@@ -38,6 +39,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     failing.first_error,
     training.hang,
     training.store,
+    removal.store_killed,
     training.rendezvous,
     training.node_unwell,
     training.present,

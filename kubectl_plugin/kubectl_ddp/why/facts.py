@@ -12,11 +12,17 @@ from kubectl_ddp.attribution import Attribution, distinct, moment_of
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.exposition import Samples
+from kubectl_ddp.hang.sight import Sight
 from kubectl_ddp.state import JobState, State
 from kubectl_ddp.surroundings import Around, Surroundings
 
 RECENT_SECONDS: Final = 120.0
 """So long a job that tells no steps is watched after a trouble, before it counts as over."""
+
+
+LEAST_SILENCE_SECONDS: Final = 60.0
+"""No step for less is no hang."""
+SILENCE_IN_STEPS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class Facts:
     """Pod → what it says about itself."""
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Pod → the last lines it wrote, each with its time in front."""
+    sight: Sight = field(default_factory=Sight)
+    """The ranks as their launchers see them; read only of a job that does not step."""
 
     @property
     def job(self) -> Object:
@@ -102,12 +110,26 @@ class Facts:
         gone = sum(condition_of(pod, "Ready").get("status") == "False" for pod in self.workers if _was_ready(pod))
         return self.state.state is State.RUNNING and self.state.nodes.ready - gone >= self.state.nodes.minimum
 
+    @property
+    def last_step(self) -> float | None:
+        """Unix time of the last step of any rank; None where no rank reports steps."""
+        return max((rank.last_step for rank in self.state.ranks if rank.last_step is not None), default=None)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it runs, has stepped, and has not for much longer than a step takes."""
+        return is_silent(self.state, self.now)
+
     def is_past(self, event: Object | None) -> bool:
         """Whether the job has gone on since an event: its ranks have stepped, or it has run for a while."""
         seen = moment_of(event) if event is not None else None
-        if not self.trains or seen is None:
-            return self.trains
-        stepped = max((rank.last_step for rank in self.state.ranks if rank.last_step is not None), default=None)
+        return self.trains if seen is None else self.has_run_since(seen)
+
+    def has_run_since(self, seen: float) -> bool:
+        """Whether it trains, and its ranks have stepped since a Unix time; without steps, whether it is a while ago."""
+        if not self.trains:
+            return False
+        stepped = self.last_step
         return stepped > seen if stepped is not None else self.now - seen > RECENT_SECONDS
 
     @property
@@ -160,6 +182,14 @@ class Facts:
     def pod(self, name: str) -> Object | None:
         """The present pod of this name."""
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
+
+
+def is_silent(state: JobState, now: float) -> bool:
+    """Whether a job runs, has stepped, and has not for much longer than a step takes."""
+    stepped = max((rank.last_step for rank in state.ranks if rank.last_step is not None), default=None)
+    slowest = max((rank.seconds_per_step or 0.0 for rank in state.ranks), default=0.0)
+    limit = max(LEAST_SILENCE_SECONDS, SILENCE_IN_STEPS * slowest)
+    return state.state is State.RUNNING and stepped is not None and now - stepped > limit
 
 
 def _was_ready(pod: Object) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ddp_trainer.contract import FailureReason
+from ddp_trainer.contract import Exit, FailureReason
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.errors import InfrastructureFailed, JobFailed
-from kubectl_ddp.evidence import FirstError, how_it_crashed, how_it_ended, kept
+from kubectl_ddp.evidence import FirstError, error_of, how_it_crashed, how_it_ended, kept
 from kubectl_ddp.program import program, there
 from kubectl_ddp.state import State
 from kubectl_ddp.surroundings import Around
@@ -18,6 +19,9 @@ from kubectl_ddp.why.facts import Facts, line_of, message_of, names_of, said, su
 from kubectl_ddp.why.model import Cause, Finding
 
 _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})
+_ENDED: Final = re.compile(r"Error pod (\S+) container \S+ exitCode: (\d+) terminated message: (.*)", re.DOTALL)
+"""Event of Kubeflow's operator about a pod that failed; it deletes the pod at once."""
+_FULL: Final = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
 
 
@@ -38,9 +42,9 @@ def node_lost(facts: Facts) -> Iterator[Finding]:
         return
     pods = on_dead or told
     node = next((str(pod["spec"].get("nodeName")) for pod in pods), "")
-    what = f"The node {node} under {names_of(pods)}" if node else f"A node under {names_of(_of_events(gone))}"
+    what = f"The node {node} under {names_of(pods)}" if node else f"A node under {names_of(pods_of_events(gone))}"
     evidence = [f"node {name}: {line_of(dead[name].get('message'))}" for name in dead if name == node]
-    evidence += [_disruption(pod) for pod in told[:2]] + [said(event) for event in events[-2:]]
+    evidence += [disruption(pod) for pod in told[:2]] + [said(event) for event in events[-2:]]
     yield Finding(
         cause=Cause.NODE_LOST,
         sentence=f"{what} is lost.",
@@ -61,43 +65,25 @@ def preempted(facts: Facts) -> Iterator[Finding]:
     events = facts.events("Preempted")
     gone = [event for event in events if _is_unreplaced(facts, event)]
     if told or events:
+        pods = told or pods_of_events(events)
         yield Finding(
             cause=Cause.PREEMPTED,
-            sentence=f"{subject(names_of(told or _of_events(events)))} had to make room for a pod of higher priority.",
+            sentence=f"{subject(names_of(pods))} had to make room for a pod of higher priority.",
             evidence=tuple(
-                dict.fromkeys([*(_disruption(pod) for pod in told[:2]), *(said(each) for each in events[-2:])])
+                dict.fromkeys([*(disruption(pod) for pod in told[:2]), *(said(each) for each in events[-2:])])
             ),
             help="It goes on by itself when there is room; a higher --priority is not preempted by that one.",
             is_aside=facts.is_over or facts.is_past(events[-1] if events else None) or not (told or gone),
         )
 
 
-def evicted(facts: Facts) -> Iterator[Finding]:
-    """The kubelet, or somebody who drained its node, sent a pod away."""
-    told = [pod for pod in facts.snapshot.pods if disrupted_by(pod) in _EVICTED]
-    events = facts.events("Evicted")
-    if not (told or events):
-        return
-    why = line_of(message_of(events[-1]) if events else _reason(told[0]))
-    drained = any(disrupted_by(pod) == "EvictionByEvictionAPI" for pod in told)
-    yield Finding(
-        cause=Cause.EVICTED,
-        sentence=f"{subject(names_of(told or _of_events(events)))} had to go: {why.rstrip('.')}.",
-        evidence=tuple(dict.fromkeys([*(_disruption(pod) for pod in told[:2]), *(said(each) for each in events[-2:])])),
-        help=(
-            "Its node is being drained: the pod is made anew elsewhere, if there is room."
-            if drained
-            else "Ask for what the message names: more memory, or a larger volume in the job file."
-        ),
-        is_aside=facts.is_past(events[-1] if events else None) or (facts.is_over and not told),
-    )
-
-
 def host_oom(facts: Facts) -> Iterator[Finding]:
     """A container, or a worker in it, used more memory than it has."""
     killed = [each for each in facts.containers() if any(end.get("reason") == "OOMKilled" for end in each.endings)]
-    error = facts.state.first_error
-    is_told = error is not None and error.reason == FailureReason.HOST_OOM
+    error, event = first_error_of(facts)
+    is_told = error is not None and (
+        error.reason == FailureReason.HOST_OOM or (event is not None and event.get("reason") == "OOMKilled")
+    )
     if not killed and not is_told:
         return
     limits = [_limit(each.pod, each.status["name"]) for each in killed] or [_limit(pod, "") for pod in facts.workers]
@@ -110,7 +96,7 @@ def host_oom(facts: Facts) -> Iterator[Finding]:
         sentence=f"The kernel killed {who} for memory{f', of which a node has {limit}' if limit else ''}.",
         evidence=tuple(evidence),
         help="Submit it again with more --memory, or load less: data-loader workers and /dev/shm (--shm) count too.",
-        is_aside=_is_over_it(facts),
+        is_aside=_is_over_it(facts, event),
     )
 
 
@@ -129,11 +115,12 @@ def gpu_oom(facts: Facts) -> Iterator[Finding]:
 
 def first_error(facts: Facts) -> Iterator[Finding]:
     """The error of the rank that failed first, or what is known of how the job failed."""
-    error = facts.state.first_error
+    error, event = first_error_of(facts)
     if error is None:
         yield from _untold(facts)
         return
-    if error.reason in {FailureReason.GPU_OOM, FailureReason.HOST_OOM}:
+    is_oom = event is not None and event.get("reason") == "OOMKilled"
+    if is_oom or error.reason in {FailureReason.GPU_OOM, FailureReason.HOST_OOM}:
         return
     source = "kept in the job's annotation, since its pod is gone" if kept(facts.job) == error else ""
     what = "" if error.reason == FailureReason.EARLY_EXIT else "failed first: "
@@ -141,8 +128,12 @@ def first_error(facts: Facts) -> Iterator[Finding]:
         cause=Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
         sentence=f"{error.subject} {what}{line_of(error.message).rstrip('.')}.",
         evidence=tuple(filter(None, [_how(error), *_last_call(error), source])),
-        help=f"'{program()} logs {facts.name} --first-error{there()}' prints its stack.",
-        is_aside=_is_over_it(facts),
+        help=(
+            "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount)."
+            if _FULL.search(error.message)
+            else f"'{program()} logs {facts.name} --first-error{there()}' prints its stack."
+        ),
+        is_aside=_is_over_it(facts, event),
         exit_code=JobFailed.exit_code if error.is_users else InfrastructureFailed.exit_code,
     )
 
@@ -165,8 +156,21 @@ def _untold(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _is_over_it(facts: Facts) -> bool:
+def first_error_of(facts: Facts) -> tuple[FirstError | None, Object | None]:
+    """The first error of the job, and the event that reports it where its operator has deleted the pod already."""
+    if facts.state.first_error is not None:
+        return facts.state.first_error, None
+    for event in reversed(facts.own_events()):
+        match = _ENDED.match(message_of(event))
+        if match and facts.state.state is not State.SUCCEEDED and match[2] != str(int(Exit.TERMINATED)):
+            return error_of(match[1], int(match[2]), match[3]), event
+    return None, None
+
+
+def _is_over_it(facts: Facts, event: Object | None = None) -> bool:
     """Whether the job has gone on since."""
+    if event is not None:
+        return facts.is_past(event)
     return facts.trains or facts.state.state is State.SUCCEEDED
 
 
@@ -195,11 +199,12 @@ def _reason(pod: Object) -> str:
     return str(status.get("message") or condition_of(pod, "DisruptionTarget").get("message") or "")
 
 
-def _disruption(pod: Object) -> str:
+def disruption(pod: Object) -> str:
+    """Who ended a pod, and why, as evidence."""
     return f"pod {pod['metadata']['name']}: {disrupted_by(pod)}: {line_of(_reason(pod))}"
 
 
-def _of_events(events: list[Object]) -> list[Object]:
+def pods_of_events(events: list[Object]) -> list[Object]:
     """The pods that events are about, as far as an event knows them."""
     names = dict.fromkeys(str(event["involvedObject"]["name"]) for event in events)
     return [{"metadata": {"name": name}} for name in names]

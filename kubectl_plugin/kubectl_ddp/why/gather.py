@@ -13,12 +13,13 @@ from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import stores, workers
+from kubectl_ddp.hang.sight import Sight, look_at
 from kubectl_ddp.parallel import each
 from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.scrape import scrape
 from kubectl_ddp.state import job_state
 from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.facts import Facts, has_label
+from kubectl_ddp.why.facts import Facts, has_label, is_silent
 
 LINES: Final = 200
 """How many of its last lines a pod is asked for."""
@@ -41,11 +42,13 @@ def gather(
         Aside(lambda: each(partial(_lines, backend), talking)) as lines,
     ):
         samples = scrape(backend, snapshot)
+        state, now = job_state(snapshot, samples, where=backend.where), clock()
         told = zip(talking, lines.result(), strict=True)
         return Facts(
             snapshot=snapshot,
-            state=job_state(snapshot, samples, where=backend.where),
-            now=clock(),
+            state=state,
+            now=now,
+            sight=look_at(backend, snapshot) if is_silent(state, now) else Sight(),
             around=around.result(),
             samples=samples,
             lines={str(pod["metadata"]["name"]): said for pod, said in told if said is not None},

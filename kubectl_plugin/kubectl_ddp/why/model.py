@@ -20,6 +20,7 @@ class Cause(StrEnum):
     NODE_LOST = "node-lost"
     PREEMPTED = "preempted"
     EVICTED = "evicted"
+    POD_DELETED = "pod-deleted"
     OPERATOR = "operator"
     """Nobody acts on the job: its operator is absent, fails, or leaves it to another."""
     QUEUED = "queued"
@@ -64,6 +65,7 @@ EXIT_CODES: Final[Mapping[Cause, int]] = {
     Cause.NODE_LOST: _INFRASTRUCTURE,
     Cause.PREEMPTED: _INFRASTRUCTURE,
     Cause.EVICTED: _INFRASTRUCTURE,
+    Cause.POD_DELETED: _INFRASTRUCTURE,
     Cause.SUSPENDED: Cancelled.exit_code,
     Cause.DEADLINE: _INFRASTRUCTURE,
     Cause.HOST_OOM: _INFRASTRUCTURE,

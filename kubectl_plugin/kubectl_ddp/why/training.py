@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddp_trainer.contract import GroupState
+from ddp_trainer.contract import GroupState, Section
+from ddp_trainer.hanging.look import Look
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of
-from kubectl_ddp.describe import progress_text
+from kubectl_ddp.describe import progress_text, stall_text
 from kubectl_ddp.evidence import stores
 from kubectl_ddp.moments import epoch
 from kubectl_ddp.present import duration
 from kubectl_ddp.program import program, there
 from kubectl_ddp.ranks import RankActivity
+from kubectl_ddp.stall import is_reported
 from kubectl_ddp.state import State, group_state
 from kubectl_ddp.surroundings import Around
 from kubectl_ddp.why.facts import Facts, line_of, names_of, subject
@@ -23,9 +25,8 @@ from kubectl_ddp.why.model import Cause, Finding
 _HUNG: Final = re.compile(r"\bhang: (?!stack of)(.+)")
 _MISSING: Final = re.compile(r"(\d+ nodes? ready.*?(?:missing: [^.]*?)?), waiting for a group")
 _NO_STORE: Final = re.compile(r"(The store at .* cannot be reached.*)")
-LEAST_SILENCE_SECONDS: Final = 60.0
-"""No step for less is no hang."""
-SILENCE_IN_STEPS: Final = 20.0
+_WAITING: Final = re.compile(r"\bddp-launch: waiting: (.+)")
+LONG_SECTIONS: Final = frozenset({Section.SETUP, Section.EVALUATION, Section.CHECKPOINT, Section.ASIDE})
 _WORKING: Final = frozenset({State.RUNNING, State.STARTING, State.RESTARTING})
 _FORMING: Final = frozenset({GroupState.PENDING, GroupState.RENDEZVOUS})
 _MOST_SILENT: Final = 4
@@ -35,29 +36,48 @@ STORE_SECONDS: Final = 15.0
 
 
 def hang(facts: Facts) -> Iterator[Finding]:
-    """Ranks run and do not step."""
+    """Ranks run and make no progress."""
     if facts.state.state not in _WORKING:
         return
-    said_at, said = _last_said(facts, _HUNG)
-    stepped = max((rank.last_step for rank in facts.state.ranks if rank.last_step is not None), default=None)
-    if said and (stepped is None or stepped < said_at):
+    told_at, told, is_hung = _reported(facts)
+    stepped = facts.last_step
+    if facts.state.stall is not None:
+        is_current = True
+    else:  # a launcher that reports stalls reports none; another's report holds until a rank steps
+        is_current = bool(told) and not is_reported(facts.samples) and (stepped is None or stepped < told_at)
+    if is_current:
+        yield _stalled(facts, told_at, told, is_hung=is_hung)
+    elif facts.is_silent and not any(_may_stay(rank.look) for rank in facts.sight.ranks):
         yield Finding(
             cause=Cause.HANG,
-            sentence=f"It hangs: {said.rstrip('.')}.",
-            evidence=(f"the launcher said so {duration(max(0.0, facts.now - said_at))} ago", *_behind(facts)),
-            help=f"'{program()} logs {facts.name} --rank all{there()}' has its stack; "
-            "--env DDP_ON_HANG=act restarts it.",
-        )
-        return
-    slowest = max((rank.seconds_per_step or 0.0 for rank in facts.state.ranks), default=0.0)
-    limit = max(LEAST_SILENCE_SECONDS, SILENCE_IN_STEPS * slowest)
-    if stepped is not None and facts.now - stepped > limit and facts.state.state is State.RUNNING:
-        yield Finding(
-            cause=Cause.HANG,
-            sentence=f"No rank has stepped for {duration(facts.now - stepped)}.",
+            sentence=f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
             evidence=tuple(_behind(facts)),
             help=f"'{program()} top {facts.name}{there()}' shows which rank is behind; its log, what it was about.",
         )
+
+
+def _reported(facts: Facts) -> tuple[float, str, bool]:
+    """The launchers' last report of a stall: when, its sentence, and whether the limit of the rank is over."""
+    hung, waiting = _last_said(facts, _HUNG), _last_said(facts, _WAITING)
+    return (*hung, True) if hung[0] >= waiting[0] and hung[1] else (*waiting, False)
+
+
+def _stalled(facts: Facts, told_at: float, told: str, *, is_hung: bool) -> Finding:
+    text = told.rstrip(".") or stall_text(facts.state).partition(", ")[2]
+    seconds = facts.state.stall.seconds if facts.state.stall else facts.now - told_at
+    printed = (f"the launcher printed this {duration(max(0.0, facts.now - told_at))} ago",) if told else ()
+    return Finding(
+        cause=Cause.HANG,
+        sentence=f"It hangs: {text}." if is_hung else f"No rank has made progress for {duration(seconds)}: {text}.",
+        evidence=(*printed, *_behind(facts)),
+        help=f"'{program()} hang {facts.name}{there()}' shows every rank; '{program()} logs {facts.name} "
+        f"--rank all{there()}' has the stack; --env DDP_ON_HANG=act restarts a rank past its limit.",
+    )
+
+
+def _may_stay(look: Look) -> bool:
+    """Whether a rank is in a section that takes long by its nature, and not for longer than its limit."""
+    return look.section in LONG_SECTIONS and not look.is_overdue(1.0)
 
 
 def _behind(facts: Facts) -> list[str]:
@@ -198,10 +218,15 @@ def present(facts: Facts) -> Iterator[Finding]:
     if facts.trains:
         progress = progress_text(facts.state)
         silent = [f"pod {name} told nothing about itself" for name in facts.state.silent[:_MOST_SILENT]]
+        long = [
+            f"rank {look.rank} is in section {look.section} for {duration(look.seconds)}"
+            for look in (rank.look for rank in facts.sight.ranks)
+            if _may_stay(look)
+        ]
         yield Finding(
             cause=Cause.RUNNING,
             sentence=f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
-            evidence=tuple(silent),
+            evidence=(*long[:_MOST_SILENT], *silent),
             help=f"'{program()} top {facts.name}{there()}' shows its ranks live.",
         )
     elif not facts.is_over and facts.state.state in {*_WORKING, State.PENDING}:

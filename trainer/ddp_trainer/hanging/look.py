@@ -38,6 +38,8 @@ class Look:
     """Since it was last seen to move."""
     limit: Annotated[float | None, Bounds(0, 1e12)]
     """So long it may stay where it is; None for ever."""
+    notice: Annotated[float | None, Bounds(0, 1e12)] = None
+    """Seconds after which it is reported if other ranks wait for it; None for never, or for half of the limit."""
     section: Annotated[str, Bounds(0, 64)] = ""
     """That it has told; empty for a script that tells none."""
     sequence: Annotated[int, Bounds(-1, 1 << 53)] = -1
@@ -57,8 +59,8 @@ class Look:
 
 
 def is_long(look: Look) -> bool:
-    """Whether it has stayed for longer than the launcher leaves untold."""
-    return look.is_overdue(WARNING)
+    """Whether the launcher reports this rank if other ranks wait for it."""
+    return look.is_overdue(WARNING) or (look.notice is not None and look.seconds > look.notice)
 
 
 def look_of(told: Mapping[str, Any]) -> Look:
@@ -74,6 +76,7 @@ def look_of(told: Mapping[str, Any]) -> Look:
             | {"state": RankState(known["state"]), "collectives": tuple(map(str, known.get("collectives", ())))}
             | {name: int(known[name]) for name in ("rank", "local_rank", "sequence") if name in known}
             | {"seconds": float(known["seconds"]), "limit": None if limit is None else float(limit)}
+            | {"notice": None if known.get("notice") is None else float(known["notice"])}
             | {name: str(known[name]) for name in ("node", "section", "waits_in", "place", "stack") if name in known}
         )
     except (KeyError, TypeError, ValueError) as error:

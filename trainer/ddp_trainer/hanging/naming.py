@@ -180,6 +180,16 @@ def name_of(collective: str) -> str:
     return collective.partition("[")[0]
 
 
+def waits_for(sentence: str) -> str:
+    """Reword the sentence about a culprit for a rank that may only be slow.
+
+    >>> waits_for("rank 3 on worker-1 did not enter all_reduce #8; at load.py:7 for 31.0 s (limit 600.0 s)")
+    'the others wait for rank 3 on worker-1, which did not enter all_reduce #8; at load.py:7 for 31.0 s (limit 600.0 s)'
+    """
+    who = " ".join(sentence.split(" ", 4)[:4])
+    return f"the others wait for {who}, which{sentence.removeprefix(who)}"
+
+
 def _where(look: Look) -> str:
     parts = [f"in section {look.section}" if look.section else "", f"at {look.place}" if look.place else ""]
     place = " ".join(part for part in parts if part)

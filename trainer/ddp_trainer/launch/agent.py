@@ -87,6 +87,7 @@ class Agent:
             send=link.send,
             kill=self._kill,
             say=say,
+            stalled=setup.recorder.stalled,
         )
         self._hang_page = self._guard.page(setup.environment)
         environment = common_environment(setup.environment, setup.launch)

@@ -14,6 +14,7 @@ from typing import Final
 from ddp_trainer import pulse
 from ddp_trainer.contract import Exit, FailureReason
 from ddp_trainer.hanging.look import Look, RankState, is_long
+from ddp_trainer.hanging.naming import waits_for
 from ddp_trainer.launch.hang_limits import PATIENT, HangPolicy, OnHang, Pace
 from ddp_trainer.launch.hang_page import Findings, HangPage
 from ddp_trainer.launch.hang_sight import Outline, RankOutlines, Sight, answers, sights
@@ -24,6 +25,7 @@ from ddp_trainer.safe_text import clean_text
 DUMP_SECONDS: Final = 0.3
 """Between the signal for stacks and their reading."""
 LONGEST_ALARM_PAUSE: Final = 15.0
+NO_RANK: Final = -1
 
 FIRST_STEP_SECONDS: Final = 30.0
 """What a worker may need to notice that its group is over, before anything is known of its steps."""
@@ -43,14 +45,22 @@ class HangGuard:
         send: Callable[[FromAgent], None],
         kill: Callable[[int], None],
         say: Callable[[str], None],
+        stalled: Callable[[float, int], None] = lambda *_: None,
     ) -> None:
-        """``folder`` is where the pulses are; ``kill`` ends a local rank and all that it started."""
+        """``folder`` is where the pulses are; ``kill`` ends a local rank and all that it started.
+
+        ``stalled`` records the seconds without progress and the rank that others wait for, as
+        :meth:`ddp_trainer.recorder.AgentRecorder.stalled`.
+        """
         self._policy = policy
         self._folder = folder
         self._node = node
         self._send = send
         self._kill = kill
         self._say = say
+        self._stalled = stalled
+        self._waits_for: tuple[float, int] | None = None
+        """When the store's last report came, and the rank that it names, -1 for none; None while ranks move."""
         self._loop = asyncio.get_running_loop()
         self._generation = 0
         self._findings = Findings()
@@ -95,6 +105,7 @@ class HangGuard:
         # A number that nobody bears any more may be given to another process.
         self._longest = {pid: seconds for pid, seconds in self._longest.items() if pid in pids.values()}
         self._generation = generation.number
+        self._stalled(0.0, NO_RANK)
         now = time.monotonic()
         for local_rank, pid in pids.items():
             with contextlib.suppress(OSError, ValueError):
@@ -120,6 +131,7 @@ class HangGuard:
         known = {watch.pid: watch.pace.longest_step() for watch in self._watches.values()}
         self._longest |= {pid: seconds for pid, seconds in known.items() if seconds is not None}
         self._watches.clear()
+        self._go_on()
 
     def longest_step(self) -> float:
         """Seconds that any of them may be busy with what cannot be interrupted; one that is stopped is not busy."""
@@ -177,12 +189,29 @@ class HangGuard:
 
     def _look(self) -> None:
         now = time.monotonic()
-        overdue = [look for look in self._observe(now) if is_long(look)]
+        looks = self._observe(now)
+        self._record(looks)
+        overdue = [look for look in looks if is_long(look)]
         if overdue and now >= self._alarm_at:
-            shortest = min(look.limit or 0.0 for look in overdue)
-            self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.look_seconds, shortest / 8))
+            longest = max(look.seconds for look in overdue)
+            self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.look_seconds, longest / 8))
             self._send(Alarm(generation=self._generation))
         self._again()
+
+    def _record(self, looks: list[Look]) -> None:
+        """Record for how long no rank here has moved, as long as none has since the store's report."""
+        if self._waits_for is None:
+            return
+        told_at, rank = self._waits_for
+        if any(watch.moved_at > told_at for watch in self._watches.values()):
+            self._go_on()
+        else:
+            self._stalled(min((look.seconds for look in looks), default=0.0), rank)
+
+    def _go_on(self) -> None:
+        if self._waits_for is not None:
+            self._waits_for = None
+            self._stalled(0.0, NO_RANK)
 
     def _observe(self, now: float) -> list[Look]:
         return [watch.observe(now) for watch in self._watches.values()]
@@ -197,20 +226,23 @@ class HangGuard:
 
     async def _obey(self, hung: Hung) -> None:
         acts = self._policy.on_hang is OnHang.ACT
+        self._waits_for = (time.monotonic(), min(hung.ranks, default=NO_RANK))
         self._findings.add(hung.generation, hung.ranks, hung.to_kill if acts else (), hung.sentences)
         if not hung.ranks:
             self._say(f"hang: {'; '.join(hung.sentences)}; the stacks of all are in {self._stacks()}")
             return
         for rank, sentence in zip(hung.ranks, hung.sentences, strict=True):
-            is_doomed = acts and rank in hung.to_kill
-            self._say(f"hang: {sentence}; {'it is killed' if is_doomed else 'the others wait for it'}")
+            is_hung = rank in hung.to_kill
+            words = f"hang: {sentence}; {'it is killed' if acts else 'the others wait for it'}"
+            self._say(words if is_hung else f"waiting: {waits_for(sentence)}")
         if hung.more:
             self._say(f"hang: the others wait for {hung.more} more {'rank' if hung.more == 1 else 'ranks'}")
         reasons = dict(zip(hung.ranks, hung.sentences, strict=True))
         for watch in [watch for watch in self._watches.values() if watch.rank in reasons]:
-            is_doomed = acts and watch.rank in hung.to_kill
-            # A signal ends a sleep in C: of a rank that may yet be killed, only before it is.
-            stack = await self._stack(watch, by_signal=is_doomed or not acts)
+            is_hung = watch.rank in hung.to_kill
+            is_doomed = acts and is_hung
+            # A signal ends a sleep in C, so a rank that may only be slow gets none.
+            stack = await self._stack(watch, by_signal=is_hung)
             if self._watches.get(watch.local_rank) is not watch:
                 continue  # it has ended meanwhile, or left that group and is in the next one
             if not is_doomed:

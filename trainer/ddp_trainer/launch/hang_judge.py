@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.hanging.look import Look
+from ddp_trainer.hanging.look import WARNING, Look
 from ddp_trainer.hanging.naming import Culprit, culprits, nobody_missing
 from ddp_trainer.launch.protocol import Alarm, Hung, Looks, Show
 
@@ -40,7 +40,7 @@ class HangJudge:
         if not fresh.issuperset(expected):
             return None
         looks = sorted((look for each in expected for look in self._looks[each][1]), key=lambda look: look.rank)
-        named = culprits(looks)
+        named = [culprit for culprit in culprits(looks) if _is_reported(culprit, looks)]
         declared = any(culprit.look.is_overdue(1.0) for culprit in named)
         stuck = "" if named else nobody_missing(looks)
         verdict = (tuple(culprit.look.rank for culprit in named), declared or bool(stuck))
@@ -50,6 +50,12 @@ class HangJudge:
         if stuck:
             return Hung(generation=generation, ranks=(), to_kill=(), sentences=(stuck,))
         return verdict_of(named, generation, declared=declared) if named else None
+
+
+def _is_reported(culprit: Culprit, looks: Collection[Look]) -> bool:
+    """Before half of its limit a rank is reported only if another rank waits in a collective."""
+    waits = any(look.waits_in or look.sequence > culprit.look.sequence for look in looks)
+    return culprit.look.is_overdue(WARNING) or (culprit.is_waited_for and waits)
 
 
 def verdict_of(named: list[Culprit], generation: int, *, declared: bool) -> Hung:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from ddp_trainer.contract import Env, Section
+from ddp_trainer.hanging.look import WARNING
 from ddp_trainer.launch.errors import LaunchError
 
 FACTOR: Final = 5.0
@@ -34,6 +35,13 @@ FLOORS: Final[Mapping[str, float]] = {
     Section.CHECKPOINT: 600.0,
 }
 """Seconds, the least that each limit can be. A section that is not here has none."""
+
+NOTICE_SECONDS: Final = 30.0
+"""A rank that others wait for is reported no earlier than this. It is killed at its limit, which is longer."""
+NOTICE_STAYS: Final = 20.0
+"""A rank is reported no earlier than so many of its typical stays,"""
+NOTICE_LONGEST: Final = 1.5
+"""nor than so many times its longest recent one: a pause that comes with every epoch is reported once."""
 
 PATIENT: Final = frozenset({Section.EVALUATION, Section.CHECKPOINT})
 """Sections that take long by their nature; ``--hang-floor`` can raise their floors, and not lower them."""
@@ -116,6 +124,15 @@ class Pace:
         longest = [max(stays) for name, stays in self.stays.items() if name == section or name not in BESIDE_STEPS]
         is_known = longest and (section not in PATIENT or section in self.stays)
         return sum(longest) if is_known else None
+
+    def notice(self, section: str) -> float | None:
+        """Return the seconds after which a rank in ``section`` is reported if others wait for it; None for never."""
+        limit = self.limit(section)
+        if limit is None or section in PATIENT:
+            return None if limit is None else WARNING * limit
+        stays = sorted(self.stays.get(section, ())) or [0.0]
+        typical, longest = stays[len(stays) // 2], stays[-1]
+        return min(WARNING * limit, max(NOTICE_SECONDS, NOTICE_STAYS * typical, NOTICE_LONGEST * longest))
 
     def limit(self, section: str) -> float | None:
         """Seconds that it may stay in ``section``; None where it may stay for ever."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ddp_trainer import pulse
 from ddp_trainer.contract import Section
 from ddp_trainer.hanging.look import Look, RankState
-from ddp_trainer.launch.hang_limits import Pace
+from ddp_trainer.launch.hang_limits import NOTICE_SECONDS, Pace
 
 SECTIONS: Final = ("", *Section)
 """By the number that a rank marks."""
@@ -60,6 +60,7 @@ class RankWatch:
             state=self._state(now, seconds),
             seconds=round(seconds, 3),
             limit=self.pace.limit(section) if self._may_hang else None,
+            notice=self._notice(section),
             section=section,
             sequence=int(cells[pulse.SEQUENCE]) if cells[pulse.HAS_GROUP] else -1,
         )
@@ -68,6 +69,12 @@ class RankWatch:
     def is_in_group(self) -> bool:
         """True while the worker has a process group of more than one rank."""
         return bool(self.cells[pulse.HAS_GROUP])
+
+    def _notice(self, section: str) -> float | None:
+        """Before its first collective a script may load for as long as it likes, and others may wait for it."""
+        if self._may_hang:
+            return self.pace.notice(section)
+        return NOTICE_SECONDS if self.cells[pulse.HAS_GROUP] else None
 
     def ask(self) -> None:
         """Have the worker's thread write where it is."""

@@ -32,6 +32,8 @@ WORLD_SIZE: Final = AGENT.index(Metric.WORLD_SIZE)
 FIRST_RANK: Final = AGENT.index(Metric.FIRST_RANK)
 NODES: Final = AGENT.index(Metric.NODES)
 NODES_DESIRED: Final = AGENT.index("ddp_nodes_desired")
+STALLED: Final = AGENT.index(Metric.STALLED)
+STALLED_BY: Final = AGENT.index(Metric.STALLED_BY)
 RESTARTS_REMAINING: Final = AGENT.index("ddp_restarts_remaining")
 
 
@@ -101,6 +103,13 @@ class BoardAgentRecorder:
     def restarts_remaining(self, count: int) -> None:
         """What is left of the restart budget of the run."""
         self._cells[RESTARTS_REMAINING] = count
+
+    @harmless
+    def stalled(self, seconds: float, rank: int) -> None:
+        """Ranks of this pod wait; see :class:`~ddp_trainer.recorder.AgentRecorder`."""
+        with self._board.changing():
+            self._cells[STALLED] = seconds
+            self._cells[STALLED_BY] = rank
 
     def job_account(self) -> JobAccount | None:
         """What the workers of this pod have told of the job's time."""

@@ -88,6 +88,13 @@ AGENT: Final = (
     _of_agent(Metric.NODES, Kind.GAUGE, "Nodes in the group."),
     _of_agent("ddp_nodes_desired", Kind.GAUGE, "Nodes the group could have at most."),
     _of_agent("ddp_restarts_remaining", Kind.GAUGE, "What is left of the run's restart budget."),
+    _of_agent(
+        Metric.STALLED,
+        Kind.GAUGE,
+        "Time since any rank of the pod made progress, while its ranks wait for another; 0 while they make progress.",
+        unit="seconds",
+    ),
+    _of_agent(Metric.STALLED_BY, Kind.GAUGE, "First rank that the ranks of the pod wait for; -1 for none."),
 )
 
 AGGREGATOR: Final = (

@@ -98,3 +98,39 @@ def test_the_longest_step_of_a_process_is_forgotten_when_the_process_is_gone(tmp
     before, learned, after = asyncio.run(longest_steps(tmp_path, stays=stays))
     assert learned < before == FIRST_STEP_SECONDS
     assert (after < before) is stays
+
+
+async def stalls(folder: Path) -> list[tuple[bool, int]]:
+    """What is recorded when the store names a rank of another pod, while it waits, and when this pod's rank moves."""
+    recorded: list[tuple[bool, int]] = []
+    changed = asyncio.Event()
+
+    def stalled(seconds: float, rank: int) -> None:
+        if not recorded or recorded[-1] != (seconds > 0, rank):
+            recorded.append((seconds > 0, rank))
+            changed.set()
+
+    guard = HangGuard(
+        policy=HangPolicy(floor=1.0),
+        folder=folder,
+        node="w-0",
+        send=lambda _: None,
+        kill=lambda _: None,
+        say=lambda _: None,
+        stalled=stalled,
+    )
+    cells = pulse.open_cells(guard.prepare(0))
+    guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
+    guard.longest_step()  # looks at the rank for the first time, which counts as a move
+    changed.clear()
+    guard.told(Hung(generation=1, ranks=(3,), to_kill=(), sentences=("rank 3 on w-1 did not enter all_reduce #8",)))
+    await changed.wait()
+    changed.clear()
+    cells[pulse.SECTION], cells[pulse.SINCE] = 1.0, 1.0
+    await changed.wait()
+    guard.end()
+    return recorded
+
+
+def test_a_stall_is_recorded_from_the_stores_report_until_a_rank_moves(tmp_path: Path) -> None:
+    assert asyncio.run(asyncio.wait_for(stalls(tmp_path), 60)) == [(False, -1), (True, 3), (False, -1)]

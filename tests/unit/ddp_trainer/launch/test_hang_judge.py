@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ddp_trainer.hanging.look import Look, RankState
 from ddp_trainer.launch.hang_judge import ASK_SECONDS, FRESH_SECONDS, HangJudge
 from ddp_trainer.launch.protocol import Alarm, Hung, Looks, Show
@@ -71,3 +73,39 @@ def test_who_went_on_and_hangs_again_is_named_again() -> None:
     assert isinstance(told(judge, 1, 1.0), Hung)
     assert told(judge, 1, 2.0, seconds=0.0) is None
     assert isinstance(told(judge, 1, 3.0), Hung)
+
+
+SCRIPT = {"limit": 600.0, "notice": 30.0, "seconds": 31.0}
+"""A rank of a plain script whose limit is far away."""
+
+
+def verdict(rank_0: dict[str, object], rank_1: dict[str, object]) -> Show | Hung | None:
+    judge = HangJudge()
+    told(judge, 0, 1.0, **{**SCRIPT, "sequence": 8, "waits_in": "all_reduce[[4]]", **rank_0})
+    return told(judge, 1, 1.0, **{**SCRIPT, "sequence": 7, **rank_1})
+
+
+def test_a_rank_that_others_wait_for_is_named_and_not_killed_long_before_its_limit() -> None:
+    named = verdict({}, {})
+    assert isinstance(named, Hung)
+    assert (named.ranks, named.to_kill) == ((1,), ())
+
+
+def test_a_slow_loader_with_limits_of_its_own_is_not_named_before_half_of_them() -> None:
+    assert verdict({}, {"section": "checkpoint", "notice": 300.0}) is None
+
+
+def test_a_rank_that_loads_while_another_waits_in_the_first_collective_is_named_without_a_limit() -> None:
+    named = verdict({"sequence": 1}, {"sequence": 0, "limit": None})
+    assert isinstance(named, Hung)
+    assert (named.ranks, named.to_kill) == ((1,), ())
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [{"section": "forward"}, {"state": RankState.DEAF}],
+    ids=["all compile", "all hold the GIL"],
+)
+def test_ranks_that_are_all_busy_are_not_reported_before_half_of_their_limit(busy: dict[str, object]) -> None:
+    same = {"sequence": 8, "waits_in": "", **busy}
+    assert verdict(same, same) is None

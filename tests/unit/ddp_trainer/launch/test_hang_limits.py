@@ -8,6 +8,9 @@ from ddp_trainer.launch.hang_limits import (
     FACTOR,
     FIRST_SECONDS,
     FLOORS,
+    NOTICE_LONGEST,
+    NOTICE_SECONDS,
+    NOTICE_STAYS,
     RECENT,
     SCRIPT,
     WARM_UP_MOVES,
@@ -122,3 +125,31 @@ def test_a_step_takes_the_longest_stays_in_all_its_sections_and_an_evaluation_is
     pace.moved(Section.SETUP, 300.0)
     assert pace.longest_step(Section.FORWARD) == 21.0
     assert pace.longest_step(Section.EVALUATION) == 1221.0
+
+
+@pytest.mark.parametrize("section", [SCRIPT, Section.DATA, Section.FORWARD])
+def test_a_rank_is_reported_long_before_its_limit_also_while_it_warms_up(section: str) -> None:
+    assert Pace(HangPolicy()).notice(section) == NOTICE_SECONDS
+    assert warm(section=section).notice(section) == NOTICE_SECONDS
+
+
+def test_slow_steps_and_pauses_delay_the_report() -> None:
+    steps = warm()
+    for _ in range(9):
+        steps.moved(SCRIPT, 4.0)
+    assert steps.notice(SCRIPT) == NOTICE_STAYS * 4.0
+    steps.moved(SCRIPT, 100.0)
+    assert steps.notice(SCRIPT) == NOTICE_LONGEST * 100.0
+
+
+def test_a_report_comes_no_later_than_half_of_the_limit() -> None:
+    assert warm(2.0).notice(SCRIPT) == 1.0
+
+
+@pytest.mark.parametrize("section", [Section.EVALUATION, Section.CHECKPOINT])
+def test_what_takes_long_by_nature_is_reported_at_half_of_its_limit(section: str) -> None:
+    assert warm().notice(section) == FLOORS[section] / 2
+
+
+def test_a_rank_that_sets_up_is_never_reported() -> None:
+    assert warm().notice(Section.SETUP) is None

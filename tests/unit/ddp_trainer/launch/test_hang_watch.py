@@ -11,7 +11,7 @@ import pytest
 from ddp_trainer import pulse
 from ddp_trainer.contract import Section
 from ddp_trainer.hanging.look import WARNING, Look, RankState
-from ddp_trainer.launch.hang_limits import FIRST_SECONDS, WARM_UP_MOVES, HangPolicy, Pace
+from ddp_trainer.launch.hang_limits import FIRST_SECONDS, NOTICE_SECONDS, WARM_UP_MOVES, HangPolicy, Pace
 from ddp_trainer.launch.hang_watch import RankWatch
 from ddp_trainer.recorder import SECTION_NUMBERS
 
@@ -66,6 +66,14 @@ def rank(tmp_path: Path) -> Rank:
 
 def test_a_rank_that_has_begun_no_collective_may_wait_for_ever(rank: Rank) -> None:
     assert rank.look(10_000).limit is None
+
+
+def test_a_rank_that_loads_before_its_first_collective_is_reported_and_has_no_limit(rank: Rank) -> None:
+    assert rank.look(10_000).notice == NOTICE_SECONDS
+
+
+def test_a_rank_without_a_group_is_never_reported(tmp_path: Path) -> None:
+    assert Rank(tmp_path, has_group=False).look(10_000).notice is None
 
 
 def test_a_script_without_a_group_may_do_what_it_likes(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def pod(directory: Path, *ranks: int) -> None:
     agent.rendezvous(1.5, 1)
     agent.world(size=8, nodes=4, nodes_desired=4)
     agent.restarts_remaining(3)
+    agent.stalled(31.5, 2)
     for local, number in enumerate(ranks):
         recorder = rank(directory, number, local=local, of=len(ranks))
         recorder.planned(100)

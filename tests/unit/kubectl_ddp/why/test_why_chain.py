@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ddp_trainer.hanging.look import Look, RankState
 from kubectl_ddp.backend import Object
+from kubectl_ddp.hang.sight import PodSight, RankSight, Sight
 from kubectl_ddp.queued import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.ranks import RankActivity
 from kubectl_ddp.surroundings import Around
@@ -22,6 +25,7 @@ from tests.kube_objects import (
     pod_metrics,
     rank_metrics,
     running,
+    stall_metrics,
     terminated,
     waiting,
 )
@@ -57,6 +61,57 @@ def test_a_hang_that_the_launcher_named_is_over_when_ranks_have_stepped_since() 
     mute = {name: pod_metrics() for name in trains()}
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=mute, lines={"digits-worker-0": line})
     assert (first(known).cause, "did not enter all_reduce #8" in first(known).sentence) == (Cause.HANG, True)
+
+
+WAITS = "the others wait for rank 1 on digits-worker-1, which did not enter all_reduce #8; at load.py:3 for 31.0 s"
+WAITING_LINE = (f"{LATER} ddp-launch: waiting: {WAITS}",)
+
+
+def stalled(seconds: float, rank: int = 1) -> dict[str, str]:
+    return {name: pod_metrics() + stall_metrics(seconds, rank) for name in trains()}
+
+
+def test_a_rank_that_others_wait_for_is_named_first_also_of_a_script_without_steps() -> None:
+    known = facts(
+        *(job("Created", "Running"), pod(0), pod(1)), metrics=stalled(34), lines={"digits-worker-0": WAITING_LINE}
+    )
+    found = first(known)
+    assert (found.cause, found.code) == (Cause.HANG, 14)
+    assert "the others wait for rank 1 on digits-worker-1, which did not enter all_reduce #8" in found.sentence
+    assert "hangs" not in found.sentence
+
+
+def test_it_is_named_by_the_metrics_alone_where_the_logs_may_not_be_read() -> None:
+    found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=stalled(34)))
+    assert (found.cause, "rank 1" in found.sentence) == (Cause.HANG, True)
+
+
+def test_a_report_is_over_when_the_launchers_report_progress() -> None:
+    known = facts(
+        *(job("Created", "Running"), pod(0), pod(1)), metrics=stalled(0, -1), lines={"digits-worker-0": WAITING_LINE}
+    )
+    assert first(known).cause is Cause.RUNNING
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(90.0, Cause.RUNNING), (700.0, Cause.HANG)])
+def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Cause) -> None:
+    metrics = {name: pod_metrics() + rank_metrics(0, last_step=NOW - seconds) for name in trains()}
+    look = Look(
+        rank=0,
+        local_rank=0,
+        node="digits-worker-0",
+        state=RankState.ALIVE,
+        seconds=seconds,
+        limit=600.0,
+        section="evaluation",
+    )
+    rank = RankSight(look=look, pod="digits-worker-0", pid=7, usual=None, stack_from="python")
+    shown = PodSight(pod="digits-worker-0", generation=1, on_hang="warn", ranks=(rank,), named=(), ras="")
+    known = replace(facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics), sight=Sight(pods=(shown,)))
+    found = first(known)
+    assert found.cause is cause
+    if cause is Cause.RUNNING:
+        assert any("evaluation" in line for line in found.evidence)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""Pods that ran and were taken away: evicted, drained or deleted, and a rendezvous store that was killed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.attribution import moment_of
+from kubectl_ddp.backend import Object
+from kubectl_ddp.evidence import stores, workers
+from kubectl_ddp.moments import epoch
+from kubectl_ddp.present import duration
+from kubectl_ddp.program import program, there
+from kubectl_ddp.surroundings import Around
+from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, line_of, message_of, names_of, said, subject
+from kubectl_ddp.why.failing import disrupted_by, disruption, pods_of_events
+from kubectl_ddp.why.model import Cause, Finding
+
+_EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
+_BY_CONTROLLER: Final = re.compile(r"Suspended$|^SuccessfulDelete")
+"""Reasons of events of a controller that takes pods away on purpose: a suspension, fewer nodes, a pod that failed."""
+_OTHERWISE: Final = ("Preempted", "TaintManagerEviction", "Evicted", "NodeNotReady")
+"""Reasons of events by which another check explains that a pod is gone."""
+_SOON_SECONDS: Final = 5.0
+_STORE: Final = re.compile(r"-store(-[a-z0-9]+)*$")
+
+
+def evicted(facts: Facts) -> Iterator[Finding]:
+    """The kubelet, or the eviction API, sent a pod away."""
+    told = [pod for pod in facts.snapshot.pods if disrupted_by(pod) in _EVICTED]
+    events = facts.events("Evicted")
+    drained = [event for event in _killed(facts) if _is_cordoned(facts, event)]
+    if not (told or events or drained):
+        return
+    pods = told or pods_of_events([*events, *drained])
+    why = line_of(message_of(events[-1]) if events else _reason(told[0]) if told else _cordon(drained[-1]))
+    by_api = bool(drained) or any(disrupted_by(pod) == "EvictionByEvictionAPI" for pod in told)
+    yield Finding(
+        cause=Cause.EVICTED,
+        sentence=f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
+        evidence=tuple(
+            dict.fromkeys([*(disruption(pod) for pod in told[:2]), *(said(each) for each in (events or drained)[-2:])])
+        ),
+        help=(
+            "Somebody drains its node or evicted the pod; it is made again elsewhere, if there is room."
+            if by_api
+            else "Ask for what the message names: more memory, or a larger volume in the job file."
+        ),
+        is_aside=_is_replaced(facts, told, [*events, *drained]) or (facts.is_over and not told),
+    )
+
+
+def deleted(facts: Facts) -> Iterator[Finding]:
+    """Somebody deleted a pod of the job."""
+    if facts.is_over or roots.is_to_be_suspended(facts.job) or "deletionTimestamp" in facts.job["metadata"]:
+        return
+    leaving = [] if _is_resized(facts) else [pod for pod in _leaving(facts) if not disrupted_by(pod)]
+    events = [event for event in _killed(facts) if not _is_cordoned(facts, event)]
+    if not (leaving or events):
+        return
+    pods = leaving or pods_of_events(events)
+    evidence = [f"pod {pod['metadata']['name']} ends since {pod['metadata']['deletionTimestamp']}" for pod in leaving]
+    yield Finding(
+        cause=Cause.POD_DELETED,
+        sentence=f"{subject(names_of(pods))} {_was(pods)} deleted.",
+        evidence=(*evidence[:2], *(said(event) for event in events[-2:])),
+        help=f"The operator creates it again, and the ranks go on; '{program()} events {facts.name}{there()}' shows "
+        "what happened. Kubernetes records in its audit log alone who deleted or evicted it.",
+        is_aside=_is_replaced(facts, leaving, events),
+    )
+
+
+def store_killed(facts: Facts) -> Iterator[Finding]:
+    """The rendezvous store was killed while the ranks trained; they keep training without it."""
+    if not (facts.trains and facts.is_on_cluster):
+        return
+    pods = stores(facts.pods)
+    running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
+    moments = [moment for pod in pods for moment in _restarted(pod)]
+    events = [event for event in _gone(facts) if _STORE.search(str(event["involvedObject"]["name"]))]
+    moments += [moment for event in events if (moment := moment_of(event)) is not None]
+    last = max(moments, default=0.0)
+    if (running and facts.now - last > RECENT_SECONDS) or not (pods or last):
+        return
+    ago = f" {duration(max(0.0, facts.now - last))} ago" if last else ""
+    yield Finding(
+        cause=Cause.STORE,
+        sentence=f"The rendezvous store was killed{ago} and runs again; the ranks kept training."
+        if running
+        else "The rendezvous store does not run; the ranks keep training, and no lost rank can be replaced.",
+        evidence=tuple(said(event) for event in events[-2:]),
+        help=f"Nothing to do once it runs: 'kubectl get pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it.",
+        exit_code=0,
+    )
+
+
+def _killed(facts: Facts) -> list[Object]:
+    """Events of worker pods that the kubelet stopped on somebody's order, and that are gone."""
+    excused = {event["involvedObject"].get("uid") for event in facts.events(*_OTHERWISE)}
+    on_purpose = [
+        moment
+        for event in facts.own_events()
+        if _BY_CONTROLLER.search(str(event.get("reason"))) and (moment := moment_of(event)) is not None
+    ]
+    return [
+        event
+        for event in _gone(facts)
+        if not _STORE.search(str(event["involvedObject"]["name"]))
+        and event["involvedObject"].get("uid") not in excused
+        and not any(abs((moment_of(event) or 0.0) - moment) < _SOON_SECONDS for moment in on_purpose)
+    ]
+
+
+def _gone(facts: Facts) -> list[Object]:
+    """Recent events of the kubelet that stopped a container of a pod that is gone."""
+    here = {pod["metadata"].get("uid") for pod in facts.snapshot.pods}
+    return [
+        event
+        for event in facts.events("Killing")
+        if event["involvedObject"].get("uid") not in here and facts.now - (moment_of(event) or 0.0) < RECENT_SECONDS
+    ]
+
+
+def _leaving(facts: Facts) -> list[Object]:
+    return [pod for pod in workers(facts.snapshot.pods) if "deletionTimestamp" in pod["metadata"]]
+
+
+def _is_resized(facts: Facts) -> bool:
+    """Whether the job has all the pods that it is told to have, beside those that leave."""
+    return len(facts.workers) >= facts.state.nodes.desired
+
+
+def _is_replaced(facts: Facts, leaving: Sequence[Object], events: Sequence[Object]) -> bool:
+    """Whether enough other pods run, and ranks have made progress since."""
+    if not leaving:
+        return facts.is_past(events[-1] if events else None)
+    running = [pod for pod in facts.workers if (pod.get("status") or {}).get("phase") == "Running"]
+    since = max(epoch(pod["metadata"].get("deletionTimestamp")) or 0.0 for pod in leaving)
+    return len(running) >= facts.state.nodes.minimum and facts.has_run_since(since)
+
+
+def _is_cordoned(facts: Facts, event: Object) -> bool:
+    return _node(event) in {
+        node["metadata"]["name"] for node in facts.around.of(Around.NODES) if node["spec"].get("unschedulable")
+    }
+
+
+def _node(event: Object) -> str:
+    source: dict[str, Any] = event.get("source") or {}
+    return str(source.get("host") or event.get("reportingInstance") or "")
+
+
+def _cordon(event: Object) -> str:
+    return f"its node {_node(event)} is cordoned"
+
+
+def _restarted(pod: Object) -> Iterator[float]:
+    """When containers of a pod ended that run again."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        ended = epoch(((status.get("lastState") or {}).get("terminated") or {}).get("finishedAt"))
+        if ended is not None:
+            yield ended
+
+
+def _reason(pod: Object) -> str:
+    status: dict[str, Any] = pod.get("status") or {}
+    conditions = status.get("conditions") or ()
+    messages = [str(each.get("message") or "") for each in conditions if each.get("type") == "DisruptionTarget"]
+    return str(status.get("message") or "".join(messages[:1]))
+
+
+def _was(pods: Sequence[Object]) -> str:
+    return "was" if len(pods) == 1 else "were"

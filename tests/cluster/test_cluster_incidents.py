@@ -1,0 +1,46 @@
+"""``why`` names what happened to a job that ran, while it matters: each failure is staged and asked about by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.cluster.live_cluster import Json, Namespace, until
+from tests.cluster.staged_incidents import INCIDENTS
+from tests.cluster.staging import Staging
+
+pytestmark = [pytest.mark.xdist_group("why"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def staging(space: Namespace) -> Iterator[Staging]:
+    made = Staging(space)
+    yield made
+    made.clean()
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_the_cause_is_named_first_while_it_matters(staging: Staging, name: str) -> None:
+    stage = INCIDENTS[name]
+    if not staging.can(stage):
+        pytest.skip("This cluster lacks the engine of the stage.")
+    told: Json = {}
+
+    def is_right() -> bool:
+        done = staging.space.ddp("why", name, "-o", "json")
+        told.update(json.loads(done.out) if done.out else {"findings": [], "said": done.err})
+        first = next(iter(told["findings"]), {})
+        return first.get("cause") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
+
+    with ThreadPoolExecutor(1) as pool:
+        staged = pool.submit(staging.start, name, stage, staging.objects(name, stage))
+        try:
+            until("the right answer", is_right, seconds=200)
+        except AssertionError as error:
+            raise AssertionError(json.dumps(told, indent=1)) from error
+        staged.result()
+    assert told["exitCode"] == stage.code, json.dumps(told, indent=1)
+    assert told["findings"][0]["help"]
