@@ -49,7 +49,7 @@ def everything() -> Iterator[tuple[str, list[Object]]]:
         said = subprocess.run([kubectl, "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
         yield f"overlay-{overlay.name}", _documents(said)
     for example in sorted((MANIFESTS / "examples").glob("*.yaml")):
-        if not example.name.endswith(".job.yaml"):  # those are for submit
+        if not example.name.endswith(".ddp.yaml"):  # those are for submit
             yield f"example-{example.stem}", _documents(example.read_text())
 
 

@@ -1,6 +1,6 @@
 """Renders every job file of a directory beside it: ``python -m kubectl_ddp.examples manifests/examples``.
 
-``digits.job.yaml`` becomes ``digits.pytorchjob.yaml`` and one more file for each other engine; a job file that names
+``digits.ddp.yaml`` becomes ``digits.pytorchjob.yaml`` and one more file for each other engine; a job file that names
 its engine becomes one file. A test renders them again and compares.
 """
 
@@ -25,7 +25,7 @@ from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.version import default_image
 
-JOB_FILE: Final = ".job.yaml"
+JOB_FILE: Final = ".ddp.yaml"
 RENDERED: Final[Mapping[Engine, str]] = {
     Engine.PYTORCHJOB: ".pytorchjob.yaml",
     Engine.TRAINJOB: ".trainjob.yaml",

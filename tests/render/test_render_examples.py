@@ -59,7 +59,7 @@ def test_what_an_example_asks_of_our_trainer_is_something_that_it_does(job_file:
         parse(words[1:])
 
 
-ROW = re.compile(r"^\| ([^|]+) \| \[([\w-]+)\]\(\2\.job\.yaml\) \| (?:`([^`]+)`)? ?\|$", re.MULTILINE)
+ROW = re.compile(r"^\| ([^|]+) \| \[([\w-]+)\]\(\2\.ddp\.yaml\) \| (?:`([^`]+)`)? ?\|$", re.MULTILINE)
 
 
 def test_the_table_shows_every_thing_that_people_look_for_and_where_an_example_says_it() -> None:
