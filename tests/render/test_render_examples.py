@@ -13,6 +13,7 @@ import yaml
 from ddp_trainer.train.cli import parse
 from kubectl_ddp.examples import JOB_FILE, RENDERED, main, rendered, targets
 from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.document import API_VERSION
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.jobfile import read
 from kubectl_ddp.spec.quantity import Nodes
@@ -28,17 +29,15 @@ DOUBTS = {"data-parallel": ("3 GPUs of each node will stand idle: nproc is 1.",)
 """DataParallel is one process with many GPUs; that is not what they are usually for."""
 
 
-@pytest.mark.parametrize(("job_file", "engine", "kept"), RENDERINGS, ids=lambda each: getattr(each, "name", str(each)))
+@pytest.mark.parametrize(("job_file", "engine", "kept"), RENDERINGS, ids=lambda each: getattr(each, "stem", str(each)))
 def test_the_rendered_objects_are_fresh(job_file: Path, engine: Engine, kept: Path) -> None:
     assert kept.read_text(encoding="utf-8") == rendered(job_file, engine), "run `make docs`"
 
 
 def test_every_rendered_example_has_its_job_file_and_every_engine_its_examples() -> None:
     kept = {path for _, _, path in RENDERINGS}
-    assert {path for path in EXAMPLES.iterdir() if path not in JOB_FILES} == kept | {
-        EXAMPLES / "README.md",
-        EXAMPLES / "spawned.py",
-    }
+    assert set(EXAMPLES.glob("*/*.yaml")) == kept
+    assert set(EXAMPLES.glob("*.yaml")) == set(JOB_FILES)
     stems = {path.name.removesuffix(JOB_FILE) for path in JOB_FILES}
     assert {"digits", "vision"} <= stems
     engines = Counter(engine for _, engine, _ in RENDERINGS)
@@ -88,11 +87,19 @@ def test_writing_the_examples_again_changes_nothing(tmp_path: Path) -> None:
     for path in (*JOB_FILES, *EXAMPLES.glob("*.md"), *EXAMPLES.glob("*.py")):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     assert main([str(tmp_path)]) == 0
-    for path in EXAMPLES.iterdir():
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    for _, _, kept in RENDERINGS:
+        assert (tmp_path / kept.relative_to(EXAMPLES)).read_bytes() == kept.read_bytes()
     for engine, documents in ((Engine.PYTORCHJOB, 5), (Engine.TRAINJOB, 6), (Engine.JOBSET, 5), (Engine.JOB, 6)):
-        objects = list(yaml.safe_load_all((tmp_path / f"digits{RENDERED[engine]}").read_text()))
+        objects = list(yaml.safe_load_all((tmp_path / RENDERED[engine] / "digits.yaml").read_text()))
         assert len(objects) == documents
+
+
+def test_a_directory_of_an_engine_holds_kubernetes_objects_alone() -> None:
+    for directory in RENDERED.values():
+        for path in (EXAMPLES / directory).iterdir():
+            objects = list(yaml.safe_load_all(path.read_text()))
+            assert objects
+            assert not [item for item in objects if item["apiVersion"] == API_VERSION], path
 
 
 def test_writing_the_examples_needs_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
