@@ -11,8 +11,8 @@ from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
 from kubectl_ddp.errors import UsageError
 
 EPILOG = (
-    "Flags follow the command, as with every kubectl plugin. A job's name alone is enough: a job of this machine is "
-    "looked for first, then the cluster."
+    "Flags follow the command, as with every kubectl plugin. A command that reads a job looks for its name on this "
+    "machine first, then in the cluster. One that changes a job asks for --local or --context where both have it."
 )
 
 

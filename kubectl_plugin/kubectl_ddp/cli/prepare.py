@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubectl_ddp.backend import Backend, Object
-from kubectl_ddp.backends import Where, is_local
+from kubectl_ddp.backends import Where, check_place_of_new_job, is_local
 from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.code import pack, script_inside
@@ -108,6 +108,8 @@ def prepare(
     else:
         _check_secrets(resolved.spec)
     code, spec = _with_code(resolved.spec, site, kept)
+    if not shown:
+        check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
 
 

@@ -42,7 +42,7 @@ def scale(
     Says what that means for the ranks, and waits until they say that it is so.
     """
     seconds = seconds_of("--timeout", timeout)
-    backend, name = target(options, job)
+    backend, name = target(options, job, changes=True)
     snapshot = backend.job(name)
     before = observe(backend, snapshot)
     per_node = roots.processes_per_node(snapshot.job)
@@ -51,9 +51,9 @@ def scale(
     if options.output is None:  # what is refused has no effect to be told
         options.note(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
     seconds_taken = None
-    told = f"job {name} scaled to {size}{' (dry run)' if dry_run else ''}"
+    told = f"scaled to {size}{' (dry run)' if dry_run else ''}"
     if options.output is None:
-        changed(options, name, "scaled", told)
+        changed(options, backend, name, "scaled", told)
     waits = before.world_size is not None and before.state is State.RUNNING if waits is None else waits
     if waits and not dry_run:
         seconds_taken = _confirm(backend, before, nnodes * per_node, seconds, size)
@@ -61,7 +61,7 @@ def scale(
         options.note(f"The world has {ranks} rank{'s' * (ranks > 1)} after {seconds_taken:.1f} s.")
     if options.output is not None:
         facts = {"nodes": nnodes, "nodesBefore": before.nodes.desired, "ranks": nnodes * per_node, "dryRun": dry_run}
-        changed(options, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
+        changed(options, backend, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
 
 
 def effect(before: JobState, nodes: int, per_node: int) -> str:

@@ -335,10 +335,10 @@ def test_a_dry_run_on_a_server_needs_one(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.usefixtures("here")
 def test_a_time_limit_needs_something_to_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--timeout 5 limits nothing. Add --wait or --follow." in refused(
-        capsys, "submit", "-f", "job.yaml", "--timeout", "5"
+        capsys, "submit", "-f", "job.yaml", "--local", "--timeout", "5"
     )
     assert "--timeout: 'soon' is no duration." in refused(
-        capsys, "submit", "-f", "job.yaml", "--wait", "--timeout", "soon"
+        capsys, "submit", "-f", "job.yaml", "--local", "--wait", "--timeout", "soon"
     )
 
 
