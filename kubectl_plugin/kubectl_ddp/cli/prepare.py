@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from kubectl_ddp.backend import Backend, Object
@@ -18,7 +19,7 @@ from kubectl_ddp.fabrics.catalogue import NONE
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import settle
 from kubectl_ddp.render.objects import placeholder_run_id
-from kubectl_ddp.script import check_script, read_script
+from kubectl_ddp.script import check_is_python, check_script, read_script
 from kubectl_ddp.spec import fabric, rules
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Engine, Gang
@@ -128,7 +129,9 @@ def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | Non
     program = spec.program
     if spec.code is not None:
         if isinstance(program, Script) and kept is None:
-            program = Script(script_inside(program.path, spec.code))
+            inside = script_inside(program.path, spec.code)
+            check_is_python(Path(spec.code, inside))
+            program = Script(inside)
         return kept or pack(spec.code), dataclasses.replace(spec, program=program)
     if not isinstance(program, Script):
         return None, spec

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -16,6 +17,7 @@ from kubectl_ddp.backends import Where, backend_for, backend_to_change, has_clus
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.nearest import did_you_mean
 from kubectl_ddp.present import Style
 from kubectl_ddp.program import program
 
@@ -79,6 +81,15 @@ def target(options: Options, job: str | None, *, changes: bool = False) -> tuple
     name = str(newest.job["metadata"]["name"])
     options.note(f"Job {name} ({backend.where}), the newest.")
     return backend, name
+
+
+def job_meant(name: str, options: Options) -> str:
+    """Return a question with the job whose name is nearest; empty where none is near or none can be listed."""
+    try:
+        found = jobs_of(places(options), replace(options, quiet=True))
+    except DdpError:
+        return ""
+    return did_you_mean(name, [str(snapshot.job["metadata"]["name"]) for _, snapshot in found])
 
 
 def no_job(backends: Sequence[Backend], options: Options) -> NotFound:

@@ -14,6 +14,7 @@ from typing import Final
 
 from kubectl_ddp.code import ignore
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.nearest import file_meant
 from kubectl_ddp.render.code import ARCHIVE, Code
 
 LARGEST_BYTES: Final = 2**20 - 2**10
@@ -66,7 +67,8 @@ def script_inside(script: str, directory: str) -> str:
         if candidate.is_file() and candidate.is_relative_to(root):
             return str(PurePosixPath(candidate.relative_to(root)))
     raise UsageError(
-        f"There is no script '{script}' in the code '{directory}'.", hint="Name a file in it, or another --code."
+        f"There is no script '{script}' in the code '{directory}'.",
+        hint=file_meant(script) or "Name a file in it, or another --code.",
     )
 
 

@@ -175,7 +175,7 @@ def test_the_image_of_the_environment_is_the_default(
         (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
         (["train.py", "--nnode", "2"], "has no flag '--nnode'. Did you mean '--nnodes'?"),
         (["train.py", "--epochs", "2"], "has no flag '--epochs'. Flags of the program follow '--'"),
-        (["train.py", "extra"], "Got unexpected extra argument (extra)."),
+        (["train.py", "extra"], "Arguments of the program follow '--': "),
         (["train.py", "--name", "x" * 60], "is 12 characters too long"),
         (["train.py", "--name", "Train"], "--name: 'Train' is no name for a job."),
         (
