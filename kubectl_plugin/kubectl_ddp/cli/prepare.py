@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.backends import Where, check_place_of_new_job, is_local
-from kubectl_ddp.cli.job_options import JobRequest, read_job
+from kubectl_ddp.cli.job_options import IMAGE_VARIABLE, JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.errors import PreflightFailed, UsageError
@@ -29,6 +29,7 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Kind, Layer, Origin
 from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import Resolved
+from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
 """The volume that a local job gets for its checkpoints: one directory for all its nodes."""
@@ -108,10 +109,20 @@ def prepare(
         resolved = _without_fabric(_with_shared_disk(resolved))
     else:
         _check_secrets(resolved.spec)
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_unserved_image(resolved.spec)))
     code, spec = _with_code(resolved.spec, site, kept)
     if not shown:
         check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
+
+
+def _unserved_image(spec: JobSpec) -> Iterator[Doubt]:
+    """The image that `make image` builds has no registry in its name, so a node cannot pull it."""
+    if spec.image.startswith(f"{default_image().partition(':')[0]}:"):
+        yield Doubt(
+            f"No registry serves the image '{spec.image}': a node that does not have it cannot start the job.",
+            f"Name an image of your registry with --image or ${IMAGE_VARIABLE}.",
+        )
 
 
 def _check_secrets(spec: JobSpec) -> None:
