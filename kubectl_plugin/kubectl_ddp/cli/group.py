@@ -70,7 +70,7 @@ def _meant(word: str, path: str) -> str:
 
 def root() -> click.Group:
     """The group with all commands."""
-    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
     return LazyGroup(
         name="ddp",
         help="Submit, watch and understand PyTorch training, on Kubernetes or on this machine.",

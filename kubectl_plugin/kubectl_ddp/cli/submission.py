@@ -19,6 +19,7 @@ from kubectl_ddp.cli.stay import stay
 from kubectl_ddp.cli.target import print_document, resource, seconds_of
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
+from kubectl_ddp.present import counted
 from kubectl_ddp.program import program, there
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec.document import digest
@@ -56,7 +57,7 @@ def submit_prepared(prepared: Prepared, options: Options, manner: Manner) -> Non
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
     warn(prepared.resolved, options, left_out)
     if prepared.code is not None and prepared.code.files:
-        options.note(f"Code: {prepared.code.files} files, packed as {prepared.code.hash}.")
+        options.note(f"Code: {counted(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return

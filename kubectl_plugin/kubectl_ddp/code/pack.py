@@ -131,8 +131,9 @@ def _too_large(directory: str, files: Sequence[_File], packed: int | None) -> Us
     named = ", ".join(f"{file.path} ({_size(file.size)})" for file in largest)
     total = _size(sum(file.size for file in files))
     is_packed = f", {_size(packed)} when packed" if packed is not None else ""
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
     return UsageError(
-        f"--code: the {len(files)} files in '{directory}' have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} "
+        f"--code: {count} in '{directory}' have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} "
         f"packed can travel with a job; the largest are {named}.",
         hint=f"{_ignored()} Data belongs on a volume, much code into the image.",
     )
