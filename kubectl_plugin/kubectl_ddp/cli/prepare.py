@@ -16,6 +16,7 @@ from kubectl_ddp.cli.options import Options
 from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.catalogue import NONE
+from kubectl_ddp.present import counted
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import settle
 from kubectl_ddp.render.objects import placeholder_run_id
@@ -34,6 +35,9 @@ from kubectl_ddp.version import default_image
 LOCAL_CLAIM: Final = "checkpoints"
 """The volume that a local job gets for its checkpoints: one directory for all its nodes."""
 
+
+GPU_DRIVERS: Final = (Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""One of them exists where this machine has GPUs: NVIDIA's, AMD's, those of a container, those of Windows."""
 
 ABOUT_MACHINES: Final = frozenset(
     {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
@@ -203,6 +207,15 @@ def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[
                 hint=f"Export {name} in this shell; a local job inherits it.",
             )
     return list(_left_out(spec))
+
+
+def check_devices(spec: JobSpec) -> None:
+    """Refuse a job for GPUs on a machine that has none, before it starts all of its ranks. Raises PreflightFailed."""
+    if spec.gpus and not any(path.exists() for path in GPU_DRIVERS):
+        raise PreflightFailed(
+            f"Job '{spec.name}' asks for {counted(spec.gpus, 'GPU')} on each node, and this machine has none.",
+            hint="Add --gpus 0 --nproc 1 --nnodes 1 to try it on the CPU, or submit it to a cluster.",
+        )
 
 
 def _left_out(spec: JobSpec) -> Iterator[str]:

@@ -14,7 +14,7 @@ from kubectl_ddp.backends import Where, backend_for, cluster_of
 from kubectl_ddp.cli.inspection import level_of, look_before
 from kubectl_ddp.cli.job_options import JobRequest, warn
 from kubectl_ddp.cli.options import Options
-from kubectl_ddp.cli.prepare import Prepared, check_local, prepare
+from kubectl_ddp.cli.prepare import Prepared, check_devices, check_local, prepare
 from kubectl_ddp.cli.stay import stay
 from kubectl_ddp.cli.target import print_document, resource, seconds_of
 from kubectl_ddp.document import API_VERSION
@@ -61,6 +61,8 @@ def submit_prepared(prepared: Prepared, options: Options, manner: Manner) -> Non
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
+    if prepared.site is Site.LOCAL:
+        check_devices(prepared.spec)
     backend = backend_for(prepared.where)
     prepared = prepared.settled(backend)
     run_id = secrets.token_hex(6)
