@@ -19,7 +19,7 @@ from bench.harness import CannotMeasure, Options, Report
 
 SUMMARY = "accuracy, seconds and samples lost of the demo job, whose worker is killed on the way"
 
-JOB_FILE: Final = "manifests/examples/digits.job.yaml"
+JOB_FILE: Final = "manifests/examples/digits.ddp.yaml"
 DIRECTORY: Final = ROOT / "build" / "demo"
 NAME: Final = "digits"
 RANKS: Final = 4

@@ -48,9 +48,8 @@ def everything() -> Iterator[tuple[str, list[Object]]]:
     for overlay in sorted(path.parent for path in (MANIFESTS / "overlays").glob("*/kustomization.yaml")):
         said = subprocess.run([kubectl, "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
         yield f"overlay-{overlay.name}", _documents(said)
-    for example in sorted((MANIFESTS / "examples").glob("*.yaml")):
-        if not example.name.endswith(".job.yaml"):  # those are for submit
-            yield f"example-{example.stem}", _documents(example.read_text())
+    for example in sorted((MANIFESTS / "examples").glob("*/*.yaml")):
+        yield f"example-{example.stem}-{example.parent.name}", _documents(example.read_text())
 
 
 def _charts(helm: Helm) -> Iterator[tuple[str, list[Object]]]:

@@ -217,9 +217,9 @@ def _size(draw: Draw) -> None:
     draw.some(0.4, "nproc", lambda: draw.random.randint(1, most))
     draw.some(0.5, "cpu", lambda: draw.one([1, "4", "500m", 1.5, "0.25", "96", "1500.000m"]))
     draw.some(
-        0.5, "memory", lambda: draw.one(["2Gi", "1.5Gi", "900Gi", 34359738368, "3G", "512Mi", "0.123456789Ti", "7E"])
+        0.5, "memory", lambda: draw.one(["2Gi", "1.5Gi", "900Gi", "3435973.8k", "3G", "512Mi", "0.123456789Ti", "7E"])
     )
-    draw.some(0.2, "shm", lambda: draw.one(["64Mi", "1Gi", 1048576, "0.1Gi"]))
+    draw.some(0.2, "shm", lambda: draw.one(["64Mi", "1Gi", "1048.576k", "0.1Gi"]))
     draw.some(0.2, "preset", lambda: draw.one(["cpu-gloo", "gpu-nccl", "none"]))
 
 

@@ -19,6 +19,7 @@ class ScriptedBackend:
     """Implements :class:`kubectl_ddp.backend.Backend` for one job."""
 
     where = "scripted"
+    namespace = "team"
 
     def __init__(
         self,

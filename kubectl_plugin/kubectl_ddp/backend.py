@@ -79,6 +79,8 @@ class Backend(Protocol):
 
     where: str
     """``local``, or the name of the kubeconfig context."""
+    namespace: str
+    """Namespace of the jobs; empty on this machine."""
 
     def facts(self) -> Facts | None:
         """What this place is, of that which decides how a job is rendered; ``None`` where there is no choice."""

@@ -13,6 +13,8 @@ that is there
 none of these, and there is none                      on this machine
 ====================================================  ============================================
 
+Commands that create or change a job do not guess: see :func:`check_place_of_new_job` and :func:`backend_to_change`.
+
 Both sides are imported when they are needed: one costs an operator, the other the Kubernetes client.
 """
 
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from kubectl_ddp.access import FLAGS, NOT_WHERE, Access, check_kubeconfig, kubeconfig_files
 from kubectl_ddp.backend import Backend
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import DdpError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from kubectl_ddp.cluster import ClusterBackend
@@ -68,6 +70,40 @@ def backend_for(where: Where, name: str | None = None) -> Backend:
 
         return LocalBackend()
     return cluster_of(where)
+
+
+def check_place_of_new_job(where: Where) -> None:
+    """Refuse to create a job on this machine where no flag and no kubeconfig names a place. Raises UsageError."""
+    if is_local(where) and not where.local:
+        raise UsageError(
+            "There is no kubeconfig, so this job has no cluster to run in.",
+            hint="Add --local to run it on this machine, or name a cluster with --kubeconfig FILE.",
+        )
+
+
+def backend_to_change(where: Where, name: str) -> Backend:
+    """The place of the job ``name``, which a command is about to change. Raises UsageError where two places have it."""
+    backend = backend_for(where, name)
+    if backend.where == "local" and not where.local and has_kubeconfig():
+        _check_only_here(where, name)
+    return backend
+
+
+def _check_only_here(where: Where, name: str) -> None:
+    cluster = cluster_of(where)
+    flag = f"--context {cluster.where}" if kubeconfig_files() else f"-n {cluster.namespace}"
+    choice = f"Add --local for the job of this machine, or {flag} for that of the cluster."
+    try:
+        cluster.job(name, events=False)
+    except NotFound:
+        return
+    except DdpError as error:
+        raise UsageError(
+            f"This machine has a job '{name}', and whether context '{cluster.where}' has one too is unknown: "
+            f"{error.message}",
+            hint=choice,
+        ) from None
+    raise UsageError(f"Both this machine and context '{cluster.where}' have a job '{name}'.", hint=choice)
 
 
 def cluster_of(where: Where) -> ClusterBackend:

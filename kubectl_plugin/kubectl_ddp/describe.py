@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kubectl_ddp.backend import Queued
-from kubectl_ddp.present import Style, bounds, duration, number, percent, state_cell
+from kubectl_ddp.present import Style, bounds, counted, duration, number, percent, state_cell
 from kubectl_ddp.state import JobState
 
 _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "accuracy": lambda value: f"accuracy {number(value)}",
-    "steps": lambda value: f"{value} steps",
-    "samples_lost": lambda value: f"{value} samples lost",
+    "steps": lambda value: counted(value, "step"),
+    "samples_lost": lambda value: f"{counted(value, 'sample')} lost",
     "samples_repeated": lambda value: f"{value} repeated",
-    "restarts": lambda value: f"{sum(value.values())} restarts",
-    "lost_steps": lambda value: f"{value} steps done again" if value else "no step done again",
+    "restarts": lambda value: counted(sum(value.values()), "restart"),
+    "lost_steps": lambda value: f"{counted(value, 'step')} done again" if value else "no step done again",
     "goodput": lambda value: f"goodput {percent(value)}",
     "largest_badput": lambda value: f"most of the rest {value}".replace("_", " ") if value else "no badput",
     "seconds": lambda value: f"{duration(value)} in all",
@@ -45,7 +45,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Nodes", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
     if state.world_size is not None:
         formed = f", generation {state.generation}" if state.generation is not None else ""
-        yield "World", f"{state.world_size} ranks{formed}"
+        yield "World", f"{counted(state.world_size, 'rank')}{formed}"
     yield "Progress", progress_text(state)
     yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
     yield "Loss", number(state.loss) if state.loss is not None else ""
@@ -103,7 +103,7 @@ def restarts_text(state: JobState) -> str:
 def _ages(state: JobState, now: float) -> str:
     if state.finished is None or state.created is None:
         return duration(state.age(now))
-    return f"{duration(state.age(now))}, ended after {duration(state.finished - state.created)}"
+    return f"{duration(state.age(now))}, ended after {duration(state.duration(now))}"
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:

@@ -51,6 +51,14 @@ class NotFound(DdpError):
     exit_code = 3
 
 
+class NoSuchJob(NotFound):
+    """No job of this name, in the place where it was looked for."""
+
+    def __init__(self, name: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.name = name
+
+
 class PreflightFailed(DdpError):
     """The job cannot run here."""
 

@@ -35,7 +35,18 @@ USER_REASONS: Final = frozenset(
 
 
 _ACCOUNT: Final = (
-    *("result", "steps", "restarts", "goodput", "largest_badput", "lost_steps", "lost_seconds", "spent", "seconds"),
+    *(
+        "result",
+        "steps",
+        "steps_planned",
+        "restarts",
+        "goodput",
+        "largest_badput",
+        "lost_steps",
+        "lost_seconds",
+        "spent",
+        "seconds",
+    ),
     "started",
 )
 """What the end of a run that failed has in common with the summary of one that did not."""
@@ -268,14 +279,21 @@ def account(pods: Iterable[Object]) -> dict[str, Any] | None:
     """What the time of a run that failed went into, by the pod that saw most of it; None where none tells.
 
     A pod that came late may not know that steps were taken before it; one that took some, and kept no account, says so
-    by telling nothing of its time.
+    by telling nothing of its time. Then the steps alone are known.
     """
     told = [ending.document for ending in _endings(pods) if ending.is_error and "result" in ending.document]
     known = [document for document in told if isinstance(document.get("seconds"), int | float)]
     most = max(known, key=seconds_of, default={})
-    if most.get("steps") == 0 and len(known) < len(told):
-        return None
+    if not most.get("steps") and len(known) < len(told):
+        most = max(told, key=_steps_of)
+        if _steps_of(most) <= 0:
+            return None
     return {name: most[name] for name in _ACCOUNT if name in most} or None
+
+
+def _steps_of(document: Mapping[str, Any]) -> int:
+    steps = document.get("steps")
+    return steps if isinstance(steps, int) else 0
 
 
 def seconds_of(document: Mapping[str, Any]) -> float:

@@ -1,7 +1,8 @@
-"""Renders every job file of a directory beside it: ``python -m kubectl_ddp.examples manifests/examples``.
+"""Renders every job file of a directory: ``python -m kubectl_ddp.examples manifests/examples``.
 
-``digits.job.yaml`` becomes ``digits.pytorchjob.yaml`` and one more file for each other engine; a job file that names
-its engine becomes one file. A test renders them again and compares.
+``digits.ddp.yaml`` becomes ``pytorchjob/digits.yaml`` and one file for each other engine. A job file that names its
+engine becomes one file. The directory of an engine holds Kubernetes objects only, so ``kubectl apply -f`` accepts it. A
+test renders the files again and compares.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.version import default_image
 
-JOB_FILE: Final = ".job.yaml"
+JOB_FILE: Final = ".ddp.yaml"
 RENDERED: Final[Mapping[Engine, str]] = {
-    Engine.PYTORCHJOB: ".pytorchjob.yaml",
-    Engine.TRAINJOB: ".trainjob.yaml",
-    Engine.JOBSET: ".jobset.yaml",
-    Engine.JOB: ".indexed-job.yaml",
+    Engine.PYTORCHJOB: "pytorchjob",
+    Engine.TRAINJOB: "trainjob",
+    Engine.JOBSET: "jobset",
+    Engine.JOB: "indexed-job",
 }
-"""Ending of the file of each engine's objects."""
+"""Directory of each engine's objects, beside the job files."""
 
 
 def targets(job_file: Path) -> dict[Engine, Path]:
@@ -41,7 +42,7 @@ def targets(job_file: Path) -> dict[Engine, Path]:
     named = _job(job_file).engine
     stem = job_file.name.removesuffix(JOB_FILE)
     engines = RENDERED if named is Engine.AUTO else (named,)
-    return {engine: job_file.with_name(stem + RENDERED[engine]) for engine in engines}
+    return {engine: job_file.parent / RENDERED[engine] / f"{stem}.yaml" for engine in engines}
 
 
 def rendered(job_file: Path, engine: Engine) -> str:
@@ -53,7 +54,7 @@ def rendered(job_file: Path, engine: Engine) -> str:
         # As one who stands beside it would name it, so that the objects are the same wherever they are rendered.
         spec = dataclasses.replace(spec, program=Script(code.file))
     header = (
-        f"# Rendered from {job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id here "
+        f"# Rendered from ../{job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id here "
         "is the same each time.\n"
         "# The Secret below is published, so it protects nothing. Replace its zeros by random digits, for example:\n"
         f'#   sed "s/0\\{{{len(PLACEHOLDER)}\\}}/$(openssl rand -hex 32)/" {targets(job_file)[engine].name}'
@@ -73,6 +74,7 @@ def main(arguments: list[str]) -> int:
         return 2
     for job_file in sorted(Path(arguments[0]).glob(f"*{JOB_FILE}")):
         for engine, target in targets(job_file).items():
+            target.parent.mkdir(exist_ok=True)
             target.write_text(rendered(job_file, engine), encoding="utf-8")
     return 0
 

@@ -39,7 +39,7 @@ def progress(summary: Mapping[str, Any], *, has_succeeded: bool) -> dict[str, An
     if has_succeeded:
         known = {name: summary.get(name) for name in ("loss", "goodput", "world_size", "generation")}
         return {"step": steps, "steps_planned": steps, **known}
-    told = {"step": steps, "goodput": summary.get("goodput")}
+    told = {"step": steps, "steps_planned": summary.get("steps_planned"), "goodput": summary.get("goodput")}
     return {name: value for name, value in told.items() if isinstance(value, int | float)}
 
 

@@ -151,6 +151,15 @@ def count(value: int | None) -> str:
     return NOTHING if value is None else str(value)
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    >>> counted(1, "rank"), counted(2, "rank"), counted(2, "process", "processes")
+    ('1 rank', '2 ranks', '2 processes')
+    """
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def percent(share: float | None) -> str:
     """A share of 1.
 
@@ -187,10 +196,12 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
     ``namespaced`` puts the namespace first, where jobs of several may have one name.
     """
     has_queues = any(state.queue for state in states)
+    has_results = any(result_text(state) != NOTHING for state in states)
     header = [
         *(("NAMESPACE",) if namespaced else ()),
         *("NAME", "STATE", *(("QUEUE",) if has_queues else ())),
-        *("NODES", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "AGE", "WHERE"),
+        *("NODES", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "DURATION", "AGE", "WHERE"),
+        *(("RESULT",) if has_results else ()),
         *(("NAMESPACE",) if wide and not namespaced else ()),
         *(("WORLD", "GENERATION", "GOODPUT", "LOSS", "REASON") if wide else ()),
     ]
@@ -198,35 +209,50 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
     for state in states:
         space = [Cell(state.namespace or NOTHING)] if namespaced else []
         queue = [Cell(queue_text(state.queue))] if has_queues else []
-        texts = _job_row(state, now, wide=wide, namespaced=namespaced)
+        first, last = _job_row(state, now), _wide_row(state, namespaced=namespaced) if wide else []
+        texts = [*first, *([result_text(state)] if has_results else []), *last]
         rows.append([*space, Cell(state.name), state_cell(state.state), *queue, *map(Cell, texts)])
     return Table(header, rows)
 
 
-def _job_row(state: JobState, now: float, *, wide: bool, namespaced: bool) -> list[str]:
+def result_text(state: JobState, *, most: int = 40) -> str:
+    """What a finished job came to: its accuracy or loss, or the first error, in at most so many characters."""
+    if state.state is State.FAILED and state.first_error is not None:
+        line = next(iter(state.first_error.message.splitlines()), "") or NOTHING
+        return line if len(line) <= most else f"{line[: most - 3]}..."
+    for name in ("accuracy", "loss"):
+        value = (state.summary or {}).get(name)
+        if isinstance(value, int | float):
+            return f"{name} {number(value)}"
+    return NOTHING
+
+
+def _job_row(state: JobState, now: float) -> list[str]:
     nodes = state.nodes
     wanted = f"{nodes.ready}/{nodes.desired}"
-    texts = [
+    return [
         wanted if nodes.minimum == nodes.maximum else f"{wanted} ({bounds(nodes)})",
         count(state.step),
         percent(state.progress),
         duration(state.eta_seconds),
         NOTHING if state.throughput is None else f"{number(state.throughput)}/s",
         str(sum(state.restarts.values())),
+        duration(state.duration(now)),
         duration(state.age(now)),
         state.where,
     ]
-    if wide:
-        texts += [] if namespaced else [state.namespace or NOTHING]
-        reason = state.first_error.message if state.first_error is not None else state.reason
-        texts += [
-            count(state.world_size),
-            count(state.generation),
-            percent(state.goodput),
-            number(state.loss),
-            next(iter(reason.splitlines()), NOTHING),
-        ]
-    return texts
+
+
+def _wide_row(state: JobState, *, namespaced: bool) -> list[str]:
+    reason = state.first_error.message if state.first_error is not None else state.reason
+    return [
+        *([] if namespaced else [state.namespace or NOTHING]),
+        count(state.world_size),
+        count(state.generation),
+        percent(state.goodput),
+        number(state.loss),
+        next(iter(reason.splitlines()), NOTHING),
+    ]
 
 
 def rank_table(state: JobState, now: float) -> Table:

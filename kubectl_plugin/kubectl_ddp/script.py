@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Final
 
 from kubectl_ddp.code import ignore
 from kubectl_ddp.code.credentials import holds_credentials, refuse
 from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.nearest import file_meant
 from kubectl_ddp.program import program, there
 from kubectl_ddp.render import Code
+
+NOTEBOOK: Final = ".ipynb"
+SHELLS: Final[Mapping[str, str]] = {".sh": "sh", ".bash": "bash", ".zsh": "zsh", ".ksh": "ksh", ".fish": "fish"}
+"""Ending of a shell script → the shell that runs it."""
 
 LARGEST_BYTES: Final = 900 * 1024
 """A ConfigMap holds 1 MiB, its own names included."""
@@ -23,8 +29,35 @@ def check_script(path: str) -> Path:
         raise UsageError(
             f"'{path}' is a directory, not a script.", hint=f"Name the file in it, as in '{path.rstrip('/')}/train.py'."
         )
-    _read(script)
+    check_is_python(script)
     return script.resolve()
+
+
+def check_is_python(script: Path) -> None:
+    """Refuse a notebook or a shell script, which Python would run as something else. Raises UsageError or NotFound.
+
+    A file that is named ``*.py`` is taken for Python, whatever its first line names.
+    """
+    first = _read(script).partition(b"\n")[0]
+    kind = script.suffix.lower()
+    if kind == NOTEBOOK:
+        raise UsageError(
+            f"'{script}' is a notebook, not a script.",
+            hint=f"'jupyter nbconvert --to script {script}' makes a script of it; submit that.",
+        )
+    if kind in SHELLS or (kind != ".py" and first.startswith(b"#!") and b"python" not in first):
+        raise UsageError(
+            f"'{script}' is no Python script.",
+            hint=f"Send its directory and run it as a program: '{program()} submit --code {script.parent} "
+            f'--command "{_interpreter(kind, first)} {script.name}"{there()}\'.',
+        )
+
+
+def _interpreter(kind: str, first: bytes) -> str:
+    """What runs a script that is not Python: its first line names it, or its ending."""
+    named = first.removeprefix(b"#!").decode(errors="replace").split() if first.startswith(b"#!") else []
+    words = [word for word in named if not word.endswith("/env")]
+    return " ".join([PurePath(words[0]).name, *words[1:]]) if words else SHELLS.get(kind, "sh")
 
 
 def read_script(path: str) -> Code:
@@ -62,7 +95,8 @@ def _read(script: Path) -> bytes:
     except FileNotFoundError:
         raise NotFound(
             f"There is no script '{script}'.",
-            hint=f"What lies in the image is run with '{program()} submit --command \"python {script}\"{there()}'.",
+            hint=file_meant(str(script))
+            or f"What lies in the image is run with '{program()} submit --command \"python {script}\"{there()}'.",
         ) from None
     except OSError as error:
         raise UsageError(

@@ -129,6 +129,11 @@ class JobState:
         """Seconds since it was created."""
         return max(0.0, now - self.created) if self.created is not None else None
 
+    def duration(self, now: float) -> float | None:
+        """Seconds from its start to its end, or until now where it has not ended; None where it has not started."""
+        begun = self.created if self.started is None and self.finished is not None else self.started
+        return max(0.0, (now if self.finished is None else self.finished) - begun) if begun is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class _Facts:

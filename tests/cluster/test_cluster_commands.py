@@ -118,8 +118,13 @@ def _end_like_this(space: Namespace) -> None:
     assert archive["binaryData"] == mine["binaryData"]
     assert mine["immutable"] is True
     assert space.ddp("prune", "--older-than", "1h", "--dry-run").ok().out == ""
-    assert space.ddp("prune", "--yes").ok().out == "job count deleted\n"
+    assert space.ddp("prune", "--yes").ok().out == f"job count deleted {_place(space)}\n"
     until("nothing left", lambda: not space.left())
+
+
+def _place(space: Namespace) -> str:
+    """How a command prints the place that it acted on."""
+    return f"in namespace '{space.name}' of context '{space.api.connection.where}'"
 
 
 def _world(space: Namespace) -> int:
@@ -175,12 +180,12 @@ def test_a_job_is_reached_scaled_and_restarted_under_the_real_kubectl(counting: 
     assert nobody.code == 5, nobody.err
 
     scaled = space.ddp("scale", "count", "--nnodes", "1")
-    assert (scaled.code, scaled.out) == (0, "job count scaled to 1 node\n")
+    assert (scaled.code, scaled.out) == (0, f"job count scaled to 1 node {_place(space)}\n")
     assert "2 → 1 nodes, 2 → 1 ranks" in scaled.err
     assert "The world has 1 rank after " in scaled.err
     before = {pod["metadata"]["uid"] for pod in space.pods()}
     restarted = space.ddp("restart", "count", "--wait", "--timeout", "2m")
-    assert (restarted.code, restarted.out) == (0, "job count restarted\n")
+    assert (restarted.code, restarted.out) == (0, f"job count restarted {_place(space)}\n")
     assert "from the beginning, since it has no checkpoint claim" in restarted.err
     assert not before & {pod["metadata"]["uid"] for pod in space.pods() if "deletionTimestamp" not in pod["metadata"]}
 

@@ -138,18 +138,18 @@ def test_a_wait_has_a_limit(place: Place, typed: Typed) -> None:
 def test_suspend_resume_scale_and_delete_say_what_they_did(place: Place, typed: Typed) -> None:
     place.run(POLITE)
     place.until(all_run(2))
-    assert typed("suspend", "digits", "--wait").stdout == "job digits suspended\n"
+    assert typed("suspend", "digits", "--wait").stdout == "job digits suspended on this machine\n"
     assert place.job("digits").pods == () or not workers(place.job("digits"))
     assert typed("wait", "digits").returncode == 12
-    assert typed("resume", "digits").stdout == "job digits resumed\n"
+    assert typed("resume", "digits").stdout == "job digits resumed on this machine\n"
     place.until(all_run(2))
-    assert typed("scale", "digits", "--nnodes", "1").stdout == "job digits scaled to 1 node\n"
+    assert typed("scale", "digits", "--nnodes", "1").stdout == "job digits scaled to 1 node on this machine\n"
     place.until(all_run(1))
     for more in ((), ("--dry-run",)):
         refused = typed("scale", "digits", "--nnodes", "9", *more)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert refused.stderr.startswith("error: Job 'digits' cannot have 9 nodes: it was submitted for between 1")
-    assert typed("delete", "digits", "no-such-job").stdout == "job digits deleted\n"
+    assert typed("delete", "digits", "no-such-job").stdout == "job digits deleted on this machine\n"
     assert typed("wait", "digits", "--for=deleted").returncode == 0
 
 
@@ -188,7 +188,9 @@ def test_delete_wants_names_or_all(place: Place, typed: Typed) -> None:
         place.run("exit 0", name=name, replicas=1)
     assert typed("delete").returncode == 2
     assert typed("delete", "one", "--all").returncode == 2
-    assert sorted(typed("delete", "--all").stdout.splitlines()) == ["job one deleted", "job two deleted"]
+    assert sorted(typed("delete", "--all").stdout.splitlines()) == [
+        "job one deleted on this machine", "job two deleted on this machine",
+    ]  # fmt: skip
     assert typed("delete", "--all").returncode == 0
 
 

@@ -141,7 +141,7 @@ def test_restart_and_scale_say_the_effect_and_are_confirmed(typed: Typed, place:
     begin(place, "small")
     uids = {pod["metadata"]["uid"] for pod in place.job("small").pods}
     told = typed("restart", "small")
-    assert (told.returncode, told.stdout) == (0, "job small restarted\n")
+    assert (told.returncode, told.stdout) == (0, "job small restarted on this machine\n")
     assert "All pods of job small (2 nodes) end and start again, from its last checkpoint." in told.stderr
     assert typed("wait", "small", "--for=world-size=4", "--timeout", "100s").returncode == 0
     workers = {pod["metadata"]["uid"] for pod in place.job("small").pods if "worker" in pod["metadata"]["name"]}
@@ -149,7 +149,7 @@ def test_restart_and_scale_say_the_effect_and_are_confirmed(typed: Typed, place:
     assert not workers & uids
 
     planned = typed("scale", "small", "--nnodes", "1", "--dry-run")
-    assert planned.stdout == "job small scaled to 1 node (dry run)\n"
+    assert planned.stdout == "job small scaled to 1 node (dry run) on this machine\n"
     assert "2 → 1 nodes, 4 → 2 ranks" in planned.stderr
     assert place.job("small").job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
     scaled = json.loads(typed("scale", "small", "--nnodes", "1", "--timeout", "100s", "-o", "json").stdout)

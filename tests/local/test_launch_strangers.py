@@ -134,7 +134,7 @@ def test_an_agent_with_another_secret_waits_in_vain_and_says_why(stage: Stage, t
     stage.store()
     other = tmp_path / "other"
     other.touch(0o600)
-    other.write_text("f" * 64)
+    other.write_text("0f" * 32)
     flags = ["--rdzv-conf", f"join_timeout=7,secret_file={other}"]
     agent = stage.agent(0, *flags, stage.script(LOOP), stage.done(), nnodes="1")
     assert agent.code() == 2, agent.output
@@ -203,7 +203,7 @@ def test_a_secret_file_that_cannot_be_used_is_named_with_the_fix(stage: Stage, t
         "open": tmp_path / "open",
         "other": tmp_path / "of-another-run",
     }
-    for name, mode, text in (("empty", 0o600, ""), ("open", 0o644, "f" * 64), ("other", 0o600, f"run-6:{'f' * 64}")):
+    for name, mode, text in (("empty", 0o600, ""), ("open", 0o644, "0f" * 32), ("other", 0o600, f"run-6:{'0f' * 32}")):
         wrong[name].touch(mode)
         wrong[name].write_text(text)
     for file in wrong.values():

@@ -15,6 +15,15 @@ import pytest
 EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
 HELLO = "import os\nprint('hello from', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
 BROKEN = "raise ValueError('no such data set')\n"
+STEPS = """
+import sys, torch
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(5):
+    model(torch.ones(1)).sum().backward()
+    optimizer.step()
+sys.exit(int(sys.argv[1]))
+"""
 ENDLESS = "import time\nprint('running', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 
@@ -177,3 +186,13 @@ def test_a_command_of_another_language_is_a_job_too(person: Person) -> None:
     )
     assert done.returncode == 10
     assert "[rank0] rank 0" in done.stdout
+
+
+@pytest.mark.parametrize(("ending", "state"), [("0", "Succeeded"), ("1", "Failed")])
+def test_a_finished_job_of_a_plain_script_keeps_its_last_step(person: Person, ending: str, state: str) -> None:
+    person.writes("steps.py", STEPS)
+    person.types("submit", "steps.py", "--local", "--name", "mine", "--max-restarts", "0", "--wait", "--", ending)
+    [item] = json.loads(person.types("list", "mine", "-o", "json").stdout)["items"]
+    assert (item["state"], item["step"]) == (state, 5)
+    assert item["finished"] >= item["created"]
+    assert "step 5" in person.types("status", "mine").stdout

@@ -128,8 +128,8 @@ def test_the_notes_warn_of_what_is_weaker_than_it_need_be(helm: Helm, values: di
 
 
 def test_a_value_of_the_command_line_means_what_it_does_in_a_file(each_helm: Helm) -> None:
-    said = {"module": "vision.train", "gpus": 8, "memory": 34359738368, "env": {"SEED": 1000000}, "args": [12345678]}
-    words = ["module=vision.train", "gpus=8", "memory=34359738368", "env.SEED=1000000", "args={12345678}"]
+    said = {"module": "vision.train", "gpus": 8, "memory": "32Gi", "env": {"SEED": 1000000}, "args": [12345678]}
+    words = ["module=vision.train", "gpus=8", "memory=32Gi", "env.SEED=1000000", "args={12345678}"]
     how: dict[str, Any] = {"release": "run", "kubernetes": KUBERNETES}
     set_by_words = each_helm.template(CHART, words=[each for word in words for each in ("--set", word)], **how)
     assert without_secret(set_by_words) == without_secret(each_helm.template(CHART, said, **how))

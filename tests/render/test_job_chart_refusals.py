@@ -52,10 +52,12 @@ def test_what_is_no_value_is_refused_by_the_schema(each_helm: Helm, values: dict
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
+        ({"memory": 16}, "memory: '16' has no unit. Write it with one, for example '16Gi'."),
+        ({"shm": "17179869184"}, "shm: '17179869184' has no unit."),
         ({"memory": "4gb"}, "memory: '4gb' is no amount of memory. Write it as '4Gi' or '512Mi'."),
-        ({"memory": "0"}, "memory: '0' is no amount of memory that a machine has. Write it as '4Gi'."),
+        ({"memory": "0Gi"}, "memory: '0Gi' is no amount of memory that a machine has. Write it as '4Gi'."),
         ({"memory": "8Ei"}, "memory: '8Ei' is no amount of memory that a machine has."),
-        ({"memory": "99999999999999999999"}, "is no amount of memory."),
+        ({"memory": "99999999999999999999k"}, "is no amount of memory."),
         ({"cpu": "0.0001"}, "cpu: '0.0001' is no number of cores."),
         ({"cpu": 0}, "cpu: '0' is no number of cores that a machine has."),
         ({"cpu": "2000000"}, "cpu: '2000000' is no number of cores that a machine has."),

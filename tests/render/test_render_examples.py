@@ -16,6 +16,7 @@ from ddp_trainer.train.cli import parse
 from kubectl_ddp.examples import JOB_FILE, RENDERED, main, rendered, targets
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.document import API_VERSION
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.jobfile import read
 from kubectl_ddp.spec.quantity import Nodes
@@ -31,17 +32,15 @@ DOUBTS = {"data-parallel": ("3 GPUs of each node will stand idle: nproc is 1.",)
 """DataParallel is one process with many GPUs; that is not what they are usually for."""
 
 
-@pytest.mark.parametrize(("job_file", "engine", "kept"), RENDERINGS, ids=lambda each: getattr(each, "name", str(each)))
+@pytest.mark.parametrize(("job_file", "engine", "kept"), RENDERINGS, ids=lambda each: getattr(each, "stem", str(each)))
 def test_the_rendered_objects_are_fresh(job_file: Path, engine: Engine, kept: Path) -> None:
     assert kept.read_text(encoding="utf-8") == rendered(job_file, engine), "run `make docs`"
 
 
 def test_every_rendered_example_has_its_job_file_and_every_engine_its_examples() -> None:
     kept = {path for _, _, path in RENDERINGS}
-    assert {path for path in EXAMPLES.iterdir() if path not in JOB_FILES} == kept | {
-        EXAMPLES / "README.md",
-        EXAMPLES / "spawned.py",
-    }
+    assert set(EXAMPLES.glob("*/*.yaml")) == kept
+    assert set(EXAMPLES.glob("*.yaml")) == set(JOB_FILES)
     stems = {path.name.removesuffix(JOB_FILE) for path in JOB_FILES}
     assert {"digits", "vision"} <= stems
     engines = Counter(engine for _, engine, _ in RENDERINGS)
@@ -62,7 +61,7 @@ def test_what_an_example_asks_of_our_trainer_is_something_that_it_does(job_file:
         parse(words[1:])
 
 
-ROW = re.compile(r"^\| ([^|]+) \| \[([\w-]+)\]\(\2\.job\.yaml\) \| (?:`([^`]+)`)? ?\|$", re.MULTILINE)
+ROW = re.compile(r"^\| ([^|]+) \| \[([\w-]+)\]\(\2\.ddp\.yaml\) \| (?:`([^`]+)`)? ?\|$", re.MULTILINE)
 
 
 def test_the_table_shows_every_thing_that_people_look_for_and_where_an_example_says_it() -> None:
@@ -91,18 +90,27 @@ def test_writing_the_examples_again_changes_nothing(tmp_path: Path) -> None:
     for path in (*JOB_FILES, *EXAMPLES.glob("*.md"), *EXAMPLES.glob("*.py")):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     assert main([str(tmp_path)]) == 0
-    for path in EXAMPLES.iterdir():
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    for _, _, kept in RENDERINGS:
+        assert (tmp_path / kept.relative_to(EXAMPLES)).read_bytes() == kept.read_bytes()
     for engine, documents in ((Engine.PYTORCHJOB, 6), (Engine.TRAINJOB, 7), (Engine.JOBSET, 6), (Engine.JOB, 7)):
-        objects = list(yaml.safe_load_all((tmp_path / f"digits{RENDERED[engine]}").read_text()))
+        objects = list(yaml.safe_load_all((tmp_path / RENDERED[engine] / "digits.yaml").read_text()))
         assert len(objects) == documents
 
 
+def test_a_directory_of_an_engine_holds_kubernetes_objects_alone() -> None:
+    for directory in RENDERED.values():
+        for path in (EXAMPLES / directory).iterdir():
+            objects = list(yaml.safe_load_all(path.read_text()))
+            assert objects
+            assert not [item for item in objects if item["apiVersion"] == API_VERSION], path
+
+
 def test_the_command_in_an_example_puts_a_secret_in_the_place_of_the_published_one() -> None:
-    kept = EXAMPLES / f"digits{RENDERED[Engine.TRAINJOB]}"
+    directory = EXAMPLES / RENDERED[Engine.TRAINJOB]
+    kept = directory / "digits.yaml"
     [command] = re.findall(r"^#   (sed .+) \| kubectl apply -f -$", kept.read_text(), re.MULTILINE)
     made = [
-        subprocess.run(["bash", "-c", command], cwd=EXAMPLES, check=True, capture_output=True, text=True).stdout
+        subprocess.run(["bash", "-c", command], cwd=directory, check=True, capture_output=True, text=True).stdout
         for _ in range(2)
     ]
     secrets = []

@@ -163,6 +163,9 @@ class AgentRecorder(Protocol):
         off.
         """
 
+    def steps_planned(self) -> int:
+        """Return the steps that the workers of this pod were going to take; 0 where none has reported them."""
+
 
 class SilentRankRecorder:
     """Reports to nobody; used where no launcher gave a metrics directory."""
@@ -231,3 +234,7 @@ class SilentAgentRecorder:
 
     def highest_step(self) -> int | None:
         """Nobody knows."""
+
+    def steps_planned(self) -> int:
+        """Return 0: metrics are off."""
+        return 0

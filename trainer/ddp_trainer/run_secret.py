@@ -21,6 +21,10 @@ MOST_BYTES: Final = 4096
 HOW_TO_MAKE: Final = "write one with: (umask 077 && openssl rand -hex 32 >FILE)"
 
 
+PUBLISHED_CHARACTERS: Final = 1
+"""Distinct characters of the placeholder in the rendered examples, which is a row of zeros."""
+
+
 class BadSecret(Exception):
     """A secret file that cannot be used; the message is one sentence with the file and the fix."""
 
@@ -30,6 +34,8 @@ class RunSecret:
     """The secret, from which a key per purpose is derived. Its representation does not show it."""
 
     _secret: bytes = field(repr=False)
+    is_published: bool = False
+    """True for the placeholder of the rendered examples, which everybody knows."""
 
     @classmethod
     def random(cls) -> RunSecret:
@@ -61,7 +67,8 @@ def read_run_secret(path: str, run_id: str = "") -> RunSecret:
         raise BadSecret(
             f"secret file {path} holds no secret of at least {LEAST_CHARACTERS} letters and digits; {HOW_TO_MAKE}"
         )
-    return RunSecret(hashlib.sha256(secret.encode()).digest())
+    is_published = len(set(secret)) == PUBLISHED_CHARACTERS
+    return RunSecret(hashlib.sha256(secret.encode()).digest(), is_published)
 
 
 def _read(path: str) -> str:

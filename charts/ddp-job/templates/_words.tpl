@@ -22,7 +22,10 @@
 
 {{/* Memory as a number of bytes. Fractions are taken apart, since numbers here hold 64 bits and no more. */}}
 {{- define "ddp-job.bytes" -}}
-{{- if not (regexMatch "^[0-9]{1,19}(\\.[0-9]{1,9})?(Ei|Pi|Ti|Gi|Mi|Ki|E|P|T|G|M|k)?$" .text) -}}
+{{- if regexMatch "^[0-9]{1,19}(\\.[0-9]{1,9})?$" .text -}}
+{{- fail (printf "%s: '%s' has no unit. Write it with one, for example '%sGi'." .key .text .text) -}}
+{{- end -}}
+{{- if not (regexMatch "^[0-9]{1,19}(\\.[0-9]{1,9})?(Ei|Pi|Ti|Gi|Mi|Ki|E|P|T|G|M|k)$" .text) -}}
 {{- fail (printf "%s: '%s' is no amount of memory. Write it as '4Gi' or '512Mi'." .key .text) -}}
 {{- end -}}
 {{- $whole := regexFind "^[0-9]+" .text -}}
@@ -47,10 +50,10 @@
 1{{- range until . -}}0{{- end -}}
 {{- end -}}
 
-{{/* A number of bytes, as short as it can be written exactly. */}}
+{{/* A number of bytes, with a unit and as short as it can be written exactly. */}}
 {{- define "ddp-job.size" -}}
 {{- $bytes := .bytes -}}
-{{- $written := toString $bytes -}}
+{{- $written := regexReplaceAll "\\.?0+k$" (printf "%d.%03dk" (div $bytes 1000) (mod $bytes 1000)) "k" -}}
 {{- $found := false -}}
 {{- range $suffix := .shapes.binary -}}
 {{- $unit := atoi (get $.shapes.bytes $suffix) -}}

@@ -11,7 +11,7 @@ from kubectl_ddp.chart.keys import keys
 HEAD: Final = """\
 # The values are the keys of a job file (docs/commands.md), so a job file may be given as it is:
 #
-#     helm install digits charts/ddp-job --values digits.job.yaml
+#     helm install digits charts/ddp-job --values digits.ddp.yaml
 #
 # But for this: YAML reads numbers before the chart does, so write those of args and env in quotes that are not whole.
 #

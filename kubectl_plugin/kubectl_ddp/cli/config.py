@@ -26,20 +26,22 @@ WORDS: Final = {VIEW: (0, 0), SET: (2, 2), UNSET: (1, 1), PATH: (0, 0)}
 Row = tuple[str, Any, str]
 """What, its value, and where it comes from."""
 
+HELP: Final = """Show the values that commands use, and where each comes from; set and unset defaults of your own.
 
-@click.command()
+\b
+view             context, namespace, engine, and defaults for jobs (default)
+set KEY VALUE    set a default for submit: a key of a job file
+unset KEY        remove a default
+path             print the path of the file with the defaults
+"""
+
+
+@click.command(help=HELP)
 @click.argument("action", type=click.Choice([*WORDS]), default=VIEW)
 @click.argument("words", nargs=-1, metavar="[KEY [VALUE]]")
 @shared_options("json", "yaml")
 def config(options: Options, action: str, words: tuple[str, ...]) -> None:
-    r"""Show what commands would use, and where each value comes from; set and unset defaults of your own.
-
-    \b
-    view               context, namespace, engine, and defaults for jobs
-    set KEY VALUE      a default for submit: any key of a job file but those that name the job
-    unset KEY
-    path               the file that keeps them
-    """
+    """Show the values that commands use; set and unset defaults of your own."""
     from kubectl_ddp.configuration import config_file, write  # noqa: PLC0415 - help and completion do without
 
     low, high = WORDS[action]

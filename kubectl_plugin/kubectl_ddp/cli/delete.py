@@ -7,9 +7,9 @@ import sys
 import click
 
 from kubectl_ddp.backend import Backend
-from kubectl_ddp.backends import backend_for
+from kubectl_ddp.backends import backend_to_change, local_job_names
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import bare_name, print_document
+from kubectl_ddp.cli.target import bare_name, place_of, places, print_document
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, UsageError
 
@@ -26,13 +26,13 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
         options.note("There is no job to delete.")
         return
     _ask(targets, yes=yes)
-    errors, gone = [], list[str]()
+    errors, gone = [], list[tuple[Backend, str]]()
     for backend, name in targets:
         try:
             backend.delete(name)
-            gone.append(name)
+            gone.append((backend, name))
             if options.output is None:
-                click.echo(f"job {name} deleted")
+                click.echo(f"job {name} deleted {place_of(backend)}")
         except DdpError as error:
             errors.append(error)
         except KeyboardInterrupt:
@@ -44,13 +44,17 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
         raise errors[-1]
 
 
-def _print(options: Options, gone: list[str]) -> None:
+def _print(options: Options, gone: list[tuple[Backend, str]]) -> None:
     """What was deleted, as data; words were said one by one."""
     if options.output == "name":
-        for name in gone:
+        for _, name in gone:
             click.echo(name)
     elif options.output is not None:
-        items = [{"kind": "JobChange", "name": name, "action": "deleted"} for name in gone]
+        items = [
+            {"kind": "JobChange", "name": name, "action": "deleted", "where": backend.where}
+            | {"namespace": backend.namespace}
+            for backend, name in gone
+        ]
         print_document({"apiVersion": API_VERSION, "kind": "JobChangeList", "items": items}, options.output)
 
 
@@ -61,17 +65,28 @@ def _targets(options: Options, jobs: tuple[str, ...], *, everything: bool) -> li
             hint="Name the jobs to delete, or use --all.",
         )
     if everything:
-        backend = backend_for(options)
+        backend = _only_place(options)
         return [(backend, str(snapshot.job["metadata"]["name"])) for snapshot in backend.jobs()]
     names = dict.fromkeys(bare_name(job) for job in jobs)
-    return [(backend_for(options, name), name) for name in names]
+    return [(backend_to_change(options, name), name) for name in names]
+
+
+def _only_place(options: Options) -> Backend:
+    """The place whose jobs --all means. Raises UsageError where two places have jobs and no flag chooses one."""
+    found = places(options)
+    if len(found) > 1 and local_job_names():
+        raise UsageError(
+            "--all could mean the jobs of this machine or those of the cluster.",
+            hint=f"Add --local, or --context {found[-1].where}.",
+        )
+    return found[-1]
 
 
 def _ask(targets: list[tuple[Backend, str]], *, yes: bool) -> None:
     if yes or not sys.stdin.isatty():
         return
     for backend, name in targets:
-        click.echo(f"  {name} ({backend.where})", err=True)
+        click.echo(f"  {name} {place_of(backend)}", err=True)
     count = "this job" if len(targets) == 1 else f"these {len(targets)} jobs"
     if not click.confirm(f"Delete {count} and everything in it?", err=True):
         raise Cancelled("Nothing was deleted.")

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
+from kubectl_ddp.cli.registry import ALIASES, COMMANDS, DESTRUCTIVE, MEANT, SECTIONS, STOPPING
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.nearest import did_you_mean
 
 EPILOG = (
-    "Flags follow the command, as with every kubectl plugin. A job's name alone is enough: a job of this machine is "
-    "looked for first, then the cluster."
+    "Flags follow the command, as with every kubectl plugin. A command that reads a job looks for its name on this "
+    "machine first, then in the cluster. One that changes a job asks for --local or --context where both have it."
 )
 
 
@@ -38,8 +39,17 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in COMMANDS and word not in ALIASES and not word.startswith("-"):
+            if word == "help":
+                return self._explained(ctx, args[1:])
             raise UsageError(f"There is no command '{word}'.", hint=_meant(word, ctx.command_path))
         return super().resolve_command(ctx, args)
+
+    def _explained(self, ctx: click.Context, words: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """``help COMMAND`` is ``COMMAND --help``."""
+        if not words:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return self.resolve_command(ctx, [words[0], "--help"])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
@@ -49,15 +59,18 @@ class LazyGroup(click.Group):
 
 
 def _meant(word: str, path: str) -> str:
-    import difflib  # noqa: PLC0415 - needed on this error alone
-
-    close = difflib.get_close_matches(word, [*COMMANDS, *ALIASES])
-    return f"Did you mean '{close[0]}'?" if close else f"Run '{path} --help' to see them all."
+    """What to type instead; never a command that destroys something."""
+    if word in MEANT:
+        return f"Did you mean '{MEANT[word]}'?"
+    if word in STOPPING:
+        return f"'{path} suspend JOB' stops a job and keeps it."
+    harmless = [name for name in (*COMMANDS, *ALIASES) if name not in DESTRUCTIVE]
+    return did_you_mean(word, harmless) or f"Run '{path} --help' to see them all."
 
 
 def root() -> click.Group:
     """The group with all commands."""
-    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
     return LazyGroup(
         name="ddp",
         help="Submit, watch and understand PyTorch training, on Kubernetes or on this machine.",

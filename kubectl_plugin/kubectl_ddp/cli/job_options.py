@@ -13,7 +13,9 @@ import click
 
 from kubectl_ddp.cli.dashes import DashesCommand, words_after_dashes
 from kubectl_ddp.cli.options import Options
+from kubectl_ddp.cli.program_words import check_no_more_words, check_program, dashed, flag_meant, is_job_file
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.nearest import did_you_mean
 from kubectl_ddp.spec.fields import DERIVED, FIELDS, PRESET, Field, flag_of
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS
@@ -37,31 +39,44 @@ DRY_RUNS: Final = ("none", "client", "server")
 class ProgramCommand(DashesCommand):
     """A command whose words after ``--`` belong to the user's program."""
 
+    allow_extra_args = True
+    """Words after the script, which :func:`check_no_more_words` refuses."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes_script = any(parameter.name == "script" for parameter in self.params)
+        if takes_script and args:
+            check_program(args[0], ctx.command_path)
         try:
-            return super().parse_args(ctx, _with_values(args))
+            left = super().parse_args(ctx, _with_values(args))
         except click.NoSuchOption as error:
             raise UsageError(
                 f"{ctx.command_path} has no flag '{error.option_name}'.", hint=self._meant(ctx, error.option_name)
             ) from None
+        script = ctx.params.get("script")
+        if script is not None:
+            check_program(script, ctx.command_path)
+            check_no_more_words(script, left, ctx.command_path)
+        elif left:
+            raise click.UsageError(f"Got unexpected extra argument ({' '.join(left)})", ctx)
+        return left
 
     def _meant(self, ctx: click.Context, word: str) -> str:
-        """A misspelled flag of ours, or one of the program that stands before the ``--``."""
-        import difflib  # noqa: PLC0415 - needed on this error alone
-
+        """A flag of ours, misspelled or as other launchers call it, or one of the program in front of the ``--``."""
         ours = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
-        close = difflib.get_close_matches(word, ours, n=1, cutoff=0.75)
-        meant = f"Did you mean '{close[0]}'? " if close else ""
-        return f"{meant}Flags of the program follow '--', as in '{ctx.command_path} train.py -- {word} ...'."
+        meant = flag_meant(word) or did_you_mean(word, ours, cutoff=0.75)
+        return f"{meant} Flags of the program follow '--': '{ctx.command_path} train.py -- {word} ...'.".strip()
 
 
 def _with_values(args: list[str]) -> list[str]:
-    """Give a bare ``--dry-run`` kubectl's meaning, ``client``; the word after it is not its value unless it can be."""
+    """Spell flags as we do, and give a bare ``--dry-run`` kubectl's meaning, ``client``.
+
+    The word after ``--dry-run`` is not its value unless it can be.
+    """
     if "--" in args:  # what follows is the program's
         split = args.index("--")
         return [*_with_values(args[:split]), *args[split:]]
     joined: list[str] = []
-    for word in args:
+    for word in map(dashed, args):
         if joined and joined[-1] == DRY_RUN and word in DRY_RUNS:
             joined[-1] = f"{DRY_RUN}={word}"
         else:
@@ -99,10 +114,11 @@ def _with_request(
     @functools.wraps(command)
     def with_request(*args: P.args, **given: P.kwargs) -> R:
         kwargs: dict[str, Any] = given
+        script, file = _script_or_file(kwargs.pop("script", None), kwargs.pop("job_file", None))
         request = JobRequest(
-            script=kwargs.pop("script", None),
+            script=script,
             words=words_after_dashes(),
-            file=kwargs.pop("job_file", None),
+            file=file,
             assignments=kwargs.pop("assignments"),
             shorthand=kwargs.pop("shorthand"),
             flags={key: value for key in _keys() if (value := kwargs.pop(parameter_of(key))) not in {None, ()}},
@@ -112,6 +128,15 @@ def _with_request(
     for option in reversed(options):
         option(with_request)
     return with_request
+
+
+def _script_or_file(script: str | None, file: str | None) -> tuple[str | None, str | None]:
+    """A job file may stand where a script does. Raises UsageError where there are two of them."""
+    if script is None or not is_job_file(script):
+        return script, file
+    if file is not None:
+        raise UsageError(f"There are two job files, '{script}' and '{file}'.", hint="Keep one.")
+    return None, script
 
 
 def _keys() -> list[str]:

@@ -8,9 +8,11 @@ from typing import Final
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import jobs_of, no_job, places, print_document, resource, style
+from kubectl_ddp.cli.target import bare_name, jobs_of, no_job, places, print_document, resource, style
 from kubectl_ddp.collector import at_rest
 from kubectl_ddp.document import job_list_document
+from kubectl_ddp.errors import NotFound
+from kubectl_ddp.nearest import did_you_mean
 from kubectl_ddp.present import job_table
 from kubectl_ddp.scrape import Most, observe_all
 
@@ -25,16 +27,27 @@ _MOST: Final = Most(of_each=2, in_all=48)
 
 
 @click.command("list")
+@click.argument("jobs", nargs=-1)
 @shared_options("wide", "json", "yaml", "name", all_namespaces=True)
-def list_jobs(options: Options) -> None:
-    """List jobs: those of this machine, and those of the cluster if there is one."""
+def list_jobs(options: Options, jobs: tuple[str, ...]) -> None:
+    """List jobs of this machine and of the cluster: all of them, or those that are named."""
     with at_rest():  # it ends soon, and to look for cycles among ten thousand pods takes a fifth of its time
-        _list(options)
+        _list(options, [bare_name(job) for job in jobs])
 
 
-def _list(options: Options) -> None:
+def _list(options: Options, names: list[str]) -> None:
     backends = places(options)
     found = jobs_of(backends, options)
+    if names:
+        there = {str(snapshot.job["metadata"]["name"]) for _, snapshot in found}
+        found = [each for each in found if each[1].job["metadata"]["name"] in names]
+        for name in dict.fromkeys(names):
+            if name not in there:
+                meant = did_you_mean(name, there)
+                missing = NotFound(f"There is no job '{name}'.", hint=meant or "'list' without a name shows all jobs.")
+                if not found:
+                    raise missing
+                options.note(f"warning: {missing}")
     if options.output == "name":
         for _, snapshot in found:
             click.echo(resource(snapshot.job))

@@ -13,6 +13,7 @@ import click
 
 from kubectl_ddp.access import parse_timeout
 from kubectl_ddp.backends import Where
+from kubectl_ddp.errors import NoSuchJob, NotFound
 from kubectl_ddp.program import looking
 
 P = ParamSpec("P")
@@ -47,6 +48,13 @@ def _checked_timeout(_context: click.Context, _parameter: click.Parameter, text:
     if text is not None:
         parse_timeout(text)
     return text
+
+
+def _with_nearest(error: NoSuchJob, options: Options) -> NotFound:
+    """The same error, with the job that is meant where one has nearly this name."""
+    from kubectl_ddp.cli.target import job_meant  # noqa: PLC0415 - needed on this error alone
+
+    return NotFound(error.message, hint=job_meant(error.name, options) or error.hint)
 
 
 def shared_options(
@@ -91,7 +99,10 @@ def shared_options(
             given = {name: kwargs.pop(name) for name in Options.__dataclass_fields__ if name in kwargs}
             options = Options(**given)  # type: ignore[arg-type]  # click passes them by name
             with looking("" if options.local else options.flags):  # a namespace means nothing on this machine
-                return command(options, *args, **kwargs)
+                try:
+                    return command(options, *args, **kwargs)
+                except NoSuchJob as error:
+                    raise _with_nearest(error, options) from None
 
         for option in reversed([*shape, *where, *talk]):
             option(with_options)

@@ -6,19 +6,21 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from kubectl_ddp.backend import Backend, Object
-from kubectl_ddp.backends import Where, is_local
-from kubectl_ddp.cli.job_options import JobRequest, read_job
+from kubectl_ddp.backends import Where, check_place_of_new_job, is_local
+from kubectl_ddp.cli.job_options import IMAGE_VARIABLE, JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.catalogue import NONE
+from kubectl_ddp.present import counted
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import settle
 from kubectl_ddp.render.objects import placeholder_run_id
-from kubectl_ddp.script import check_script, read_script
+from kubectl_ddp.script import check_is_python, check_script, read_script
 from kubectl_ddp.spec import fabric, rules
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Engine, Gang
@@ -28,10 +30,14 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Kind, Layer, Origin
 from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import Resolved
+from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
 """The volume that a local job gets for its checkpoints: one directory for all its nodes."""
 
+
+GPU_DRIVERS: Final = (Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""One of them exists where this machine has GPUs: NVIDIA's, AMD's, those of a container, those of Windows."""
 
 ABOUT_MACHINES: Final = frozenset(
     {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
@@ -107,8 +113,20 @@ def prepare(
         resolved = _without_fabric(_with_shared_disk(resolved))
     else:
         _check_secrets(resolved.spec)
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_unserved_image(resolved.spec)))
     code, spec = _with_code(resolved.spec, site, kept)
+    if not shown:
+        check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
+
+
+def _unserved_image(spec: JobSpec) -> Iterator[Doubt]:
+    """The image that `make image` builds has no registry in its name, so a node cannot pull it."""
+    if spec.image.startswith(f"{default_image().partition(':')[0]}:"):
+        yield Doubt(
+            f"No registry serves the image '{spec.image}': a node that does not have it cannot start the job.",
+            f"Name an image of your registry with --image or ${IMAGE_VARIABLE}.",
+        )
 
 
 def _check_secrets(spec: JobSpec) -> None:
@@ -126,7 +144,9 @@ def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | Non
     program = spec.program
     if spec.code is not None:
         if isinstance(program, Script) and kept is None:
-            program = Script(script_inside(program.path, spec.code))
+            inside = script_inside(program.path, spec.code)
+            check_is_python(Path(spec.code, inside))
+            program = Script(inside)
         return kept or pack(spec.code), dataclasses.replace(spec, program=program)
     if not isinstance(program, Script):
         return None, spec
@@ -187,6 +207,15 @@ def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[
                 hint=f"Export {name} in this shell; a local job inherits it.",
             )
     return list(_left_out(spec))
+
+
+def check_devices(spec: JobSpec) -> None:
+    """Refuse a job for GPUs on a machine that has none, before it starts all of its ranks. Raises PreflightFailed."""
+    if spec.gpus and not any(path.exists() for path in GPU_DRIVERS):
+        raise PreflightFailed(
+            f"Job '{spec.name}' asks for {counted(spec.gpus, 'GPU')} on each node, and this machine has none.",
+            hint="Add --gpus 0 --nproc 1 --nnodes 1 to try it on the CPU, or submit it to a cluster.",
+        )
 
 
 def _left_out(spec: JobSpec) -> Iterator[str]:

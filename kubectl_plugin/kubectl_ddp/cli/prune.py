@@ -13,7 +13,7 @@ import click
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.backends import backend_for
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import jobs_of, places, print_document, seconds_of
+from kubectl_ddp.cli.target import jobs_of, place_of, places, print_document, seconds_of
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, UsageError
 from kubectl_ddp.present import duration
@@ -134,5 +134,5 @@ def _print(options: Options, found: list[Finished], *, dry_run: bool) -> None:
         print_document({"apiVersion": API_VERSION, "kind": "PruneList", "items": items}, options.output)
         return
     for one in found:
-        told = one.state.name if options.output == "name" else f"job {one.state.name} deleted"
+        told = one.state.name if options.output == "name" else f"job {one.state.name} deleted {place_of(one.backend)}"
         click.echo(told + (" (dry run)" if dry_run and options.output is None else ""))

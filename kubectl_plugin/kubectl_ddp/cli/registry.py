@@ -76,4 +76,26 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
 ALIASES: Final[Mapping[str, str]] = {"ls": "list", "describe": "status"}
 """Other words for a command; they work and are not advertised."""
 
+MEANT: Final[Mapping[str, str]] = {
+    "run": "submit",
+    "create": "submit",
+    "apply": "submit",
+    "start": "submit",
+    "train": "submit",
+    "get": "list",
+    "jobs": "list",
+    "ps": "list",
+    "log": "logs",
+    "watch": "top",
+    "explain": "why",
+    "shell": "exec",
+}
+"""Words that other programs use for one of our commands."""
+
+STOPPING: Final = frozenset({"cancel", "stop", "kill", "pause", "abort", "end"})
+"""Words that other programs use for ending a job, with or without its state."""
+
+DESTRUCTIVE: Final = frozenset({"delete", "prune"})
+"""Commands that no error message suggests."""
+
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for part in SECTIONS.values() for name, entry in part.items()}

@@ -40,7 +40,7 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
     run under its name, from the same words and code; checkpoints stay, its old pods and their logs go.
     """
     seconds = seconds_of("--timeout", timeout)
-    backend, name = target(options, job)
+    backend, name = target(options, job, changes=True)
     if (record := backend.cut_off(name)) is not None:
         _finish(options, backend, name, record)
     else:
@@ -56,7 +56,7 @@ def _finish(options: Options, backend: Backend, name: str, record: Object) -> No
 
     effect = f"An earlier restart of job {name} was cut off; it is finished now."
     run = _submit_anew(backend, name, specification(record), read_back(record), str(run_of(record)))
-    changed(options, name, "restarted", f"job {name} restarted", effect=effect, runId=run)
+    changed(options, backend, name, "restarted", effect=effect, runId=run)
     if options.output is None:
         options.note(effect)
 
@@ -77,7 +77,7 @@ def restart_job(options: Options, backend: Backend, name: str, seconds: float | 
     else:
         effect = _tell_effect(options, job_state(failed, {}, where=backend.where), backend, failed)
         run = _renew(backend, name)
-    changed(options, name, "restarted", f"job {name} restarted", effect=effect, runId=run)
+    changed(options, backend, name, "restarted", effect=effect, runId=run)
 
 
 def _check(state: JobState) -> None:

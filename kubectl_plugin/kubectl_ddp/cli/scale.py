@@ -13,6 +13,7 @@ from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.present import counted
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.spec.layout import spare_ranks
 from kubectl_ddp.state import JobState, State
@@ -42,33 +43,33 @@ def scale(
     Says what that means for the ranks, and waits until they say that it is so.
     """
     seconds = seconds_of("--timeout", timeout)
-    backend, name = target(options, job)
+    backend, name = target(options, job, changes=True)
     snapshot = backend.job(name)
     before = observe(backend, snapshot)
     per_node = roots.processes_per_node(snapshot.job)
-    size = f"{nnodes} node{'s' * (nnodes > 1)}"
+    size = counted(nnodes, "node")
     backend.scale(name, nnodes, dry_run=dry_run)
     if options.output is None:  # what is refused has no effect to be told
         options.note(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
     seconds_taken = None
-    told = f"job {name} scaled to {size}{' (dry run)' if dry_run else ''}"
+    told = f"scaled to {size}{' (dry run)' if dry_run else ''}"
     if options.output is None:
-        changed(options, name, "scaled", told)
+        changed(options, backend, name, "scaled", told)
     waits = before.world_size is not None and before.state is State.RUNNING if waits is None else waits
     if waits and not dry_run:
         seconds_taken = _confirm(backend, before, nnodes * per_node, seconds, size)
         ranks = nnodes * per_node
-        options.note(f"The world has {ranks} rank{'s' * (ranks > 1)} after {seconds_taken:.1f} s.")
+        options.note(f"The world has {counted(ranks, 'rank')} after {seconds_taken:.1f} s.")
     if options.output is not None:
         facts = {"nodes": nnodes, "nodesBefore": before.nodes.desired, "ranks": nnodes * per_node, "dryRun": dry_run}
-        changed(options, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
+        changed(options, backend, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
 
 
 def effect(before: JobState, nodes: int, per_node: int) -> str:
     """What a change of the number of nodes means, in one or two sentences."""
     then, now = before.nodes.desired, nodes
     if then == now:
-        return f"Job {before.name} has {then} node{'s' * (then > 1)} already; nothing changes."
+        return f"Job {before.name} has {counted(then, 'node')} already; nothing changes."
     ranks = f"{then} → {now} nodes, {then * per_node} → {now * per_node} ranks"
     if before.state is not State.RUNNING:
         return f"Job {before.name}: {ranks}, once it runs; it is {before.state} now."
@@ -87,7 +88,7 @@ def left_over(job: Object, ranks: int) -> str:
         return ""
     if not (spare := spare_ranks(layouts, ranks)):
         return ""
-    return f" Its layout '{layouts}' has no place for {spare} of {ranks} ranks."
+    return f" Its layout '{layouts}' has no place for {spare} of {counted(ranks, 'rank')}."
 
 
 def _confirm(backend: Backend, before: JobState, ranks: int, timeout: float | None, size: str) -> float:

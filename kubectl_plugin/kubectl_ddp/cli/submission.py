@@ -14,11 +14,12 @@ from kubectl_ddp.backends import Where, backend_for, cluster_of
 from kubectl_ddp.cli.inspection import level_of, look_before
 from kubectl_ddp.cli.job_options import JobRequest, warn
 from kubectl_ddp.cli.options import Options
-from kubectl_ddp.cli.prepare import Prepared, check_local, prepare
+from kubectl_ddp.cli.prepare import Prepared, check_devices, check_local, prepare
 from kubectl_ddp.cli.stay import stay
 from kubectl_ddp.cli.target import print_document, resource, seconds_of
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
+from kubectl_ddp.present import counted
 from kubectl_ddp.program import program, there
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec.document import digest
@@ -56,10 +57,12 @@ def submit_prepared(prepared: Prepared, options: Options, manner: Manner) -> Non
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
     warn(prepared.resolved, options, left_out)
     if prepared.code is not None and prepared.code.files:
-        options.note(f"Code: {prepared.code.files} files, packed as {prepared.code.hash}.")
+        options.note(f"Code: {counted(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
+    if prepared.site is Site.LOCAL:
+        check_devices(prepared.spec)
     backend = backend_for(prepared.where)
     prepared = prepared.settled(backend)
     run_id = secrets.token_hex(6)

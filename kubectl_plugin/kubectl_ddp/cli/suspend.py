@@ -22,9 +22,9 @@ from kubectl_ddp.waiting import parse_goal, wait_for
 def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
     """Stop the pods of a job and keep the job; of the newest when none is named."""
     seconds = seconds_of("--timeout", timeout)
-    backend, name = target(options, job)
+    backend, name = target(options, job, changes=True)
     backend.suspend(name, suspended=True)
-    changed(options, name, "suspended", f"job {name} suspended")
+    changed(options, backend, name, "suspended")
     options.note(f"'{program()} resume {name}{there()}' lets it go on.")
     if keeps_checkpoints_in_pods(backend.job(name).job):
         options.note(
@@ -46,9 +46,9 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
     It goes on from its last checkpoint: here always, on a cluster if it was submitted with --checkpoint-claim.
     """
     seconds = seconds_of("--timeout", timeout)
-    backend, name = target(options, job)
+    backend, name = target(options, job, changes=True)
     queue = backend.suspend(name, suspended=False)
-    changed(options, name, "resumed", f"job {name} resumed")
+    changed(options, backend, name, "resumed")
     if queue is not None:
         options.note(f"It runs when Kueue admits it to the queue '{queue}'.")
     if waits:

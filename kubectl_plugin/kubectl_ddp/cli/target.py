@@ -6,16 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import click
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object, Snapshot
-from kubectl_ddp.backends import Where, backend_for, has_cluster
+from kubectl_ddp.backends import Where, backend_for, backend_to_change, has_cluster, has_kubeconfig
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.nearest import did_you_mean
 from kubectl_ddp.present import Style
 from kubectl_ddp.program import program
 
@@ -51,15 +53,26 @@ def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend
     return found
 
 
-def target(options: Options, job: str | None) -> tuple[Backend, str]:
+def target(options: Options, job: str | None, *, changes: bool = False) -> tuple[Backend, str]:
     """The place and the name of the job that is meant; the newest, said aloud, when none is named.
+
+    Args:
+        options: the shared flags.
+        job: its name, if it has been given.
+        changes: whether the command changes the job; then a name that two places have is refused.
 
     Raises:
         NotFound: none is named, and there is none.
+        UsageError: two places have a job of this name.
     """
     if job is not None:
         name = bare_name(job)
-        return backend_for(options, name), name
+        if changes:
+            return backend_to_change(options, name), name
+        backend = backend_for(options, name)
+        if backend.where == "local" and not options.local and has_kubeconfig():
+            options.note(f"Job {name} {place_of(backend)}; -n looks in the cluster.")
+        return backend, name
     backends = places(options)
     found = jobs_of(backends, options)
     if not found:
@@ -70,17 +83,27 @@ def target(options: Options, job: str | None) -> tuple[Backend, str]:
     return backend, name
 
 
+def job_meant(name: str, options: Options) -> str:
+    """Return a question with the job whose name is nearest; empty where none is near or none can be listed."""
+    try:
+        found = jobs_of(places(options), replace(options, quiet=True))
+    except DdpError:
+        return ""
+    return did_you_mean(name, [str(snapshot.job["metadata"]["name"]) for _, snapshot in found])
+
+
 def no_job(backends: Sequence[Backend], options: Options) -> NotFound:
     """That none is there, and where *there* is."""
-    looked = " or ".join(_place(backend, options) for backend in backends)
+    looked = " or ".join(place_of(backend, is_everywhere=options.all_namespaces) for backend in backends)
     return NotFound(f"There is no job {looked}.", hint=f"'{program()} submit SCRIPT --local' runs one on this machine.")
 
 
-def _place(backend: Backend, options: Options) -> str:
+def place_of(backend: Backend, *, is_everywhere: bool = False) -> str:
+    """A place in words: ``on this machine``, or ``in namespace 'team' of context 'lab'``."""
     if backend.where == "local":
         return "on this machine"
-    named = f"namespace '{options.namespace}'" if options.namespace else "the namespace"
-    return f"in {'any namespace' if options.all_namespaces else named} of context '{backend.where}'"
+    namespace = "any namespace" if is_everywhere else f"namespace '{backend.namespace}'"
+    return f"in {namespace} of context '{backend.where}'"
 
 
 def bare_name(job: str) -> str:
@@ -128,14 +151,24 @@ def print_document(document: dict[str, Any], output: str) -> None:
     click.echo(to_yaml([document]), nl=False)
 
 
-def changed(options: Options, name: str, action: str, sentence: str, **facts: Any) -> None:
-    """Say that a job was changed: a sentence, or with ``-o`` a document or a name."""
+def changed(options: Options, backend: Backend, name: str, action: str, what: str = "", **facts: Any) -> None:
+    """Print that a job was changed, and where: a sentence, or with ``-o`` a document or a name.
+
+    Args:
+        options: the shared flags.
+        backend: the place of the job.
+        name: the job.
+        action: what was done to it, in one word.
+        what: the end of the sentence; the action when empty.
+        facts: more fields of the document.
+    """
     if options.output is None:
-        click.echo(sentence)
+        click.echo(f"job {name} {what or action} {place_of(backend)}")
     elif options.output == "name":
         click.echo(name)
     else:
-        document = {"apiVersion": API_VERSION, "kind": "JobChange", "name": name, "action": action, **facts}
+        place = {"where": backend.where, "namespace": backend.namespace}
+        document = {"apiVersion": API_VERSION, "kind": "JobChange", "name": name, "action": action, **place, **facts}
         print_document(document, options.output)
 
 

@@ -11,7 +11,7 @@ from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
 from kubectl_ddp.cluster.slim import without_managers
-from kubectl_ddp.errors import DdpError, Forbidden, NotFound, UsageError
+from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageError
 from kubectl_ddp.parallel import each
 from kubectl_ddp.program import program, there
 
@@ -64,7 +64,8 @@ class Jobs:
             return job
         if refusal := next((answer for answer in answers if isinstance(answer, DdpError)), None):
             raise refusal
-        raise NotFound(
+        raise NoSuchJob(
+            name,
             f"There is no job '{name}' in namespace '{self._namespace}' of context '{self._api.connection.where}'.",
             hint=f"'{program()} list{there()}' names them all; -n chooses another namespace.",
         )

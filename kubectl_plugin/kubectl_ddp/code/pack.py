@@ -15,6 +15,7 @@ from typing import Final
 from kubectl_ddp.code import credentials, ignore
 from kubectl_ddp.code.credentials import holds_credentials
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.nearest import file_meant
 from kubectl_ddp.render.code import ARCHIVE, Code
 
 LARGEST_BYTES: Final = 2**20 - 2**10
@@ -70,7 +71,8 @@ def script_inside(script: str, directory: str) -> str:
         if candidate.is_file() and candidate.is_relative_to(root):
             return str(PurePosixPath(candidate.relative_to(root)))
     raise UsageError(
-        f"There is no script '{script}' in the code '{directory}'.", hint="Name a file in it, or another --code."
+        f"There is no script '{script}' in the code '{directory}'.",
+        hint=file_meant(script) or "Name a file in it, or another --code.",
     )
 
 
@@ -143,8 +145,9 @@ def _too_large(directory: str, files: Sequence[_File], packed: int | None) -> Us
     named = ", ".join(f"{file.path} ({_size(file.size)})" for file in largest)
     total = _size(sum(file.size for file in files))
     is_packed = f", {_size(packed)} when packed" if packed is not None else ""
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
     return UsageError(
-        f"--code: the {len(files)} files in '{directory}' have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} "
+        f"--code: {count} in '{directory}' have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} "
         f"packed can travel with a job; the largest are {named}.",
         hint=f"{_ignored()} Data belongs on a volume, much code into the image.",
     )

@@ -58,7 +58,7 @@ class HangReport:
         if answer in {Answer.STUCK, Answer.SILENT}:
             return f"It hangs: {self.verdict.sentence}."
         if answer is Answer.MOVES:
-            return f"It does not hang: all {len(self.sight.ranks)} ranks move."
+            return f"It does not hang: {_moving(len(self.sight.ranks))}."
         if answer is Answer.STANDS:
             return f"No rank is waited for by all others, as far as can be seen: {self.verdict.sentence}."
         return self._unseen()
@@ -75,3 +75,7 @@ class HangReport:
         if self.sight.pods:
             return "No rank runs just now: its workers start, stop, or have ended."
         return f"No pod of it runs just now; it is {self.state.state}."
+
+
+def _moving(ranks: int) -> str:
+    return "its one rank moves" if ranks == 1 else f"all {ranks} ranks move"

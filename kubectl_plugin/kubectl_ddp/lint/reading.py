@@ -46,6 +46,6 @@ def size_bytes(value: object) -> int | None:
     (2147483648, None)
     """
     try:
-        return Memory.parse(str(value)).size_bytes
+        return Memory.parse_quantity(str(value)).size_bytes
     except BadValue:
         return None

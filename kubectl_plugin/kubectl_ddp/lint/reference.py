@@ -19,7 +19,7 @@ What makes training hang, crawl or die is often not in the program but in the ma
 pods, whoever wrote them:
 
 ```console
-$ kubectl ddp lint manifests/examples/vision.pytorchjob.yaml
+$ kubectl ddp lint manifests/examples/pytorchjob/vision.yaml
 ```
 
 A file may hold any objects: of PyTorchJob and Kubeflow's other jobs with replicas, TrainingRuntime, JobSet, Job,

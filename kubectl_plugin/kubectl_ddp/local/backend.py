@@ -42,6 +42,7 @@ class LocalBackend:
     """This machine, as a place where jobs run. Implements :class:`kubectl_ddp.backend.Backend`."""
 
     where = "local"
+    namespace = ""
 
     def __init__(
         self,

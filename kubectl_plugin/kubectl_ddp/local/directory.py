@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from ddp_trainer.contract import GROUP
 from kubectl_ddp.backend import Object
-from kubectl_ddp.errors import DdpError, Forbidden, NotFound, PreflightFailed
+from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, PreflightFailed
 from kubectl_ddp.program import program
 
 ROOT_KIND: Final = "PyTorchJob"
@@ -44,9 +44,9 @@ def unwritable(directory: Path, error: OSError) -> DdpError:
     )
 
 
-def no_such_job(name: str) -> NotFound:
+def no_such_job(name: str) -> NoSuchJob:
     """The sentence about a job that is not there."""
-    return NotFound(f"There is no job '{name}' on this machine.", hint=f"'{program()} list' names them all.")
+    return NoSuchJob(name, f"There is no job '{name}' on this machine.", hint=f"'{program()} list' names them all.")
 
 
 def unreadable(path: Path, error: OSError) -> Forbidden:

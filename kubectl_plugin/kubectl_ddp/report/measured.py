@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ddp_trainer.contract import Metric, MetricLabel, Phase, RestartCause
+from kubectl_ddp.present import counted
 from kubectl_ddp.report.series import POD, Series, chosen
 from kubectl_ddp.report.timeline import Timeline, Values, growth, quotients, spanning, together
 
@@ -236,7 +237,7 @@ def _scalings(sizes: Iterable[tuple[float, float]]) -> Iterator[Change]:
     before = None
     for moment, size in sizes:
         if before is not None and size != before:
-            yield Change(moment, Kind.SCALE, f"{before:.0f} to {size:.0f} ranks")
+            yield Change(moment, Kind.SCALE, f"{before:.0f} to {counted(round(size), 'rank')}")
         before = size
 
 

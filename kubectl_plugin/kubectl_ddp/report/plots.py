@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ddp_trainer.contract import JobTime, Phase
+from kubectl_ddp.present import counted
 from kubectl_ddp.report import draw, heat
 from kubectl_ddp.report.measured import LOST, Measured, RankPast
 from kubectl_ddp.report.scale import Tick, amount, duration, scale_of, ticks
@@ -219,7 +220,7 @@ def heatmap(ranks: Sequence[RankPast]) -> Heatmap | None:
         rows=tuple(Tick((at + 0.5) / len(rows), str(names[at])) for at in range(0, len(rows), every)),
         low=duration(low),
         high=duration(high),
-        described=f"{len(rows)} ranks, {duration(low)} to {duration(high)} a step. {_slowest(by_rank)}",
+        described=f"{counted(len(rows), 'rank')}, {duration(low)} to {duration(high)} a step. {_slowest(by_rank)}",
         count=len(rows),
         told=_extremes(by_rank),
     )

@@ -16,6 +16,7 @@ from typing import Final
 import yaml
 
 from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.nearest import file_meant
 from kubectl_ddp.spec.document import API_VERSION, KIND
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
@@ -74,7 +75,8 @@ def open_file(path: str, what: str = "job file", largest_bytes: int = LARGEST_BY
                 data = file.read(largest_bytes + 1)
         except FileNotFoundError:
             raise NotFound(
-                f"There is no {what} '{path}'.", hint="Name one that exists, or '-' for standard input."
+                f"There is no {what} '{path}'.",
+                hint=file_meant(path) or "Name one that exists, or '-' for standard input.",
             ) from None
         except OSError as error:
             raise UsageError(
@@ -107,10 +109,11 @@ def _root(file: JobFile) -> yaml.MappingNode:
 
 def _check_header(file: JobFile, root: yaml.MappingNode) -> None:
     said = {key: value for key, _, value in _entries(file, root)}
-    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
-        node = said.get(key)
-        if node is None:
-            raise UsageError(f"{file.name} does not say '{key}: {wanted}'.", hint="Begin the file with it.")
+    header = {"apiVersion": API_VERSION, "kind": KIND}
+    if missing := [f"'{key}: {wanted}'" for key, wanted in header.items() if key not in said]:
+        raise UsageError(f"{file.name} lacks {' and '.join(missing)}.", hint="Begin the file with it.")
+    for key, wanted in header.items():
+        node = said[key]
         if not isinstance(node, yaml.ScalarNode) or node.value != wanted:
             value = node.value if isinstance(node, yaml.ScalarNode) else "..."
             raise UsageError(

@@ -39,22 +39,30 @@ class Memory:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``4Gi``, ``512Mi``, ``2G`` or a number of bytes. Raises BadValue.
+        """Read ``4Gi``, ``512Mi`` or ``2G``. Raises BadValue, also for a number without a unit.
 
         >>> Memory.parse("1.5Gi").size_bytes
         1610612736
         """
+        if re.fullmatch(NUMBER, text):
+            raise BadValue(f"'{text}' has no unit", hint=f"Write it with one, for example '{text}Gi'.")
+        return cls.parse_quantity(text)
+
+    @classmethod
+    def parse_quantity(cls, text: str) -> Self:
+        """Read a quantity of Kubernetes, in which a number without a unit is a number of bytes. Raises BadValue."""
         match = re.fullmatch(NUMBER + r"(Ei|Pi|Ti|Gi|Mi|Ki|E|P|T|G|M|k)?", text)
         if match is None:
             raise BadValue(f"'{text}' is no amount of memory", hint="Write it as '4Gi' or '512Mi'.")
         return cls(int(Fraction(match[1]) * (BINARY | DECIMAL)[match[2] or ""]))
 
     def __str__(self) -> str:
-        """The same amount, as short as it can be written exactly."""
+        """The same amount, with a unit and as short as it can be written exactly."""
         for suffix, unit in BINARY.items():
             if self.size_bytes % unit == 0:
                 return f"{self.size_bytes // unit}{suffix}"
-        return str(self.size_bytes)
+        thousands, rest = divmod(self.size_bytes, 1000)
+        return f"{thousands}.{rest:03}".rstrip("0").rstrip(".") + "k"
 
 
 @dataclass(frozen=True, order=True, slots=True)

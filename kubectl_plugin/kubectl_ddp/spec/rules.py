@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.contract import NAME_LENGTH, SWITCHES, Env
@@ -12,10 +14,14 @@ from kubectl_ddp.spec import fabric, layout, machines, mounts, queues
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.in_clear import in_clear
 from kubectl_ddp.spec.own_gpt import last_said, runs_the_trainer
+from kubectl_ddp.spec.program import Command, Module
 from kubectl_ddp.spec.trainer_options import unknown_words
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
+
+LAUNCHERS: Final = frozenset({"torchrun", "ddp-launch", "torch.distributed.run", "torch.distributed.launch"})
+"""Programs and modules that start ranks."""
 
 STORE_POD_SUFFIX: Final = "-store-00000"
 """The store's pod is named by the Job controller: the Job's name, a dash and five characters."""
@@ -136,7 +142,36 @@ def _time_is_enough(spec: JobSpec) -> None:
         raise UsageError("A deadline of 0 seconds would stop the job before it starts.", hint="Leave it out for none.")
 
 
+def _module_is_no_file(spec: JobSpec) -> None:
+    program = spec.program
+    if isinstance(program, Module) and program.name.endswith(".py"):
+        module = program.name.removesuffix(".py")
+        raise UsageError(
+            f"module '{program.name}' is the name of a file.",
+            hint=f"Submit the file as a script, or write '{module}' for the module.",
+        )
+
+
+def _program_starts_no_ranks(spec: JobSpec) -> None:
+    """The launcher of the job starts them; a second launcher would start as many for each of them."""
+    match spec.program:
+        case Module(name):
+            names = [name]
+        case Command(words):
+            modules = [word for flag, word in itertools.pairwise(words) if flag == "-m"]
+            names = [PurePath(words[0]).name, *modules[:1]]
+        case _:
+            return
+    for name in LAUNCHERS.intersection(names):
+        raise UsageError(
+            f"'{name}' starts ranks itself, and the launcher of the job starts them already.",
+            hint="Submit the script that it would start, and set nnodes and nproc.",
+        )
+
+
 RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
+    _module_is_no_file,
+    _program_starts_no_ranks,
     _name_fits,
     _shared_memory_fits,
     machines.one_process_has_one_slice,

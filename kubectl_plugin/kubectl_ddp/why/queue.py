@@ -9,6 +9,7 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.checks.kueue import inactive
 from kubectl_ddp.conditions import condition_of, holds
 from kubectl_ddp.operators import KUEUE
+from kubectl_ddp.present import counted
 from kubectl_ddp.program import program, there
 from kubectl_ddp.queued import KUEUE_QUEUE, in_line, owner_of
 from kubectl_ddp.surroundings import Around
@@ -194,7 +195,7 @@ def _about(workload: Object) -> str:
     name = owners[0].get("name") or workload["metadata"]["name"]
     pods = sum(int(each.get("count") or 0) for each in workload["spec"].get("podSets") or ())
     priority = int(workload["spec"].get("priority") or 0)
-    return f"{name} in namespace {workload['metadata']['namespace']} ({pods} pods, priority {priority})"
+    return f"{name} in namespace {workload['metadata']['namespace']} ({counted(pods, 'pod')}, priority {priority})"
 
 
 def _space(item: Object) -> str:

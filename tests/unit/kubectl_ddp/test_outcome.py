@@ -11,11 +11,12 @@ from ddp_trainer.contract import Annotation
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.describe import header
 from kubectl_ddp.keeping import keep_last_words
-from kubectl_ddp.present import Style
+from kubectl_ddp.present import Style, job_table
 from kubectl_ddp.state import JobState, job_state
-from tests.kube_objects import job, pod, terminated
+from tests.kube_objects import CREATED_EPOCH, job, pod, terminated
 from tests.scripted_backend import ScriptedBackend
 
+NOW = CREATED_EPOCH + 90
 SPENT = {"productive": 80.0, "startup": 15.0, "restart": 5.0}
 SUMMARY = {
     "result": "succeeded",
@@ -30,7 +31,15 @@ SUMMARY = {
     "loss": 0.25,
     "world_size": 4,
 }
-ACCOUNT = {"steps": 120, "goodput": 0.5, "lost_steps": 0, "lost_seconds": 0.0, "spent": SPENT, "seconds": 100.0}
+ACCOUNT = {
+    "steps": 120,
+    "steps_planned": 480,
+    "goodput": 0.5,
+    "lost_steps": 0,
+    "lost_seconds": 0.0,
+    "spent": SPENT,
+    "seconds": 100.0,
+}
 FAILED = {"rank": 1, "message": "ValueError: no", "result": "failed", "restarts": {"failure": 1}, **ACCOUNT}
 
 
@@ -67,7 +76,7 @@ def test_a_summary_that_is_kept_is_told_when_the_pods_are_gone(how: str, contain
 
 def test_a_run_that_failed_tells_how_far_it_got() -> None:
     state = job_state(ended("Failed", pod(0, terminated(1, FAILED))), {})
-    assert (state.step, state.steps_planned, state.goodput) == (120, None, 0.5)
+    assert (state.step, state.steps_planned, state.goodput) == (120, 480, 0.5)
 
 
 def test_pods_that_are_left_and_know_less_take_nothing_back() -> None:
@@ -118,3 +127,26 @@ def test_a_secret_that_a_summary_quotes_is_not_kept() -> None:
     [text] = keep(ended("Succeeded", pod(0, terminated(0, summary)))).values()
     assert planted not in text
     assert json.loads(text)["steps"] == 690
+
+
+@pytest.mark.parametrize(
+    ("how", "container", "step", "progress", "result"),
+    [
+        ("Succeeded", terminated(0, SUMMARY), "690", "100%", "loss 0.25"),
+        ("Succeeded", terminated(0, {**SUMMARY, "accuracy": 0.975}), "690", "100%", "accuracy 0.975"),
+        ("Failed", terminated(1, FAILED), "120", "25%", "ValueError: no"),
+    ],
+)
+def test_a_finished_job_keeps_step_progress_duration_and_result_when_its_pods_are_gone(
+    how: str, container: Object, step: str, progress: str, result: str
+) -> None:
+    there = ended(how, pod(0, container))
+    gone = ended(how, annotations=keep(there))
+    for one in (there, gone):
+        state = job_state(one, {})
+        header_line, row = job_table([state], NOW).render(Style()).splitlines()
+        columns = [header_line.index(name) for name in ("STEP", "PROGRESS", "DURATION", "RESULT")]
+        seen = [row[at:].split("   ")[0].strip() for at in columns]
+        assert seen == [step, progress, "60s", result]
+        assert f"step {step} of" in header(state, NOW, Style())
+        assert "ended after 60s" in header(state, NOW, Style())

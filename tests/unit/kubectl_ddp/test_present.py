@@ -52,15 +52,29 @@ def test_a_job_is_one_row() -> None:
         "ETA",
         "THROUGHPUT",
         "RESTARTS",
+        "DURATION",
         "AGE",
         "WHERE",
     ]
-    assert lines[1].split() == ["digits", "Running", "2/2", "(1-4)", "10", "10%", "18s", "320/s", "1", "90s", "local"]
+    assert lines[1].split() == [
+        "digits",
+        "Running",
+        "2/2",
+        "(1-4)",
+        "10",
+        "10%",
+        "18s",
+        "320/s",
+        "1",
+        "-",
+        "90s",
+        "local",
+    ]
 
 
 def test_what_nobody_told_is_a_dash() -> None:
     row = job_table([job_state(snapshot(job()), {})], NOW).render(Style()).splitlines()[1]
-    assert row.split() == ["digits", "Pending", "0/2", "(1-4)", "-", "-", "-", "-", "0", "90s"]
+    assert row.split() == ["digits", "Pending", "0/2", "(1-4)", "-", "-", "-", "-", "0", "-", "90s"]
 
 
 def test_ranks_and_silent_pods_are_rows() -> None:

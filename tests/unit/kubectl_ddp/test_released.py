@@ -42,7 +42,7 @@ def test_deleting_a_run_of_helms_says_what_stays_and_how_to_take_it_away(
     assert run(["delete", "digits", "--yes"]) == 0
     assert JOB not in server.objects
     said = capsys.readouterr()
-    assert said.out == "job digits deleted\n"
+    assert said.out == "job digits deleted in namespace 'team' of context 'test'\n"
     assert said.err == (
         "Helm has made job digits: its store, Services and NetworkPolicy stay until 'helm uninstall nightly -n team' "
         "takes them away.\n"

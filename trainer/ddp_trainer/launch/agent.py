@@ -31,7 +31,7 @@ from ddp_trainer.launch.core import State
 from ddp_trainer.launch.environment import common_environment
 from ddp_trainer.launch.hang_guard import HangGuard
 from ddp_trainer.launch.joining import Joining
-from ddp_trainer.launch.last_account import last_account
+from ddp_trainer.launch.last_account import last_account, last_step
 from ddp_trainer.launch.link import Link
 from ddp_trainer.launch.logs import Std
 from ddp_trainer.launch.moments import Moments
@@ -317,7 +317,8 @@ class Agent:
         generation = self._core.generation
         if finish.code == Exit.SUCCESS:
             seconds = round(time.monotonic() - self._started_at, 3)
-            setup.report.succeeded(restarts, world_size=generation.world_size if generation else 0, seconds=seconds)
+            world = generation.world_size if generation else 0
+            setup.report.succeeded(restarts, world_size=world, seconds=seconds, **last_step(setup.recorder))
         elif finish.failure:
             setup.report.failed(finish.failure, finish.code, restarts, last_account(setup, moments, finish.failure))
         elif finish.code != Exit.TERMINATED:

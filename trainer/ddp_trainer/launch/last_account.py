@@ -17,9 +17,10 @@ from ddp_trainer.launch.protocol import Failure
 
 if TYPE_CHECKING:
     from ddp_trainer.launch.setup import Setup
+    from ddp_trainer.recorder import AgentRecorder
 
 
-def last_account(setup: Setup, moments: Moments, failure: Failure | None) -> dict[str, object]:
+def last_account(setup: Setup, moments: Moments, failure: Failure | None) -> Mapping[str, object]:
     """What the end of a run that failed tells of its time and steps; nothing where nobody can know.
 
     Ranks that train and keep no ledger leave it open what their time went into; that no step was ever taken a launcher
@@ -30,12 +31,26 @@ def last_account(setup: Setup, moments: Moments, failure: Failure | None) -> dic
     generation = setup.core.generation
     was_always_there = generation is None or generation.number == moments.groups
     if step is None or (told is None and not (hears and step == 0 and was_always_there)):
-        return {}
+        return _steps(setup.recorder, step)
     ending = JobTime.HANG if failure is not None and failure.reason == FailureReason.HANG else JobTime.RESTART
     account = account_at_the_end(told, moments.times, time.time(), ending)
     # Of ranks that went on from a checkpoint, and took no step, nobody has told how many there were before.
-    steps = {"steps": step} if step or told is None else {}
+    steps = _steps(setup.recorder, step) or ({"steps": 0} if told is None else {})
     return {**steps, "started": round(account.started, 3), **account.summary()}
+
+
+def last_step(recorder: AgentRecorder) -> dict[str, int]:
+    """Return the last step that a rank has reported, for the summary of a program that writes none itself."""
+    step = recorder.highest_step()
+    return {"steps": step} if step else {}
+
+
+def _steps(recorder: AgentRecorder, step: int | None) -> dict[str, int]:
+    """The steps of a run that took some, and how many it was to take where that is known."""
+    if not step:
+        return {}
+    planned = recorder.steps_planned()
+    return {"steps": step, "steps_planned": planned} if planned else {"steps": step}
 
 
 def account_at_the_end(

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from ddp_trainer.contract import Env
 from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch.saying import say
 from ddp_trainer.run_secret import HOW_TO_MAKE, BadSecret, RunSecret, read_run_secret
 
 
 def optional_secret(path: str, run_id: str) -> RunSecret | None:
     """Return the secret in a file; None without a path. Raises LaunchError for a file that cannot be used."""
     try:
-        return read_run_secret(path, run_id) if path else None
+        secret = read_run_secret(path, run_id) if path else None
     except BadSecret as error:
         raise LaunchError(f"{error}.") from None
+    if secret and secret.is_published:
+        say(
+            f"The secret in {path} is the published placeholder of the examples, so it keeps nobody out; {HOW_TO_MAKE}."
+        )
+    return secret
 
 
 def required_secret(path: str, run_id: str) -> RunSecret:

@@ -23,7 +23,7 @@ Before a job runs anywhere:
 
 ```console
 $ kubectl ddp lint train.py --nnodes 2 --gpus 8 --env NCCL_DEBUG=WARN
-$ kubectl ddp lint -f manifests/examples/digits.job.yaml -o json
+$ kubectl ddp lint -f manifests/examples/digits.ddp.yaml -o json
 ```
 
 It takes what `kubectl ddp submit` takes, and looks at the variables that the job file and the flags give; those that

@@ -23,6 +23,11 @@ def highest_step(directory: Path) -> int:
     return int(max((values.get(Metric.STEP, 0.0) for values in _boards(directory)), default=0.0))
 
 
+def steps_planned(directory: Path) -> int:
+    """Return the number of steps that the run will have, as a rank last reported it; 0 where none has."""
+    return int(max((values.get(Metric.STEPS_PLANNED, 0.0) for values in _boards(directory)), default=0.0))
+
+
 def _accounts(directory: Path) -> Iterator[JobAccount]:
     return (_account(values) for values in _boards(directory) if Metric.JOB_START in values)
 

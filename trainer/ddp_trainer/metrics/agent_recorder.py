@@ -7,7 +7,7 @@ from typing import Final
 
 from ddp_trainer.contract import FailureReason, GroupState, Metric, RestartCause
 from ddp_trainer.goodput import JobAccount
-from ddp_trainer.metrics.account import highest_step, job_account
+from ddp_trainer.metrics.account import highest_step, job_account, steps_planned
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.directory import rank_board
 from ddp_trainer.metrics.family import cell
@@ -118,3 +118,7 @@ class BoardAgentRecorder:
     def highest_step(self) -> int | None:
         """The last step that a worker of this pod has told."""
         return highest_step(self._directory)
+
+    def steps_planned(self) -> int:
+        """Return the steps that the workers of this pod were going to take; 0 where none has reported them."""
+        return steps_planned(self._directory)

@@ -139,7 +139,7 @@ class Options:
         default=BackendName.AUTO,
         metadata=flagged(
             OptionGroup.STRATEGY,
-            "auto, gloo, nccl or mpi: what carries the collectives (default: auto)",
+            "auto, gloo, nccl or mpi: what carries the collectives",
             parse=BackendName,
             metavar="NAME",
         ),

@@ -175,7 +175,7 @@ def test_the_image_of_the_environment_is_the_default(
         (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
         (["train.py", "--nnode", "2"], "has no flag '--nnode'. Did you mean '--nnodes'?"),
         (["train.py", "--epochs", "2"], "has no flag '--epochs'. Flags of the program follow '--'"),
-        (["train.py", "extra"], "Got unexpected extra argument (extra)."),
+        (["train.py", "extra"], "Arguments of the program follow '--': "),
         (["train.py", "--name", "x" * 60], "is 12 characters too long"),
         (["train.py", "--name", "Train"], "--name: 'Train' is no name for a job."),
         (
@@ -341,10 +341,10 @@ def test_a_dry_run_on_a_server_needs_one(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.usefixtures("here")
 def test_a_time_limit_needs_something_to_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--timeout 5 limits nothing. Add --wait or --follow." in refused(
-        capsys, "submit", "-f", "job.yaml", "--timeout", "5"
+        capsys, "submit", "-f", "job.yaml", "--local", "--timeout", "5"
     )
     assert "--timeout: 'soon' is no duration." in refused(
-        capsys, "submit", "-f", "job.yaml", "--wait", "--timeout", "soon"
+        capsys, "submit", "-f", "job.yaml", "--local", "--wait", "--timeout", "soon"
     )
 
 
@@ -372,3 +372,22 @@ def test_what_means_nothing_on_one_machine_is_said() -> None:
 def test_a_script_that_is_not_there_is_as_a_job_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert [run(["render", *named]) for named in (["nope.py"], ["-f", "nope.yaml"])] == [3, 3]
     assert capsys.readouterr().err.startswith("error: There is no script 'nope.py'.")
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("command", [["render"], ["submit", "--dry-run=client"]], ids=" ".join)
+def test_an_image_that_no_registry_serves_is_warned_of_where_a_cluster_is_meant(
+    capsys: pytest.CaptureFixture[str], command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run([*command, "train.py", "--name", "t", "--gpus", "8"]) == 0
+    told = capsys.readouterr().err
+    assert "warning: " in told
+    assert "'ddp-trainer:" in told
+    assert "--image" in told
+    assert "$KUBECTL_DDP_IMAGE" in told
+    for words in (["--local"], ["--image", "registry.example.com/ddp-trainer:1"], ["--image", "python:3.12"]):
+        assert run([*command, "train.py", "--name", "t", *words]) == 0
+        assert "registry serves" not in capsys.readouterr().err
+    monkeypatch.setenv("KUBECTL_DDP_IMAGE", "registry.example.com/ddp-trainer:1")
+    assert run([*command, "train.py", "--name", "t"]) == 0
+    assert "registry serves" not in capsys.readouterr().err

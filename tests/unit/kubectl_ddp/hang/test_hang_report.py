@@ -72,7 +72,7 @@ def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> 
 @pytest.mark.parametrize(
     ("answer", "seen", "of", "sentence"),
     [
-        (Answer.MOVES, sight(WAITING), state(), "It does not hang: all 1 ranks move."),
+        (Answer.MOVES, sight(WAITING), state(), "It does not hang: its one rank moves."),
         (Answer.UNSEEN, Sight(), state(State.SUCCEEDED), "It is over, and did not hang."),
         (Answer.UNSEEN, sight(on_hang="off"), state(), "Nobody watches its ranks: it runs with --on-hang off."),
         (Answer.UNSEEN, sight(), state(), "No rank runs just now: its workers start, stop, or have ended."),

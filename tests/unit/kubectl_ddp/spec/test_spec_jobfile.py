@@ -79,8 +79,8 @@ def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> No
     [
         ("", "job.yaml holds nothing"),
         ("[]", "job.yaml holds no map of keys"),
-        ("name: a", "job.yaml does not say 'apiVersion: ddp.dev/v1'."),
-        ("apiVersion: ddp.dev/v1\nname: a", "job.yaml does not say 'kind: Job'."),
+        ("name: a", "job.yaml lacks 'apiVersion: ddp.dev/v1' and 'kind: Job'."),
+        ("apiVersion: ddp.dev/v1\nname: a", "job.yaml lacks 'kind: Job'."),
         (
             "apiVersion: kubeflow.org/v1\nkind: PyTorchJob",
             "apiVersion is 'kubeflow.org/v1', and a job file says 'ddp.dev/v1'.",

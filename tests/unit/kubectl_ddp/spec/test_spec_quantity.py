@@ -16,8 +16,9 @@ from kubectl_ddp.spec.quantity import BadValue, Cpu, Memory, Nodes, parse_second
         ("1024Mi", 2**30, "1Gi"),
         ("1.5Gi", 3 * 2**29, "1536Mi"),
         ("2G", 2 * 10**9, "1953125Ki"),
-        ("1000", 1000, "1000"),
-        ("3k", 3000, "3000"),
+        ("3k", 3000, "3k"),
+        ("1.001k", 1001, "1.001k"),
+        ("0.5k", 500, "0.5k"),
     ],
 )
 def test_memory_is_read_in_every_unit_and_written_in_the_shortest(text: str, size_bytes: int, written: str) -> None:
@@ -26,11 +27,15 @@ def test_memory_is_read_in_every_unit_and_written_in_the_shortest(text: str, siz
 
 
 @pytest.mark.parametrize(
-    "text", ["", "-1Gi", "0", "0Gi", "4gi", "4GB", "1e3", "lots", " 4Gi", "9" * 16 + "Ei", "16Ei", "²Gi"]
+    "text", ["", "16", "1.5", "-1Gi", "0", "0Gi", "4gi", "4GB", "1e3", "lots", " 4Gi", "9" * 16 + "Ei", "16Ei", "²Gi"]
 )
 def test_what_is_no_memory_is_refused(text: str) -> None:
     with pytest.raises(BadValue):
         Memory.parse(text)
+
+
+def test_memory_of_a_manifest_may_be_a_number_of_bytes() -> None:
+    assert Memory.parse_quantity("1000") == Memory(1000)
 
 
 @pytest.mark.parametrize(("text", "millis"), [("4", 4000), ("1.5", 1500), ("500m", 500), ("0.001", 1)])

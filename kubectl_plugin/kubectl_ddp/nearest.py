@@ -1,0 +1,28 @@
+"""The name that a misspelled one stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return a question with the nearest of the known names; empty where none is near.
+
+    >>> did_you_mean("trian.py", ["train.py", "data.py"]), did_you_mean("x", ["train.py"])
+    ("Did you mean 'train.py'?", '')
+    """
+    import difflib  # noqa: PLC0415 - needed on errors alone
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"Did you mean '{close[0]}'?" if close else ""
+
+
+def file_meant(path: str) -> str:
+    """Return a question with the file beside a missing one whose name is nearest; empty where none is near."""
+    missing = Path(path)
+    try:
+        beside = [each.name for each in missing.parent.iterdir() if each.is_file()]
+    except OSError:
+        return ""
+    return did_you_mean(path, [str(missing.with_name(name)) for name in beside])

@@ -1,0 +1,30 @@
+"""Every example that states no needs runs on a cluster as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.examples import targets
+from kubectl_ddp.roots import ROOTS
+from tests.cluster.live_cluster import Namespace, until
+from tests.examples import RUN_ANYWHERE
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("job_file", RUN_ANYWHERE, ids=lambda path: path.name)
+def test_an_example_runs_as_it_is(space: Namespace, job_file: Path) -> None:
+    engine = next(iter(targets(job_file)))
+    try:
+        space.api.get(f"/apis/{ROOTS[engine].api_version}")
+    except NotServed:
+        pytest.skip(f"This cluster does not serve what the engine {engine} needs.")
+    done = space.ddp("submit", "-f", str(job_file), "--image", space.image, "--wait", "--timeout", "8m", seconds=500)
+    name = job_file.name.partition(".")[0]
+    assert done.code == 0, done.err + space.ddp("status", name).out + space.ddp("logs", name).out
+    item = space.ddp("list", name, "-o", "json").ok().json["items"][0]
+    assert item["state"] == "Succeeded"
+    space.ddp("delete", name).ok()
+    until("nothing left", lambda: not space.left())

@@ -1,0 +1,20 @@
+"""The job files of ``manifests/examples``, and which of them need more than this project brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from kubectl_ddp.examples import JOB_FILE
+
+EXAMPLES: Final = Path(__file__).parents[1] / "manifests" / "examples"
+JOB_FILES: Final = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
+
+
+def needs_more(job_file: Path) -> bool:
+    """Whether the first line of a job file states what it needs; all others run as they are."""
+    return job_file.read_text().startswith("# Needs ")
+
+
+RUN_ANYWHERE: Final = [path for path in JOB_FILES if not needs_more(path)]
+NEED_MORE: Final = [path for path in JOB_FILES if needs_more(path)]

@@ -1,0 +1,218 @@
+"""Mistakes that users make: each is refused with the way out, or taken for what it means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_trainer.contract import Annotation
+from kubectl_ddp.backends import local_jobs_directory
+from kubectl_ddp.cli.registry import DESTRUCTIVE
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.render import render
+from tests.jobs import a_job
+
+JOB_FILE = "apiVersion: ddp.dev/v1\nkind: Job\nname: mine\nmodule: ddp_trainer\nargs: [train, --task, digits]\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with programs of all kinds, and no cluster."""
+    for name, text in {
+        "train.py": "print('hello')\n",
+        "digits.ddp.yaml": JOB_FILE,
+        "nb.ipynb": '{"cells": []}',
+        "run.sh": "python train.py\n",
+        "serve": "#!/usr/bin/env bash\npython train.py\n",
+        "go": "#!/usr/bin/env python3\nprint('hello')\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBECTL_DDP_IMAGE", raising=False)
+    return tmp_path
+
+
+def rendered(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """The job that a command line means."""
+    code = run(["render", "-o", "json", *words])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    document: dict[str, Any] = json.loads(json.loads(told.out)["items"][0]["metadata"]["annotations"][Annotation.SPEC])
+    return document
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
+    """The one sentence with which a command line is refused."""
+    assert run([*words]) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    return told.err
+
+
+def test_a_yaml_file_in_the_place_of_a_script_is_a_job_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rendered(capsys, "digits.ddp.yaml") == rendered(capsys, "-f", "digits.ddp.yaml")
+    assert "digits.ddp.yaml" in refused(capsys, "submit", "digits.ddp.yaml", "-f", "other.yaml")
+
+
+@pytest.mark.parametrize("place", [["--local"], ["--dry-run"]], ids=" ".join)
+@pytest.mark.parametrize("code", [[], ["--code", "."]], ids=["alone", "with its directory"])
+@pytest.mark.parametrize(
+    ("script", "way_out"), [("nb.ipynb", "nbconvert"), ("run.sh", "--command"), ("serve", '--command "bash serve"')]
+)
+def test_what_is_no_python_is_not_run_as_python(
+    capsys: pytest.CaptureFixture[str], here: Path, script: str, way_out: str, place: list[str], code: list[str]
+) -> None:
+    told = refused(capsys, "submit", script, "--name", "mine", *place, *code)
+    assert script in told
+    assert way_out in told
+    assert not (here / "state").exists()
+
+
+@pytest.mark.parametrize("script", ["train.py", "go"])
+def test_python_is_python_with_and_without_its_ending(capsys: pytest.CaptureFixture[str], script: str) -> None:
+    assert rendered(capsys, script, "--name", "mine")["script"].endswith(script)
+
+
+@pytest.mark.parametrize("flag", ["--memory", "--shm"])
+def test_a_size_without_a_unit_is_refused(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    told = refused(capsys, "submit", "train.py", flag, "16")
+    assert flag in told
+    assert "16Gi" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (["--module", "train.py"], "script"),
+        (["--command", "torchrun --nproc_per_node 2 train.py"], "nproc"),
+        (["--command", "/opt/bin/torchrun train.py"], "nproc"),
+        (["--command", "python -m torch.distributed.run train.py"], "nproc"),
+        (["--module", "torch.distributed.run"], "nproc"),
+        (["torchrun", "train.py"], "train.py"),
+        (["torchrun", "--nproc_per_node=2", "train.py", "--epochs", "3"], "train.py"),
+        (["--name", "mine", "torchrun"], "train.py"),
+        (["accelerate", "launch", "train.py"], "train.py"),
+        (["python", "train.py"], "train.py"),
+        (["train.py", "foo", "bar"], "train.py -- foo bar"),
+        (["train.py", "--epochs", "2"], "--epochs"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_a_launcher_or_a_word_too_many_is_explained(
+    capsys: pytest.CaptureFixture[str], words: list[str], way_out: str
+) -> None:
+    for command in ("render", "submit"):
+        told = refused(capsys, command, *words)
+        assert told.count("\n") == 1
+        assert way_out in told.partition(". ")[2]
+
+
+@pytest.mark.parametrize("flag", ["--nproc-per-node", "--nproc_per_node"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_torchruns_spellings_are_ours(capsys: pytest.CaptureFixture[str], flag: str, joined: bool) -> None:
+    words = [f"{flag}=2"] if joined else [flag, "2"]
+    found = rendered(capsys, "train.py", "--name", "mine", *words, "--nnodes=1:2", "--max_restarts", "3")
+    assert (found["nproc"], found["nnodes"], found["maxRestarts"]) == (2, "1:2", 3)
+
+
+def test_words_of_the_program_keep_their_underscores(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rendered(capsys, "train.py", "--name", "mine", "--env", "A_B=--x_y", "--", "--nproc_per_node=2")
+    assert found["args"] == ["--nproc_per_node=2"]
+    assert found["env"]["A_B"] == "--x_y"
+
+
+@pytest.mark.parametrize(
+    ("flag", "ours"),
+    [
+        ("--replicas", "--nnodes"),
+        ("--workers", "--nnodes"),
+        ("--gpus-per-node", "--gpus"),
+        ("--gpus_per_node", "--gpus"),
+        ("-e", "--env"),
+        ("--volume", "--mount"),
+        ("--memmory", "--memory"),
+        ("--rdzv-endpoint", "rendezvous"),
+        ("--master_addr", "rendezvous"),
+    ],
+)
+def test_a_flag_of_another_launcher_is_answered_with_ours(
+    capsys: pytest.CaptureFixture[str], flag: str, ours: str
+) -> None:
+    assert ours in refused(capsys, "submit", "train.py", flag, "2")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("run", "submit"), ("get", "list"), ("cancel", "suspend"), ("stop", "suspend"), ("kill", "suspend")],
+)
+def test_words_of_other_programs_lead_to_the_command(capsys: pytest.CaptureFixture[str], word: str, hint: str) -> None:
+    assert hint in refused(capsys, word)
+
+
+@pytest.mark.parametrize(
+    "word", ["run", "prun", "prunes", "delte", "deleted", "remove", "rm", "destroy", "cancel", "stop", "purge", "drop"]
+)
+def test_no_error_suggests_a_command_that_destroys_something(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    told = refused(capsys, word).partition(f"'{word}'")[2]
+    assert not [command for command in DESTRUCTIVE if command in told]
+
+
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help"]) == 0
+    assert "submit" in capsys.readouterr().out
+    assert run(["help", "logs"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: kubectl-ddp logs ")
+    assert "'version'" in refused(capsys, "help", "verison")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["trian.py"], ["sub/../trian.py"], ["-f", "digit.ddp.yaml"], ["trian.py", "--code", "."]],
+    ids=" ".join,
+)
+def test_a_misspelled_file_is_answered_with_the_one_beside_it(
+    capsys: pytest.CaptureFixture[str], here: Path, words: list[str]
+) -> None:
+    (here / "sub").mkdir()
+    code = 2 if "--code" in words else 3
+    told = refused(capsys, "submit", "--local", *words, code=code)
+    meant = "digits.ddp.yaml" if "-f" in words else "train.py"
+    assert meant in told.partition("Did you mean")[2]
+
+
+def test_all_that_a_job_file_lacks_is_said_at_once(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    (here / "bare.yaml").write_text("name: mine\n")
+    told = refused(capsys, "render", "bare.yaml")
+    assert "apiVersion: ddp.dev/v1" in told
+    assert "kind: Job" in told
+
+
+def some_jobs(*names: str) -> None:
+    """Jobs of this machine whose engines have never started."""
+    for name in names:
+        directory = local_jobs_directory() / name
+        directory.mkdir(parents=True)
+        (directory / "objects.json").write_text(json.dumps(render(a_job(name=name), "run1")))
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "delete", "list"])
+def test_a_misspelled_job_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    some_jobs("digits", "images")
+    told = refused(capsys, command, "digist", code=3)
+    assert "Did you mean 'digits'?" in told
+
+
+def test_a_list_of_names_shows_those(capsys: pytest.CaptureFixture[str]) -> None:
+    some_jobs("digits", "images", "text")
+    assert run(["list", "images", "pytorchjob/text", "-o", "json"]) == 0
+    assert {item["name"] for item in json.loads(capsys.readouterr().out)["items"]} == {"images", "text"}
+    assert run(["list", "images", "imagse", "-o", "name"]) == 0
+    told = capsys.readouterr()
+    assert told.out.split() == ["pytorchjob.kubeflow.org/images"]
+    assert "imagse" in told.err
