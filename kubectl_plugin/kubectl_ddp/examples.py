@@ -54,8 +54,8 @@ def rendered(job_file: Path, engine: Engine) -> str:
         # As one who stands beside it would name it, so that the objects are the same wherever they are rendered.
         spec = dataclasses.replace(spec, program=Script(code.file))
     header = (
-        f"# Rendered from ../{job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id here "
-        "is the same each time.\n"
+        f"# Rendered from ../{job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id "
+        "here is the same each time.\n"
         "# The Secret below is published, so it protects nothing. Replace its zeros by random digits, for example:\n"
         f'#   sed "s/0\\{{{len(PLACEHOLDER)}\\}}/$(openssl rand -hex 32)/" {targets(job_file)[engine].name}'
         " | kubectl apply -f -\n"
