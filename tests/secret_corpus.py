@@ -62,6 +62,7 @@ SECRETS: Final = {
 }
 
 HARMLESS: Final = (
+    "the value of --password looks like a secret, and --db-pass must not stand here",
     "tokens=512 tokens/s 1234.5 token=17",
     "python train.py --tokenizer gpt2 --max-tokens 2048 --pad-token <pad>",
     "key_size=64 num_heads=8 cache_key=abc sort_key: name",

@@ -25,7 +25,12 @@ FREE: Final = {
     *("commonAnnotations/*", "namespaces/[]/annotations/*", "monitoring/dashboards/annotations/*"),
     *(f"presets/*/{key}" for key in ("summary", "settings/*/reason", "settings/*/source")),
     *("presets/*/settings/*/value", "presets/*/settings/*/value/[]"),
-    *("priorityClasses/[]/description", "prePull/priorityClassName", "monitoring/rules/runbooks"),
+    *(
+        "policies/apiAudiences/[]",
+        "priorityClasses/[]/description",
+        "prePull/priorityClassName",
+        "monitoring/rules/runbooks",
+    ),
     *(
         f"{place}/[]/{key}"
         for place in ("prePull/tolerations", "queues/flavors/[]/tolerations", "test/tolerations")

@@ -27,6 +27,7 @@ REFERENCE = {
         "who wants to know it by rank; rules read what each pod has added up",
     ),
     "ddp_rendezvous_refused_connections_total": "who follows docs/security.md",
+    **dict.fromkeys(("ddp_stalled_seconds", "ddp_stalled_by_rank"), "`kubectl ddp status`, `top` and `why`"),
     "ddp_job_start_time_seconds": "the launcher, for its account of the job's time: ddp_trainer.metrics.account",
 }
 """Metrics that neither a rule nor a panel reads, each with who does."""

@@ -340,6 +340,8 @@ class Membership:
 
     def _pass_on_name(self, lost: Agent) -> None:
         """The name of a lost agent goes to the one that has waited for it longest."""
+        if lost.waits_for_name:
+            return  # it had none
         heir = min((each for each in self.roster.namesakes(lost.node) if each.waits_for_name), key=_age, default=None)
         if heir is not None:
             heir.waits_for_name = False

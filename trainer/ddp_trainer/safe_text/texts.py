@@ -68,12 +68,13 @@ _REST_OF_LINE: Final = r"(\\{0,3}[\"']?)[^\"'\\\r\n]++"
 _IS_HEADER: Final = re.compile(r"(?i)authorization|cookie")
 
 _HARMLESS: Final = (
-    r"(?i:null|none|nil|true|false|yes|no|str|int|bytes|bool|optional\b.*|redacted|unset|missing|<[a-z_ ]*>|\*+)?"
+    r"(?:and|cannot|has|is|looks|must|needs|or|takes|was)"
+    r"|(?i:null|none|nil|true|false|yes|no|str|int|bytes|bool|optional\b.*|redacted|unset|missing|<[a-z_ ]*>|\*+)?"
     r"|\(redacted\)?|\$[({][A-Za-z_]\w*[)}]?"
     r"|(?:self|cls|args|cfg|config|os|opts|options|kwargs|settings|params)\.[\w.]+[()\[\]]*"
     r"|[A-Za-z_][\w.]*(?:\(.*|\[.*)|[a-z_]*token[a-z_]*"
 )
-"""Values that say nothing: none, a type, a reference to a variable, code of a traceback."""
+"""Values that say nothing: a word after a flag in a sentence, none, a type, a reference to a variable, code."""
 _NUMBER: Final = r"-?[0-9]{1,7}(?:\.[0-9]*)?(?:e-?[0-9]+)?|\[[0-9, ]*\]?"
 
 _PEM: Final = (

@@ -512,5 +512,5 @@ def test_an_early_exit_is_forgotten_with_its_generation() -> None:
     core.exited(1, an_early_exit(rank=1))
     core.told(Stop(graceful=True))
     core.join(5001)
-    core.told(Start(generation=replace(GENERATION, number=5)))
+    core.told(Start(assignment=replace(GENERATION, number=5)))
     assert not any(isinstance(action, Send) for action in core.told(Stop(graceful=False)))
