@@ -118,15 +118,21 @@ class Running:
         self.close()
 
 
+def secret_file(folder: Path) -> Path:
+    """A file with a new secret for a run."""
+    file = folder / "run-secret"
+    file.touch(0o600)
+    file.write_text(f"{secrets.token_hex(32)}\n")
+    return file
+
+
 class Stage:
     """Starts processes for one test, and ends them with it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
-        self.secret_file = folder / "run-secret"
-        self.secret_file.touch(0o600)
-        self.secret_file.write_text(f"{secrets.token_hex(32)}\n")
+        self.secret_file = secret_file(folder)
         self._running: list[Running] = []
 
     def run(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> Running:

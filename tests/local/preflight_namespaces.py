@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_harness import secret_file
 
 PORT = 29400
 TOOLS = ("ip", "nft", "unshare", "mount", "hostname")
@@ -38,6 +39,7 @@ class Side:
     name: str
     namespace: str
     hosts: Path
+    secret_file: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def sh(self, command: str) -> None:
@@ -60,7 +62,7 @@ class Side:
         inside = ["ip", "netns", "exec", self.namespace, "unshare", "-m", "-u", "sh", "-ec", SETTLE, "sh"]
         process = subprocess.Popen(
             [*inside, str(self.hosts), f"node-{self.name}", *command],
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "DDP_SECRET_FILE": str(self.secret_file), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -90,7 +92,8 @@ class Outcome:
 @contextmanager
 def pair(folder: Path) -> Iterator[tuple[Side, Side]]:
     """Two nodes that have all they need: IPv4, IPv6, names of themselves and each other."""
-    sides = [Side(name, f"ddp-{name}-{os.getpid()}", folder / f"hosts-{name}") for name in "ab"]
+    secret = secret_file(folder)
+    sides = [Side(name, f"ddp-{name}-{os.getpid()}", folder / f"hosts-{name}", secret) for name in "ab"]
     with ExitStack() as stack:
         for side in sides:
             subprocess.run(["ip", "netns", "add", side.namespace], check=True)
