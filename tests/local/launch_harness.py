@@ -119,8 +119,8 @@ class Running:
 
 
 def secret_file(folder: Path) -> Path:
-    """A file with a new secret for a run."""
-    file = folder / "run-secret"
+    """A file with a new secret for a run, beside a folder."""
+    file = folder.with_name(f"{folder.name}.run-secret")
     file.touch(0o600)
     file.write_text(f"{secrets.token_hex(32)}\n")
     return file

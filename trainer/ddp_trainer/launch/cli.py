@@ -127,7 +127,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     conf = settings.conf_of(arguments.rdzv_conf)
     policy = settings.policy_of(arguments, conf)
     endpoint: Endpoint | None = None
-    is_alone = policy.max_nodes == 1 and not arguments.rdzv_endpoint and arguments.master_port is None
+    is_alone = policy.max_nodes == 1 and arguments.master_port is None and _meets_nobody(arguments, conf, environ)
     is_static = arguments.rdzv_backend == "static" and not is_alone and not arguments.standalone
     if arguments.standalone or is_alone:
         # As torchrun does it: a launch without peers is a run of its own.
@@ -156,6 +156,18 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         signals=settings.signals_of(arguments.signals_to_handle),
         hangs=hang_policy_of(arguments.on_hang, arguments.hang_floor, environ),
     )
+
+
+def _meets_nobody(arguments: argparse.Namespace, conf: settings.Conf, environ: Mapping[str, str]) -> bool:
+    """Whether a launch on one node needs no store: it names none, or one on this host that no other node may join.
+
+    ``torchrun --nnodes 1 --rdzv-backend c10d --rdzv-endpoint localhost:0`` is usual, and has no secret.
+    """
+    if not arguments.rdzv_endpoint:
+        return True
+    has_secret = conf.secret_file or environ.get(Env.SECRET_FILE)
+    is_c10d = arguments.rdzv_backend == "c10d" and conf.is_host is not False
+    return not has_secret and is_c10d and is_this_host(parse_endpoint(arguments.rdzv_endpoint).host)
 
 
 def _secret(

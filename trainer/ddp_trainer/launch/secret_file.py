@@ -26,7 +26,7 @@ def required_secret(path: str, run_id: str) -> RunSecret:
     secret = optional_secret(path, run_id)
     if secret is None:
         raise LaunchError(
-            f"This run has no secret. Set {Env.SECRET_FILE}, or --rdzv-conf secret_file=FILE, to the same secret on all "
-            f"nodes; {HOW_TO_MAKE}."
+            f"This run has no secret. Set {Env.SECRET_FILE}, or --rdzv-conf secret_file=FILE, to the same secret on "
+            f"all nodes; {HOW_TO_MAKE}."
         )
     return secret
