@@ -85,14 +85,6 @@ INCIDENTS: Final[Mapping[str, Stage]] = {
         script=_STEPS.replace("FAULT", "raise ValueError('the 7th layer has no name')"),
         runs=True,
     ),
-    "early-exit": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="Rank 1 on early-exit-worker-0",
-        words=(*_TWO_RANKS, "--max-restarts", "0"),
-        script=_STEPS.replace("FAULT", "sys.exit(0)"),
-        runs=True,
-    ),
     "plain-hang": Stage(
         cause=Cause.HANG,
         code=14,
