@@ -30,7 +30,6 @@ from enum import Enum, auto
 from typing import Final
 
 from ddp_trainer.contract import Exit
-from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.admission import MOST_AHEAD, intruders, is_newer_group, objection, should_prepare
 from ddp_trainer.launch.budget import Budget
 from ddp_trainer.launch.candidates import Candidates
@@ -294,7 +293,8 @@ class Membership:
         failure = leave.giving_up
         if failure and self.over is None and self._is_own(agent, failure):
             named = replace(failure, node=agent.node.name)
-            self._end(Over(verdict=Verdict.FAILED, exit_code=failure.exit_code, failure=named))
+            code = exitcodes.of_given_up_run(failure.exit_code)
+            self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=named))
         was_busy = self._is_busy(agent)
         agent.leaving = True
         self._said_goodbye.add(agent.node.token)
@@ -353,13 +353,9 @@ class Membership:
         if not all(agent.has_stopped for agent in self.roster.members()):
             return
         cause, code = self._budget.judge(self._first, self._policy, membership_changed=self._membership_changed)
-        if 0 < code < exitcodes.RETRYABLE:
+        if code:
             self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))
             return
-        if code:
-            # The pods that come next, if any, go on with the run's numbers, but nothing of these may linger.
-            self._end(Over(verdict=Verdict.RETRY, exit_code=code, failure=self._first))
-            self.roster.clear()
         self._budget.count(cause)
         self.phase = Phase.FORMING
         self._candidates.begin(self._clock())
@@ -371,9 +367,8 @@ class Membership:
             over = replace(over, failure=replace(over.failure, stack=short))
         for agent in self.roster.agents.values():
             self._tell(agent, over)
-        if over.verdict is not Verdict.RETRY:
-            self.over = over
-            self.phase = Phase.OVER
+        self.over = over
+        self.phase = Phase.OVER
 
     def _part_if_all_may(self) -> None:
         """See :mod:`~ddp_trainer.launch.parting`."""

@@ -78,8 +78,6 @@ class Verdict(StrEnum):
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    RETRY = "retry"
-    """This attempt is over, and the pods may be made anew: a retryable failure of a run without restarts of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +211,8 @@ class Failure:
     local_rank: RankNumber
     node: Name
     """Name of the node. The store sets it to the name of the agent that sent the failure."""
-    exit_code: Annotated[int, Bounds(1, 255)]
-    """As a shell shows it: 128 + n for signal n."""
+    exit_code: ExitCode
+    """As a shell shows it: 128 + n for signal n; 0 of a worker that ended before the others."""
     reason: Annotated[str, Bounds(0, 64)]
     """A :class:`~ddp_trainer.contract.FailureReason`."""
     message: Sentence

@@ -184,7 +184,7 @@ def changed(message: object, **values: object) -> bytes:
         changed(MESSAGES[1], node__local_world_size=0),
         changed(MESSAGES[1], policy__settle_seconds=-1.0),
         changed(Join(port=1), port=65536),
-        changed(Failed(failure=a_failure(1)), failure__exit_code=0),
+        changed(Failed(failure=a_failure(1)), failure__exit_code=-1),
         changed(Failed(failure=a_failure(1)), failure__exit_code=256),
         changed(Failed(failure=a_failure(1)), failure__stack="x" * 100_000),
         changed(
