@@ -7,6 +7,7 @@ from ddp_trainer.launch.evidence import EARLY_EXIT
 from ddp_trainer.launch.membership import Phase
 from ddp_trainer.launch.protocol import (
     MOST_NAMED,
+    Failed,
     Join,
     Leave,
     Over,
