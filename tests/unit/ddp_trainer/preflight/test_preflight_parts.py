@@ -16,7 +16,7 @@ from ddp_trainer.preflight.checks import judge
 from ddp_trainer.preflight.conduct import in_order
 from ddp_trainer.preflight.facts import Outcome, Purpose, Report
 from ddp_trainer.preflight.listener import Listener, holder
-from ddp_trainer.preflight.meeting import PROBE_SECONDS, Ask, Host, NobodyMet, Told, meet
+from ddp_trainer.preflight.meeting import PROBE_SECONDS, Ask, Host, NobodyMet, Told, Topic, meet
 from ddp_trainer.preflight.probing import knock
 from ddp_trainer.preflight.wire import WireError, decode, encode
 from ddp_trainer.run_secret import RunSecret
@@ -174,6 +174,28 @@ def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
         return len(reports), len(probes)
 
     assert asyncio.run(asyncio.wait_for(hold(), PROBE_SECONDS / 2)) == (2, 1)
+
+
+def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
+    async def hold() -> tuple[list[str], bytes]:
+        loop = asyncio.get_running_loop()
+        host = Host(2, loop.time() + 30)
+        listener = Listener("token-0", "127.0.0.1", KEY, host.serve)
+        host.listens_with(listener)
+        port = await listener.listen(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode(Ask(topic=Topic.REPORT, report=a_report(7))))
+        answer = await reader.read()
+        writer.close()
+        with pytest.raises(NobodyMet):
+            await meet("127.0.0.1", port, loop.time(), RunSecret.random().key("preflight"))
+        guest = await meet("127.0.0.1", port, loop.time() + 30, KEY)
+        reports, _ = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
+        guest.close()
+        await listener.aclose()
+        return sorted(each.token for each in reports), answer
+
+    assert asyncio.run(hold()) == (["token-0", "token-1"], b"")
 
 
 def test_a_report_that_comes_too_late_is_late_for_everybody() -> None:
