@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ddp_trainer.contract import SECRET_KEY, Env
+from ddp_trainer.contract import Path as FolderPath
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
 from kubectl_ddp.render import render
+from kubectl_ddp.render.secret import OWNER_READS
 from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
 from kubectl_ddp.version import default_image
 from release import artefacts
@@ -32,7 +35,10 @@ def test_lint_finds_nothing(each_helm: Helm) -> None:
 
 
 def test_both_helms_render_the_same(each_helm: Helm, helm: Helm) -> None:
-    assert each_helm.template(PLATFORM) == helm.template(PLATFORM)
+    ours, others = each_helm.template(PLATFORM), helm.template(PLATFORM)
+    secrets = [item.pop("stringData") for item in (*ours, *others) if item["kind"] == "Secret"]
+    assert len({secret["run-secret"] for secret in secrets}) == 2, "each render has another secret"
+    assert ours == others
 
 
 @pytest.mark.parametrize("kubernetes", ["1.31.0", "1.36.2", "1.33.4-gke.100"])
@@ -97,6 +103,24 @@ def test_every_pod_meets_pod_security_restricted(helm: Helm) -> None:
         for container in spec["containers"]:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+
+
+def test_the_pods_of_helm_test_hold_a_random_secret_that_helm_makes_before_them(helm: Helm) -> None:
+    objects = helm.template(PLATFORM)
+    [secret] = [item for item in objects if item["kind"] == "Secret"]
+    [job] = [item for item in objects if item["kind"] == "Job"]
+    assert re.fullmatch(r"[0-9a-f]{64}", secret["stringData"][SECRET_KEY])
+    hooks, later = secret["metadata"]["annotations"], job["metadata"]["annotations"]
+    assert hooks["helm.sh/hook"] == later["helm.sh/hook"]
+    assert hooks["helm.sh/hook-delete-policy"] == later["helm.sh/hook-delete-policy"]
+    assert int(hooks["helm.sh/hook-weight"]) < int(later.get("helm.sh/hook-weight", 0))
+
+    spec = job["spec"]["template"]["spec"]
+    volume = {"name": SECRET_KEY, "secret": {"secretName": secret["metadata"]["name"], "defaultMode": OWNER_READS}}
+    [container] = spec["containers"]
+    assert volume in spec["volumes"]
+    assert {"name": SECRET_KEY, "mountPath": str(FolderPath.SECRET), "readOnly": True} in container["volumeMounts"]
+    assert {"name": Env.SECRET_FILE, "value": f"{FolderPath.SECRET}/{SECRET_KEY}"} in container["env"]
 
 
 def test_one_release_has_one_version_and_names_its_image(helm: Helm) -> None:
