@@ -26,6 +26,7 @@ SCENARIOS = {
 }
 PLURALS = {
     "Job": "jobs",
+    "Secret": "secrets",
     "Service": "services",
     "NetworkPolicy": "networkpolicies",
     "TrainingRuntime": "trainingruntimes",
