@@ -7,8 +7,10 @@ import contextlib
 import errno
 import random
 import socket
+from asyncio import staggered
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from ddp_trainer.event_loop import hang_up, tune
 from ddp_trainer.handshake import HandshakeFailed, WrongSecret, authenticate
@@ -30,6 +32,7 @@ from ddp_trainer.launch.protocol import (
 from ddp_trainer.launch.timing import HEARTBEAT, Heartbeat
 from ddp_trainer.run_secret import RunSecret
 
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _CONNECT_SECONDS: Final = 3.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 """After so long without an answer the next address of the name is tried beside."""
@@ -79,16 +82,16 @@ class TcpLink:
         while not self._is_refused:
             try:
                 reader, writer = await self._connect()
+            except HandshakeFailed as error:
+                is_other = isinstance(error, WrongSecret)
+                why = absence.WRONG_SECRET if is_other else f"what listens there is no store of this run: {error}"
+                listener.link_trouble(why)
             except (OSError, TimeoutError) as error:
                 listener.link_trouble(words_of(error))
             else:
                 connected_at = asyncio.get_running_loop().time()
                 try:
                     await self._converse(reader, writer, listener)
-                except WrongSecret:
-                    listener.link_trouble(absence.WRONG_SECRET)
-                except HandshakeFailed as error:
-                    listener.link_trouble(f"what listens there is no store of this run: {error}")
                 except TimeoutError:
                     listener.link_trouble("what listens there has fallen silent")
                 except OSError:
@@ -103,23 +106,55 @@ class TcpLink:
             tries += 1
             await asyncio.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311 - so that a thousand agents spread out
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        local = (self._source, 0) if self._source else None
+    async def _connect(self) -> _Streams:
+        """Return a connection to the first address of the name that proves to hold the secret.
+
+        The name may also lead to others: to a lost store, which no longer answers, and to pods that only have the
+        labels of the store. So the next address is tried when one has failed or has kept us waiting.
+
+        Raises:
+            HandshakeFailed: If a server answers, and none is of this run.
+            OSError: If no server answers.
+        """
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(_CONNECT_SECONDS):
-            # The name of a store that has moved may lead to the lost one's address, too, for as long as its machine is
-            # away: nobody there says no, so the other addresses are not kept waiting.
-            return await asyncio.open_connection(
-                self._endpoint.host,
-                self._endpoint.port,
-                local_addr=local,
-                limit=LINE_BYTES,
-                happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
-            )
+            found = await loop.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+        tries = [partial(self._authenticated, family, address) for family, _, _, _, address in found]
+        streams, _, errors = await staggered.staggered_race(tries, _NEXT_ADDRESS_SECONDS)
+        if streams is None:
+            raise _most_telling([error for error in errors if error])
+        return streams
+
+    async def _authenticated(self, family: int, address: Any) -> _Streams:
+        """Raises HandshakeFailed, and OSError or TimeoutError where nobody answers."""
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            reader, writer = await self._open(family, address)
+        try:
+            await authenticate(reader, writer, self._key, VERSION)
+        except TimeoutError:
+            await hang_up(writer)
+            raise HandshakeFailed("it does not answer") from None
+        except BaseException:
+            await hang_up(writer)
+            raise
+        return reader, writer
+
+    async def _open(self, family: int, address: Any) -> _Streams:
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            opened.setblocking(False)
+            if self._source:
+                opened.bind((self._source, 0))
+            await asyncio.get_running_loop().sock_connect(opened, address)
+            streams: _Streams = await asyncio.open_connection(sock=opened, limit=LINE_BYTES)
+        except BaseException:
+            opened.close()
+            raise
+        return streams
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: Listener) -> None:
         """Until the connection breaks or the store falls silent."""
         tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
-        await authenticate(reader, writer, self._key, VERSION)
         for message in listener.opening(str(writer.get_extra_info("sockname")[0])):
             writer.write(_line(message))
         self._writer = writer
@@ -144,6 +179,15 @@ class TcpLink:
         while True:
             await asyncio.sleep(self._heartbeat.interval)
             writer.write(encode(Ping()))
+
+
+def _most_telling(errors: list[Exception]) -> Exception:
+    """Return the error that tells most about why no address is the store's."""
+    for kind in (WrongSecret, HandshakeFailed):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    return errors[0]
 
 
 def _line(message: FromAgent) -> bytes:

@@ -1,0 +1,140 @@
+"""The agent's way to its store where the store's name also leads to others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import pytest
+
+from ddp_trainer.handshake import ServerHandshake
+from ddp_trainer.launch.client import TcpLink
+from ddp_trainer.launch.endpoint import Endpoint
+from ddp_trainer.launch.protocol import (
+    KEY_PURPOSE,
+    VERSION,
+    FromAgent,
+    FromStore,
+    Hello,
+    Join,
+    Node,
+    Over,
+    Policy,
+    Standing,
+    Start,
+    Verdict,
+    encode,
+)
+from ddp_trainer.launch.store import Store
+from ddp_trainer.launch.timing import Patience
+from ddp_trainer.run_secret import RunSecret
+
+STORE, STRANGER, NOBODY = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+SECRET: Final = RunSecret.random()
+OVER: Final = encode(Over(verdict=Verdict.SUCCEEDED, exit_code=0))
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Listener:
+    """Keeps what the link reports; :attr:`heard` is the first message of a store."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Future[FromStore] = asyncio.get_running_loop().create_future()
+        self.troubles: asyncio.Queue[str] = asyncio.Queue()
+
+    def opening(self, address: str) -> Sequence[FromAgent]:
+        node = Node(token="t0", name="worker-0", index=0, local_world_size=1, address=address)
+        policy = Policy(min_nodes=1, max_nodes=1, max_restarts=0)
+        return Hello(version=VERSION, run_id="run", node=node, policy=policy, standing=Standing.IDLE), Join(port=1)
+
+    def told(self, message: FromStore) -> None:
+        if not self.heard.done():
+            self.heard.set_result(message)
+
+    def link_down(self) -> None: ...
+
+    def link_trouble(self, why: str) -> None:
+        self.troubles.put_nowait(why)
+
+
+async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def old_store(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readline()
+    writer.write(OVER)
+    await reader.read()
+
+
+async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    handshake = ServerHandshake(RunSecret.random().key(KEY_PURPOSE), VERSION)
+    writer.write(handshake.challenge(await reader.readline()) + OVER)
+    await reader.read()
+
+
+async def hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let every name lead to these addresses in this order, as a headless Service with several endpoints does."""
+
+    async def found(_host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+
+
+@contextlib.asynccontextmanager
+async def stranger_beside(answer: Answer, *, has_store: bool = True) -> Any:
+    """A stranger and the store, which listen on one port of two addresses; yields the port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            await answer(reader, writer)
+
+    with contextlib.closing(Store(SECRET, patience=Patience(first=0.0))) as store:
+        port = store.listen(STORE, 0) if has_store else 0
+        server = await asyncio.start_server(serve, STRANGER, port)
+        yield server.sockets[0].getsockname()[1]
+        server.close()
+
+
+@pytest.mark.parametrize("answer", [silent, old_store, impostor, hangs_up])
+@pytest.mark.parametrize("order", [(STRANGER, STORE), (NOBODY, STRANGER, STRANGER, STORE), (STORE, STRANGER)])
+def test_strangers_at_other_addresses_of_the_stores_name_keep_no_agent_away(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, order: tuple[str, ...]
+) -> None:
+    async def join() -> FromStore:
+        async with stranger_beside(answer) as port:
+            resolve(monkeypatch, *order)
+            listener, link = Listener(), TcpLink(Endpoint("store", port), SECRET)
+            link.start(listener)
+            async with asyncio.timeout(60):
+                message = await listener.heard
+            await link.close()
+            return message
+
+    assert isinstance(asyncio.run(join()), Start)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(silent, "does not answer"), (old_store, "no store of this run"), (impostor, "another secret")],
+)
+def test_why_no_address_is_the_stores_is_reported(monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str) -> None:
+    async def reported() -> str:
+        async with stranger_beside(answer, has_store=False) as port:
+            resolve(monkeypatch, STORE, STRANGER)
+            listener, link = Listener(), TcpLink(Endpoint("store", port), SECRET)
+            link.start(listener)
+            async with asyncio.timeout(60):
+                trouble = await listener.troubles.get()
+            await link.close()
+            return trouble
+
+    assert why in asyncio.run(reported())
