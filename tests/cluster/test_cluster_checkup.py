@@ -12,7 +12,7 @@ from tests.cluster.live_cluster import Namespace, until
 
 NAP = (
     *("--nnodes", "1", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi"),
-    *("--env", "NOTE=kept", "--command", "echo password=correct-horse"),
+    *("--env", "NCCL_DEBUG=kept", "--env", "NOTE=hidden-value", "--command", "echo password=correct-horse"),
 )
 
 
@@ -36,6 +36,7 @@ def test_a_bundle_holds_what_a_colleague_needs_and_no_secret(space: Namespace, t
     assert space.image in files["versions.json"]
     everything = "\n".join(files.values())
     assert "correct-horse" not in everything
+    assert "hidden-value" not in everything, "its name is not one that is known to be harmless"
     assert "kept" in everything
 
 

@@ -120,6 +120,7 @@ class TcpLink:
         async with asyncio.timeout(_CONNECT_SECONDS):
             found = await loop.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
         tries = [partial(self._authenticated, family, address) for family, _, _, _, address in found]
+        streams: _Streams | None
         streams, _, errors = await staggered.staggered_race(tries, _NEXT_ADDRESS_SECONDS)
         if streams is None:
             raise _most_telling([error for error in errors if error])
