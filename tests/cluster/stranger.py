@@ -136,7 +136,7 @@ def _says() -> list[bytes]:
         impostor.knock + b'{"is":"proof","proof":"' + b"0" * 64 + b'"}\n' + hello + _old(Join(port=1)),
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01" + b"\xff" * 300 + b"\n",
-        b"x" * 100_000,
+        b"x" * 20_000,
     ]
 
 

@@ -16,8 +16,7 @@ from tests.cluster.stranger import counts_of, start_stranger
 
 JOB = "digits"
 MOST_SECONDS = 30
-"""Within which the pods of a finished job end. They take 1 to 3 s where the machine has nothing else to do; a store that
-waits for a connection to end waits for a stranger for ever."""
+"""Within which the pods of a finished job end. A store that waits for a stranger's connection to end does not end."""
 STEPS = 150
 TRAINS = f"""\
 import time
