@@ -129,17 +129,26 @@ class ServerHandshake:
             raise WrongSecret("it has another secret")
 
 
-async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, version: int) -> None:
+async def authenticate(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, version: int, seconds: float = SECONDS
+) -> None:
     """Authenticate to a server and the server to us.
+
+    Args:
+        reader: Stream from the server.
+        writer: Stream to the server.
+        key: Key of the server's kind of listener.
+        version: Version of the protocol that follows.
+        seconds: Time limit.
 
     Raises:
         HandshakeFailed: If the server is none of this run.
-        TimeoutError: If it does not answer within :data:`SECONDS`.
+        TimeoutError: If it does not answer in time.
         OSError: If the connection breaks.
     """
     handshake = ClientHandshake(key, version)
     writer.write(handshake.knock)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(seconds):
         writer.write(handshake.answer(await _line(reader)))
 
 

@@ -34,6 +34,8 @@ from ddp_trainer.run_secret import RunSecret
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _CONNECT_SECONDS: Final = 3.0
+_HANDSHAKE_SECONDS: Final = 2.0
+"""A stranger at the store's name may stay silent; then the name is resolved again, and may lead to the store."""
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 """After so long without an answer the next address of the name is tried beside."""
 _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
@@ -131,7 +133,7 @@ class TcpLink:
         async with asyncio.timeout(_CONNECT_SECONDS):
             reader, writer = await self._open(family, address)
         try:
-            await authenticate(reader, writer, self._key, VERSION)
+            await authenticate(reader, writer, self._key, VERSION, _HANDSHAKE_SECONDS)
         except TimeoutError:
             await hang_up(writer)
             raise HandshakeFailed("it does not answer") from None

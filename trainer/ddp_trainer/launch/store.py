@@ -32,10 +32,10 @@ from ddp_trainer.launch.secret_file import required_secret
 from ddp_trainer.launch.timing import HEARTBEAT, PATIENCE, Heartbeat, Patience
 from ddp_trainer.run_secret import RunSecret
 
-LINGER_SECONDS: Final = 10.0
+LINGER_SECONDS: Final = 3.0
 """How long late comers of a finished run still get an answer, once its nodes have gone."""
 
-_LINGER_FACTOR: Final = 30
+_LINGER_FACTOR: Final = 100
 """Factor for a run that lost a node at its very end: Kubernetes creates the pod again, and it needs its answer."""
 
 MOST_CONNECTIONS: Final = 8192
