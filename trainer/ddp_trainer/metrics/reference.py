@@ -154,7 +154,8 @@ protects it there; `--address 0.0.0.0` or `DDP_METRICS_ADDRESS` opens it. It hol
 from one address, and closes the oldest for a new one. A request has at most 8 KiB and 5 s.
 
 `/metrics?name[]=ddp_step&name[]=ddp_loss` tells these families alone, as Prometheus' own client libraries have it;
-`kubectl ddp list` and `status` send such requests. When more than 6 different selections come within 50 ms, some get all families.
+`kubectl ddp list` and `status` send such requests. When more than 6 different selections come within 50 ms, some
+get all families.
 
 Beside `/metrics` that process serves `/history`: what a few of these numbers have been, at most 240 readings over the
 whole life of the pod, as JSON. `kubectl ddp report` draws it where there is no Prometheus. In a job of `kubectl ddp`'s
