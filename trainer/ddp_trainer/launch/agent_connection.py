@@ -124,13 +124,17 @@ class AgentConnection(asyncio.Protocol):
         if self._transport:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close it at once: the peer does not take what was sent."""
+        self.close()
+        if self._transport:
+            self._transport.abort()
+
     def drop_if_silent(self, now: float) -> None:
         """Close it if it has been silent for too long, or has not authenticated in time."""
         is_late = self._handshake is not None and now > self._handshake_until
         if is_late or now > self._silent_since + self._store.heartbeat.timeout:
-            self.close()
-            if self._transport:
-                self._transport.abort()
+            self.abort()
 
     # ------------------------------------------------------------------ lines
 

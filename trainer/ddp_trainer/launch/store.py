@@ -149,7 +149,9 @@ class Store:
     def _send(self, peer: int, message: FromStore) -> None:
         if connection := self._connections.get(peer):
             connection.send(encode(message))
-            if isinstance(message, Refused) or connection.unsent_bytes > MOST_UNSENT_BYTES:
+            if connection.unsent_bytes > MOST_UNSENT_BYTES:
+                connection.abort()
+            elif isinstance(message, Refused):
                 connection.close()
 
     def _tick_soon(self) -> None:
