@@ -1,10 +1,12 @@
 """One random fault after another on a job of four ranks, with nobody who helps; the same faults on stock torchrun.
 
-Every ten seconds for ten minutes (``STORM_FAULTS`` sets another number, as 2000) something befalls a random rank, the
-store or an agent. ``--only ours`` leaves stock torchrun out, and ``stock`` ours. Ours trains at the level
-``exact``, so that what the storm did to it can be told by its bits: at the end, a single process does as many steps
-undisturbed, and must come to the same weights and optimizer. A lost or a repeated sample would show there, and is
-counted by the run's ledger besides.
+Every ten seconds for ten minutes something befalls a random rank, the store or an agent. ``STORM_FAULTS`` sets another
+number of faults, as 2000, and ``STORM_SECONDS`` another time between them, as 3; what the processes of the job hold is
+compared too, when there are at least ten. ``--only ours`` leaves stock torchrun out, and ``stock`` ours.
+
+Ours trains at the level ``exact``, so that what the storm did to it can be told by its bits: at the end, a single
+process does as many steps undisturbed, and must come to the same weights and optimizer. A lost or a repeated sample
+would show there, and is counted by the run's ledger besides.
 
 Goodput is the work that was kept, in steps of full size, over what the same job does in that time at its calm rate.
 Pods of ours are made anew by the local engine; a lost agent of stock torchrun is started again by us, as its operator
@@ -26,6 +28,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from bench._footprints import Footprints
 from bench._jobs import ROOT, LocalJobs, Rank, all_stepped
 from bench._torchrun import Torchrun, torchrun
 from bench._zygotes import children
@@ -37,7 +40,7 @@ from ddp_trainer.train.exact.digest import sha256
 
 SUMMARY = "goodput, samples lost and bits kept under one random fault every ten seconds, beside stock torchrun"
 
-EVERY_SECONDS: Final = 10.0
+EVERY_SECONDS: Final = float(os.environ.get("STORM_SECONDS", "10"))
 CALM_SECONDS: Final = 10.0
 STOCK_FAULTS: Final = 12
 """Stock torchrun seldom outlives the first; more of them would only take time."""
@@ -174,7 +177,7 @@ class Course:
     """Fault → how often no step was done until the next one was due."""
 
 
-def weather(job: Stricken, faults: int, options: Options, who: str) -> Course:
+def weather(job: Stricken, faults: int, options: Options, who: str, footprints: Footprints | None = None) -> Course:
     """Let it storm."""
     first = job.step()
     time.sleep(CALM_SECONDS)  # a rate needs time, not an event
@@ -186,6 +189,8 @@ def weather(job: Stricken, faults: int, options: Options, who: str) -> Course:
         after = job.step()
         time.sleep(max(0.0, begun + number * EVERY_SECONDS - time.monotonic()))
         step = job.step()
+        if footprints:
+            footprints.sample()
         course.faults = number
         if step <= after:
             course.stood_still[fault] = course.stood_still.get(fault, 0) + 1
@@ -240,7 +245,8 @@ def measure(options: Options) -> Report:
 
 def _measure_ours(directory: Path, faults: int, report: Report, options: Options) -> None:
     with our_job(directory) as job:
-        course = weather(job, faults, options, "ours")
+        footprints = Footprints(f"XDG_STATE_HOME={job.jobs.directory}")
+        course = weather(job, faults, options, "ours", footprints)
         struck = time.time()
         steps_again = job.jobs.wait(
             NAME, lambda ranks: any(r.last_step_time > struck for r in ranks.values()), timeout=PATIENCE_SECONDS
@@ -252,6 +258,8 @@ def _measure_ours(directory: Path, faults: int, report: Report, options: Options
     calm = undisturbed(directory / "calm", stormy.manifest.step)
     ledger = unpack(stormy)["ledger"]
     _tell(report.figure, "", course)
+    if len(footprints.samples) >= 10:
+        footprints.tell(report)
     report.at_least("jobs that train after the storm, without help", float(steps_again is not None), 1)
     report.at_most("samples lost", ledger["lost"], 0)
     report.at_most("samples repeated", ledger["repeated"], 0)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -113,8 +114,9 @@ class Core:
         """The first of this agent's workers in this generation."""
         self.unfit = ""
         """What the preflight of this node's joining has found, where it may not join for that."""
-        self.longest_step: Callable[[], float] = lambda: 0.0
-        """Seconds that a worker may be busy with what nobody can interrupt, as far as whoever watches them knows."""
+        self.longest_step: Callable[[AbstractSet[int]], float] = lambda _: limits.failure
+        """Seconds that these local ranks may be busy with what nobody can interrupt, as far as their watch knows; 0 for
+        those that a signal has stopped."""
         self._finished_first: Failure | None = None
         self._hello = hello
         self._policy = hello.policy
@@ -133,6 +135,8 @@ class Core:
         self._is_graceful = True
         self._hurry = limits.failure
         """Seconds from a loss until what still runs is killed: a survivor that computes notices after its step."""
+        self._patience = 0.0
+        """Seconds until what still runs is killed, from when the timer was last armed."""
         self._link_up = False
         self._waiting: Waiting | None = None
         self._trouble = ""
@@ -309,12 +313,20 @@ class Core:
     def _stop(self, *, graceful: bool) -> list[Action]:
         self.state = State.STOPPING
         self._is_graceful = graceful
-        self._hurry = max(self._limits.failure, self.longest_step() if self._able & self._busy else 0.0)
-        patience = self._limits.shutdown if graceful else self._hurry
+        self._hurry = max(self._limits.failure, self._time_of_survivors())
         actions: list[Action] = [Disarm(Timer.JOIN), Enter(GroupState.STOPPING)]
         if self._has_stopped():
             return actions + self._stopped()
-        return [*actions, *self._ask(graceful=graceful), Arm(Timer.KILL, patience)]
+        return [*actions, *self._ask(graceful=graceful), self._give(self._limits.shutdown if graceful else self._hurry)]
+
+    def _time_of_survivors(self) -> float:
+        survivors = frozenset(self._able & self._busy)
+        return self.longest_step(survivors) if survivors else 0.0
+
+    def _give(self, patience: float) -> Arm:
+        """Give workers so many seconds to stop, and look at them on the way: a signal may have stopped them."""
+        self._patience = patience
+        return Arm(Timer.KILL, min(patience, self._limits.failure))
 
     def _ask(self, *, graceful: bool) -> list[Action]:
         """Have workers stop: those that stay for the next group only leave this one."""
@@ -356,7 +368,7 @@ class Core:
         if self.state is State.STOPPING and self._is_graceful and not graceful and self._busy:
             self._is_graceful = False
             hurry: list[Action] = [RegroupWorkers(frozenset(self._able & self._busy), graceful=False)]
-            return [*(hurry if self._able & self._busy else []), Arm(Timer.KILL, self._hurry)]
+            return [*(hurry if self._able & self._busy else []), self._give(self._hurry)]
         return []
 
     def _end_with(self, ending: Finish) -> list[Action]:
@@ -408,5 +420,13 @@ class Core:
         """What is still busy has had its time; where the run goes on, those that have left their group stay."""
         if self.state not in {State.PREPARING, State.STOPPING}:
             return []
+        if self.state is State.STOPPING and self._ending is None:
+            left = self._patience - self._limits.failure
+            if not self._is_graceful:
+                left = min(left, self._time_of_survivors())
+            elif self._busy and not self.longest_step(frozenset(self._busy)):
+                left = 0.0  # they will neither finish their step nor save
+            if left > 0:
+                return [self._give(left)]
         has_staying = self._idle and self._ending is None
         return [SignalWorkers(signal.SIGKILL, frozenset(self._busy | self._parting) if has_staying else None)]

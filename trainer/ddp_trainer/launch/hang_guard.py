@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,8 @@ class HangGuard:
         self._watches: dict[int, RankWatch] = {}
         self._longest: dict[int, float] = {}
         """Seconds of the longest step of a process, of those that have outlived a group."""
+        self._first: float | None = None
+        """Seconds of the longest stay in the first steps of a group; None before any worker came past them."""
         self._condemned: dict[int, tuple[str, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -118,7 +121,7 @@ class HangGuard:
                     page=page,
                     cells=pulse.open_cells(str(page)),
                     folder=folder / str(local_rank),
-                    pace=Pace(self._policy),
+                    pace=Pace(self._policy, first=self._first),
                     moved_at=now,
                 )
         if self.is_on:
@@ -130,17 +133,25 @@ class HangGuard:
             self._timer.cancel()
         known = {watch.pid: watch.pace.longest_step() for watch in self._watches.values()}
         self._longest |= {pid: seconds for pid, seconds in known.items() if seconds is not None}
+        firsts = [watch.pace.longest_first for watch in self._watches.values() if watch.pace.is_past_first_steps]
+        self._first = max(firsts, default=None) if self._first is None else max(self._first, *firsts, 0.0)
         self._watches.clear()
         self._go_on()
 
-    def longest_step(self) -> float:
-        """Seconds that any of them may be busy with what cannot be interrupted; one that is stopped is not busy."""
-        if not self._watches:
-            return FIRST_STEP_SECONDS
-        now = time.monotonic()
-        return max(self._step_of(watch, now) for watch in self._watches.values())
+    def longest_step(self, local_ranks: AbstractSet[int]) -> float:
+        """Seconds that any of these may be busy with what cannot be interrupted; one that is stopped is not busy.
 
-    def _step_of(self, watch: RankWatch, now: float) -> float:
+        Asked when a group is over: nothing is learned from stays that end from now on, which were waits for what was
+        lost.
+        """
+        now = time.monotonic()
+        for watch in self._watches.values():
+            watch.pace.is_closed = True
+        return max((self._step_of(self._watches.get(each), now) for each in local_ranks), default=0.0)
+
+    def _step_of(self, watch: RankWatch | None, now: float) -> float:
+        if watch is None:
+            return FIRST_STEP_SECONDS
         look = watch.observe(now)
         if look.state in {RankState.STOPPED, RankState.TRACED}:
             return 0.0

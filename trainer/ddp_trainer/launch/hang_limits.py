@@ -25,6 +25,12 @@ SCRIPT: Final = ""
 """Where a rank is that has told no section."""
 
 FIRST_SECONDS: Final = 1800.0
+"""The limit of the first steps, where nothing is known of them."""
+FIRST_FLOORS: Final = 10.0
+"""Once the workers of an earlier group are past theirs, the first steps have so many floors,"""
+FIRST_FACTOR: Final = 5.0
+"""or so many times the longest stay of those; a group of another size may compile anew."""
+
 FLOORS: Final[Mapping[str, float]] = {
     SCRIPT: 600.0,
     Section.DATA: 60.0,
@@ -102,15 +108,30 @@ class Pace:
     """What is known about one rank's stays, by section."""
 
     policy: HangPolicy
+    first: float | None = None
+    """Seconds of the longest stay in the first steps of earlier workers; None where none came past theirs."""
     moves: int = 0
     """Looks that found it elsewhere than the one before, since it began."""
     stays: dict[str, deque[float]] = field(default_factory=dict)
+    longest_first: float = 0.0
+    """Seconds of the longest stay in its own first steps."""
+    is_closed: bool = False
+    """Nothing is learned any more."""
 
     def moved(self, section: str, seconds: float) -> None:
         """It has moved, for the first time in ``seconds``, which it spent in ``section``."""
+        if self.is_closed:
+            return
         self.moves += 1
         if self.moves > WARM_UP_MOVES:
             self.stays.setdefault(section, deque(maxlen=RECENT)).append(seconds)
+        else:
+            self.longest_first = max(self.longest_first, seconds)
+
+    @property
+    def is_past_first_steps(self) -> bool:
+        """Whether what it does now tells how long it usually takes."""
+        return self.moves >= WARM_UP_MOVES
 
     def longest(self, section: str) -> float | None:
         """Seconds of its longest recent stay in ``section``; None where nothing has been learned."""
@@ -134,11 +155,15 @@ class Pace:
         typical, longest = stays[len(stays) // 2], stays[-1]
         return min(WARNING * limit, max(NOTICE_SECONDS, NOTICE_STAYS * typical, NOTICE_LONGEST * longest))
 
-    def limit(self, section: str) -> float | None:
-        """Seconds that it may stay in ``section``; None where it may stay for ever."""
+    def limit(self, section: str, *, is_stopped: bool = False) -> float | None:
+        """Seconds that it may stay in ``section``; None where it may stay for ever.
+
+        A process that a signal has stopped is not busy with its first steps.
+        """
         floor = self.policy.floor_of(section)
         if floor is None:
             return None
-        if self.moves < WARM_UP_MOVES:
-            return max(floor, FIRST_SECONDS)
+        if not self.is_past_first_steps and not is_stopped:
+            known = FIRST_SECONDS if self.first is None else max(FIRST_FLOORS * floor, FIRST_FACTOR * self.first)
+            return max(floor, min(FIRST_SECONDS, known))
         return max(floor, FACTOR * max(self.stays.get(section, ()), default=0.0))

@@ -53,13 +53,16 @@ class RankWatch:
             self._position, self._section, self.moved_at = position, section, now
             self._may_hang = bool(section) or bool(cells[pulse.HAS_GROUP] and cells[pulse.TOTAL] > 0)
         seconds = now - self.moved_at
+        state = self._state(now, seconds)
+        is_stopped = state is RankState.STOPPED  # and so not busy with imports, nor with anything else
+        limit = self.pace.limit(section, is_stopped=is_stopped) if self._may_hang or is_stopped else None
         return Look(
             rank=self.rank,
             local_rank=self.local_rank,
             node=self.node,
-            state=self._state(now, seconds),
+            state=state,
             seconds=round(seconds, 3),
-            limit=self.pace.limit(section) if self._may_hang else None,
+            limit=limit,
             notice=self._notice(section),
             section=section,
             sequence=int(cells[pulse.SEQUENCE]) if cells[pulse.HAS_GROUP] else -1,

@@ -80,15 +80,16 @@ async def longest_steps(folder: Path, *, stays: bool) -> list[float]:
     )
     cells = pulse.open_cells(guard.prepare(0))
     guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
-    known = [guard.longest_step()]
+    known = [guard.longest_step({0})]
+    guard.begin(a_generation(2), 0, {0: os.getpid()}, folder)
     cells[pulse.HAS_GROUP] = 1.0
     for step in range(WARM_UP_MOVES + 3):
         cells[pulse.TOTAL] = 1.0 + step
-        guard.longest_step()
-    known.append(guard.longest_step())
-    for number, pid in ((2, os.getpid() if stays else os.getppid()), (3, os.getpid())):
+        await guard.outlines()
+    known.append(guard.longest_step({0}))
+    for number, pid in ((3, os.getpid() if stays else os.getppid()), (4, os.getpid())):
         guard.begin(a_generation(number), 0, {0: pid}, folder)
-    known.append(guard.longest_step())
+    known.append(guard.longest_step({0}))
     guard.end()
     return known
 
@@ -121,7 +122,7 @@ async def stalls(folder: Path) -> list[tuple[bool, int]]:
     )
     cells = pulse.open_cells(guard.prepare(0))
     guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
-    guard.longest_step()  # looks at the rank for the first time, which counts as a move
+    await guard.outlines()  # looks at the rank for the first time, which counts as a move
     changed.clear()
     guard.told(Hung(generation=1, ranks=(3,), to_kill=(), sentences=("rank 3 on w-1 did not enter all_reduce #8",)))
     await changed.wait()

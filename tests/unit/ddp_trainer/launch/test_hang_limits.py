@@ -6,6 +6,8 @@ from ddp_trainer.contract import Section
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.hang_limits import (
     FACTOR,
+    FIRST_FACTOR,
+    FIRST_FLOORS,
     FIRST_SECONDS,
     FLOORS,
     NOTICE_LONGEST,
@@ -34,6 +36,24 @@ def test_the_first_steps_have_a_generous_limit_whatever_the_floor() -> None:
         pace.moved(SCRIPT, 0.1)
     assert pace.limit(SCRIPT) == FIRST_SECONDS
     pace.moved(SCRIPT, 0.1)
+    assert pace.limit(SCRIPT) == 1.0
+
+
+def test_the_first_steps_of_a_later_group_are_measured_by_those_of_the_workers_before() -> None:
+    assert Pace(HangPolicy(floor=1.0), first=0.5).limit(SCRIPT) == FIRST_FLOORS * 1.0
+    assert Pace(HangPolicy(floor=1.0), first=40.0).limit(SCRIPT) == FIRST_FACTOR * 40.0
+    assert Pace(HangPolicy(floor=1.0), first=5000.0).limit(SCRIPT) == FIRST_SECONDS
+    assert Pace(HangPolicy(floor=9000.0), first=0.5).limit(SCRIPT) == 9000.0
+
+
+def test_a_process_that_a_signal_has_stopped_is_not_busy_with_its_first_steps() -> None:
+    assert Pace(HangPolicy(floor=1.0)).limit(SCRIPT, is_stopped=True) == 1.0
+
+
+def test_nothing_is_learned_once_the_group_is_over() -> None:
+    pace = warm(1.0)
+    pace.is_closed = True
+    pace.moved(SCRIPT, 40.0)
     assert pace.limit(SCRIPT) == 1.0
 
 

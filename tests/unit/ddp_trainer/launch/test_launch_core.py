@@ -77,6 +77,19 @@ def stopping() -> Core:
     return core
 
 
+def seconds_until_killed(core: Core, most: float = 100) -> float:
+    """Seconds until an agent that stops kills what is left, if nothing else happens in ``most`` seconds."""
+    seconds: float = LIMITS.failure
+    while seconds < most:
+        [action] = core.fired(Timer.KILL)
+        if not isinstance(action, Arm):
+            assert isinstance(action, SignalWorkers)
+            assert action.signal is signal.SIGKILL
+            return seconds
+        seconds += action.seconds
+    return most
+
+
 def done() -> Core:
     core = running()
     core.exited(0, None)
@@ -132,19 +145,21 @@ def test_success_of_all_workers_is_told_once() -> None:
 
 
 def test_a_graceful_stop_gives_the_workers_their_time() -> None:
-    actions = running().told(Stop(graceful=True))
-    assert SIGTERM in actions
-    assert Arm(Timer.KILL, 30) in actions
+    core = running()
+    assert SIGTERM in core.told(Stop(graceful=True))
+    assert seconds_until_killed(core) == LIMITS.shutdown
+
+
+def test_a_graceful_stop_does_not_wait_for_workers_that_a_signal_has_stopped() -> None:
+    core = stopping()
+    core.longest_step = lambda local_ranks: 0.0 if local_ranks == {0, 1} else 40.0
+    assert core.fired(Timer.KILL) == [SIGKILL]
 
 
 def test_a_graceful_stop_may_become_a_hurried_one_but_not_the_reverse() -> None:
     core = stopping()
     assert core.told(Stop(graceful=False)) == [Arm(Timer.KILL, 3)]
     assert core.told(Stop(graceful=True)) == []
-
-
-def test_workers_that_do_not_stop_are_killed() -> None:
-    assert stopping().fired(Timer.KILL) == [SIGKILL]
 
 
 def test_a_node_that_is_done_joins_again_when_others_need_it() -> None:
@@ -399,13 +414,22 @@ def test_a_node_that_is_asked_to_gets_its_workers_ready_before_it_joins_again() 
 
 def test_a_survivor_may_finish_a_step_that_takes_longer_than_what_is_stuck_may_live() -> None:
     core = able(running(), 0)
-    core.longest_step = lambda: 40.0
-    assert Arm(Timer.KILL, 40.0) in core.exited(1, a_failure(4))
+    core.longest_step = lambda _: 40.0
+    core.exited(1, a_failure(4))
+    assert seconds_until_killed(core) == 40.0
+
+
+def test_a_survivor_that_a_signal_stops_meanwhile_is_not_waited_for() -> None:
+    core = able(running(), 0)
+    core.longest_step = lambda _: 40.0
+    core.exited(1, a_failure(4))
+    core.longest_step = lambda _: 0.0
+    assert seconds_until_killed(core) == LIMITS.failure
 
 
 def test_workers_that_do_not_stay_have_no_more_time_than_before() -> None:
     core = running()
-    core.longest_step = lambda: 40.0
+    core.longest_step = lambda _: 40.0
     assert Arm(Timer.KILL, 3) in core.exited(1, a_failure(4))
 
 
@@ -414,7 +438,7 @@ def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_c
     asked = a_failure(4, exit_code=Exit.TERMINATED)
     actions = core.left(0, asked, stays=False)
     assert actions[0] == Send(Failed(failure=asked, agreed=True))
-    assert Arm(Timer.KILL, LIMITS.shutdown) in actions
+    assert seconds_until_killed(core, LIMITS.shutdown - 1) == LIMITS.shutdown - 1
     assert core.left(1, asked) == []
     assert core.exited(0, asked) == [Disarm(Timer.KILL), Rejoin()]
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))
