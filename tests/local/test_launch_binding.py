@@ -30,7 +30,7 @@ async def run_bound(script: Path, folder: Path) -> int:
     workers = Workers(
         children=Children(loop),
         program=Program(kind="script", target=str(script)),
-        launch=Launch(run_id="run", token="t", local_world_size=1, max_restarts=0, cpus=(frozenset({ONE}),)),
+        launch=Launch(run_id="run", local_world_size=1, max_restarts=0, cpus=(frozenset({ONE}),)),
         logs=LogSpec(),
         log_dir=folder,
         environment=dict(os.environ),
@@ -39,7 +39,8 @@ async def run_bound(script: Path, folder: Path) -> int:
         said=lambda _, __: None,
     )
     node = Node(token="t", name="node", local_world_size=1)
-    workers.start(Generation(number=1, fence=1, nodes=(node,), master_address="127.0.0.1", master_port=1))
+    group = Generation(number=1, fence=1, nodes=(node,), master_address="127.0.0.1", master_port=1)
+    workers.start(group.assignment_of(node.token))
     return await ended
 
 
