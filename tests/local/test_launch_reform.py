@@ -246,5 +246,11 @@ def test_a_compiled_model_holds_no_more_of_its_groups_the_more_there_were(stage:
         first.line("generation .*: 1 worker,", after=seen)
         first.line("^step ", after=len(first.lines) + 2)
         held.append(sockets_and_threads(survivor))
-    assert held[1] == held[0]
+    for _ in range(100):  # a thread of the last group may need its time to end
+        if held[1][0] <= held[0][0] and held[1][1] <= held[0][1]:
+            break
+        first.line("^step ", after=len(first.lines))
+        held[1] = sockets_and_threads(survivor)
+    assert held[1][0] <= held[0][0]
+    assert held[1][1] <= held[0][1]
     assert workers_of(first) == [survivor]
