@@ -151,14 +151,25 @@ class Submission:
             self._sleep(PAUSE_SECONDS if tried > 1 else 0)
             if not self._is_ready_for_root():
                 continue
-            with contextlib.suppress(NameTaken):
+            try:
                 return self._api.create(self._collection(root), root)
+            except NameTaken:
+                pass
+            except Forbidden as refusal:
+                if not self._is_too_early(refusal) or tried == TRIES - 1:
+                    raise
+                continue
             with contextlib.suppress(NotFound):  # deleted between our two questions
                 existing = self._existing()
                 if self._is_complete(existing):
                     return None
                 self._withdraw(existing)
         raise self._taken(self._root)
+
+    def _is_too_early(self, refusal: Forbidden) -> bool:
+        """Whether a webhook of the root's operator has not heard yet of what was created a moment ago."""
+        names = (item["metadata"]["name"] for item in self._before)
+        return any(f'"{name}" not found' in str(refusal) for name in names)
 
     def _is_ready_for_root(self) -> bool:
         """Create what the root cannot be created without, unless it is there; not while an earlier job's is going.

@@ -186,6 +186,35 @@ def test_a_companion_that_is_refused_takes_the_root_back(server: ApiServer, back
     assert ROOT not in server.objects
 
 
+TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"
+TRAINER_GROUPS = {TRAINER: {"TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes"}}
+TRAIN_JOBS = f"{TRAINER}/namespaces/team/trainjobs"
+
+
+def unheard_of(name: str) -> Answer:
+    """As Trainer 2's webhook words it."""
+    said = (
+        'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: spec.runtimeRef: '
+        f'Invalid value: {{"name":"{name}"}}: TrainingRuntime.trainer.kubeflow.org "{name}" not found: '
+        "specified trainingRuntime must be created before the TrainJob is created"
+    )
+    return Answer(403, status(403, "Forbidden", said))
+
+
+def test_a_webhook_that_has_not_heard_of_the_runtime_yet_is_asked_again(tmp_path: Path, notices: list[str]) -> None:
+    with serving(ApiServer({**GROUPS, **TRAINER_GROUPS})) as server:
+        server.next(f"POST {TRAIN_JOBS}", unheard_of("digits"), unheard_of("digits"))
+        backend_of(server, tmp_path, notices).submit(digits(engine=Engine.TRAINJOB))
+        assert INCOMPLETE not in server.objects[f"{TRAIN_JOBS}/digits"]["metadata"]["annotations"]
+
+
+def test_a_runtime_of_somebody_else_that_is_missing_is_told_at_once(tmp_path: Path, notices: list[str]) -> None:
+    with serving(ApiServer({**GROUPS, **TRAINER_GROUPS})) as server:
+        server.next(f"POST {TRAIN_JOBS}", unheard_of("other"))
+        with pytest.raises(Forbidden, match='"other" not found'):
+            backend_of(server, tmp_path, notices).submit(digits(engine=Engine.TRAINJOB))
+
+
 def test_a_companions_name_that_somebody_else_has_is_said_and_theirs_is_left_alone(
     server: ApiServer, backend: ClusterBackend
 ) -> None:
