@@ -115,8 +115,9 @@ class Core:
         self.unfit = ""
         """What the preflight of this node's joining has found, where it may not join for that."""
         self.longest_step: Callable[[AbstractSet[int]], float] = lambda _: limits.failure
-        """Seconds that these local ranks may be busy with what nobody can interrupt, as far as their watch knows; 0 for
-        those that a signal has stopped."""
+        """Seconds that these local ranks may be busy with what nobody can interrupt, as far as their watch knows."""
+        self.stuck: Callable[[AbstractSet[int]], AbstractSet[int]] = lambda _: frozenset()
+        """Those of these local ranks that will not go on by themselves."""
         self._finished_first: Failure | None = None
         self._hello = hello
         self._policy = hello.policy
@@ -319,12 +320,12 @@ class Core:
             return actions + self._stopped()
         return [*actions, *self._ask(graceful=graceful), self._give(self._limits.shutdown if graceful else self._hurry)]
 
-    def _time_of_survivors(self) -> float:
-        survivors = frozenset(self._able & self._busy)
+    def _time_of_survivors(self, *, besides: frozenset[int] = frozenset()) -> float:
+        survivors = frozenset(self._able & self._busy) - besides
         return self.longest_step(survivors) if survivors else 0.0
 
     def _give(self, patience: float) -> Arm:
-        """Give workers so many seconds to stop, and look at them on the way: a signal may have stopped them."""
+        """Give workers so many seconds to stop, and look on the way for those that never will."""
         self._patience = patience
         return Arm(Timer.KILL, min(patience, self._limits.failure))
 
@@ -421,12 +422,11 @@ class Core:
         if self.state not in {State.PREPARING, State.STOPPING}:
             return []
         if self.state is State.STOPPING and self._ending is None:
+            stuck = frozenset(self.stuck(self._busy))
             left = self._patience - self._limits.failure
             if not self._is_graceful:
-                left = min(left, self._time_of_survivors())
-            elif self._busy and not self.longest_step(frozenset(self._busy)):
-                left = 0.0  # they will neither finish their step nor save
+                left = min(left, self._time_of_survivors(besides=stuck))
             if left > 0:
-                return [self._give(left)]
+                return [*([SignalWorkers(signal.SIGKILL, stuck)] if stuck else []), self._give(left)]
         has_staying = self._idle and self._ending is None
         return [SignalWorkers(signal.SIGKILL, frozenset(self._busy | self._parting) if has_staying else None)]

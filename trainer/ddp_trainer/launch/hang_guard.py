@@ -69,6 +69,8 @@ class HangGuard:
         self._is_blind = False
         """Workers have been started that nobody watches, and that was said."""
         self._watches: dict[int, RankWatch] = {}
+        self._leaving: dict[int, RankWatch] = {}
+        """Those of the last group, until the next begins: they may still be busy."""
         self._longest: dict[int, float] = {}
         """Seconds of the longest step of a process, of those that have outlived a group."""
         self._first: float | None = None
@@ -135,6 +137,8 @@ class HangGuard:
         self._longest |= {pid: seconds for pid, seconds in known.items() if seconds is not None}
         firsts = [watch.pace.longest_first for watch in self._watches.values() if watch.pace.is_past_first_steps]
         self._first = max(firsts, default=None) if self._first is None else max(self._first, *firsts, 0.0)
+        if self._watches:
+            self._leaving = dict(self._watches)
         self._watches.clear()
         self._go_on()
 
@@ -145,9 +149,16 @@ class HangGuard:
         lost.
         """
         now = time.monotonic()
-        for watch in self._watches.values():
+        watches = self._watches or self._leaving
+        for watch in watches.values():
             watch.pace.is_closed = True
-        return max((self._step_of(self._watches.get(each), now) for each in local_ranks), default=0.0)
+        return max((self._step_of(watches.get(each), now) for each in local_ranks), default=0.0)
+
+    def stuck(self, local_ranks: AbstractSet[int]) -> frozenset[int]:
+        """Those of these that a signal has stopped, and those that hold the GIL for longer than their limit."""
+        now = time.monotonic()
+        looks = [watch.observe(now) for watch in (self._watches or self._leaving).values()]
+        return frozenset(look.local_rank for look in looks if look.local_rank in local_ranks and _is_stuck(look))
 
     def _step_of(self, watch: RankWatch | None, now: float) -> float:
         if watch is None:
@@ -163,6 +174,7 @@ class HangGuard:
     def gone(self, local_rank: int) -> None:
         """A worker has ended."""
         self._watches.pop(local_rank, None)
+        self._leaving.pop(local_rank, None)
 
     def page(self, environment: Mapping[str, str]) -> HangPage:
         """Pages about the ranks, served at a socket."""
@@ -283,3 +295,7 @@ class HangGuard:
                 out.write(text + "\n")
             text = file.read_text(errors="replace")[before:]
         return clean_text(text[-MOST_STACK_CHARACTERS:])
+
+
+def _is_stuck(look: Look) -> bool:
+    return look.state is RankState.STOPPED or (look.state is RankState.DEAF and look.is_overdue(1.0))

@@ -150,10 +150,12 @@ def test_a_graceful_stop_gives_the_workers_their_time() -> None:
     assert seconds_until_killed(core) == LIMITS.shutdown
 
 
-def test_a_graceful_stop_does_not_wait_for_workers_that_a_signal_has_stopped() -> None:
+def test_a_graceful_stop_does_not_wait_for_a_worker_that_is_stuck() -> None:
     core = stopping()
-    core.longest_step = lambda local_ranks: 0.0 if local_ranks == {0, 1} else 40.0
-    assert core.fired(Timer.KILL) == [SIGKILL]
+    core.stuck = lambda local_ranks: local_ranks & {1}
+    killed, again = core.fired(Timer.KILL)
+    assert killed == SignalWorkers(signal.SIGKILL, frozenset({1}))
+    assert again == Arm(Timer.KILL, LIMITS.failure)
 
 
 def test_a_graceful_stop_may_become_a_hurried_one_but_not_the_reverse() -> None:
@@ -421,9 +423,9 @@ def test_a_survivor_may_finish_a_step_that_takes_longer_than_what_is_stuck_may_l
 
 def test_a_survivor_that_a_signal_stops_meanwhile_is_not_waited_for() -> None:
     core = able(running(), 0)
-    core.longest_step = lambda _: 40.0
+    core.longest_step = lambda local_ranks: 40.0 if local_ranks else 0.0
     core.exited(1, a_failure(4))
-    core.longest_step = lambda _: 0.0
+    core.stuck = frozenset
     assert seconds_until_killed(core) == LIMITS.failure
 
 
