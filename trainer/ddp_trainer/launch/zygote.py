@@ -52,6 +52,7 @@ class Zygote:
         self._gate = -1
         self._is_ready = False
         self._starts = 0
+        self._has_given_way = False
         self._learns = True
         """What workers have imported is imported too: unless something of it is nothing to fork with."""
 
@@ -81,8 +82,12 @@ class Zygote:
         self._control = ours
 
     def hurry(self, *, has_time: bool) -> None:
-        """Workers are to start now: one that is still importing would only be in their way, unless it ``has_time``."""
-        if self._control and not self._is_usable() and not has_time:
+        """Workers are to start now: one that is still importing would only be in their way, unless it ``has_time``.
+
+        The second time it goes on: workers that start so often need it most.
+        """
+        if self._control and not self._is_usable() and not has_time and not self._has_given_way:
+            self._has_given_way = True
             self.stop()
             self._starts -= 1
 

@@ -1,4 +1,8 @@
-"""When the agent starts its zygote: as soon as workers have imported what they need, and not while they do."""
+"""When the agent starts its zygote: as soon as workers have imported what they need, and not while they do.
+
+Where workers have to start again before that, the zygote starts beside them. Else a job whose workers keep failing
+while they import would never have one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from ddp_trainer.launch.workers import Workers
 
 MOST_LOOKS: Final = 5
 """So many looks wait for what a worker tells of its imports; one without a group tells nothing."""
+SOON: Final = 0.1
+"""Part of the pause after which workers are looked at that have started again without a zygote."""
 
 
 class ZygoteWatch:
@@ -24,12 +30,15 @@ class ZygoteWatch:
         self._imports = imports
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0
+        self._begins = 0
+        """How often all workers have started."""
 
     def begin(self, *, anew: bool) -> None:
         """Workers have started: all of them ``anew``, or some beside others that go on."""
         if self._workers.can_be_forked and (anew or self._timer is None):
             self.end()
-            self._again(self._pause)
+            self._begins += anew
+            self._again(self._pause if self._begins < 2 else SOON * self._pause)
 
     def end(self) -> None:
         """No zygote is wanted any more, or workers will begin again."""
@@ -41,13 +50,16 @@ class ZygoteWatch:
         self._timer = self._loop.call_later(pause, self._look, pause)
 
     def _look(self, pause: float) -> None:
-        """Start one at the second look that finds torch in the workers, by when they have imported it, or later."""
+        """Start one at the second look that finds torch in the workers, by when they have imported it, or later.
+
+        Where they have started again, at the first.
+        """
         if not self._workers.have_torch():
             self._again(2 * pause)
             return
         self._seen += 1
         imports = self._imports()
-        if self._seen > 1 and (imports or self._seen >= MOST_LOOKS):
+        if self._begins > 1 or (self._seen > 1 and (imports or self._seen >= MOST_LOOKS)):
             self._workers.prepare_restart(imports)
             self._timer = None
         else:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from ddp_trainer.launch.workers import Program, Workers
-from ddp_trainer.launch.zygote_watch import ZygoteWatch
+from ddp_trainer.launch.zygote_watch import MOST_LOOKS, ZygoteWatch
 
 EMPTY_TORCH = "class cuda: is_initialized = staticmethod(bool)"
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -66,6 +66,58 @@ def test_a_zygote_that_keeps_dying_is_not_started_for_ever(tmp_path: Path) -> No
     """
     told = agent(tmp_path, body, torch="raise SystemExit(1)")
     assert told.split() == ["True"] * 3 + ["False"] * 6
+
+
+def test_an_importing_zygote_gives_way_to_workers_once(tmp_path: Path) -> None:
+    body = """
+    for _ in range(3):
+        zygote.start()
+        zygote.hurry(has_time=False)
+        print(zygote._control is not None)
+    """
+    told = agent(tmp_path, body, torch="import time; time.sleep(100)")
+    assert told.split() == ["False", "True", "True"]
+
+
+class Importing:
+    """Workers that have torch in their memory, and have imported nothing else yet."""
+
+    can_be_forked = True
+
+    def __init__(self) -> None:
+        self.has_zygote = asyncio.Event()
+
+    def have_torch(self) -> bool:
+        return True
+
+    def prepare_restart(self, imports: Path | None) -> None:
+        self.has_zygote.set()
+
+
+def looks_until_zygote(*, starts: int) -> int:
+    """How often workers are looked at, from their last start on, until there is a zygote; none tells its imports."""
+
+    async def begin() -> int:
+        workers = Importing()
+        watch = ZygoteWatch(cast("Any", workers), 0.01, lambda: None)
+        for _ in range(starts):
+            watch.begin(anew=True)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Counting)
+        before = loop.timers
+        await workers.has_zygote.wait()
+        return loop.timers - before + 1
+
+    loop = Counting()
+    try:
+        return loop.run_until_complete(begin())
+    finally:
+        loop.close()
+
+
+def test_workers_that_have_to_start_again_get_a_zygote_beside_them() -> None:
+    assert looks_until_zygote(starts=1) == MOST_LOOKS
+    assert looks_until_zygote(starts=2) == 1
 
 
 class Counting(asyncio.SelectorEventLoop):
