@@ -184,6 +184,7 @@ def _mount_failures(facts: Facts) -> list[tuple[Object, Object]]:
         if (pod := facts.pod(event["involvedObject"]["name"])) is not None
         and _is_waiting(pod)
         # An object that is made a moment later is not missing for long, and nobody takes the event back.
+        and not _has_volumes(pod)
         and event["involvedObject"].get("uid") == pod["metadata"]["uid"]
     ]
 
@@ -191,6 +192,13 @@ def _mount_failures(facts: Facts) -> list[tuple[Object, Object]]:
 def _is_waiting(pod: Object) -> bool:
     states = [each.get("state") or {} for each in pod.get("status", {}).get("containerStatuses") or ()]
     return pod.get("status", {}).get("phase") == "Pending" and not any("running" in state for state in states)
+
+
+def _has_volumes(pod: Object) -> bool:
+    """Whether the kubelet has come to the containers, for which all volumes have to be there."""
+    states = [each.get("state") or {} for each in pod.get("status", {}).get("containerStatuses") or ()]
+    reasons = {(state.get("waiting") or {}).get("reason") for state in states}
+    return bool(reasons & (_IMAGE | _CONFIG | _START))
 
 
 def _who(held: list[Container]) -> str:

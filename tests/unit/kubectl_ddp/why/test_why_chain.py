@@ -180,6 +180,15 @@ def test_an_event_without_a_message_makes_nobody_stumble(reason: str) -> None:
     assert all(finding.sentence.endswith(".") for finding in findings(known))
 
 
+def test_a_volume_that_could_not_be_mounted_at_first_is_no_cause_once_the_kubelet_is_past_it() -> None:
+    said = 'MountVolume.SetUp failed for volume "api" : failed to sync configmap cache'
+    slow = event("FailedMount", said, uid="pod-worker-0")
+    around = {Around.EVENTS: (slow,)}
+    assert first(facts(job("Created"), pod(0, waiting("ContainerCreating")), around=around)).cause is Cause.VOLUME
+    held = pod(0, waiting("CreateContainerConfigError", 'secret "hub" not found'))
+    assert first(facts(job("Created"), held, around=around)).sentence.endswith("there is no Secret 'hub'.")
+
+
 def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
     sick = {
         "metadata": {"name": "training-operator-1", "namespace": "kubeflow"},
