@@ -161,6 +161,8 @@ class Path(StrEnum):
     TERMINATION_LOG = "/dev/termination-log"
     SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's name, mounted as a sized memory volume
     SCRATCH = "/tmp"  # noqa: S108 - the root file system is read-only, so each pod gets its own
+    CACHE = "/tmp/.cache"  # noqa: S108 - as above
+    """What is compiled or downloaded on the way. A volume mounted here outlives the pod."""
 
 
 class File(StrEnum):

@@ -41,8 +41,9 @@ _HUGE_PAGES: Final = Entry(
 )
 _NEEDS: Final = (
     Need(
-        sentence="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl).",
+        sentence="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl). Ours does not: build FROM it.",
         source=sources.EFA_PLUGIN,
+        is_vendors=True,
     ),
     Need(
         sentence="The security group of the machines must allow all traffic to and from itself, and one cluster "
