@@ -68,7 +68,6 @@ SINGLE_NODE: Final = Profile(
     refusals=(
         Refusal(name="NCCL_P2P_DISABLE", reason=_ONE_NODE, source=sources.env("NCCL_P2P_DISABLE")),
         Refusal(name="NCCL_SHM_DISABLE", reason=_ONE_NODE, source=sources.env("NCCL_SHM_DISABLE")),
-        Refusal(name="NCCL_NVLS_ENABLE", value="0", reason=_ONE_NODE, source=sources.env("NCCL_NVLS_ENABLE")),
         Refusal(
             name="NCCL_IB_DISABLE", reason="on one machine no network is used", source=sources.env("NCCL_IB_DISABLE")
         ),
