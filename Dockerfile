@@ -11,6 +11,9 @@
 #
 # hadolint does not follow PIP_CACHE_DIR to the mount, so it takes the cache for a part of the layer.
 # hadolint global ignore=DL3042
+# Versions of Debian's packages follow the digest of the base: a version in a line of ours would be gone from the mirrors
+# with the next fix.
+# hadolint global ignore=DL3008
 ARG PYTHON_IMAGE=python:3.11-slim
 
 # What every stage needs to know: where things are installed, and that no answer is waited for.
@@ -68,7 +71,7 @@ RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \
  && rm -r /opt/ddp/lib/python3*/site-packages/kubectl_ddp /opt/ddp/bin/kubectl* \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
-# --- What is shipped: no pip, no compiler, a numeric user, a root file system that may be read-only. ---
+# --- What is shipped: no pip, a numeric user, a root file system that may be read-only. ---
 FROM base AS runtime
 RUN python -m pip uninstall --yes --quiet setuptools wheel pip \
  && rm -f /etc/pip.conf /usr/local/bin/pip* \
@@ -92,7 +95,15 @@ STOPSIGNAL SIGTERM
 ENTRYPOINT ["ddp-launch"]
 CMD ["--help"]
 
+# Triton compiles its launcher with gcc against Python's headers, which the base has in /usr/local/include, and Inductor
+# what runs on the processor with g++. NCCL opens libibverbs and its providers by dlopen when NCCL_NET is IB.
 FROM runtime AS cuda
+USER 0:0
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+        g++ gcc ibverbs-providers libc6-dev libibverbs1 librdmacm1 \
+ && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log
+USER 65532:65532
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=torch-cuda /opt/ddp /opt/ddp
 COPY --from=dependencies-cuda /added/opt/ddp /opt/ddp

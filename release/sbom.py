@@ -1,6 +1,7 @@
 """What is inside each artefact, as CycloneDX: the command line as it is installed, the images' Python as it is locked.
 
-The packages of the images' base are not in there: they are those of the digest that ``PYTHON_IMAGE`` names.
+Debian's packages are not in there: those of the images' base follow from the digest that ``PYTHON_IMAGE`` names, and
+those that the target ``cuda`` adds stand in the Dockerfile by name, in the version of the day of the build.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_ddp.fabrics.catalogue import FABRICS
 from tests.cluster.live_cluster import Json, Namespace, until
 
 pytestmark = pytest.mark.alone
@@ -15,6 +16,15 @@ GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"
 SHM_BYTES = 256 << 20
 SMALL = ("--cpu", "200m", "--memory", "1Gi", "--shm", "256Mi")
+
+INSTALLED = """
+import json, subprocess, sys, torch
+
+packages = sys.argv[1:]
+query = ["dpkg-query", "--show", "--showformat", "${Package}\\n", *packages]
+found = subprocess.run(query, capture_output=True, text=True).stdout.split()
+print("told", json.dumps({"cuda": torch.version.cuda, "missing": sorted(set(packages) - set(found))}), flush=True)
+"""
 
 TELLING = """
 import json, os
@@ -66,3 +76,17 @@ def test_a_pod_of_a_gpu_job_has_the_count_the_variables_and_the_shared_memory(sp
     assert {name: inside.get(name) for name in nccl} == {name: given[name] for name in nccl}
     assert inside["OMP_NUM_THREADS"] == given["OMP_NUM_THREADS"]
     space.ddp("delete", "gpus").ok()
+
+
+def test_the_cuda_image_holds_the_packages_that_the_fabrics_demand(space: Namespace, tmp_path: Path) -> None:
+    packages = {name for profile in FABRICS.values() for need in profile.needs for name in need.packages}
+    script = tmp_path / "installed.py"
+    script.write_text(INSTALLED)
+    words = ("--name", "installed", "--image", space.image, "--nnodes", "1")
+    space.ddp("submit", *words, *SMALL, str(script), "--", "gcc", "g++", *sorted(packages)).ok()
+    space.ddp("wait", "installed", "--for=complete", "--timeout", "120s").ok()
+    [line] = [line for line in space.ddp("logs", "installed").ok().out.splitlines() if " told " in f" {line}"]
+    told = json.loads(line.partition("told ")[2])
+    if told["cuda"] is None:
+        pytest.skip("The image of these tests is not the cuda image.")
+    assert told["missing"] == []

@@ -90,3 +90,18 @@ def test_wrong_results_are_named_by_rank_and_element_and_what_a_backend_lacks_is
     assert "all_gather float32 of 3.906 KiB: rank 0 got" in done.stderr
     assert "broadcast float32 of 64 KiB: rank 1 got 127 for" in done.stderr
     assert "barrier: rank 0 got 1 for 2 at element 0, the only wrong one." in done.stderr
+
+
+def test_a_device_below_a_floor_is_named_by_rank_and_exits_with_3(tmp_path: Path) -> None:
+    floors = tmp_path / "floors.json"
+    floors.write_text(json.dumps({"cpu": {"matmul_flops": 9e17, "memory_bytes_per_second": 1}}))
+    words = ["--nproc-per-node", "2", "--operations", "barrier", *QUICK, "--floors", floors, "-o", "json"]
+    done = launched("collectives", *words, code=3)
+    document = json.loads(done.stdout)
+    assert [each["name"] for each in document["devices"]] == ["cpu", "cpu"]
+    assert all(each["speeds"]["host_bytes_per_second"] > 0 for each in document["devices"])
+    for rank in range(2):
+        assert f"collectives: Rank {rank} on " in done.stderr
+    assert "(cpu) multiplies matrices at " in done.stderr
+    assert "TFLOP/s, below the floor of 9e+05." in done.stderr
+    assert "copies in its memory" not in done.stderr

@@ -14,6 +14,8 @@ import pytest
 from launch_harness import LAUNCH, LOOP, Running, stage_of
 from preflight_namespaces import PORT, Side, needs_namespaces, pair
 
+from tests import fake_nvml
+
 HELLO = "import os; os.write(1, 'rank {RANK} of {WORLD_SIZE} runs\\n'.format(**os.environ).encode())"
 """In one write, so that two ranks cannot mix theirs."""
 
@@ -92,31 +94,55 @@ def test_flags_that_cannot_be_meant_get_one_sentence(flags: list[str], sentence:
     assert done.stderr.count("\n") == 1
 
 
-SLOW_NVIDIA_SMI = "#!/bin/sh\nread -r _ < {gate}\nexit 1\n"
+@pytest.fixture
+def nvml(tmp_path: Path) -> str:
+    """A folder with a library of that name, for LD_LIBRARY_PATH."""
+    (tmp_path / "lib").mkdir()
+    return str(Path(fake_nvml.compiled(tmp_path / "lib")).parent)
 
 
-def test_a_node_that_joins_later_is_taken_in_when_it_has_met_the_members(tmp_path: Path) -> None:
+def test_a_node_that_joins_later_is_taken_in_when_it_has_met_the_members(tmp_path: Path, nvml: str) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    slow = tmp_path / "bin" / "nvidia-smi"
-    slow.parent.mkdir()
-    slow.write_text(SLOW_NVIDIA_SMI.format(gate=gate))
-    slow.chmod(0o755)
+    fake_nvml.answers(tmp_path / "slow", nvmlInit_v2=f"gate {gate}")
     with contextlib.contextmanager(stage_of)(tmp_path) as stage:
         stage.store()
         flags = ["--preflight", "strict", stage.script(LOOP), stage.done()]
         first = stage.agent(0, *flags, nnodes="1:2")
         first.line("generation=1 world=1 .*runs")
-        second = stage.agent(1, *flags, nnodes="1:2", PATH=f"{slow.parent}:{os.environ['PATH']}")
+        second = stage.agent(1, *flags, nnodes="1:2", LD_LIBRARY_PATH=nvml, FAKE_NVML=str(tmp_path / "slow"))
         second.line("Before it joins, this node holds a preflight with worker-0.")
-        assert not any("stops" in line for line in first.lines)  # nvidia-smi has not said a word yet
+        assert not any("stops" in line for line in first.lines)  # the driver has not said a word yet
         gate.write_text("on\n")
-        second.line("nvidia-smi exited with 1")
+        second.line("NVML cannot be initialized: Driver Not Loaded")
         second.line("preflight: 2 of 2 nodes, fit to start")
         second.line("generation=2 world=2 .*runs")
         stage.finish()
         assert [first.code(), second.code()] == [0, 0]
         assert "CHECK" not in first.output[first.output.index("generation=1") :]
+
+
+def test_a_node_whose_gpu_is_to_be_reset_stays_out_until_it_was(tmp_path: Path, nvml: str) -> None:
+    ill = {**fake_nvml.HEALTHY, "nvmlDeviceGetRemappedRows": "0 1 1 0"}
+    fake_nvml.answers(tmp_path / "ill", ill)
+    fake_nvml.answers(tmp_path / "healthy", fake_nvml.HEALTHY)
+    with contextlib.contextmanager(stage_of)(tmp_path) as stage:
+        stage.store()
+        flags = ["--preflight", "strict", stage.script(LOOP), stage.done()]
+        own = {"nnodes": "1:2", "LD_LIBRARY_PATH": nvml}
+        first = stage.agent(0, *flags, **own, FAKE_NVML=str(tmp_path / "healthy"))
+        first.line("generation=1 world=1 .*runs")
+        second = stage.agent(1, *flags, **own, FAKE_NVML=str(tmp_path / "ill"))
+        sentence = (
+            r"check gpu-health fails. worker-1: GPU 0 \(NVIDIA H100 80GB HBM3\) is to be reset; fix: drain the node"
+        )
+        second.line(sentence)
+        first.line("worker-1.*not fit|" + sentence)
+        stage.finish()
+        assert first.code() == 0
+        assert not any("generation=2" in line for line in first.lines)
+        second.process.send_signal(signal.SIGTERM)
+        second.code()
 
 
 def test_a_node_that_is_not_fit_to_join_is_named_and_stays_out(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ CASES: Final[tuple[dict[str, Any], ...]] = (
     GPUS | {"fabric": "ib", "rdma": "rdma/ib=8", "env": {"NCCL_NET": "Socket", "NCCL_IB_GID_INDEX": "3"}},
     GPUS | {"fabric": "ib", "rdma": "rdma/ib=8", "env": {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_DISABLE": "1"}},
     GPUS | {"fabric": "roce", "rdma": "rdma/roce=8", "secretEnv": {"NCCL_IB_GID_INDEX": "net:index"}},
-    GPUS | {"fabric": "aws-efa", "rdma": "vpc.amazonaws.com/efa=1", "env": {"NCCL_NVLS_ENABLE": "0"}},
+    GPUS | {"fabric": "aws-efa", "rdma": "vpc.amazonaws.com/efa=1", "env": {"NCCL_PROTO": "simple"}},
     GPUS | {"fabric": "aws-efa", "nodeSelector": {"node.kubernetes.io/instance-type": "p5.48xlarge"}},
     GPUS | {"fabric": "gcp-tcpx", "env": {"NCCL_ALGO": "Ring"}},
     GPUS | {"fabric": "gcp-tcpxo", "image": OLD},

@@ -18,6 +18,7 @@ from ddp_trainer.launch import flags
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.mounts import Mount
 from kubectl_ddp.spec.program import Command, Module, Script
 from kubectl_ddp.spec.quantity import Memory
 from kubectl_ddp.spec.values import EnvSource, SecretKey, Toleration
@@ -46,6 +47,18 @@ def test_the_container_starts_the_launcher_with_everything_it_needs() -> None:
         "--task",
         "digits",
     ]
+
+
+def test_a_claim_mounted_over_the_caches_outlives_the_pod_and_the_rest_of_the_scratch_does_not() -> None:
+    pod = worker_pod(a_job(mounts=(Mount.parse(f"pvc=compile-cache:{Path.CACHE}"),)))
+    [found] = pod["containers"]
+    mounts = {mount["mountPath"]: mount for mount in found["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes[mounts[Path.CACHE]["name"]]["persistentVolumeClaim"]["claimName"] == "compile-cache"
+    assert not mounts[Path.CACHE].get("readOnly")
+    assert volumes[mounts[Path.SCRATCH]["name"]]["emptyDir"] == {}
+    # Runtimes mount the shorter path first, so the claim is not hidden.
+    assert Path.CACHE.startswith(f"{Path.SCRATCH}/")
 
 
 @given(jobs())

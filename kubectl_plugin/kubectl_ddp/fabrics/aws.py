@@ -15,7 +15,9 @@ ADAPTERS: Final = {
     "p5.48xlarge": 32,
     "p5e.48xlarge": 32,
     "p5en.48xlarge": 16,
+    "p5.4xlarge": 1,
     "p6-b200.48xlarge": 8,
+    "p6-b300.48xlarge": 16,
     "p6e-gb200.36xlarge": 4,
     "g6.48xlarge": 1,
 }
@@ -41,8 +43,14 @@ _HUGE_PAGES: Final = Entry(
 )
 _NEEDS: Final = (
     Need(
-        sentence="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl).",
+        sentence="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl). Ours does not: build FROM it.",
         source=sources.EFA_PLUGIN,
+        is_vendors=True,
+    ),
+    Need(
+        sentence="The installer must be one whose aws-ofi-nccl lists the NCCL of the image: older ones deadlocked with "
+        "NCCL 2.28.9.",
+        source=sources.issue("aws/aws-ofi-nccl", 1055),
     ),
     Need(
         sentence="The security group of the machines must allow all traffic to and from itself, and one cluster "
@@ -54,12 +62,6 @@ _NEEDS: Final = (
 _REFUSALS: Final = (
     *(Refusal(name=name, reason=_OBSOLETE, source=sources.EFA) for name in _OBSOLETES),
     *(Refusal(name=name, reason=_ITS_OWN, source=sources.EFA) for name in _ITS_OWNS),
-    Refusal(
-        name="NCCL_NVLS_ENABLE",
-        value="0",
-        reason="only NCCL before 2.18.5 needed it, and there the plugin does it",
-        source=sources.EFA,
-    ),
     Refusal(name="NCCL_IB_*", reason="EFA is no InfiniBand device to NCCL", source=sources.EFA),
 )
 

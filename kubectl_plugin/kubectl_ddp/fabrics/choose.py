@@ -18,7 +18,7 @@ MACHINES: Final[Sequence[tuple[str, str]]] = (
     ("p6e-gb200.*", "gb200-mnnvl+aws-efa"),
     ("p4d*.24xlarge", "aws-efa"),
     ("p5*.48xlarge", "aws-efa"),
-    ("p6-b200.48xlarge", "aws-efa"),
+    ("p6-b[23]00.48xlarge", "aws-efa"),
     ("a3-highgpu-8g", "gcp-tcpx"),
     ("a3-megagpu-8g", "gcp-tcpxo"),
     ("a3-ultragpu-8g", "gcp-gib"),

@@ -50,6 +50,7 @@ def _interfaces(networks: dict[str, str], source: str) -> tuple[Entry, ...]:
 _SHELL: Final = Need(
     sentence="The image must hold bash: a shell of it sets the environment before the launcher starts.",
     source=sources.GUEST_CONFIG,
+    packages=("bash",),
 )
 _TCPX_VALUES: Final = {
     "NCCL_SOCKET_IFNAME": "eth0",
@@ -237,6 +238,7 @@ _GIB_NEEDS: Final = (
         "adds none.",
         source=sources.GIB,
         is_grave=True,
+        is_vendors=True,
     ),
     LOCKED_MEMORY,
 )

@@ -54,7 +54,6 @@ GB200: Final = Profile(
     ),
     refusals=(
         Refusal(name="NCCL_CUMEM_ENABLE", value="0", reason=_SWITCHES_OFF, source=sources.env("NCCL_CUMEM_ENABLE")),
-        Refusal(name="NCCL_NVLS_ENABLE", value="0", reason=_SWITCHES_OFF, source=sources.env("NCCL_NVLS_ENABLE")),
         Refusal(name="NCCL_P2P_DISABLE", value="1", reason=_SWITCHES_OFF, source=sources.env("NCCL_P2P_DISABLE")),
         Refusal(
             name="NCCL_MNNVL_ENABLE",

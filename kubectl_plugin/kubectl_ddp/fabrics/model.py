@@ -90,6 +90,10 @@ class Need:
     """Said at every submission: the job ends at its start, or crawls, without it."""
     unless: str = ""
     """Variable of the job that says that it is there."""
+    packages: tuple[str, ...] = ()
+    """Debian packages that the image must hold; the target ``cuda`` of our Dockerfile does."""
+    is_vendors: bool = False
+    """The image must hold software that only the machines' vendor distributes; ours does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,7 @@ ROCE: Final = Profile(
         _recipe("NCCL_SOCKET_IFNAME", "eth0", "the network of the pods; virtual functions are named otherwise"),
         Entry(
             key="env.DDP_LINT_IGNORE",
-            value="N03,N10,N11,N30,N36",
+            value="N03,N10,N11,N36",
             reason="the recipe has variables that NCCL documents as debugging, a GID index, and defaults",
             source=sources.OCI,
             emission=Emission.VENDOR,

@@ -38,9 +38,10 @@ LOCKED_MEMORY: Final = Need(
     source=sources.NON_ROOT_MEMLOCK,
 )
 VERBS: Final = Need(
-    sentence="The image must hold libibverbs1, ibverbs-providers and librdmacm1, and the machines nvidia-peermem or "
-    "DMA-BUF.",
+    sentence="The image must hold libibverbs1, ibverbs-providers and librdmacm1, as our cuda image does, and the "
+    "machines nvidia-peermem or DMA-BUF.",
     source=sources.NCCL_TROUBLESHOOTING,
+    packages=("libibverbs1", "ibverbs-providers", "librdmacm1"),
 )
 
 _ONE_NODE: Final = "one machine needs none of it, and it switches off what is fastest there"
@@ -67,7 +68,6 @@ SINGLE_NODE: Final = Profile(
     refusals=(
         Refusal(name="NCCL_P2P_DISABLE", reason=_ONE_NODE, source=sources.env("NCCL_P2P_DISABLE")),
         Refusal(name="NCCL_SHM_DISABLE", reason=_ONE_NODE, source=sources.env("NCCL_SHM_DISABLE")),
-        Refusal(name="NCCL_NVLS_ENABLE", value="0", reason=_ONE_NODE, source=sources.env("NCCL_NVLS_ENABLE")),
         Refusal(
             name="NCCL_IB_DISABLE", reason="on one machine no network is used", source=sources.env("NCCL_IB_DISABLE")
         ),
@@ -117,6 +117,7 @@ TCP: Final = Profile(
             sentence="Google's machines with 100 Gb/s and no other network need its plugin Fast Socket in the image, "
             "and --fabric none: NCCL_NET=Socket keeps plugins out.",
             source=sources.FAST_SOCKET,
+            is_vendors=True,
         ),
     ),
     refusals=(Refusal(name="NCCL_IB_*", reason=_NO_DEVICES, source=sources.env("NCCL_NET")),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ddp_trainer.contract import Env
 from ddp_trainer.lint import names, sources
 from ddp_trainer.lint.model import Environment, Facts, Found, Rule, Severity
 from ddp_trainer.lint.values import number, words
@@ -37,7 +38,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 }
 _DEFAULTS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_PXN_DISABLE"), 0),
-    **dict.fromkeys(("NCCL_COLLNET_ENABLE", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_IB_SL", "NCCL_IB_TC"), 0),
+    **dict.fromkeys(("NCCL_COLLNET_ENABLE", "NCCL_IGNORE_CPU_AFFINITY"), 0),
     **dict.fromkeys(("NCCL_IB_MERGE_NICS", "NCCL_RAS_ENABLE", "NCCL_RUNTIME_CONNECT", "NCCL_IGNORE_NET_MISMATCH"), 1),
     **dict.fromkeys(("NCCL_NVLS_ENABLE", "NCCL_MNNVL_ENABLE", "NCCL_CROSS_NIC", "NCCL_IB_PCI_RELAXED_ORDERING"), 2),
     "NCCL_IB_QPS_PER_CONNECTION": 1,
@@ -167,7 +168,8 @@ def _mnnvl_forced(environment: Environment, _: Facts) -> Iterator[Found]:
 
 
 def _nvls_off(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("NCCL_NVLS_ENABLE", "")) == 0:
+    survives = number(environment.get(Env.SURVIVE_ON_NCCL, "")) == 1
+    if number(environment.get("NCCL_NVLS_ENABLE", "")) == 0 and not survives:
         yield Found("NCCL_NVLS_ENABLE", "0")
 
 
@@ -222,11 +224,12 @@ RULES: Final = (
     Rule(
         id="N13",
         severity=Severity.WARNING,
-        looks_for="`NCCL_NVLS_ENABLE=0`",
+        looks_for="`NCCL_NVLS_ENABLE=0` without `DDP_SURVIVE_ON_NCCL=1`, for which NVRx requires it",
         when=_nvls_off,
         sentence="{name}={value} gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager.",
-        fix="Delete it, and mend the fabric manager where it does not start.",
-        source=sources.issue("NVIDIA/nccl", 1672),
+        fix="Delete it, and mend the fabric manager where it does not start. Keep it where processes outlive NCCL "
+        "groups.",
+        source=f"{sources.issue('NVIDIA/nccl', 1672)} ({sources.NVRX})",
     ),
     Rule(
         id="N14",

@@ -10,6 +10,7 @@ TORCH_NCCL: Final = "https://docs.pytorch.org/docs/stable/torch_nccl_environment
 TORCH_DISTRIBUTED: Final = "https://docs.pytorch.org/docs/stable/distributed.html"
 TORCH_CUDA: Final = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 FLIGHT_RECORDER: Final = "https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"
+NVRX: Final = "https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html#known-issues"
 EFA: Final = "https://github.com/awslabs/awsome-distributed-ai (efa-cheatsheet)"
 
 

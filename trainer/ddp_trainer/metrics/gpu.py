@@ -10,27 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-PEAK_FLOPS: Final = (
-    ("NVIDIA GB200", 2.5e15),
-    ("NVIDIA B200", 2.25e15),
-    ("NVIDIA H200 NVL", 835e12),
-    ("NVIDIA H200", 989e12),
-    ("NVIDIA H100 NVL", 835e12),
-    ("NVIDIA H100 PCIe", 756e12),
-    ("NVIDIA H100 80GB HBM3", 989e12),
-    ("NVIDIA A100", 312e12),
-    ("NVIDIA A40", 149.7e12),
-    ("NVIDIA A30", 165e12),
-    ("NVIDIA A10G", 70e12),
-    ("NVIDIA L40S", 362e12),
-    ("NVIDIA L4", 121e12),
-    ("Tesla V100", 125e12),
-    ("Tesla T4", 65e12),
-    ("AMD Instinct MI300X", 1307e12),
-)
-"""Beginning of a device's name → operations a second in bfloat16 (float16 where there is none), dense, by the maker's
-data sheet. The first that fits counts. A part of a device (MIG) and every device that is not here have none: no MFU is
-better than a wrong one."""
+from ddp_trainer.gpu_figures import figures_of
 
 _NAME_LENGTH: Final = 64
 
@@ -57,19 +37,13 @@ class Memory:
 
 
 def peak_flops(name: str) -> float | None:
-    """Most operations a second of the device of this name; None where that is not known.
+    """Most operations a second in bfloat16 of the device of this name; None where that is not known.
 
-    >>> peak_flops("NVIDIA A100-SXM4-80GB"), peak_flops("NVIDIA L40S"), peak_flops("NVIDIA L4")
-    (312000000000000.0, 362000000000000.0, 121000000000000.0)
-    >>> peak_flops("NVIDIA A100-SXM4-80GB MIG 1g.10gb"), peak_flops("NVIDIA L400"), peak_flops("")
-    (None, None, None)
+    >>> peak_flops("NVIDIA L4"), peak_flops("NVIDIA L400")
+    (121000000000000.0, None)
     """
-    if " MIG " in name:
-        return None
-    for begin, flops in PEAK_FLOPS:
-        if name.startswith(begin) and not name[len(begin) :][:1].isalnum():
-            return flops
-    return None
+    figures = figures_of(name)
+    return None if figures is None else figures.bf16_flops
 
 
 def identity_of(device: str) -> Gpu:

@@ -1,4 +1,4 @@
-"""What is checked before the first step: names, ports, interfaces, clocks, versions, limits, on all nodes at once.
+"""What is checked before the first step: names, ports, clocks, versions, GPUs, limits, on all nodes.
 
 ::
 

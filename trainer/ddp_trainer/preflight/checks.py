@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ddp_trainer.preflight import checks_names, checks_network, checks_node, checks_software
+from ddp_trainer.preflight import (
+    checks_gpus,
+    checks_names,
+    checks_network,
+    checks_node,
+    checks_rdma,
+    checks_software,
+)
 from ddp_trainer.preflight.facts import Facts
 from ddp_trainer.preflight.finding import Finding, Status
 
@@ -35,7 +42,11 @@ CHECKS: Final = (
     Check("versions", checks_software.versions),
     Check("script", checks_software.script),
     Check("environment", checks_software.environment),
-    Check("gpus", checks_node.gpus, takes_two=False),
+    Check("gpus", checks_gpus.gpus, takes_two=False),
+    Check("gpu-health", checks_gpus.health, takes_two=False),
+    Check("gpu-links", checks_gpus.links, takes_two=False),
+    Check("gpu-use", checks_gpus.use, takes_two=False),
+    Check("rdma", checks_rdma.rdma, takes_two=False),
     Check("shared-memory", checks_node.shared_memory, takes_two=False),
     Check("open-files", checks_node.open_files, takes_two=False),
 )

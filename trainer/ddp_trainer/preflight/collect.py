@@ -14,6 +14,7 @@ from ddp_trainer.interfaces import Interface, interfaces, route_from
 from ddp_trainer.preflight import choice, gpus, names
 from ddp_trainer.preflight.facts import Listening, Report, Resolution
 from ddp_trainer.preflight.limits import limits
+from ddp_trainer.preflight.rdma import rdma
 from ddp_trainer.preflight.software import software
 
 _MOST_REVERSED: Final = 8
@@ -62,11 +63,12 @@ def collect(subject: Subject, token: str, listening: Listening, environ: Mapping
         gloo=choice.gloo(found, hostname, environ),
         nccl=choice.nccl(found, environ),
         listening=listening,
-        software=software(subject.script, cards.driver, environ),
+        software=software(subject.script, cards.driver, cards.cuda, environ),
         limits=limits(),
         gpus=cards.gpus,
-        gpu_note=cards.note,
-        has_nvidia_smi=cards.has_nvidia_smi,
+        gpu_note=cards.error,
+        has_driver=cards.has_driver,
+        rdma=rdma(),
     )
 
 

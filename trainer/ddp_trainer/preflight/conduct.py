@@ -114,7 +114,7 @@ async def _collected(order: Order, listener: Listener, environ: Mapping[str, str
             listening = replace(listening, rendezvous=await listener.listen(wanted))
     except OSError as error:
         listening = replace(listening, taken=why_taken(wanted, error))
-    # nvidia-smi and a dead resolver take seconds, in which others may knock.
+    # A driver in trouble and a dead resolver take seconds, in which others may knock.
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, collect, order.subject, listener.token, listening, environ)
 

@@ -41,15 +41,49 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU, as nvidia-smi tells of it."""
+    """One GPU, as NVML and the kernel's log tell of it; None and empty texts for what they do not."""
 
     index: int
     name: str
-    memory_mib: int
-    uncorrected_errors: int
+    uuid: str = ""
+    bus_id: str = ""
+    memory_mib: int = 0
+    memory_used_mib: int | None = None
+    """By all processes, and by the driver for itself."""
+    is_lost: bool = False
+    """It has fallen off the bus, or cannot be reached for another reason."""
+    uncorrected_errors: int | None = None
     """Of its memory since the driver was loaded."""
-    needs_reset: bool
+    needs_reset: bool | None = None
     """A page or row is to be replaced at the next reset."""
+    remap_failed: bool | None = None
+    """A row of its memory could not be replaced."""
+    recovery_action: str = ""
+    """What the driver wants to be done; ``none`` for nothing."""
+    fabric_state: str = ""
+    """Whether it has joined the fabric of NVSwitches: ``completed``, or ``not supported`` without one."""
+    fabric_faults: tuple[str, ...] = ()
+    nvlinks: int | None = None
+    nvlinks_up: int | None = None
+    nvlink_errors: int | None = None
+    """Replays and recoveries since the driver was loaded."""
+    pcie_generation: int | None = None
+    """At this moment; less than the most where the GPU saves power."""
+    pcie_generation_max: int | None = None
+    """Of GPU and slot together."""
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_replays: int | None = None
+    performance_state: int | None = None
+    """0 for full speed, up to 15; 32 for unknown."""
+    slowdowns: tuple[str, ...] = ()
+    """Why its clocks are lower than they were asked to be, by heat or power."""
+    processes: tuple[int, ...] | None = None
+    """Process numbers of those that compute on it and were not started by this launcher."""
+    xids: tuple[int, ...] = ()
+    """Errors of the driver in the last two hours."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Field that should be there → why it could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +91,7 @@ class Software:
     """What runs on this node."""
 
     versions: dict[str, str] = field(default_factory=dict)
-    """``python``, ``torch``, ``cuda``, ``nccl``, ``driver``; what is not there is left out."""
+    """``python``, ``torch``, ``cuda``, ``nccl``, ``driver``, ``driver_cuda``; what is not there is left out."""
     packages: str = ""
     """Digest of the names and versions of everything installed."""
     script: str = ""
@@ -75,6 +109,26 @@ class Limits:
     shared_memory_free_bytes: int
     open_files: int
     """``ulimit -n``, the soft limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rdma:
+    """What networks other than TCP need of a node."""
+
+    locked_memory_bytes: int | None = None
+    """``ulimit -l`` in bytes; None for no limit."""
+    may_lock_memory: bool = False
+    """Whether the limit does not hold for this process, which has the capability CAP_IPC_LOCK."""
+    libraries: dict[str, str] = field(default_factory=dict)
+    """Library → the loader's error, empty where it can be loaded."""
+    providers: int = 0
+    """Drivers of libibverbs that are installed."""
+    ports: dict[str, str] = field(default_factory=dict)
+    """Device and port, as ``mlx5_0/1`` → state, as ``ACTIVE``."""
+    device_files: int = 0
+    """``/dev/infiniband/uverbs*`` that this process may open."""
+    huge_page_bytes: int = 0
+    """In free pages of 2 MiB that this container may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +185,9 @@ class Report:
     gpus: tuple[Gpu, ...]
     gpu_note: str
     """Why there are no GPUs to tell of."""
-    has_nvidia_smi: bool
+    has_driver: bool
+    """NVIDIA's library is here, so that GPUs are meant to be."""
+    rdma: Rdma
     clock: Clock = field(default_factory=Clock)
     version: int = VERSION
 

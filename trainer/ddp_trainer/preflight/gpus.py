@@ -1,65 +1,119 @@
-"""GPUs by nvidia-smi, which the driver brings along: no CUDA context, no library of ours."""
+"""The GPUs of this node, their driver, and what the kernel's log holds against them: no CUDA context, no torch."""
 
 from __future__ import annotations
 
-import csv
+import os
+import re
 import subprocess
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
+from ddp_trainer import exact_json
 from ddp_trainer.preflight.facts import Gpu
+from ddp_trainer.preflight.nvml import Cards
+from ddp_trainer.preflight.nvml_library import LIBRARY
 
-_FIELDS: Final = (
-    "index",
-    "name",
-    "memory.total",
-    "driver_version",
-    "ecc.errors.uncorrected.volatile.total",
-    "retired_pages.pending",
-    "remapped_rows.pending",
-)
 _TIMEOUT_SECONDS: Final = 20.0
+_KERNEL_LOG: Final = Path("/dev/kmsg")
+_LOG_BYTES: Final = 1 << 16
+"""Longest record of the kernel's log and more; each read gives one."""
+_MOST_RECORDS: Final = 100_000
+_XID: Final = re.compile(r"^\d+,\d+,(\d+),[^;]*;NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)")
+RECENT_SECONDS: Final = 7200.0
+"""Age up to which an Xid counts: older ones were there when others trained here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
-    """What nvidia-smi says."""
-
-    gpus: tuple[Gpu, ...] = ()
-    driver: str = ""
-    note: str = ""
-    """One line that says why there are none."""
-    has_nvidia_smi: bool = True
+def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = Path("/proc")) -> Cards:
+    """All GPUs. They are asked once, and for at most 20 s: a driver in trouble may never answer."""
+    cards = _asked(library)
+    logged = xids(_records(kernel_log), time.monotonic())
+    found = (replace(gpu, xids=_of(gpu, logged), processes=_foreign(gpu, proc)) for gpu in cards.gpus)
+    return replace(cards, gpus=tuple(found))
 
 
-def gpus() -> Gpus:
-    """Asked once, and for at most 20 s: a driver in trouble may never answer."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+def _asked(library: str) -> Cards:
+    command = [sys.executable, "-P", "-m", "ddp_trainer.preflight.nvml", library]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
-    except FileNotFoundError:
-        return Gpus(note="there is no nvidia-smi here, so GPUs were not looked at", has_nvidia_smi=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Gpus(note=f"nvidia-smi does not answer: {error}")
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return Cards(error=f"NVML does not answer within {_TIMEOUT_SECONDS:g} s")
+    except OSError as error:
+        return Cards(error=f"NVML could not be asked: {error}")
     if done.returncode:
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        return Gpus(note=f"nvidia-smi exited with {done.returncode}: {''.join(last) or 'no message'}")
-    rows = [[cell.strip() for cell in row] for row in csv.reader(done.stdout.splitlines()) if row]
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        return Cards(error=f"the process that asks NVML ended with {done.returncode}: {''.join(last) or 'no message'}")
     try:
-        found = tuple(gpu_of(row) for row in rows)
-    except (ValueError, IndexError):
-        return Gpus(note=f"nvidia-smi says what is not understood: {done.stdout[:80]!r}")
-    if not found:
-        return Gpus(note="nvidia-smi lists no GPU")
-    return Gpus(gpus=found, driver=rows[0][3])
+        cards: Cards = exact_json.parse(Cards, exact_json.loads(done.stdout))
+    except exact_json.Malformed as error:
+        return Cards(error=f"NVML's answer is not understood: {error}")
+    return cards if cards.gpus or cards.error else replace(cards, error="NVML lists no GPU")
 
 
-def gpu_of(row: list[str]) -> Gpu:
-    """One line of nvidia-smi; what a GPU does not have reads ``[N/A]``. Raises ValueError, IndexError."""
-    return Gpu(
-        index=int(row[0]),
-        name=row[1],
-        memory_mib=int(row[2]) if row[2].isdecimal() else 0,
-        uncorrected_errors=int(row[4]) if row[4].isdecimal() else 0,
-        needs_reset=any(cell.lower() in {"yes", "1"} for cell in row[5:7]),
-    )
+def xids(records: Iterable[str], now: float) -> dict[str, set[int]]:
+    """From records of ``/dev/kmsg`` to the Xids of the last two hours, by the place on the PCI bus.
+
+    >>> sorted(xids(["4,1,900000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."], 960.0))
+    ['3b:00']
+    """
+    found: dict[str, set[int]] = {}
+    for record in records:
+        if (match := _XID.match(record)) and now - int(match[1]) / 1e6 <= RECENT_SECONDS:
+            found.setdefault(_place(match[2]), set()).add(int(match[3]))
+    return found
+
+
+def _place(bus_id: str) -> str:
+    """Bus and device, in which NVML and the kernel agree: ``3b:00`` of ``00000000:3B:00.0`` and of ``0000:3b:00``."""
+    return ":".join(bus_id.partition(".")[0].lower().split(":")[-2:])
+
+
+def _of(gpu: Gpu, logged: Mapping[str, set[int]] | None) -> tuple[int, ...]:
+    own = (logged or {}).get(_place(gpu.bus_id), set()) if gpu.bus_id else set()
+    return tuple(sorted({*gpu.xids, *own}))
+
+
+def _records(path: Path) -> list[str]:
+    """Of the kernel's log; none where it may not be read, as in most pods."""
+    try:
+        log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return []
+    text: list[bytes] = []
+    try:
+        for _ in range(_MOST_RECORDS):
+            try:
+                read = os.read(log, _LOG_BYTES)
+            except BrokenPipeError:
+                continue  # records that were overwritten before they were read
+            if not read:
+                break
+            text.append(read)
+    except OSError:
+        pass  # BlockingIOError: that was all
+    finally:
+        os.close(log)
+    return b"".join(text).decode(errors="replace").splitlines()
+
+
+def _foreign(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
+    """Without those that the same launcher has started, as the members of a group that a node joins have."""
+    if gpu.processes is None:
+        return None
+    launcher = os.getppid()
+    return tuple(pid for pid in gpu.processes if not _descends(pid, launcher, proc))
+
+
+def _descends(pid: int, ancestor: int, proc: Path) -> bool:
+    """Also of a container's first process, of which every process of this container descends and no other does."""
+    for _ in range(64):
+        if pid == ancestor:
+            return True
+        try:
+            pid = int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return False

@@ -38,9 +38,14 @@ _NCCL_PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu
 _DIGITS: Final = 16
 
 
-def software(script: str, driver: str, environ: Mapping[str, str]) -> Software:
+def software(script: str, driver: str, driver_cuda: str, environ: Mapping[str, str]) -> Software:
     """Of this Python; ``script`` may be empty. Raises OSError when the script cannot be read."""
-    versions = {"python": platform.python_version(), **torch_versions(), "driver": driver}
+    versions = {
+        "python": platform.python_version(),
+        **torch_versions(),
+        "driver": driver,
+        "driver_cuda": driver_cuda,
+    }
     return Software(
         versions={name: version for name, version in versions.items() if version},
         packages=packages_digest(),

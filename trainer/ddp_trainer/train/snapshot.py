@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.memory_copy import copy_all
+from ddp_trainer.train.pinned_memory import CudaPageLocks, PageLocks, host_memory
 
 _SLACK_BYTES: Final = 1 << 16
 
@@ -22,9 +23,9 @@ _SLACK_BYTES: Final = 1 << 16
 class Snapshot:
     """Holds one copy of a state at a time."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, locks: PageLocks | None = None) -> None:
         # Pages that the kernel may not move are copied to at the speed of the bus, and without waiting for each.
-        self._pinned = device.type == "cuda"
+        self._locks = locks or (CudaPageLocks(device) if device.type == "cuda" else None)
         self._arena = torch.empty(0, dtype=torch.uint8)
         self._growing: threading.Thread | None = None
 
@@ -54,7 +55,7 @@ class Snapshot:
         pairs = list(zip(copies, archive.storages, strict=True))
         for copy, storage in pairs:
             if storage.device.type != "cpu":
-                copy.copy_(storage, non_blocking=self._pinned)
+                copy.copy_(storage, non_blocking=self._locks is not None)
         # Beside what devices send meanwhile.
         copy_all([pair for pair in pairs if pair[1].device.type == "cpu"], torch.get_num_threads())
         for device in {storage.device for storage in archive.storages if storage.device.type == "cuda"}:
@@ -64,8 +65,7 @@ class Snapshot:
     def _grow(self, size_bytes: int) -> None:
         # The old memory goes before the new one comes.
         self._arena = torch.empty(0, dtype=torch.uint8)
-        self._arena = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=self._pinned)
-        self._arena.zero_()
+        self._arena = host_memory(size_bytes, self._locks)
 
     def _grown(self) -> None:
         if self._growing is not None:

@@ -165,6 +165,7 @@ SILENT: list[Case] = [
     ("N11", {"NCCL_IB_TC": "0"}, {}, ""),
     ("N12", {"NCCL_IB_TIMEOUT": "22"}, {}, ""),
     ("N13", {"NCCL_NVLS_ENABLE": "2"}, {}, ""),
+    ("N13", {"NCCL_NVLS_ENABLE": "0", "DDP_SURVIVE_ON_NCCL": "1"}, {}, ""),
     ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "2"}, {}, ""),
     ("N15", {"NCCL_MNNVL_ENABLE": "2"}, {}, ""),
     ("N16", {"NCCL_DEBUG": "warn"}, {}, ""),
@@ -186,6 +187,7 @@ SILENT: list[Case] = [
     ("N28", {"NCCL_COMM_BLOCKING": "1"}, {}, ""),
     ("N29", {"UCXX": "tcp"}, {}, ""),
     ("N30", {"NCCL_IB_DISABLE": "1"}, {}, ""),
+    ("N30", {"NCCL_IB_SL": "0", "NCCL_IB_TC": "0"}, {}, ""),
     ("N31", {"NCCL_IB_RETRY_CNT": "7", "NCCL_IB_DISABLE": "", "NCCL_IB_TC": "0x60"}, {}, ""),
     ("N32", {"NCCL_SOCKET_FAMILY": "AF_INET", "NCCL_P2P_LEVEL": "nvl", "NCCL_NET_GDR_LEVEL": "5"}, {}, ""),
     ("N33", {"NCCL_PROTO": "^LL128"}, {}, ""),
@@ -275,7 +277,7 @@ def test_a_clean_environment_has_no_findings() -> None:
 
 
 def test_the_worst_comes_first_and_rules_can_be_left_out() -> None:
-    environment = {"NCCL_IB_SL": "0", "NCCL_P2P_DISABLE": "1", "NCCL_PROTO": "LL128"}
+    environment = {"NCCL_IB_DISABLE": "0", "NCCL_P2P_DISABLE": "1", "NCCL_PROTO": "LL128"}
     assert [finding.rule for finding in check(environment, Facts())] == ["N33", "N04", "N30"]
     assert [finding.rule for finding in check(environment, Facts(), "n33, N30")] == ["N04"]
     assert check(environment, Facts(), "all") == []

@@ -12,6 +12,7 @@ from ddp_trainer.preflight.facts import (
     Outcome,
     Probe,
     Purpose,
+    Rdma,
     Report,
     Resolution,
     Software,
@@ -47,8 +48,9 @@ def a_report(rank: int = 0, **changed: Any) -> Report:
         software=Software(versions={"python": "3.12.4", "torch": "2.13.0"}, packages="p", script="s", environment={}),
         limits=Limits(shared_memory_bytes=1 << 33, shared_memory_free_bytes=1 << 33, open_files=1 << 20),
         gpus=(),
-        gpu_note="there is no nvidia-smi here, so GPUs were not looked at",
-        has_nvidia_smi=False,
+        gpu_note="there is no libnvidia-ml.so.1 here, so GPUs were not looked at",
+        has_driver=False,
+        rdma=Rdma(libraries={"libibverbs.so.1": ""}, providers=9, ports={"mlx5_0/1": "ACTIVE"}, device_files=1),
     )
     return replace(report, **changed)
 

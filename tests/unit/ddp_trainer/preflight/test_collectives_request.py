@@ -13,8 +13,10 @@ from ddp_trainer.preflight.collectives import (
     bandwidth,
     cli,
     errors,
+    floors,
     measure,
     operations,
+    pairing,
     report,
     request,
     result,
@@ -23,7 +25,9 @@ from ddp_trainer.preflight.collectives import (
 from ddp_trainer.preflight.collectives.errors import BadRequest
 
 
-@pytest.mark.parametrize("module", [bandwidth, errors, measure, report, result, sizes], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "module", [bandwidth, errors, floors, measure, pairing, report, result, sizes], ids=lambda each: each.__name__
+)
 def test_the_examples_in_the_documentation_hold(module: ModuleType) -> None:
     assert doctest.testmod(module) == doctest.TestResults(0, doctest.testmod(module).attempted)
 

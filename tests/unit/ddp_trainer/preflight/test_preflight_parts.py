@@ -11,7 +11,7 @@ import pytest
 from preflight_reports import a_probe, a_report, facts_of
 
 from ddp_trainer.interfaces import interfaces
-from ddp_trainer.preflight import gpus, names, present, software
+from ddp_trainer.preflight import names, present, software
 from ddp_trainer.preflight.checks import judge
 from ddp_trainer.preflight.conduct import in_order
 from ddp_trainer.preflight.facts import Outcome, Purpose, Report
@@ -67,48 +67,6 @@ def test_an_address_needs_no_resolver_and_a_name_that_cannot_be_gets_its_reason(
     assert (broken.addresses, bool(broken.error)) == ((), True)
 
 
-def nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program of that name, first in $PATH."""
-    program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-
-
-def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    healthy = "0, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 0, [N/A], No"
-    ill = "1, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 4, [N/A], Yes"
-    nvidia_smi(tmp_path, f"echo '{healthy}'; echo '{ill}'", monkeypatch)
-    found = gpus.gpus()
-    assert (found.driver, found.note) == ("550.54.15", "")
-    assert [(gpu.index, gpu.memory_mib, gpu.uncorrected_errors, gpu.needs_reset) for gpu in found.gpus] == [
-        (0, 81559, 0, False),
-        (1, 81559, 4, True),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("script", "note"),
-    [
-        ("echo 'Failed to initialize NVML'; exit 9", "nvidia-smi exited with 9: Failed to initialize NVML"),
-        ("echo 'hello, world'", "nvidia-smi says what is not understood: 'hello, world\\n'"),
-        ("true", "nvidia-smi lists no GPU"),
-    ],
-)
-def test_an_nvidia_smi_in_trouble_is_quoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, note: str
-) -> None:
-    nvidia_smi(tmp_path, script, monkeypatch)
-    assert (gpus.gpus().note, gpus.gpus().has_nvidia_smi) == (note, True)
-
-
-def test_without_nvidia_smi_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus.gpus() == gpus.Gpus(
-        note="there is no nvidia-smi here, so GPUs were not looked at", has_nvidia_smi=False
-    )
-
-
 def test_the_version_of_torch_is_the_one_that_would_be_imported() -> None:
     import torch
 
@@ -121,7 +79,7 @@ def test_only_variables_that_ranks_read_are_told(tmp_path: Path) -> None:
     environ = {"NCCL_DEBUG": "WARN", "SECRET": "x", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "9" * 300}
     script = tmp_path / "train.py"
     script.write_text("pass")
-    found = software.software(str(script), "", environ)
+    found = software.software(str(script), "", "", environ)
     assert found.environment == {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "9" * 256}
     assert found.script == "d74ff0ee8da3b980"
 
@@ -227,14 +185,19 @@ versions         ok      FAIL
 script           ok      ok
 environment      ok      ok
 gpus             -       -
+gpu-health       -       -
+gpu-links        -       -
+gpu-use          -       -
+rdma             -       -
 shared-memory    ok      ok
 open-files       ok      ok
 
 FAIL  versions  node-1: torch is 2.10.0 here, 2.13.0 on node-0.
       fix: run the same image on all nodes.
--     gpus: there is no nvidia-smi here, so GPUs were not looked at.
+-     gpus, gpu-health, gpu-links, gpu-use: there is no libnvidia-ml.so.1 here, so GPUs were not looked at.
+-     rdma: NCCL_NET asks for no RDMA network.
 
-preflight: 2 of 2 nodes, 1 of 16 checks fails.
+preflight: 2 of 2 nodes, 1 of 20 checks fails.
 """
 
 

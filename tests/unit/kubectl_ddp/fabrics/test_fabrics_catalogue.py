@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[4]
 OCI = {
     "NCCL_NET": "IB", "NCCL_IB_HCA": "mlx5", "NCCL_IB_GID_INDEX": "3", "NCCL_IB_TC": "41", "NCCL_IB_SL": "0",
     "NCCL_IB_TIMEOUT": "22", "NCCL_IB_SPLIT_DATA_ON_QPS": "0", "NCCL_SOCKET_IFNAME": "eth0",
-    "DDP_LINT_IGNORE": "N03,N10,N11,N30,N36",
+    "DDP_LINT_IGNORE": "N03,N10,N11,N36",
 }  # fmt: skip
 GIB = {"NCCL_NET": "gIB", "DDP_LINT_IGNORE": "N03,N10,N11,N30"}
 COREWEAVE = {"NCCL_NET": "IB", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "eth0"}
@@ -127,7 +127,7 @@ def test_a_machine_of_aws_gives_all_its_adapters_and_huge_pages(machine: str, co
 def test_the_adapters_of_aws_are_those_of_its_table() -> None:
     assert aws.ADAPTERS == {
         "p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.48xlarge": 32, "p5e.48xlarge": 32, "p5en.48xlarge": 16,
-        "p6-b200.48xlarge": 8, "p6e-gb200.36xlarge": 4, "g6.48xlarge": 1,
+        "p5.4xlarge": 1, "p6-b200.48xlarge": 8, "p6-b300.48xlarge": 16, "p6e-gb200.36xlarge": 4, "g6.48xlarge": 1,
     }  # fmt: skip
 
 

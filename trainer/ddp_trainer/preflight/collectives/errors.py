@@ -4,7 +4,7 @@
 every result right                        0
 a wrong result, or a lost peer            1
 a flag or a file that cannot be meant     2
-slower than the earlier run               3
+slower than the earlier run or a floor    3
 Ctrl-C                                    143
 ========================================  ====
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddp_trainer.preflight.collectives import report
 from ddp_trainer.preflight.collectives.comparison import Change, Earlier, slower
 from ddp_trainer.preflight.collectives.errors import SLOWER
-from ddp_trainer.preflight.collectives.request import Request
+from ddp_trainer.preflight.collectives.floors import Floors, Speeds, as_json, below, floors_of, slow_buses
+from ddp_trainer.preflight.collectives.request import OFF, Request
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 
 
@@ -20,6 +21,9 @@ class Outcome:
 
     request: Request
     earlier: Earlier | None
+    devices: Sequence[Mapping[str, Any]] = ()
+    """Name, node and speeds of each rank's."""
+    own_floors: Mapping[str, Floors] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     unsupported: list[Unsupported] = field(default_factory=list)
     changes: list[Change | None] = field(default_factory=list)
@@ -53,12 +57,19 @@ class Outcome:
     def finish(self, about: Mapping[str, Any]) -> tuple[int, str]:
         """The exit code, and the sentence that goes with one that is not 0."""
         if not self._is_table:
-            print(report.document(about, self.results, self.unsupported, self.changes), flush=True)
+            devices = [as_json(each["name"], _speeds(each), self._floors(each)) for each in self.devices]
+            more = {**about, "devices": devices}
+            print(report.document(more, self.results, self.unsupported, self.changes), flush=True)
         wrong = [sentence for result in self.results for sentence in report.sentences(result)]
         if wrong:
             for sentence in wrong:
                 print(f"ddp-launch collectives: {sentence}", file=sys.stderr)
             return 1, f"{len(wrong)} results are wrong, the first: {wrong[0]}" if len(wrong) > 1 else wrong[0]
+        low = list(self._below(about))
+        if low:
+            for sentence in low:
+                print(f"ddp-launch collectives: {sentence}", file=sys.stderr)
+            return SLOWER, low[0]
         pairs = [(result, change) for result, change in zip(self.results, self.changes, strict=True) if change]
         worse = slower(pairs)
         if worse and self.earlier:
@@ -69,6 +80,26 @@ class Outcome:
             )
         return 0, ""
 
+    def _below(self, about: Mapping[str, Any]) -> Iterator[str]:
+        """What is below a floor, by rank and node."""
+        for rank, each in enumerate(self.devices):
+            speeds = _speeds(each)
+            for told in below(speeds, self._floors(each)) if speeds else ():
+                yield f"Rank {rank} on {each['node']} ({each['name']}) {told}."
+        names = {each["name"] for each in self.devices}
+        if len(names) == 1 and self.request.floors != OFF:
+            hosts = {rank["host"] for rank in about["ranks"]}
+            floors = self._floors(self.devices[0])
+            for told in slow_buses(self.results, floors, len(self.devices), len(hosts)):
+                yield f"{', '.join(hosts)}: {told}."
+
+    def _floors(self, device: Mapping[str, Any]) -> Floors:
+        return floors_of(device["name"], self.own_floors)
+
     @property
     def _is_table(self) -> bool:
         return self.request.output == "table"
+
+
+def _speeds(device: Mapping[str, Any]) -> Speeds | None:
+    return Speeds(**device["speeds"]) if device["speeds"] else None

@@ -18,6 +18,8 @@ DTYPES: Final = ("float32", "float16", "bfloat16", "float64", "int64", "int32", 
 BACKENDS: Final = ("auto", "gloo", "nccl")
 DEFAULT_SIZES: Final = {"gloo": "4KiB:16MiB", "nccl": "4KiB:1GiB"}
 """Bandwidth over NVLink and InfiniBand is still growing at 128 MiB; that of TCP is not."""
+AUTO: Final = "auto"
+OFF: Final = "off"
 LEAST_REPEATS: Final = 3
 """Fewer have no quartiles."""
 
@@ -41,6 +43,18 @@ class Request:
     """File of an earlier run, or nothing."""
     tolerance: float
     """Share by which a median may grow."""
+    floors: str
+    """``auto``, ``off``, or a file of a site's own."""
+    pairs: int
+    """Rounds in which nodes are paired, instead of the operations; 0 for none."""
+    pair_timeout_seconds: float
+    slow_share: float
+    """Of the bandwidth of other pairs, below which a pair is slow."""
+
+    @property
+    def has_own_floors(self) -> bool:
+        """Floors stand in a file."""
+        return self.floors not in {AUTO, OFF}
 
     def sizes_of(self, backend: str) -> tuple[int, ...]:
         """Bytes of each message. Raises BadRequest."""
@@ -59,7 +73,7 @@ def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
         usage=f"{program} [torchrun's flags] [flags]",
         description="Check and measure the collectives between all ranks; takes torchrun's flags, on every node the "
         "same. Exit codes: 0 all right, 1 a wrong result or a lost peer, 2 a flag or file that cannot be meant, 3 "
-        "slower than the earlier run.",
+        "slower than the earlier run, than a floor, or than other nodes.",
         allow_abbrev=False,
     )
     add = made.add_argument
@@ -75,6 +89,10 @@ def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
     add("-o", "--output", metavar="FORM", default="table", help="table or json")
     add("--compare", metavar="FILE", default="", help="the JSON of an earlier run, on the node of rank 0")
     add("--tolerance", metavar="PERCENT", default="10%", help="by which a median may grow, noise aside")
+    add("--floors", metavar="FILE", default="auto", help="what each GPU must reach: auto, off, or a JSON file (auto)")
+    add("--pairs", metavar="N", default="0", help="instead, locate a bad node: rounds of two nodes at a time (0)")
+    add("--pair-timeout", metavar="SECONDS", default="30", help="with --pairs: after which a pair has failed")
+    add("--slow-below", metavar="PERCENT", default="70%", help="with --pairs: of the bandwidth of other pairs")
     return made
 
 
@@ -85,7 +103,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         BadRequest: a flag of ours lacks its value.
     """
     told, rest = parser().parse_known_args(list(argv))
-    return [f"--{name}={value}" for name, value in vars(told).items()], rest
+    return [f"--{name.replace('_', '-')}={value}" for name, value in vars(told).items()], rest
 
 
 def parse(argv: Sequence[str]) -> Request:
@@ -104,6 +122,10 @@ def parse(argv: Sequence[str]) -> Request:
         output=_words("--output", told.output, ("table", "json"))[0],
         compare=told.compare,
         tolerance=_whole("--tolerance", told.tolerance.removesuffix("%"), 0) / 100,
+        floors=told.floors,
+        pairs=_whole("--pairs", told.pairs, 0),
+        pair_timeout_seconds=float(_whole("--pair-timeout", told.pair_timeout, 1)),
+        slow_share=_whole("--slow-below", told.slow_below.removesuffix("%"), 1) / 100,
     )
     request.sizes_of("gloo")
     return request

@@ -8,8 +8,8 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,15 @@ from ddp_trainer.preflight.collectives.errors import (
     CommunicationFailed,
     first_line,
 )
+from ddp_trainer.preflight.collectives.floors import read_floors
 from ddp_trainer.preflight.collectives.outcome import Outcome
-from ddp_trainer.preflight.collectives.request import Request, parse
+from ddp_trainer.preflight.collectives.request import OFF, Request, parse
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 
 if TYPE_CHECKING:
     import torch
 
+    from ddp_trainer.preflight.collectives.device import Timer
     from ddp_trainer.preflight.collectives.exchange import Exchange
     from ddp_trainer.preflight.collectives.measure import Bench
     from ddp_trainer.preflight.collectives.operations import Operation
@@ -42,6 +44,8 @@ class Place:
     local_rank: int
     world: int
     local_world: int
+    node: int
+    """Number of this node."""
     master_address: str
     master_port: int
     agent_hosts_store: bool
@@ -55,6 +59,7 @@ class Place:
                 local_rank=int(environ["LOCAL_RANK"]),
                 world=int(environ["WORLD_SIZE"]),
                 local_world=int(environ["LOCAL_WORLD_SIZE"]),
+                node=int(environ.get("GROUP_RANK", "0")),
                 master_address=environ["MASTER_ADDR"],
                 master_port=int(environ["MASTER_PORT"]),
                 agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
@@ -99,12 +104,16 @@ def _measure(
     from ddp_trainer.preflight.collectives.measure import Bench  # noqa: PLC0415
     from ddp_trainer.preflight.collectives.operations import OPERATIONS  # noqa: PLC0415
 
+    own_floors = read_floors(request.floors) if request.has_own_floors else {}
     backend, device, timer = choose(request.backend, place.local_rank, place.local_world)
+    if request.pairs:
+        return _pair(request, place, backend, device, timer)
     refuse_what_does_not_fit(max(request.sizes_of(backend)), device, place.local_world)
     with _group(request, place, backend, device) as exchange:
         bench = Bench(request=request, exchange=exchange, device=device, timer=timer)
         places = exchange.gather("place", {"host": platform.node(), "device": str(device)})
-        outcome = Outcome(request, earlier)
+        devices = exchange.gather("devices", _device(request, bench))
+        outcome = Outcome(request, earlier, devices or (), own_floors)
         about = _about(request, backend, places or [])
         if places:
             outcome.begin(about)
@@ -114,6 +123,69 @@ def _measure(
         code, sentence = exchange.publish("outcome", outcome.finish(about) if places else None)
         exchange.meet("end")
     return code, sentence
+
+
+def _device(request: Request, bench: Bench) -> Mapping[str, Any]:
+    """Name and speeds of this rank's device; no speeds where no floor could be held against them."""
+    from ddp_trainer.preflight.collectives.speeds import device_name, device_speeds  # noqa: PLC0415 - imports torch
+
+    name = device_name(bench.device)
+    is_measured = request.has_own_floors or (bench.device.type == "cuda" and request.floors != OFF)
+    speeds = device_speeds(bench.device, bench.timer) if is_measured else None
+    return {"name": name, "node": platform.node(), "speeds": asdict(speeds) if speeds else None}
+
+
+def _pair(request: Request, place: Place, backend: str, device: torch.device, timer: Timer) -> tuple[int, str]:
+    """Exit code and sentence of ``--pairs``, the same on all ranks that are told in time."""
+    from ddp_trainer.preflight.collectives import pairs_report  # noqa: PLC0415
+    from ddp_trainer.preflight.collectives.device import refuse_what_does_not_fit  # noqa: PLC0415
+    from ddp_trainer.preflight.collectives.pairs import (  # noqa: PLC0415 - imports torch
+        Rank,
+        introduce,
+        make_failures_raise,
+        measure_pairs,
+    )
+
+    make_failures_raise()
+    own = Rank(
+        rank=place.rank,
+        world=place.world,
+        node=place.node,
+        backend=backend,
+        device=device,
+        timer=timer,
+        store=_store(request, place),
+        request=request,
+    )
+    refuse_what_does_not_fit(own.size_bytes, device, place.local_world)
+    places = introduce(own)
+    names = {int(each["node"]): f"{each['node']} ({each['host']})" for each in places.values()}
+    if len(names) < 2:
+        raise BadRequest("--pairs needs two nodes or more, and all ranks are on one; leave it out.")
+    if place.rank == 0 and request.output == "table":
+        print(pairs_report.header(names, backend, own.size_bytes), flush=True)
+    found = measure_pairs(own, places)
+    if found is None:
+        [code] = json.loads(own.store.get("pairs/outcome"))
+        own.store.set(f"pairs/read/{place.rank}", "")
+        return int(code), ""
+    code, sentence = pairs_report.outcome(found, names, request.slow_share)
+    about = _about(request, backend, [places[rank] for rank in sorted(places)])
+    told = pairs_report.document(about, found, names, request.slow_share)
+    print(
+        told if request.output == "json" else "\n".join(pairs_report.rows(found, names, request.slow_share)), flush=True
+    )
+    own.store.set("pairs/outcome", json.dumps([code]))
+    _wait_for_others(own.store, place.world)
+    return code, sentence
+
+
+def _wait_for_others(store: Any, world: int) -> None:
+    """Until all have read the outcome, or for two seconds: this rank may host the store."""
+    until = time.monotonic() + 2
+    with suppress(RuntimeError):
+        while not store.check([f"pairs/read/{rank}" for rank in range(1, world)]) and time.monotonic() < until:
+            time.sleep(0.02)
 
 
 def _results(bench: Bench, backend: str, operations: Mapping[str, Operation]) -> Iterator[Result | Unsupported]:
@@ -135,6 +207,26 @@ def _results(bench: Bench, backend: str, operations: Mapping[str, Operation]) ->
                     break
 
 
+def _store(request: Request, place: Place) -> Any:
+    """The store of all ranks. Raises CommunicationFailed where it cannot be reached."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    try:
+        return dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
+            place.master_address,
+            place.master_port,
+            place.world,
+            is_master=place.rank == 0 and not place.agent_hosts_store,
+            timeout=timedelta(seconds=request.timeout_seconds),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:
+        raise CommunicationFailed(
+            f"Rank {place.rank} could not meet its peers at {place.master_address}:{place.master_port}: "
+            f"{first_line(error)}."
+        ) from error
+
+
 @contextmanager
 def _group(request: Request, place: Place, backend: str, device: torch.device) -> Iterator[Exchange]:
     """All ranks, and the store between them. Raises CommunicationFailed where they do not meet."""
@@ -145,14 +237,7 @@ def _group(request: Request, place: Place, backend: str, device: torch.device) -
     timeout = timedelta(seconds=request.timeout_seconds)
     where = f"{place.master_address}:{place.master_port}"
     try:
-        store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
-            place.master_address,
-            place.master_port,
-            place.world,
-            is_master=place.rank == 0 and not place.agent_hosts_store,
-            timeout=timeout,
-            wait_for_workers=False,
-        )
+        store = _store(request, place)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("collectives/group", store),  # type: ignore[attr-defined] # as above

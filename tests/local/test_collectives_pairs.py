@@ -1,0 +1,129 @@
+"""``--pairs`` names the node that a test slows down, stops or cuts off, with real gloo ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_port
+
+WORKER = "ddp_trainer.preflight.collectives.worker"
+NODES = 4
+BAD = 2
+FLAGS = ["--pairs=3", "--sizes=4MiB", "--repeats=3", "--warmup=1", "--timeout=60"]
+
+
+class Group:
+    """Ranks that each are a node, without a launcher, which would end all with the first."""
+
+    def __init__(self, flags: Sequence[str], folder: Path) -> None:
+        port = free_port()
+        self.folder = folder
+        self.ranks = [self._start(rank, flags, port) for rank in range(NODES)]
+
+    def _start(self, rank: int, flags: Sequence[str], port: int) -> subprocess.Popen[str]:
+        place = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": NODES, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": rank}
+        environ = {**os.environ, **{name: str(value) for name, value in place.items()}}
+        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+        environ |= {"TORCHELASTIC_ERROR_FILE": str(self.folder / f"error-{rank}.json")}
+        return subprocess.Popen(
+            [sys.executable, "-m", WORKER, *flags],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def begun(self) -> None:
+        """Return when all ranks have met, and the first round is about to begin."""
+        stdout = self.ranks[0].stdout
+        assert stdout
+        assert stdout.readline().startswith(f"{NODES} nodes, gloo; all_reduce of 4 MiB between two nodes at a time")
+
+    def outcome(self) -> tuple[int, str, str]:
+        """Exit code, output and sentence of rank 0."""
+        out, _ = self.ranks[0].communicate(timeout=240)
+        error = self.folder / "error-0.json"
+        sentence = json.loads(error.read_text())["message"]["message"] if error.exists() else ""
+        return self.ranks[0].returncode, out, sentence
+
+    def close(self) -> None:
+        for process in self.ranks:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[Group]]:
+    groups: list[Group] = []
+    yield groups
+    for group in groups:
+        group.close()
+
+
+def group(started: list[Group], folder: Path, *flags: str) -> Group:
+    made = Group([*FLAGS, *flags], folder)
+    started.append(made)
+    return made
+
+
+def test_nodes_that_are_alike_are_not_suspected(started: list[Group], tmp_path: Path) -> None:
+    code, out, sentence = group(started, tmp_path, "--slow-below=1%", "-o", "json").outcome()
+    assert (code, sentence) == (0, "")
+    document = json.loads(out)
+    assert (document["apiVersion"], document["kind"]) == ("preflight.ddp/v1", "Pairs")
+    assert sorted(tuple(each["nodes"]) for each in document["pairings"]) == [
+        *[(0, 1), (0, 2), (0, 3)],
+        *[(1, 2), (1, 3)],
+        (2, 3),
+    ]
+    assert {each["verdict"] for each in document["pairings"]} == {"good"}
+    assert document["suspicions"] == []
+    assert [process.wait(30) for process in started[0].ranks] == [0] * NODES
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_node_that_stops_or_dies_is_named_and_no_other(
+    started: list[Group], tmp_path: Path, signal_number: signal.Signals
+) -> None:
+    ranks = group(started, tmp_path, "--slow-below=1%", "--pair-timeout=15")
+    ranks.begun()
+    ranks.ranks[BAD].send_signal(signal_number)
+    code, out, sentence = ranks.outcome()
+    assert code == 1, out
+    assert sentence.startswith(f"Node {BAD} (")
+    assert sentence.endswith(" fails with every partner, and they do well without it: take it out")
+    assert [line.split()[0] for line in out.splitlines() if " failed: " in line] == ["1", "2", "3"]
+
+
+def test_a_node_that_is_slow_is_named_and_no_other(started: list[Group], tmp_path: Path) -> None:
+    ranks = group(started, tmp_path, "--slow-below=30%", "--pair-timeout=60")
+    ranks.begun()
+    over = threading.Event()
+    slow = threading.Thread(target=slowed_down, args=(ranks.ranks[BAD], over))
+    slow.start()
+    try:
+        code, out, sentence = ranks.outcome()
+    finally:
+        over.set()
+        slow.join()
+    assert code == 3, out
+    assert sentence.startswith(f"Node {BAD} (")
+    assert sentence.endswith(" is slow with every partner, and they do well without it: take it out")
+
+
+def slowed_down(process: subprocess.Popen[str], over: threading.Event) -> None:
+    """Let it run for 3 ms of every 303."""
+    while process.poll() is None and not over.is_set():
+        process.send_signal(signal.SIGSTOP)
+        over.wait(0.3)
+        process.send_signal(signal.SIGCONT)
+        over.wait(0.003)

@@ -1,0 +1,138 @@
+"""What is wrong with a GPU is found by the check that is about it, on the node where it is, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from preflight_reports import a_report, facts_of
+
+from ddp_trainer.preflight.checks import judge
+from ddp_trainer.preflight.checks_gpus import FATAL_XIDS, MOST_IDLE_MIB
+from ddp_trainer.preflight.facts import Facts, Gpu, Software
+from ddp_trainer.preflight.finding import Finding, Status
+
+WHOLE = Gpu(
+    index=0,
+    name="H100",
+    bus_id="00000000:10:00.0",
+    memory_mib=81559,
+    memory_used_mib=556,
+    uncorrected_errors=0,
+    needs_reset=False,
+    remap_failed=False,
+    recovery_action="none",
+    fabric_state="completed",
+    nvlinks=18,
+    nvlinks_up=18,
+    nvlink_errors=0,
+    pcie_generation=5,
+    pcie_generation_max=5,
+    pcie_width=16,
+    pcie_width_max=16,
+    performance_state=0,
+    processes=(),
+)
+
+
+def bad(facts: Facts) -> list[Finding]:
+    return [finding for finding in judge(facts) if finding.status in {Status.WARN, Status.FAIL}]
+
+
+def node_of(*gpus: Gpu, **versions: str) -> Facts:
+    software = Software(versions={"cuda": "13.0", "driver": "580.65.06", "driver_cuda": "13.0", **versions})
+    both = tuple(replace(gpu, index=index) for index, gpu in enumerate(gpus))
+    other = tuple(replace(WHOLE, index=index) for index in range(len(gpus)))
+    healthy = a_report(0, gpus=other, has_driver=True, software=software)
+    return facts_of(healthy, a_report(1, gpus=both, has_driver=True, software=software))
+
+
+def test_nothing_is_said_of_gpus_that_lack_nothing() -> None:
+    assert bad(node_of(WHOLE, WHOLE)) == []
+    unknown = Gpu(index=0, name="H100")
+    assert bad(node_of(unknown, unknown)) == []
+
+
+HEALTH = "gpu-health"
+LINKS = "gpu-links"
+USE = "gpu-use"
+FAIL, WARN = Status.FAIL, Status.WARN
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "status", "trouble"),
+    [
+        ({"is_lost": True, "unread": {"device": "GPU is lost"}}, HEALTH, FAIL, "cannot be reached (GPU is lost)"),
+        ({"uncorrected_errors": 3}, HEALTH, FAIL, "had 3 uncorrected errors"),
+        ({"needs_reset": True}, HEALTH, FAIL, "is to be reset"),
+        ({"remap_failed": True}, HEALTH, FAIL, "could not replace a bad row of its memory"),
+        (
+            {"recovery_action": "reboot the node"},
+            HEALTH,
+            FAIL,
+            "needs to be recovered, by its driver: reboot the node",
+        ),
+        ({"xids": (31, 48, 79)}, HEALTH, FAIL, "had Xids 48, 79 in the last two hours"),
+        ({"slowdowns": ("power brake",)}, HEALTH, WARN, "is slowed down (power brake)"),
+        ({"unread": {"uuid": "Unknown Error"}}, HEALTH, WARN, "does not tell all of itself (uuid: Unknown Error)"),
+        (
+            {"fabric_state": "in progress"},
+            LINKS,
+            FAIL,
+            "has not joined the fabric of its NVSwitches (in progress), and CUDA does not start there",
+        ),
+        ({"fabric_faults": ("an unhealthy route",)}, LINKS, FAIL, "has a fabric with an unhealthy route"),
+        ({"nvlinks_up": 17}, LINKS, FAIL, "has 17 NVLinks up, others of this node 18"),
+        ({"nvlink_errors": 9}, LINKS, WARN, "had 9 replays and recoveries of NVLinks"),
+        ({"pcie_width": 8}, LINKS, WARN, "uses 8 of 16 lanes of PCI"),
+        ({"pcie_generation": 3}, LINKS, WARN, "is at PCI generation 3, and could be at 5"),
+        ({"processes": (4711,)}, USE, WARN, "is in use by process 4711"),
+        (
+            {"memory_used_mib": MOST_IDLE_MIB + 1},
+            USE,
+            WARN,
+            f"has {MOST_IDLE_MIB + 1} MiB in use, and no process that is seen from here",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_gpu_is_said_once(
+    changed: dict[str, object], check: str, status: Status, trouble: str
+) -> None:
+    [finding] = bad(node_of(WHOLE, replace(WHOLE, **changed)))  # type: ignore[arg-type]
+    assert (finding.check, finding.status, finding.node) == (check, status, "node-1")
+    assert finding.message == f"GPU 1 (H100) {trouble}"
+    assert finding.hint
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"xids": (13, 31, 43, 45)},  # errors of programs
+        {"pcie_generation": 1, "performance_state": 8},  # it saves power
+        {"fabric_state": "not supported"},
+        {"memory_used_mib": MOST_IDLE_MIB},
+        {"memory_used_mib": MOST_IDLE_MIB + 1, "processes": None},  # whose it is cannot be known
+    ],
+)
+def test_what_is_as_it_should_be_is_not_said(changed: dict[str, object]) -> None:
+    assert bad(node_of(WHOLE, replace(WHOLE, **changed))) == []  # type: ignore[arg-type]
+
+
+def test_gpus_of_which_none_has_links_up_are_those_of_a_machine_without_bridges() -> None:
+    alone = replace(WHOLE, nvlinks=12, nvlinks_up=0)
+    assert bad(node_of(alone, alone)) == []
+
+
+def test_fatal_xids_are_those_of_azures_health_check() -> None:
+    theirs = "48 56 57 58 62 63 64 65 68 69 73 74 79 80 81 92 119 120"
+    assert theirs.split() == [str(xid) for xid in sorted(FATAL_XIDS)]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "theirs", "fails"), [("12.4", "13.0", True), ("13.0", "13.2", False), ("13.1", "12.8", False)]
+)
+def test_a_driver_must_run_the_major_version_of_torchs_cuda(cuda: str, theirs: str, fails: bool) -> None:
+    found = bad(node_of(WHOLE, driver_cuda=cuda, cuda=theirs))
+    assert [finding.check for finding in found] == ["gpus", "gpus"] * fails
+    if fails:
+        assert found[1].message == "driver 580.65.06 runs CUDA up to 12.4, and torch was built with 13.0"

@@ -1,0 +1,77 @@
+"""What a kind of GPU does at most, as data: the one table of metrics and of the floors of a preflight.
+
+Standard library only. A part of a device (MIG) and every device that is not here have no figures: none is better than a
+wrong one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one kind of GPU."""
+
+    begin: str
+    """Beginning of its name, as CUDA and NVML tell it."""
+    bf16_flops: float
+    """Operations a second in bfloat16 (float16 where there is none), dense."""
+    memory_bytes: float
+    """Bytes a second to and from its own memory."""
+
+
+def _figures(begin: str, teraflops: float, terabytes: float) -> Figures:
+    return Figures(begin, teraflops * 1e12, terabytes * 1e12)
+
+
+FIGURES: Final = (
+    _figures("NVIDIA GB300", 2500, 8),
+    _figures("NVIDIA B300", 2250, 8),
+    _figures("NVIDIA GB200", 2500, 8),
+    _figures("NVIDIA B200", 2250, 7.7),
+    _figures("NVIDIA GH200 144G HBM3e", 990, 4.9),
+    _figures("NVIDIA GH200", 990, 4),
+    _figures("NVIDIA H200 NVL", 835, 4.8),
+    _figures("NVIDIA H200", 989, 4.8),
+    _figures("NVIDIA H800 PCIe", 756, 2),
+    _figures("NVIDIA H800", 989, 3.35),
+    _figures("NVIDIA H20", 148, 4),
+    _figures("NVIDIA H100 NVL", 835, 3.9),
+    _figures("NVIDIA H100 PCIe", 756, 2),
+    _figures("NVIDIA H100 80GB HBM3", 989, 3.35),
+    _figures("NVIDIA A100-SXM4-80GB", 312, 2.039),
+    _figures("NVIDIA A100 80GB PCIe", 312, 1.935),
+    _figures("NVIDIA A100", 312, 1.555),
+    _figures("NVIDIA A40", 149.7, 0.696),
+    _figures("NVIDIA A30", 165, 0.933),
+    _figures("NVIDIA A10G", 70, 0.6),
+    _figures("NVIDIA L40S", 362, 0.864),
+    _figures("NVIDIA L4", 121, 0.3),
+    _figures("Tesla V100", 125, 0.9),
+    _figures("Tesla T4", 65, 0.3),
+    _figures("AMD Instinct MI300X", 1307, 5.3),
+)
+"""The first that fits counts. Figures are those of the makers' data sheets, without sparsity: where a data sheet prints
+bfloat16 with sparsity, half of it.
+
+Source: the data sheets at https://www.nvidia.com/en-us/data-center; of HGX B200 and B300, GB200 and GB300 NVL72 the
+figures by GPU. NVIDIA's partners, who sell H20 and H800, repeat its figures for them. A10G:
+https://aws.amazon.com/ec2/instance-types/g5. MI300X: AMD's data sheet."""
+
+
+def figures_of(name: str) -> Figures | None:
+    """The figures of the device of this name; None where they are not known.
+
+    >>> [figures_of(name).bf16_flops / 1e12 for name in ("NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "NVIDIA L4")]
+    [312.0, 362.0, 121.0]
+    >>> [figures_of(name) for name in ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA L400", "")]
+    [None, None, None]
+    """
+    if " MIG " in name:
+        return None
+    for figures in FIGURES:
+        if name.startswith(figures.begin) and not name[len(figures.begin) :][:1].isalnum():
+            return figures
+    return None

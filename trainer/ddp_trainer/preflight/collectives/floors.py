@@ -1,0 +1,150 @@
+"""What a healthy GPU and a healthy machine reach at least, as data with sources. Standard library only.
+
+A floor is a share of what the data sheet promises, or what a cloud demands of its own machines before it hands them
+out. What is below is not fit; what is above may still be slow, and is compared with other nodes and earlier runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from ddp_trainer.gpu_figures import figures_of
+from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_trainer.preflight.collectives.result import Result
+
+MATMUL_SHARE: Final = 0.5
+"""Of the data sheet's bfloat16. Products of large matrices reach 60 to 85 %, less where power limits the clocks. A GPU
+whose clocks are stuck, or whose power is braked, does not reach half of it."""
+MEMORY_SHARE: Final = 0.7
+"""Of the data sheet's bandwidth, for a copy within the GPU's memory, which reads and writes each byte."""
+BUS_SHARE: Final = 0.9
+"""Of what Azure demands, since other machines have other clocks and topologies than Azure's."""
+LEAST_BUS_BYTES: Final = 1 << 30
+"""Smaller messages do not fill NVLink: an all-reduce of 128 MiB measures a fifth less than one of 16 GiB."""
+
+AZURE: Final = "https://github.com/Azure/azurehpc-health-checks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """Of one kind of GPU; None for what nothing is known of."""
+
+    matmul_flops: float | None = None
+    memory_bytes_per_second: float | None = None
+    host_bytes_per_second: float | None = None
+    """To and from the memory of the host, in either direction."""
+    bus_bytes_per_second: float | None = None
+    """Of an all-reduce between all GPUs of one machine."""
+    gpus: int | None = None
+    """GPUs of that machine; of fewer the bus bandwidth is another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What Azure demands of one of its machines, in gigabytes per second."""
+
+    begin: str
+    """Beginning of its GPUs' name."""
+    gpus: int
+    host: float
+    bus: float
+    source: str
+
+
+MACHINES: Final = (
+    Machine(begin="NVIDIA GB200", gpus=4, host=48, bus=432, source=f"{AZURE} (conf/nd128isr_ndr_gb200_v6.conf)"),
+    Machine(begin="NVIDIA H200", gpus=8, host=48, bus=431, source=f"{AZURE} (conf/nd96isr_h200_v5.conf)"),
+    Machine(begin="NVIDIA H100 80GB HBM3", gpus=8, host=52, bus=460, source=f"{AZURE} (conf/nd96isr_h100_v5.conf)"),
+    Machine(begin="NVIDIA A100-SXM4", gpus=8, host=24, bus=228, source=f"{AZURE} (conf/nd96amsr_a100_v4.conf)"),
+)
+"""``check_gpu_bw`` or ``check_cuda_bw``, and ``check_nccl_allreduce``, of its health checks. B200 and B300 have no
+published floor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """What one rank measured of its GPU."""
+
+    matmul_flops: float
+    memory_bytes_per_second: float
+    host_bytes_per_second: float
+    """The slower direction."""
+
+
+def floors_of(name: str, own: Mapping[str, Floors] | None = None) -> Floors:
+    """Floors of the GPU of this name; ``own`` are those of a file, which win.
+
+    >>> f"{floors_of('NVIDIA H100 80GB HBM3').host_bytes_per_second:.3g}"
+    '4.68e+10'
+    >>> floors_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb") == floors_of("cpu") == Floors()
+    True
+    """
+    for begin, floors in (own or {}).items():
+        if name.startswith(begin):
+            return floors
+    figures = figures_of(name)
+    if figures is None:
+        return Floors()
+    machine = next((each for each in MACHINES if name.startswith(each.begin)), None)
+    return Floors(
+        matmul_flops=MATMUL_SHARE * figures.bf16_flops,
+        memory_bytes_per_second=MEMORY_SHARE * figures.memory_bytes,
+        host_bytes_per_second=BUS_SHARE * machine.host * 1e9 if machine else None,
+        bus_bytes_per_second=BUS_SHARE * machine.bus * 1e9 if machine else None,
+        gpus=machine.gpus if machine else None,
+    )
+
+
+def read_floors(file: str) -> Mapping[str, Floors]:
+    """Floors of a site's own: a JSON object of the beginnings of names. Raises BadRequest."""
+    known = {field.name for field in fields(Floors)}
+    try:
+        document = json.loads(Path(file).read_text())
+        for name, values in document.items():
+            if wrong := [key for key, value in values.items() if key not in known or not _is_floor(value)]:
+                raise BadRequest(f"--floors {file} has {wrong[0]!r} of {name!r}; there are {', '.join(sorted(known))}.")
+        return {name: Floors(**values) for name, values in document.items()}
+    except OSError as error:
+        raise BadRequest(f"--floors {file} cannot be read: {error.strerror}.") from None
+    except (ValueError, AttributeError):
+        raise BadRequest(f"--floors {file} is no JSON object of names, each with its floors.") from None
+
+
+def _is_floor(value: Any) -> bool:
+    return type(value) in {int, float} and 0 < value < 1e18
+
+
+def below(speeds: Speeds, floors: Floors) -> Iterator[str]:
+    """What is below its floor, in words."""
+    for name, unit, what in (
+        ("matmul_flops", "TFLOP/s", "multiplies matrices"),
+        ("memory_bytes_per_second", "TB/s", "copies in its memory"),
+        ("host_bytes_per_second", "GB/s", "copies to or from the host"),
+    ):
+        floor, found = getattr(floors, name), getattr(speeds, name)
+        if floor is not None and found < floor:
+            scale = 1e9 if unit == "GB/s" else 1e12
+            yield f"{what} at {found / scale:.3g} {unit}, below the floor of {floor / scale:.3g}"
+
+
+def slow_buses(results: Sequence[Result], floors: Floors, gpus: int, hosts: int) -> Iterator[str]:
+    """All-reduces of a whole machine, large enough to fill its links, that are below the floor, in words."""
+    floor = floors.bus_bytes_per_second
+    if floor is None or hosts != 1 or gpus != floors.gpus:
+        return
+    for result in results:
+        is_large = result.operation == "all_reduce" and result.size_bytes >= LEAST_BUS_BYTES
+        if is_large and result.bus_bytes_per_second < floor:
+            yield (
+                f"all_reduce of {result.size_bytes >> 30} GiB has a bus bandwidth of "
+                f"{result.bus_bytes_per_second / 1e9:.3g} GB/s, below the floor of {floor / 1e9:.3g}"
+            )
+
+
+def as_json(name: str, speeds: Speeds | None, floors: Floors) -> dict[str, Any]:
+    """One device, its speeds and its floors, as plain data."""
+    return {"name": name, "speeds": asdict(speeds) if speeds else None, "floors": asdict(floors)}

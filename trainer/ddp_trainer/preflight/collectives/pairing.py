@@ -1,0 +1,98 @@
+"""Which nodes are paired in which round, and which node the outcomes speak against. Pure; standard library only.
+
+A slow node slows down every group that it is in, so one measurement of all nodes does not name it. Two nodes at a time
+do: a node that does badly with every partner, while its partners do well with others, is the one. NVRx, NVSentinel and
+dlrover locate nodes in the same way.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+ALONE: Final = 0
+"""Round in which each node with several ranks is measured by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """Two nodes that were measured with each other, or one by itself."""
+
+    round: int
+    nodes: tuple[int, ...]
+    bus_bytes_per_second: float | None = None
+    """None where it failed."""
+    error: str = ""
+    """Why it failed, by the first rank that said so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """What the outcomes speak against."""
+
+    nodes: tuple[int, ...]
+    """One node that is bad; two of which the path between them is; several of which it cannot be told which."""
+    is_sure: bool
+    has_failed: bool
+    """Something failed, and was not only slow."""
+
+
+def rounds(nodes: Sequence[int], count: int) -> Iterator[list[tuple[int, ...]]]:
+    """Pair the nodes anew in each round, no two of them twice: the circle method of tournaments.
+
+    >>> list(rounds([0, 1, 2], 9))
+    [[(1, 2)], [(0, 2)], [(0, 1)]]
+    """
+    seats: list[int | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
+    half = len(seats) // 2
+    for _ in range(min(count, len(seats) - 1)):
+        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+        yield [(min(one, other), max(one, other)) for one, other in pairs if one is not None and other is not None]
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+
+
+def verdicts(pairings: Sequence[Pairing], slow_share: float) -> Mapping[Pairing, str]:
+    """``good``, ``slow`` or ``failed`` for each.
+
+    Slow is below ``slow_share`` of the upper quartile of its kind: one bad node of three is in two of three pairs.
+    """
+    found: dict[Pairing, str] = {}
+    for kind in ([each for each in pairings if (each.round == ALONE) is alone] for alone in (True, False)):
+        speeds = [each.bus_bytes_per_second for each in kind if each.bus_bytes_per_second is not None]
+        floor = slow_share * _upper_quartile(speeds)
+        for each in kind:
+            speed = each.bus_bytes_per_second
+            found[each] = "failed" if speed is None else "slow" if speed < floor else "good"
+    return found
+
+
+def _upper_quartile(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=4, method="inclusive")[2] if len(values) > 1 else sum(values)
+
+
+def suspicions(pairings: Sequence[Pairing], slow_share: float) -> list[Suspicion]:
+    """Nodes and paths that explain what is not good; those that are sure first."""
+    found = verdicts(pairings, slow_share)
+    bad = [each for each in pairings if found[each] != "good"]
+    together = [each for each in pairings if each.round != ALONE]
+    fine = {node for each in together if found[each] == "good" for node in each.nodes}
+    guilty = {node for each in bad if each.round == ALONE for node in each.nodes}
+    for node in sorted({node for each in bad for node in each.nodes} - guilty - fine):
+        partners = {other for each in together if node in each.nodes for other in each.nodes if other != node}
+        if len(partners) > 1 and partners & fine:
+            guilty.add(node)
+    told = [_of((node,), [each for each in bad if node in each.nodes], found) for node in sorted(guilty)]
+    rest = [each for each in bad if not guilty.intersection(each.nodes)]
+    paths = [each for each in rest if fine.issuperset(each.nodes)]
+    told += [_of(each.nodes, [each], found) for each in paths]
+    unclear = [each for each in rest if each not in paths]
+    nodes = tuple(sorted({node for each in unclear for node in each.nodes} - fine))
+    return [*told, *([_of(nodes, unclear, found, is_sure=False)] if nodes else [])]
+
+
+def _of(
+    nodes: tuple[int, ...], of: Sequence[Pairing], found: Mapping[Pairing, str], *, is_sure: bool = True
+) -> Suspicion:
+    return Suspicion(nodes=nodes, is_sure=is_sure, has_failed=any(found[each] == "failed" for each in of))

@@ -1,0 +1,203 @@
+"""Measure two nodes at a time, each pair in a process group of its own, so that a bad node takes no other with it.
+
+``ddp-launch collectives --pairs N``. Ranks tell one another what they measured through the store alone. A rank that
+says nothing within its time counts as failed, and the others go on to the next round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from ddp_trainer.preflight.collectives import bandwidth
+from ddp_trainer.preflight.collectives.device import Timer
+from ddp_trainer.preflight.collectives.errors import CommunicationFailed, first_line
+from ddp_trainer.preflight.collectives.pairing import ALONE, Pairing, rounds
+from ddp_trainer.preflight.collectives.request import Request
+
+MESSAGE_BYTES: Final = {"gloo": 4 << 20, "nccl": 256 << 20}
+"""Of the all-reduce, unless ``--sizes`` names another."""
+_POLL_SECONDS: Final = 0.02
+_MARGIN_SECONDS: Final = 2.0
+"""For what a rank does beside waiting for its peers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """This process among those that are paired."""
+
+    rank: int
+    world: int
+    node: int
+    backend: str
+    device: torch.device
+    timer: Timer
+    store: Any
+    """torch's store, whose listener is none of what is measured."""
+    request: Request
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the message."""
+        return max(self.request.sizes_of(self.backend)) if self.request.sizes else MESSAGE_BYTES[self.backend]
+
+
+def introduce(own: Rank) -> Mapping[int, Mapping[str, Any]]:
+    """Rank → its node and host, of all ranks. Raises CommunicationFailed, naming those that did not come."""
+    told = {"node": own.node, "host": platform.node()}
+    own.store.set(f"pairs/rank/{own.rank}", json.dumps(told))
+    until = time.monotonic() + own.request.timeout_seconds
+    found = {rank: _read(own.store, f"pairs/rank/{rank}", until) for rank in range(own.world)}
+    missing = [rank for rank, each in found.items() if each is None]
+    if missing:
+        raise CommunicationFailed(
+            f"Ranks {', '.join(map(str, missing))} did not come within {own.request.timeout_seconds:g} s."
+        )
+    return {rank: each for rank, each in found.items() if each is not None}
+
+
+def measure_pairs(own: Rank, places: Mapping[int, Mapping[str, Any]]) -> list[Pairing] | None:
+    """All pairings, on rank 0; None on the others, which do the same."""
+    nodes = sorted({int(place["node"]) for place in places.values()})
+    ranks_of = {node: [rank for rank, place in places.items() if place["node"] == node] for node in nodes}
+    several: list[tuple[int, ...]] = [(node,) for node in nodes if len(ranks_of[node]) > 1]
+    found: list[Pairing] = []
+    for number, pairs in enumerate([several, *rounds(nodes, own.request.pairs)], start=ALONE):
+        mine = next((pair for pair in pairs if own.node in pair), None)
+        if mine is not None:
+            told = _measured(own, number, [rank for node in mine for rank in ranks_of[node]])
+            own.store.set(f"pairs/{number}/{own.rank}", json.dumps(told))
+        if own.rank == 0:
+            found += _collected(own, number, pairs, ranks_of)
+            own.store.set(f"pairs/{number}/over", "")
+        elif _read(own.store, f"pairs/{number}/over", time.monotonic() + 4 * _patience(own)) is None:
+            raise CommunicationFailed("Rank 0, which collects the results, says nothing any more.")
+    return found if own.rank == 0 else None
+
+
+def _patience(own: Rank) -> float:
+    """Seconds that a pair may take: to meet, and to fail in a collective."""
+    return 2 * own.request.pair_timeout_seconds + _MARGIN_SECONDS
+
+
+def _measured(own: Rank, number: int, members: Sequence[int]) -> Mapping[str, Any]:
+    """Times of all repeats, or the error."""
+    if absent := _absent(own, number, members):
+        return {"error": f"rank {absent[0]} did not come within {own.request.pair_timeout_seconds:g} s"}
+    try:
+        dist.init_process_group(
+            own.backend,
+            store=dist.PrefixStore(f"pairs/group/{number}/{members[0]}", own.store),  # type: ignore[attr-defined] # documented, but not in __all__
+            rank=members.index(own.rank),
+            world_size=len(members),
+            timeout=timedelta(seconds=own.request.pair_timeout_seconds),
+            device_id=own.device if own.device.type == "cuda" else None,
+        )
+        return {"times": _times(own, len(members))}
+    except (RuntimeError, ValueError) as error:
+        return {"error": first_line(error)}
+    finally:
+        if dist.is_initialized():
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
+        _begin_names_anew()
+
+
+def _absent(own: Rank, number: int, members: Sequence[int]) -> list[int]:
+    """Members that do not come: torch would wait for them with four lines on stderr."""
+    own.store.set(f"pairs/{number}/here/{own.rank}", "")
+    until = time.monotonic() + own.request.pair_timeout_seconds
+    return [rank for rank in members if _read(own.store, f"pairs/{number}/here/{rank}", until) is None]
+
+
+def _begin_names_anew() -> None:
+    """Let the next group have the name that it has on ranks whose last group did not fail.
+
+    torch counts groups in their names, which are part of their keys in the store, and begins anew when the last one is
+    destroyed; one that failed while it was made stays counted.
+    """
+    world: Any = getattr(dist.distributed_c10d, "_world", None)
+    if hasattr(world, "group_count"):
+        world.group_count = 0
+
+
+def _times(own: Rank, world: int) -> list[float]:
+    count = own.size_bytes // 4
+    message = torch.ones(count, dtype=torch.float32, device=own.device)
+    times: list[float] = []
+    for repeat in range(own.request.warmup + own.request.repeats):
+        message.fill_(1)
+        dist.barrier()
+        seconds = own.timer(lambda: dist.all_reduce(message))
+        if not bool((message == world).all()):
+            raise RuntimeError("the sum of the all-reduce is wrong")
+        times += [seconds] if repeat >= own.request.warmup else []
+    return times
+
+
+def _collected(
+    own: Rank, number: int, pairs: Sequence[tuple[int, ...]], ranks_of: Mapping[int, Sequence[int]]
+) -> list[Pairing]:
+    until = time.monotonic() + _patience(own)
+    found = []
+    for pair in pairs:
+        members = [rank for node in pair for rank in ranks_of[node]]
+        found.append(_pairing(own, number, pair, _heard(own, number, members, until)))
+    return found
+
+
+def _heard(own: Rank, number: int, members: Sequence[int], until: float) -> dict[int, Mapping[str, Any] | None]:
+    """What each member said until then; when one has failed, the others have a few seconds more."""
+    told: dict[int, Mapping[str, Any] | None] = dict.fromkeys(members)
+    while missing := [rank for rank, each in told.items() if each is None]:
+        for rank in missing:
+            told[rank] = _read(own.store, f"pairs/{number}/{rank}", 0)
+            if "error" in (told[rank] or {}):
+                until = min(until, time.monotonic() + _MARGIN_SECONDS)
+        if time.monotonic() >= until:
+            break
+        time.sleep(_POLL_SECONDS)
+    return told
+
+
+def _pairing(own: Rank, number: int, pair: tuple[int, ...], told: Mapping[int, Mapping[str, Any] | None]) -> Pairing:
+    errors = [f"rank {rank} says nothing" for rank, each in told.items() if each is None]
+    errors += [f"rank {rank}: {each['error']}" for rank, each in told.items() if each and "error" in each]
+    if errors:
+        return Pairing(round=number, nodes=pair, error=errors[0])
+    slowest = [max(repeat) for repeat in zip(*(each["times"] for each in told.values() if each), strict=True)]
+    speed = own.size_bytes / statistics.median(slowest) * bandwidth.twice_but_own(len(told))
+    return Pairing(round=number, nodes=pair, bus_bytes_per_second=speed)
+
+
+def _read(store: Any, key: str, until: float) -> Mapping[str, Any] | None:
+    """What was set, waited for until then; None where it was not.
+
+    Asked again and again: torch's store writes four lines to stderr about every wait that ends without an answer.
+    """
+    try:
+        while not store.check([key]):
+            if time.monotonic() >= until:
+                return None
+            time.sleep(_POLL_SECONDS)
+        text = store.get(key)
+    except RuntimeError:
+        return None
+    return dict(json.loads(text)) if text else {}
+
+
+def make_failures_raise() -> None:
+    """Let a failed collective of NCCL raise where it is waited for, and not end the process. Not proven on GPUs."""
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"

@@ -1,0 +1,79 @@
+"""What ``--pairs`` found, as a table, as sentences that name nodes, and as versioned JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from ddp_trainer.preflight.collectives.errors import SLOWER
+from ddp_trainer.preflight.collectives.pairing import ALONE, Pairing, Suspicion, suspicions, verdicts
+from ddp_trainer.preflight.collectives.report import API_VERSION, speed
+from ddp_trainer.preflight.collectives.sizes import show
+
+KIND: Final = "Pairs"
+
+
+def header(names: Mapping[int, str], backend: str, size_bytes: int) -> str:
+    """The first lines of the table."""
+    what = f"{len(names)} nodes, {backend}; all_reduce of {show(size_bytes)} between two nodes at a time"
+    return f"{what}\nROUND  {'NODES':<{_width(names)}}      BUSBW  RESULT"
+
+
+def rows(pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> list[str]:
+    """One line for each pairing."""
+    found, width = verdicts(pairings, slow_share), _width(names)
+    return [
+        f"{'alone' if each.round == ALONE else each.round:<5}  {_names(each.nodes, names):<{width}}  "
+        f"{_speed(each):>9}  {found[each]}{': ' + each.error if each.error else ''}"
+        for each in pairings
+    ]
+
+
+def outcome(pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> tuple[int, str]:
+    """Exit code and the sentence that names the nodes; 0 and nothing where all is well."""
+    found = suspicions(pairings, slow_share)
+    if not found:
+        return 0, ""
+    code = 1 if any(each.has_failed for each in found) else SLOWER
+    return code, " ".join(_sentence(each, names) for each in found)
+
+
+def document(about: Mapping[str, Any], pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> str:
+    """The whole run as JSON."""
+    found = verdicts(pairings, slow_share)
+    return json.dumps(
+        {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            **about,
+            "nodes": [{"node": node, "name": name} for node, name in sorted(names.items())],
+            "pairings": [{**asdict(each), "verdict": found[each]} for each in pairings],
+            "suspicions": [asdict(each) for each in suspicions(pairings, slow_share)],
+        },
+        indent=2,
+    )
+
+
+def _sentence(suspicion: Suspicion, names: Mapping[int, str]) -> str:
+    how = "fails" if suspicion.has_failed else "is slow"
+    told = " and ".join(names[node] for node in suspicion.nodes)
+    if len(suspicion.nodes) == 1 and suspicion.is_sure:
+        return f"Node {told} {how} with every partner, and they do well without it: take it out."
+    if suspicion.is_sure:
+        return f"Only the path between {told} {how}: look at the switches and cables between them."
+    fate = "fail" if suspicion.has_failed else "are slow"
+    return f"{told} {fate} together, and it cannot be told which of them: measure with more nodes or rounds."
+
+
+def _width(names: Mapping[int, str]) -> int:
+    return 2 * max(map(len, names.values())) + 2
+
+
+def _names(nodes: Sequence[int], names: Mapping[int, str]) -> str:
+    return ", ".join(names[node] for node in nodes)
+
+
+def _speed(pairing: Pairing) -> str:
+    return "-" if pairing.bus_bytes_per_second is None else speed(pairing.bus_bytes_per_second)

@@ -1,0 +1,213 @@
+"""NVIDIA's management library by ctypes: the calls that a preflight makes, each with its own error.
+
+Structures and numbers are those of ``nvml.h`` (https://docs.nvidia.com/deploy/nvml-api), as far as they are used. A
+function that an older driver lacks raises :class:`NvmlError` like one that the GPU does not support.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+"""What the driver brings along, and the container runtime mounts where NVIDIA_DRIVER_CAPABILITIES has ``utility``."""
+
+NOT_SUPPORTED: Final = 3
+INSUFFICIENT_SIZE: Final = 7
+FUNCTION_NOT_FOUND: Final = 13
+GPU_IS_LOST: Final = 15
+MOST_LINKS: Final = 36
+"""NVML_NVLINK_MAX_LINKS."""
+
+_FABRIC_VERSION: Final = 0x02000024
+_XID: Final = 8
+_TEXT_BYTES: Final = 96
+
+Device = ctypes.c_void_p
+
+
+class NvmlError(Exception):
+    """A call that did not succeed."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def is_unsupported(self) -> bool:
+        """This GPU or this driver has no such thing, which is no trouble."""
+        return self.code in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class _Pci(ctypes.Structure):
+    _fields_ = (
+        ("legacy_bus_id", ctypes.c_char * 16),
+        ("numbers", ctypes.c_uint * 5),  # domain, bus, device, ids of the device and of its subsystem
+        ("bus_id", ctypes.c_char * 32),
+    )
+
+
+class _Field(ctypes.Structure):
+    _fields_ = (
+        ("field", ctypes.c_uint32),
+        ("scope", ctypes.c_uint32),
+        ("timestamp", ctypes.c_int64),
+        ("latency", ctypes.c_int64),
+        ("value_type", ctypes.c_uint),
+        ("status", ctypes.c_uint),
+        ("value", ctypes.c_ulonglong),  # a union, of which whole numbers fill the first bytes
+    )
+
+
+class Fabric(ctypes.Structure):
+    """How a GPU has joined the fabric of its NVSwitches (``nvmlGpuFabricInfo_v2_t``)."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("cluster", ctypes.c_ubyte * 16),
+        ("status", ctypes.c_uint),
+        ("clique", ctypes.c_uint32),
+        ("state", ctypes.c_ubyte),
+        ("health", ctypes.c_uint32),
+    )
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("device", Device),
+        ("kind", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class Nvml:
+    """The library, initialized."""
+
+    def __init__(self, library: str) -> None:
+        """Raises OSError where there is no such library, NvmlError where it cannot be initialized."""
+        self._library = ctypes.CDLL(library)
+        self._library.nvmlErrorString.restype = ctypes.c_char_p
+        self._call("nvmlInit_v2")
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._call("nvmlShutdown")
+
+    def text(self, function: str, *before: Any) -> str:
+        """What a function writes to a buffer that is its argument before the last."""
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._call(function, *before, buffer, _TEXT_BYTES)
+        return buffer.value.decode(errors="replace")
+
+    def number(self, function: str, *before: Any, kind: Any = ctypes.c_uint) -> int:
+        """What a function writes to its last argument."""
+        value = kind()
+        self._call(function, *before, ctypes.byref(value))
+        return int(value.value)
+
+    def numbers(self, function: str, device: Device, count: int) -> list[int]:
+        """What a function writes to its last ``count`` arguments."""
+        values = [ctypes.c_uint() for _ in range(count)]
+        self._call(function, device, *map(ctypes.byref, values))
+        return [value.value for value in values]
+
+    def device(self, index: int) -> Device:
+        """A handle of the GPU with this number."""
+        handle = Device()
+        self._call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
+        return handle
+
+    def bus_id(self, device: Device) -> str:
+        """Its place on the PCI bus, as ``00000000:3B:00.0``."""
+        found = _Pci()
+        self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(found))
+        return bytes(found.bus_id).decode(errors="replace")
+
+    def memory(self, device: Device) -> tuple[int, int]:
+        """Bytes in total, and in use by whatever there is, the driver included."""
+        found = _Memory()
+        self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(found))
+        return found.total, found.used
+
+    def processes(self, device: Device) -> list[int]:
+        """Process numbers of those that compute on it, as this container sees them."""
+        count = ctypes.c_uint(0)
+        with_room: Any = None
+        for _ in range(4):  # others may begin between two calls
+            try:
+                self._call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), with_room)
+            except NvmlError as error:
+                if error.code != INSUFFICIENT_SIZE:
+                    raise
+                count.value = 2 * count.value + 8
+                with_room = (_Process * count.value)()
+            else:
+                break
+        return [with_room[place].pid for place in range(count.value)] if with_room else []
+
+    def field(self, device: Device, field: int, scope: int = 0) -> int:
+        """One of the values that have a number instead of a function."""
+        found = _Field(field=field, scope=scope)
+        self._call("nvmlDeviceGetFieldValues", device, 1, ctypes.byref(found))
+        self._check(found.status)
+        return int(found.value) & 0xFFFFFFFF
+
+    def fabric(self, device: Device) -> Fabric:
+        """How it has joined the fabric of NVSwitches."""
+        found = Fabric(version=_FABRIC_VERSION)
+        self._call("nvmlDeviceGetGpuFabricInfoV", device, ctypes.byref(found))
+        return found
+
+    @contextmanager
+    def xids(self, devices: Sequence[Device]) -> Iterator[list[tuple[int, int]]]:
+        """Listen for Xid errors; at the end the list holds device handle and number of each that came."""
+        found: list[tuple[int, int]] = []
+        events = ctypes.c_void_p()
+        try:
+            self._call("nvmlEventSetCreate", ctypes.byref(events))
+        except NvmlError:
+            yield found
+            return
+        for device in devices:
+            try:
+                self._call("nvmlDeviceRegisterEvents", device, ctypes.c_ulonglong(_XID), events)
+            except NvmlError:
+                continue  # on this GPU they are not to be had; on others they may be
+        yield found
+        event = _Event()
+        for _ in range(1000):
+            try:
+                self._call("nvmlEventSetWait_v2", events, ctypes.byref(event), 0)
+            except NvmlError:
+                break  # no more
+            found.append((event.device or 0, int(event.data)))
+        self._call("nvmlEventSetFree", events)
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        try:
+            called = getattr(self._library, function)
+        except AttributeError:
+            raise NvmlError(FUNCTION_NOT_FOUND, f"this driver has no {function}") from None
+        self._check(called(*arguments))
+
+    def _check(self, code: int) -> None:
+        if code:
+            text = self._library.nvmlErrorString(code)
+            raise NvmlError(code, text.decode(errors="replace") if text else f"error {code}")

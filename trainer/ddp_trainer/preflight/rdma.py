@@ -1,0 +1,73 @@
+"""What RDMA needs of a node: locked memory, the libraries of verbs, devices, huge pages."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.preflight.facts import Rdma
+
+VERBS: Final = ("libibverbs.so.1", "librdmacm.so.1")
+"""What NCCL and libfabric open by these names."""
+_IPC_LOCK: Final = 14
+"""CAP_IPC_LOCK, by number in <linux/capability.h>."""
+_HUGE_PAGE_BYTES: Final = 2 << 20
+_PROVIDERS: Final = ("usr/lib/*/libibverbs", "usr/lib64/libibverbs", "usr/lib/libibverbs")
+
+
+def rdma(root: Path = Path("/"), libraries: Sequence[str] = VERBS) -> Rdma:
+    """As it is now; files are looked for under ``root``."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return Rdma(
+        locked_memory_bytes=None if soft == resource.RLIM_INFINITY else soft,
+        may_lock_memory=_has_capability(root / "proc/self/status", _IPC_LOCK),
+        libraries={name: _loading_error(name) for name in libraries},
+        providers=sum(len(list(root.glob(f"{folder}/*-rdmav*.so"))) for folder in _PROVIDERS),
+        ports=_ports(root / "sys/class/infiniband"),
+        device_files=sum(os.access(file, os.R_OK | os.W_OK) for file in root.glob("dev/infiniband/uverbs*")),
+        huge_page_bytes=_huge_pages(root),
+    )
+
+
+def _loading_error(library: str) -> str:
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return str(error)[:200]
+    return ""
+
+
+def _has_capability(status: Path, number: int) -> bool:
+    try:
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        return bool(int(lines["CapEff"], 16) >> number & 1)
+    except (OSError, KeyError, ValueError):
+        return False
+
+
+def _ports(devices: Path) -> dict[str, str]:
+    """``4: ACTIVE`` in a port's file ``state`` becomes ``ACTIVE``."""
+    found: dict[str, str] = {}
+    for file in sorted(devices.glob("*/ports/*/state")):
+        try:
+            found[f"{file.parts[-4]}/{file.parts[-2]}"] = file.read_text().rpartition(":")[2].strip()
+        except OSError:
+            continue  # a device that was taken away meanwhile
+    return found
+
+
+def _huge_pages(root: Path) -> int:
+    """Of the machine, and of this container's own limit."""
+    try:
+        free = int((root / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text()) * _HUGE_PAGE_BYTES
+    except (OSError, ValueError):
+        return 0
+    try:
+        limit = (root / "sys/fs/cgroup/hugetlb.2MB.max").read_text().strip()
+        return free if limit == "max" else min(free, int(limit))
+    except (OSError, ValueError):
+        return free
