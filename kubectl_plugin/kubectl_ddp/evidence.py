@@ -260,6 +260,7 @@ def how_it_ended(exit_code: int) -> str:
         int(Exit.RENDEZVOUS_LOST): "lost the rendezvous",
         int(Exit.HANG): "hung",
         int(Exit.STALE_GENERATION): "belonged to a worker group that was replaced",
+        int(Exit.GPU_FAULT): "could not use its GPU",
     }
     if exit_code in words:
         return words[exit_code]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Exit, FailureReason
+from ddp_trainer.gpu_faults import fault_in, is_out_of_gpu_memory, refusal_in
 from ddp_trainer.launch.protocol import Failure
 from ddp_trainer.safe_text import clean_text
 
@@ -38,8 +39,11 @@ _REASON_OF_SIGNAL: Final = {
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 """How Python begins the line that names an exception."""
 
+_FAILED_GPU: Final = "GpuFailed:"
+_CONFIGURATION: Final = ("BadConfig:", "BadTask:", "BadData:")
+"""Errors of our trainer, as they begin in its error file."""
+
 _REASON_OF_MESSAGE: Final = (
-    (re.compile(r"OutOfMemoryError|CUDA out of memory"), FailureReason.GPU_OOM),
     (re.compile(r"^MemoryError|DefaultCPUAllocator: can't allocate memory"), FailureReason.HOST_OOM),
     (re.compile(r"^(ImportError|ModuleNotFoundError)\b"), FailureReason.IMPORT_ERROR),
     (
@@ -85,10 +89,19 @@ def reason_of(exit_code: int, message: str, *, oom_killed: bool) -> FailureReaso
         reason = _REASON_OF_SIGNAL[died_of]
         return FailureReason.HOST_OOM if reason is FailureReason.SIGKILL and oom_killed else reason
     if message:
-        return next(
-            (why for pattern, why in _REASON_OF_MESSAGE if pattern.search(message)), FailureReason.PYTHON_EXCEPTION
-        )
-    return FailureReason.OTHER
+        return _reason_of_message(message)
+    return FailureReason.GPU_FAULT if exit_code == Exit.GPU_FAULT else FailureReason.OTHER
+
+
+def _reason_of_message(message: str) -> FailureReason:
+    """What a message of NCCL names as its cause comes first: every message of NCCL is about a collective."""
+    if is_out_of_gpu_memory(message):
+        return FailureReason.GPU_OOM
+    if message.startswith(_FAILED_GPU) or fault_in(message):
+        return FailureReason.GPU_FAULT
+    if message.startswith(_CONFIGURATION) or refusal_in(message):
+        return FailureReason.PYTHON_EXCEPTION
+    return next((why for pattern, why in _REASON_OF_MESSAGE if pattern.search(message)), FailureReason.PYTHON_EXCEPTION)
 
 
 def sentence_of(exit_code: int) -> str:
