@@ -64,4 +64,4 @@ def first_line(text: str) -> str:
     """
     heading, _, last = text.partition("Last error:")
     lines = (last.strip() or heading.strip()).splitlines() or ["no reason was given"]
-    return lines[0].rstrip(". ")
+    return lines[0].partition(". Please ")[0].rstrip(". ")
