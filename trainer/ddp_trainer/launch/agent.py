@@ -106,7 +106,7 @@ class Agent:
             said=self._said,
         )
         self._core.longest_step = self._guard.longest_step
-        self._witness = Witness(setup.core, setup.environment, self._workers.error_file)
+        self._witness = Witness(setup.core, setup.environment, self._workers.error_file, self._workers.last_lines)
         self._starting = Starting(
             setup, children, self._workers, self._guard, self._moments, environment, self._exited, self._give_up
         )

@@ -36,6 +36,16 @@ _REASON_OF_SIGNAL: Final = {
     signal.SIGTERM: FailureReason.SIGTERM,
 }
 
+ABORTED: Final = Exit.SIGNAL_BASE + signal.SIGABRT
+
+_ABORTS: Final = (
+    re.compile(r"watchdog thread terminated with exception: (CUDA error: .*)"),
+    re.compile(r"((?:NCCL|CUDA) error: .*)"),
+    re.compile(r"(Watchdog caught collective operation timeout: .*)"),
+    re.compile(r"(watchdog got stuck for \d+ seconds without making progress[^.\n]*)"),
+)
+"""Searched in this order: after an error of CUDA collectives time out as well."""
+
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 """How Python begins the line that names an exception."""
 
@@ -46,6 +56,7 @@ _CONFIGURATION: Final = ("BadConfig:", "BadTask:", "BadData:")
 _REASON_OF_MESSAGE: Final = (
     (re.compile(r"^MemoryError|DefaultCPUAllocator: can't allocate memory"), FailureReason.HOST_OOM),
     (re.compile(r"^(ImportError|ModuleNotFoundError)\b"), FailureReason.IMPORT_ERROR),
+    (re.compile(r"watchdog got stuck"), FailureReason.COLLECTIVE_TIMEOUT),
     (
         re.compile(r"(?i)(gloo|nccl|collective|Dist\w*Error|monitoredBarrier).*(timed? ?out|timeout)"),
         FailureReason.COLLECTIVE_TIMEOUT,
@@ -80,8 +91,32 @@ def read_error_file(path: Path) -> ErrorFile | None:
         return None
 
 
-def reason_of(exit_code: int, message: str, *, oom_killed: bool) -> FailureReason:
-    """The class of a failure: by signal, else by message, else unknown."""
+def abort_in(stderr: str) -> str:
+    """Return why threads of torch have ended the process by SIGABRT, in their own words; empty where they have not.
+
+    The watchdog of NCCL ends a process for a collective that takes too long and for errors of CUDA, and writes no error
+    file.
+
+    Args:
+        stderr: The last lines that the process has printed.
+    """
+    for pattern in _ABORTS:
+        if match := pattern.search(stderr):
+            return match[1].strip().rstrip(".")
+    return ""
+
+
+def reason_of(exit_code: int, message: str, *, oom_killed: bool, aborted: str = "") -> FailureReason:
+    """Return the class of a failure: by signal, else by message, else unknown.
+
+    Args:
+        exit_code: Of the worker, as a shell shows it.
+        message: Of its error file.
+        oom_killed: Whether the kernel has killed a process of the container for memory.
+        aborted: As :func:`abort_in`.
+    """
+    if exit_code == ABORTED and aborted:
+        return _reason_of_message(aborted)
     died_of = _signal(exit_code)
     if exit_code == Exit.NOT_FIT:
         return FailureReason.OTHER
