@@ -86,6 +86,7 @@ _KINDS: Final = (
         FaultKind.LOST,
         "fallen off the bus",
         "GPU is lost",
+        "the GPU does not answer",
         r"(?:CUDA error|Cuda failure).{0,8}unknown error",
         "CUDA unknown error",
         "no CUDA-capable device",
@@ -116,7 +117,7 @@ _KINDS: Final = (
         xids="13|31",
     ),
     _kind(FaultKind.XID, xids=r"\d+"),
-    _kind(FaultKind.OTHER, "unhandled cuda error", "ncclUnhandledCudaError"),
+    _kind(FaultKind.OTHER, "the probe ended with", "unhandled cuda error", "ncclUnhandledCudaError"),
 )
 """In this order; the first that matches counts."""
 

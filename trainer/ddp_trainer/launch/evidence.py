@@ -49,6 +49,8 @@ _ABORTS: Final = (
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 """How Python begins the line that names an exception."""
 
+_OF_CUDA: Final = re.compile(r"(?i)nccl|cuda")
+
 _FAILED_GPU: Final = "GpuFailed:"
 _CONFIGURATION: Final = ("BadConfig:", "BadTask:", "BadData:")
 """Errors of our trainer, as they begin in its error file."""
@@ -137,6 +139,13 @@ def _reason_of_message(message: str) -> FailureReason:
     if message.startswith(_CONFIGURATION) or refusal_in(message):
         return FailureReason.PYTHON_EXCEPTION
     return next((why for pattern, why in _REASON_OF_MESSAGE if pattern.search(message)), FailureReason.PYTHON_EXCEPTION)
+
+
+def is_of_a_gpu(failure: Failure) -> bool:
+    """Return whether a failure may come from a GPU that does not work: a fault of one, or an end in CUDA or NCCL."""
+    if failure.reason in {FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGABRT}:
+        return _OF_CUDA.search(failure.message) is not None
+    return failure.reason == FailureReason.GPU_FAULT
 
 
 def sentence_of(exit_code: int) -> str:
