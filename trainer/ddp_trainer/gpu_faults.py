@@ -187,3 +187,14 @@ def refusal_in(message: str, network: str = "") -> Refusal | None:
     if _USAGE.search(message):
         return Refusal("refuses the call as invalid", "set NCCL_DEBUG=WARN and read what NCCL prints before this error")
     return None
+
+
+def cause_line(text: str) -> str:
+    """Return the line of a CUDA or NCCL message that names the cause, without a full stop.
+
+    >>> cause_line("NCCL error in: x.cpp:94. Last error: Cuda failure 719.")
+    'Cuda failure 719'
+    """
+    heading, _, last = text.partition("Last error:")
+    lines = (last.strip() or heading.strip()).splitlines() or ["no reason was given"]
+    return lines[0].partition(". Please ")[0].rstrip(". ")

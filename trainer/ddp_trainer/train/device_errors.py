@@ -13,7 +13,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.gpu_faults import fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.gpu_faults import cause_line, fault_in, is_out_of_gpu_memory, refusal_in
 from ddp_trainer.train.errors import BadConfig, GpuFailed, TrainError
 from ddp_trainer.train.failure import leave_group, named_error_file
 
@@ -32,7 +32,7 @@ def translated(err: RuntimeError, who: str) -> TrainError | None:
     if isinstance(err, torch.OutOfMemoryError) or is_out_of_gpu_memory(text):
         return None
     if fault := fault_in(text):
-        return GpuFailed(f"{who} cannot use its GPU: {first_line(text)}.", hint=f"Fix: {fault.fix}.")
+        return GpuFailed(f"{who} cannot use its GPU: {cause_line(text)}.", hint=f"Fix: {fault.fix}.")
     if refusal := refusal_in(text, os.environ.get("NCCL_NET", "")):
         return BadConfig(f"{who}: NCCL {refusal.what}.", hint=f"Fix: {refusal.fix}.")
     return None
@@ -54,14 +54,3 @@ def limit_exit(err: GpuFailed, seconds: float = EXIT_SECONDS) -> None:
     timer = threading.Timer(seconds, leave_group, (err, named_error_file()))
     timer.daemon = True
     timer.start()
-
-
-def first_line(text: str) -> str:
-    """Return the line of a CUDA or NCCL message that names the cause, without a full stop.
-
-    >>> first_line("NCCL error in: x.cpp:94. Last error: Cuda failure 719.")
-    'Cuda failure 719'
-    """
-    heading, _, last = text.partition("Last error:")
-    lines = (last.strip() or heading.strip()).splitlines() or ["no reason was given"]
-    return lines[0].partition(". Please ")[0].rstrip(". ")

@@ -10,9 +10,8 @@ from typing import Protocol
 import torch
 
 from ddp_trainer.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, visible_gpus
-from ddp_trainer.gpu_faults import FaultKind, fault_in
+from ddp_trainer.gpu_faults import FaultKind, cause_line, fault_in
 from ddp_trainer.train.config import Config, DeviceName
-from ddp_trainer.train.device_errors import first_line
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig, GpuFailed
 from ddp_trainer.train.options import Level
@@ -120,7 +119,7 @@ def _failed(env: Environment, driver: Driver, what: str, words: str) -> GpuFaile
     fix = fault.fix if fault else ""
     if fault and fault.kind is FaultKind.DRIVER:
         what += f" (torch {torch.__version__} is built for CUDA {driver.cuda})"
-    return GpuFailed(f"Rank {env.rank} on {env.node} {what}: {first_line(words)}.", hint=f"Fix: {fix}.")
+    return GpuFailed(f"Rank {env.rank} on {env.node} {what}: {cause_line(words)}.", hint=f"Fix: {fix}.")
 
 
 def limit_threads(env: Environment, config: Config | None = None) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.contract import Exit
-from ddp_trainer.train.device_errors import first_line
+from ddp_trainer.gpu_faults import cause_line
 from ddp_trainer.train.errors import BadConfig, GpuFailed, PeerLost
 from ddp_trainer.train.failure import code_of
 from ddp_trainer.train.group import Group
@@ -87,7 +87,7 @@ def test_an_error_of_cuda_that_the_model_raises_has_the_exit_code_of_a_failed_gp
 
 
 def test_the_last_error_of_nccl_is_its_sentence() -> None:
-    assert first_line("NCCL error in: x\nncclX: y.\nLast error:\nCuda failure 1 'z'\n") == "Cuda failure 1 'z'"
+    assert cause_line("NCCL error in: x\nncclX: y.\nLast error:\nCuda failure 1 'z'\n") == "Cuda failure 1 'z'"
 
 
 HANGS_AT_THE_END = """
