@@ -313,7 +313,8 @@ def too_few_gpus(local_world_size: int, environ: Mapping[str, str], *, one_each:
         )
     return (
         f"{local_world_size} workers share {there}: those that choose theirs by "
-        f"LOCAL_RANK will fail from rank {found} on, and NCCL takes no GPU twice; --nproc-per-node gpu starts one each."
+        f"LOCAL_RANK will fail from rank {found} on, and NCCL before 2.30 takes no GPU twice; --nproc-per-node gpu "
+        "starts one each."
     )
 
 
