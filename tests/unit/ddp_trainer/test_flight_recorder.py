@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ddp_trainer import flight_recorder
 from ddp_trainer.flight_recorder import Position, Record, Silent
+from ddp_trainer.hanging.look import GroupPosition, Look, RankState
+from ddp_trainer.launch.hang_sight import recorded_by_torch
 from tests.recorder_server import entry, record, recorder_at
 
 NCCL_DUMP = Path(__file__).parents[2] / "samples" / "nccl_flight_recorder.json"
@@ -59,6 +63,18 @@ def test_groups_of_both_backends_are_told_and_a_common_default_group_is_that_of_
     }
     assert flight_recorder.read(nccl, common).groups.keys() == {"default", "1"}
     assert flight_recorder.read(nccl, common).groups["default"] == Position(5, 4, name="0")
+
+
+def test_a_look_has_the_positions_of_groups_by_names_that_all_ranks_share(tmp_path: Path) -> None:
+    body = record({0: (3, 2), 4: (1, 1), 5: (9, 9)}, entry(3), entry(1, "nccl:all_gather", group=4))
+    look = Look(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None)
+    watch: Any = SimpleNamespace(page=tmp_path / "rank-0.pulse")
+    with recorder_at(tmp_path / "rank-0.sock", {"dump_nccl_trace_json": body}):
+        told = recorded_by_torch(watch, look)
+    assert told.positions == (
+        GroupPosition(group="", enqueued=3, completed=2),
+        GroupPosition(group="4", enqueued=1, completed=1),
+    )
 
 
 def test_a_gpu_waits_in_the_oldest_collective_that_is_not_over() -> None:
