@@ -71,6 +71,8 @@ class FirstError:
     """Number of the worker group that it ended, where it is known."""
     place: str = ""
     """Of the rank in the layout of the job, in words; empty where there is none."""
+    host: str = ""
+    """Kubernetes node that the pod ran on; empty where the launcher did not report it."""
 
     @property
     def who(self) -> str:
@@ -232,6 +234,7 @@ def _told(ending: _Ending) -> FirstError:
         timestamp=float(moment) if isinstance(moment, int | float) else None,
         generation=generation if isinstance(generation, int) else None,
         place=_clean(str(document.get("place") or "")),
+        host=_clean(str(document.get("host") or "")),
     )
 
 
@@ -260,6 +263,7 @@ def how_it_ended(exit_code: int) -> str:
         int(Exit.RENDEZVOUS_LOST): "lost the rendezvous",
         int(Exit.HANG): "hung",
         int(Exit.STALE_GENERATION): "belonged to a worker group that was replaced",
+        int(Exit.GPU_FAULT): "could not use its GPU",
     }
     if exit_code in words:
         return words[exit_code]

@@ -127,6 +127,19 @@ def test_a_spent_budget_ends_with_a_code_that_no_controller_retries_and_keeps_th
     assert json.loads((tmp_path / "error.json").read_text())["exit_code"] == code
 
 
+def test_a_worker_that_the_watchdog_of_nccl_ends_failed_of_what_the_watchdog_printed(
+    stage: Stage, tmp_path: Path
+) -> None:
+    sample = Path(__file__).parents[1] / "samples" / "nccl_watchdog_cuda.txt"
+    script = stage.script(f"import os, sys\nsys.stderr.write(open({str(sample)!r}).read())\nos.abort()")
+    log = tmp_path / "termination"
+    run = stage.launch("--tee", "3", script, DDP_TERMINATION_LOG=str(log), DDP_METRICS_PORT="0")
+    assert run.code() == 93
+    message = json.loads(log.read_text())
+    assert (message["reason"], message["exit_code"]) == ("gpu_fault", 134)
+    assert message["message"].startswith("CUDA error: uncorrectable ECC error encountered")
+
+
 def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: Stage, tmp_path: Path) -> None:
     script = stage.script("import os, time\nif os.environ['RANK'] == '1': raise KeyError('the cause')\ntime.sleep(600)")
     log = tmp_path / "termination"

@@ -256,6 +256,8 @@ class Exit(IntEnum):
     HANG = 171
     STALE_GENERATION = 172
     """Another worker group has taken over; this one was fenced off before it could write."""
+    GPU_FAULT = 173
+    """A GPU of the node failed, or does not work."""
 
 
 class RestartCause(StrEnum):
@@ -273,6 +275,8 @@ class FailureReason(StrEnum):
 
     PYTHON_EXCEPTION = "python_exception"
     GPU_OOM = "gpu_oom"
+    GPU_FAULT = "gpu_fault"
+    """A GPU failed or is missing, see :mod:`ddp_trainer.gpu_faults`."""
     HOST_OOM = "host_oom"
     COLLECTIVE_TIMEOUT = "collective_timeout"
     COLLECTIVE_ERROR = "collective_error"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-HANDLERS: Final = ("fr_trace_json", "dump_nccl_trace_json")
-"""What the recorder is called there, in torch 2.13 and before."""
+HANDLERS: Final = ("dump_nccl_trace_json", "fr_trace_json")
+"""Paths of torch's two recorders: that of NCCL, which only builds with CUDA have, and that of the other backends."""
 MOST_BYTES: Final = 1 << 26
 """Of an answer; two thousand collectives, as many as torch keeps, take one."""
 MOST_TOLD: Final = 64
@@ -31,24 +31,28 @@ class Silent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a rank is in one process group; numbers begin at 1."""
+    """Last collectives of one process group on one rank: numbers from 1, and -1 where torch has no number."""
 
     enqueued: int
-    """The last collective that it has begun."""
+    """The last collective that the rank has begun. On NCCL its kernel may not run yet."""
     completed: int
-    """The last one that is over; -1 where torch does not tell."""
+    """The last collective that is over."""
+    started: int = -1
+    """The last collective whose kernel runs or ran; NCCL with ``TORCH_NCCL_ENABLE_TIMING=1`` alone."""
+    name: str = ""
+    """torch's name of the group, the same on all of its ranks; empty where no collective of it is on record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one worker's recorder says."""
+    """Collectives that one worker has on record, of all backends."""
 
     groups: dict[str, Position] = field(default_factory=dict)
-    """``default``, and the others as ``1``, ``2``, ... in the order in which they were made."""
+    """``default``, and the others as ``1``, ``2``, ... in the order in which they were made, those of NCCL first."""
     collectives: tuple[str, ...] = ()
     """The last ones begun in the default group with the shapes of their inputs, the latest last."""
     waits_in: str = ""
-    """The last one of any group that is not over."""
+    """The oldest one of any group that is not over."""
 
 
 def socket_beside(pulse: str | Path) -> Path:
@@ -57,41 +61,98 @@ def socket_beside(pulse: str | Path) -> Path:
 
 
 def ask(path: Path, seconds: float) -> Record:
-    """What the worker at this socket has recorded. Raises Silent."""
-    trouble = "it has no flight recorder"
+    """Return what the worker at this socket has recorded.
+
+    Args:
+        path: Socket of the worker.
+        seconds: Time limit of each request.
+
+    Raises:
+        Silent: The worker does not answer, or has no flight recorder.
+    """
+    bodies, trouble = [], "it has no flight recorder"
     for handler in HANDLERS:
         head, body = _post(path, f"/handler/{handler}", seconds)
         if " 200 " in head:
-            return read(body)
-        trouble = head.strip() or trouble
-    raise Silent(f"{path}: {trouble}")
+            bodies.append(body)
+        else:
+            trouble = head.strip() or trouble
+    if not bodies:
+        raise Silent(f"{path}: {trouble}")
+    return read(*bodies)
 
 
-def read(body: bytes) -> Record:
-    """A record out of the recorder's JSON. Raises Silent for anything else."""
+def read(*bodies: bytes) -> Record:
+    """Merge the JSON documents of recorders, NCCL's first; a default group in two of them is read from the first.
+
+    A build of torch with CUDA has both recorders. The one that no backend of the job writes to answers with a
+    document without groups.
+
+    Raises:
+        Silent: A document is not one of a flight recorder.
+    """
     try:
-        told: dict[str, Any] = json.loads(body)
-        entries = [entry for entry in told.get("entries", ()) if not entry.get("is_p2p")]
-        default = next((int(each["pg_id"]) for each in reversed(entries) if _is_default(each)), 0)
-        statuses = {int(number): status for number, status in told.get("pg_status", {}).items()}
-        # torch forgets no group; those before the default one went with a default group that is no more.
-        others = sorted(number for number in statuses if number > default)
-        names = {default: DEFAULT} | {number: str(name) for name, number in enumerate(others, start=1)}
-        return Record(
-            groups={name: _position(statuses[number]) for number, name in names.items() if number in statuses},
-            collectives=tuple(_what(each) for each in entries if int(each["pg_id"]) == default),
-            waits_in=next((_what(each) for each in reversed(entries) if not each["retired"]), ""),
-        )
+        recorders = [_recorder(json.loads(body)) for body in bodies]
+        return _merged([each for each in recorders if each.statuses])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise Silent(f"no record: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    entries: list[dict[str, Any]]
+    """Collectives, the oldest first."""
+    statuses: dict[int, dict[str, Any]]
+    """By number of the group."""
+    default: int | None
+    """Number of the default group; None where no collective of one is on record."""
+
+
+def _recorder(told: dict[str, Any]) -> _Recorder:
+    entries = [entry for entry in told.get("entries", ()) if not entry.get("is_p2p")]
+    statuses = {int(number): status for number, status in told.get("pg_status", {}).items()}
+    return _Recorder(
+        entries, statuses, next((int(each["pg_id"]) for each in reversed(entries) if _is_default(each)), None)
+    )
+
+
+def _merged(recorders: list[_Recorder]) -> Record:
+    # A recorder may have forgotten the collectives of the default group, which has the lowest number.
+    first = next((each for each in recorders if each.default is not None), recorders[0] if recorders else None)
+    default: dict[str, Position] = {}
+    others: list[Position] = []
+    waiting: list[dict[str, Any]] = []
+    begun: tuple[str, ...] = ()
+    for recorder in recorders:
+        # torch forgets no group; those before the default one went with a default group that is no more.
+        oldest = recorder.default or 0
+        names = {int(entry["pg_id"]): str(entry["process_group"][0]) for entry in recorder.entries}
+        for number, status in sorted(recorder.statuses.items()):
+            position = _position(status, names.get(number, ""))
+            if recorder is first and number == oldest:
+                default[DEFAULT] = position
+                begun = tuple(_what(each) for each in recorder.entries if int(each["pg_id"]) == number)
+            elif number > oldest or recorder.default is None:
+                others.append(position)
+        live = [each for each in recorder.entries if int(each["pg_id"]) >= oldest]
+        waiting += [each for each in live if not each["retired"]][:1]
+    oldest_first = sorted(waiting, key=lambda each: int(each.get("time_created_ns", 0)))
+    return Record(
+        groups=default | {str(name): position for name, position in enumerate(others, start=1)},
+        collectives=begun,
+        waits_in=next(map(_what, oldest_first), ""),
+    )
 
 
 def _is_default(entry: dict[str, Any]) -> bool:
     return bool(entry["process_group"][1] == _DEFAULT_GROUP)
 
 
-def _position(status: dict[str, Any]) -> Position:
-    return Position(int(status["last_enqueued_collective"]), int(status["last_completed_collective"]))
+def _position(status: dict[str, Any], name: str) -> Position:
+    enqueued, started, completed = (
+        int(status[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed")
+    )
+    return Position(enqueued, completed, started, name)
 
 
 def _what(entry: dict[str, Any]) -> str:

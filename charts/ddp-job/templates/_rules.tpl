@@ -56,10 +56,10 @@
 {{- $spec := .spec -}}
 {{- if and $spec.mig (or (gt $spec.gpus 1) (gt $spec.nproc 1)) -}}
 {{- $what := ternary "nproc" "gpus" (gt $spec.nproc 1) -}}
-{{- fail (printf "A node of MIG slices has one process and one slice, and %s is %d: NCCL does not join slices of one GPU. Leave %s out and ask for more nodes, or for whole GPUs without mig." $what (get $spec $what) $what) -}}
+{{- fail (printf "A node of MIG slices has one process and one slice, and %s is %d: NCCL before 2.30 does not join slices of one GPU. Leave %s out and ask for more nodes, or for whole GPUs without mig." $what (get $spec $what) $what) -}}
 {{- end -}}
 {{- if and (gt $spec.gpus 0) (lt $spec.gpus $spec.nproc) -}}
-{{- fail (printf "%d processes cannot share %d %s: NCCL refuses two ranks on one. Set nproc to %d, or leave it out." $spec.nproc $spec.gpus (ternary "GPU" "GPUs" (eq $spec.gpus 1)) $spec.gpus) -}}
+{{- fail (printf "%d processes cannot share %d %s: NCCL before 2.30 refuses two ranks on one. Set nproc to %d, or leave it out." $spec.nproc $spec.gpus (ternary "GPU" "GPUs" (eq $spec.gpus 1)) $spec.gpus) -}}
 {{- end -}}
 {{- if $spec.gpuType -}}
 {{- if eq $spec.gpus 0 -}}

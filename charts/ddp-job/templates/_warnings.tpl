@@ -10,7 +10,7 @@
 - The image '{{ $spec.image }}' may be another one on each node and after each restart. Name a version or a digest.
 {{- end }}
 {{- if and $spec.mig (gt $spec.most 1) }}
-- Nodes of MIG slices ({{ $spec.mig }}) may share one GPU, and NCCL refuses two ranks on one. Use one node, whole GPUs, or gloo.
+- Nodes of MIG slices ({{ $spec.mig }}) may share one GPU, and NCCL before 2.30 refuses two ranks on one. Use one node, whole GPUs, or gloo.
 {{- end }}
 {{- include "ddp-job.layoutWarnings" . }}
 {{- range $reader := $spec.metricsFrom }}

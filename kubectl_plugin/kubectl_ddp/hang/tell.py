@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ddp_trainer.hanging.ras import lagging_ranks
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.hang.report import HangReport
 from kubectl_ddp.hang.sight import RankSight
@@ -41,7 +42,8 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
     yield from _named(report, style)
     if report.sight.ras:
         yield ""
-        yield "NCCL says (RAS):"
+        yield from (each.sentence for each in lagging_ranks(report.sight.ras)[:_MOST_ROWS])
+        yield "Report of NCCL (RAS):"
         yield from (f"  {line}" for line in report.sight.ras.splitlines())
     for pod, why in sorted(report.sight.silent.items()):
         yield style.paint(f"Pod {pod} shows no rank: {why}", "dim")

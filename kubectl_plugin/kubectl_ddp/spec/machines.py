@@ -101,8 +101,8 @@ def one_process_has_one_slice(spec: JobSpec) -> None:
     if spec.mig is not None and (spec.gpus > 1 or spec.nproc > 1):
         what, count = ("nproc", spec.nproc) if spec.nproc > 1 else ("gpus", spec.gpus)
         raise UsageError(
-            f"A node of MIG slices has one process and one slice, and {what} is {count}: NCCL does not join slices "
-            "of one GPU.",
+            f"A node of MIG slices has one process and one slice, and {what} is {count}: NCCL before 2.30 does not "
+            "join slices of one GPU.",
             hint=f"Leave {what} out and ask for more nodes, or for whole GPUs without mig.",
         )
 
@@ -133,6 +133,6 @@ def slices_of_one_gpu(spec: JobSpec) -> Iterator[Doubt]:
     """Two nodes may land on two slices of one GPU."""
     if spec.mig is not None and spec.nnodes.maximum > 1:
         yield Doubt(
-            f"Nodes of MIG slices ({spec.mig}) may share one GPU, and NCCL refuses two ranks on one.",
+            f"Nodes of MIG slices ({spec.mig}) may share one GPU, and NCCL before 2.30 refuses two ranks on one.",
             "Use one node, whole GPUs, or gloo.",
         )

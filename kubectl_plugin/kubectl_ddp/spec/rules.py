@@ -79,7 +79,8 @@ def _shared_memory_fits(spec: JobSpec) -> None:
 def _processes_have_a_gpu_each(spec: JobSpec) -> None:
     if 0 < spec.gpus < spec.nproc:
         raise UsageError(
-            f"{spec.nproc} processes cannot share {_count(spec.gpus, 'GPU')}: NCCL refuses two ranks on one.",
+            f"{spec.nproc} processes cannot share {_count(spec.gpus, 'GPU')}: NCCL before 2.30 refuses two ranks on "
+            "one.",
             hint=f"Set nproc to {spec.gpus}, or leave it out.",
         )
 

@@ -36,6 +36,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     containers.start,
     failing.host_oom,
     failing.gpu_oom,
+    failing.gpu_fault,
     failing.first_error,
     training.hang,
     training.store,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ddp_trainer.contract import Exit, FailureReason
+from ddp_trainer.gpu_faults import cause_line, fault_in
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of
@@ -113,6 +114,26 @@ def gpu_oom(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def gpu_fault(facts: Facts) -> Iterator[Finding]:
+    """A GPU failed or is missing."""
+    error, event = first_error_of(facts)
+    if error is None or error.reason != FailureReason.GPU_FAULT:
+        return
+    node = error.host or str(((facts.pod(error.pod) or {}).get("spec") or {}).get("nodeName") or "")
+    fault = fault_in(error.message)
+    fix = f"{fault.fix[0].upper()}{fault.fix[1:]}." if fault else "Look for 'Xid' in the kernel log of the node."
+    # The sentences of the launcher and the trainer end with the fix, which is the help here.
+    words = line_of(cause_line(error.message.partition(" Fix: ")[0])).rstrip(".")
+    where = f" on node {node}" if node and node not in words else ""
+    yield Finding(
+        cause=Cause.GPU_FAULT,
+        sentence=f"{error.subject} could not use its GPU{where}: {words}.",
+        evidence=tuple(filter(None, [_how(error), *_last_call(error)])),
+        help=f"{fix} 'kubectl cordon {node}' keeps pods off the node." if node else fix,
+        is_aside=_is_over_it(facts, event),
+    )
+
+
 def first_error(facts: Facts) -> Iterator[Finding]:
     """The error of the rank that failed first, or what is known of how the job failed."""
     error, event = first_error_of(facts)
@@ -120,7 +141,11 @@ def first_error(facts: Facts) -> Iterator[Finding]:
         yield from _untold(facts)
         return
     is_oom = event is not None and event.get("reason") == "OOMKilled"
-    if is_oom or error.reason in {FailureReason.GPU_OOM, FailureReason.HOST_OOM}:
+    if is_oom or error.reason in {
+        FailureReason.GPU_OOM,
+        FailureReason.HOST_OOM,
+        FailureReason.GPU_FAULT,
+    }:
         return
     source = "kept in the job's annotation, since its pod is gone" if kept(facts.job) == error else ""
     what = "" if error.reason == FailureReason.EARLY_EXIT else "failed first: "

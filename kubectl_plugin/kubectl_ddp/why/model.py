@@ -41,6 +41,8 @@ class Cause(StrEnum):
     DEADLINE = "deadline"
     HOST_OOM = "host-oom"
     GPU_OOM = "gpu-oom"
+    GPU_FAULT = "gpu-fault"
+    """A GPU failed, or is missing."""
     NODE_UNWELL = "node-unwell"
     """A node reports pressure, or what a problem detector found, which may explain a hang."""
     HANG = "hang"
@@ -70,6 +72,7 @@ EXIT_CODES: Final[Mapping[Cause, int]] = {
     Cause.DEADLINE: _INFRASTRUCTURE,
     Cause.HOST_OOM: _INFRASTRUCTURE,
     Cause.GPU_OOM: JobFailed.exit_code,
+    Cause.GPU_FAULT: _INFRASTRUCTURE,
     Cause.START: JobFailed.exit_code,
     Cause.HANG: EXIT_HUNG,
     Cause.ERROR: JobFailed.exit_code,

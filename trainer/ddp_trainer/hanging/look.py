@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final
 from ddp_trainer.bounds import Bounds
 
 MOST_RANKS: Final = 1 << 22
+MOST_GROUPS: Final = 16
+"""Process groups of which a rank reports its position."""
 WARNING: Final = 0.5
 """Part of a limit after which it is told; at the limit it is acted on."""
 
@@ -24,6 +26,21 @@ class RankState(StrEnum):
     """A debugger holds it, and whoever sits there is to be left alone."""
     DEAF = "deaf"
     """No thread of Python has had a turn for long: something holds the GIL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPosition:
+    """How far a rank is in one process group, as torch's flight recorder counts; -1 where torch does not.
+
+    On a GPU a collective is enqueued by the host, started when its kernel runs, and completed when that has ended.
+    """
+
+    group: Annotated[str, Bounds(0, 200)]
+    """torch's name, the same on all ranks of the group; empty for the default group."""
+    enqueued: Annotated[int, Bounds(-1, 1 << 53)]
+    started: Annotated[int, Bounds(-1, 1 << 53)] = -1
+    """With ``TORCH_NCCL_ENABLE_TIMING=1`` alone."""
+    completed: Annotated[int, Bounds(-1, 1 << 53)] = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +65,8 @@ class Look:
     """The collective that it has begun and not ended; empty for none, or where torch does not tell."""
     collectives: Annotated[tuple[Annotated[str, Bounds(0, 1000)], ...], Bounds(0, 256)] = ()
     """The last ones that it has begun in the default group, the latest last."""
+    positions: Annotated[tuple[GroupPosition, ...], Bounds(0, MOST_GROUPS)] = ()
+    """In process groups that have collectives on record."""
     place: Annotated[str, Bounds(0, 1000)] = ""
     """The line of the user's code that the main thread is at."""
     stack: Annotated[str, Bounds(0, 16_000)] = ""
@@ -77,7 +96,13 @@ def look_of(told: Mapping[str, Any]) -> Look:
             | {name: int(known[name]) for name in ("rank", "local_rank", "sequence") if name in known}
             | {"seconds": float(known["seconds"]), "limit": None if limit is None else float(limit)}
             | {"notice": None if known.get("notice") is None else float(known["notice"])}
+            | {"positions": tuple(_position_of(each) for each in known.get("positions", ()))}
             | {name: str(known[name]) for name in ("node", "section", "waits_in", "place", "stack") if name in known}
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no look at a rank: {error!r}") from error
+
+
+def _position_of(told: Mapping[str, Any]) -> GroupPosition:
+    numbers = {name: int(told.get(name, -1)) for name in ("enqueued", "started", "completed")}
+    return GroupPosition(group=str(told["group"]), **numbers)

@@ -6,7 +6,9 @@
     stopped by a signal                  those
     holds the GIL                        those
     fewer collectives than the others    those that began the fewest
+    fewer in another group               those that began the fewest there, and wait for nobody elsewhere
     as many, but not the same ones       those whose order is unlike the others', or unlike what it was before
+    fewer on the GPU                     those with the fewest kernels started, or over, if others are further
     not waiting in a collective          those, where a program tells its sections; if all are, nobody is killed
 
 A rank that moves is a slow one and is never named, and while any rank moves, nobody hangs.
@@ -107,8 +109,56 @@ def _behind(looks: Sequence[Look]) -> list[Culprit]:
     first, last = min(numbers, default=-1), max(numbers, default=-1)
     if first < 0 or first == last:
         return []
-    missed = f"{_collective(looks, first)} #{first + 1}"
-    return [Culprit(look=look, why=f"did not enter {missed}{_where(look)}") for look in looks if look.sequence == first]
+    missed = _named(looks, first)
+    # Who waits for a rank of another group is behind here for want of that one.
+    elsewhere = {culprit.look.rank for culprit in _behind_in_group(looks)}
+    behind = [look for look in looks if look.sequence == first]
+    behind = [look for look in behind if look.rank in elsewhere] or behind
+    return [Culprit(look=look, why=f"did not enter {missed}{_where(look)}") for look in behind]
+
+
+def _behind_in_group(looks: Sequence[Look]) -> list[Culprit]:
+    """By the collectives of each process group that its ranks have begun."""
+    return _lagging(looks, "enqueued", "did not enter {}", "")
+
+
+def _behind_on_gpu(looks: Sequence[Look]) -> list[Culprit]:
+    """All hosts have begun as many collectives: NCCL's are only enqueued then, and the GPUs may be less far.
+
+    Which kernels have started is known with ``TORCH_NCCL_ENABLE_TIMING=1``. Which are over says less: one of a ring
+    may be over on some ranks when a link breaks. So it names a minority alone.
+    """
+    started = _lagging(looks, "started", "has not started {} on its GPU", ", which others wait in")
+    if started:
+        return started
+    unfinished = _lagging(looks, "completed", "has not completed {} on its GPU", ", which others have")
+    return unfinished if 2 * len(unfinished) < len(looks) else []
+
+
+def _lagging(looks: Sequence[Look], count: str, what: str, others: str) -> list[Culprit]:
+    """Ranks with the fewest of a count in a group; who is ahead of another rank in any group waits for that one."""
+    groups: dict[str, list[tuple[Look, int]]] = {}
+    for look in looks:
+        for position in look.positions:
+            groups.setdefault(position.group, []).append((look, getattr(position, count)))
+    behind: dict[int, tuple[Look, str]] = {}
+    waiting: set[int] = set()
+    for group, members in groups.items():
+        first = min(number for _, number in members)
+        if first < 0 or first == max(number for _, number in members):
+            continue
+        collective = f"collective #{first + 1} of process group {group}" if group else _named(looks, first)
+        for look, number in members:
+            if number == first:
+                behind.setdefault(look.rank, (look, f"{what.format(collective)}{others}{_where(look)}"))
+            else:
+                waiting.add(look.rank)
+    return [Culprit(look=look, why=why) for rank, (look, why) in behind.items() if rank not in waiting]
+
+
+def _named(looks: Sequence[Look], first: int) -> str:
+    """The collective of the default group after the first ones."""
+    return f"{_collective(looks, first)} #{first + 1}"
 
 
 def _collective(looks: Iterable[Look], first: int) -> str:
@@ -167,7 +217,15 @@ def _lingering(looks: Sequence[Look]) -> list[Culprit]:
     return [Culprit(look=look, why=f"waits in no collective{_where(look)}", is_waited_for=waited_for) for look in idle]
 
 
-RULES: Final[tuple[Callable[[Sequence[Look]], list[Culprit]], ...]] = (_stopped, _deaf, _behind, _unlike, _lingering)
+RULES: Final[tuple[Callable[[Sequence[Look]], list[Culprit]], ...]] = (
+    _stopped,
+    _deaf,
+    _behind,
+    _behind_in_group,
+    _unlike,
+    _behind_on_gpu,
+    _lingering,
+)
 """The first that names anybody is believed."""
 
 

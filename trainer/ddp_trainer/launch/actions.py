@@ -83,6 +83,11 @@ class Rejoin:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeGpus:
+    """Probe the GPUs of local ranks without a worker, and :meth:`Core.probed` with what is found."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The agent's last action."""
 
@@ -92,4 +97,16 @@ class Finish:
     restarts: dict[str, int] | None = None
 
 
-Action = Send | StartWorkers | PrepareWorkers | RegroupWorkers | SignalWorkers | Arm | Disarm | Enter | Rejoin | Finish
+Action = (
+    Send
+    | StartWorkers
+    | PrepareWorkers
+    | RegroupWorkers
+    | SignalWorkers
+    | Arm
+    | Disarm
+    | Enter
+    | Rejoin
+    | ProbeGpus
+    | Finish
+)

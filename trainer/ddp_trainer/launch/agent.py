@@ -19,6 +19,7 @@ from ddp_trainer.launch.actions import (
     Enter,
     Finish,
     PrepareWorkers,
+    ProbeGpus,
     RegroupWorkers,
     Rejoin,
     Send,
@@ -29,6 +30,7 @@ from ddp_trainer.launch.actions import (
 from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.core import State
 from ddp_trainer.launch.environment import common_environment
+from ddp_trainer.launch.gpu_probes import GpuProbes
 from ddp_trainer.launch.hang_guard import HangGuard
 from ddp_trainer.launch.joining import Joining
 from ddp_trainer.launch.last_account import last_account, last_step
@@ -107,17 +109,18 @@ class Agent:
         )
         self._core.longest_step = self._guard.longest_step
         self._core.stuck = self._guard.stuck
-        self._witness = Witness(setup.core, setup.environment, self._workers.error_file)
+        self._witness = Witness(setup.core, setup.environment, self._workers.error_file, self._workers.last_lines)
         self._starting = Starting(
             setup, children, self._workers, self._guard, self._moments, environment, self._exited, self._give_up
         )
+        self._probes = GpuProbes(setup, children, environment, lambda trouble: self._do(self._core.probed(trouble)))
         self._joining = Joining(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
 
     async def run(self) -> int:
         """Until the run is over for this pod; returns the exit code, of contract.Exit."""
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._signalled, which)
-        self._do(self._core.prepare() if self._setup.prepares else [Rejoin()])
+        self._do(self._core.begin(prepares=self._setup.prepares, is_suspect=self._setup.report.had_gpu_fault()))
         self._link.start(self)
         await self._hang_page.start()
         finish = await self._finished
@@ -249,6 +252,8 @@ class Agent:
                 self._enter(action.state)
             case Rejoin():
                 self._rejoin()
+            case ProbeGpus():
+                self._probes.start(self._workers.alive)
             case Finish():
                 if not self._finished.done():
                     self._finished.set_result(action)

@@ -271,20 +271,30 @@ def is_standard(path: str) -> bool:
 
 
 def collectives() -> list[list[object]]:
-    """The last of torch's flight recorder, oldest first; empty where this torch has none.
+    """Return the last collectives on record, oldest first; an empty list where this torch has no flight recorder.
 
-    Each is its group, its number in there, what it is, the shapes of its input, and whether it is over.
+    Each is its group, its number in there, what it is, the shapes of its input, and whether it is over. NCCL has a
+    recorder besides that of the other backends. A group that both know is taken from that of NCCL.
     """
+    found = []
+    known: set[object] = set()
+    for dump in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        more = recorded_by(dump)
+        found += [(when, told) for when, told in more if told[0] not in known]
+        known |= {told[0] for _, told in more}
+    return [told for _, told in sorted(found, key=lambda each: each[0])][-MOST_COLLECTIVES:]
+
+
+def recorded_by(dump: str) -> list[tuple[int, list[object]]]:
+    """Return the collectives of one recorder and the times at which they were made; none where there is no such one."""
     import json  # noqa: PLC0415
 
-    c10d = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_fr_trace_json", None)
-    if dump is None:
-        return []
+    ask = getattr(sys.modules.get("torch._C._distributed_c10d"), dump, None)
     found = []
-    for entry in json.loads(dump(True, False)).get("entries", ()):
+    for entry in json.loads(ask(True, False)).get("entries", ()) if ask else ():
         if not entry.get("is_p2p"):
             name = str(entry["profiling_name"]).rpartition(":")[2]
-            group = str(entry["process_group"][0])
-            found.append([group, int(entry["collective_seq_id"]), name, entry["input_sizes"], bool(entry["retired"])])
-    return found[-MOST_COLLECTIVES:]
+            number, group = int(entry["collective_seq_id"]), str(entry["process_group"][0])
+            told = [group, number, name, entry["input_sizes"], bool(entry["retired"])]
+            found.append((int(entry.get("time_created_ns", 0)), told))
+    return found

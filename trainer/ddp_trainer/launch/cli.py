@@ -32,6 +32,7 @@ from ddp_trainer.launch.hang_limits import HangPolicy
 from ddp_trainer.launch.hang_limits import policy_of as hang_policy_of
 from ddp_trainer.launch.link import HereLink, Link, StaticLink
 from ddp_trainer.launch.logs import LogSpec
+from ddp_trainer.launch.mig import slices_for
 from ddp_trainer.launch.preflight import Care
 from ddp_trainer.launch.protocol import (
     VERSION,
@@ -74,6 +75,8 @@ class Plan:
     node: Node
     endpoint: Endpoint | None
     """Of the store; None when no store is needed."""
+    slices: tuple[str, ...]
+    """UUIDs of MIG slices to hand out to workers; empty for whole GPUs."""
     secret: RunSecret | None
     """By which the nodes of the run authenticate; None where this node meets no other, or in a static launch."""
     is_static: bool
@@ -140,7 +143,9 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     elif not is_alone:
         endpoint = _store_endpoint(arguments)
     node = _this_node(arguments, environ)
-    if sentence := settings.too_few_gpus(node.local_world_size, environ, one_each=arguments.virtual_local_rank):
+    workers, one_each = node.local_world_size, arguments.virtual_local_rank
+    slices, doubt = slices_for(workers, environ, one_each=one_each)
+    if sentence := doubt or settings.too_few_gpus(workers, environ, one_each=one_each):
         say(sentence)
     return Plan(
         arguments=arguments,
@@ -148,6 +153,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         policy=policy,
         node=node,
         endpoint=endpoint,
+        slices=slices,
         secret=_secret(conf, arguments, environ, endpoint, is_static=is_static),
         is_static=is_static,
         limits=settings.limits_of(arguments, conf, environ),
@@ -299,6 +305,7 @@ def _setup(
         role=arguments.role,
         virtual_local_rank=arguments.virtual_local_rank or device is not None,
         first_device=device or 0,
+        slices=plan.slices,
         cpus=settings.cpus_of(arguments.numa_binding, plan.node.local_world_size, device or 0, environ),
     )
     return Setup(

@@ -10,6 +10,7 @@
        │                ▼                                          │ Over: OVER
        └──────────── STOPPING ──▶ OVER ◀───────────────────────────┘
         no worker busy            (what the stop was for decides)
+        (after a fault of a GPU: once the GPUs have been probed; OVER where one does not work)
 
 A worker is *busy* from its start until it exits. One that is *able* to outlive its group is so only until it has left
 it: then it is idle, and goes on in the next generation, or *parting*, if it was itself told to end and only saves yet.
@@ -28,7 +29,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from ddp_trainer.contract import Exit, GroupState
+from ddp_trainer.contract import Exit, FailureReason, GroupState
 from ddp_trainer.launch import absence
 from ddp_trainer.launch.actions import (
     Action,
@@ -37,6 +38,7 @@ from ddp_trainer.launch.actions import (
     Enter,
     Finish,
     PrepareWorkers,
+    ProbeGpus,
     RegroupWorkers,
     Rejoin,
     Send,
@@ -45,7 +47,7 @@ from ddp_trainer.launch.actions import (
     Timer,
 )
 from ddp_trainer.launch.endings import AS_ASKED, finish_of
-from ddp_trainer.launch.evidence import earlier
+from ddp_trainer.launch.evidence import earlier, is_of_a_gpu
 from ddp_trainer.launch.protocol import (
     Aside,
     Assignment,
@@ -133,6 +135,9 @@ class Core:
         """What follows when the workers are gone; to join again when None."""
         self._outlives = False
         """Its workers could outlive their group, those that have ended since too."""
+        self._prepares = False
+        self._is_probing = False
+        """Nobody joins before the GPUs of this node have been probed."""
         self._is_graceful = True
         self._hurry = limits.failure
         """Seconds from a loss until what still runs is killed: a survivor that computes notices after its step."""
@@ -158,11 +163,11 @@ class Core:
             outlive=self._all_able(),
         )
         messages: list[FromAgent] = [hello]
-        if self.state is State.JOINING:
+        if self.state is State.JOINING and not self._is_probing:
             messages.append(self._join())
-        if self.state in {State.STOPPING, State.PREPARING} and self.failure:
+        if (self._is_probing or self.state in {State.STOPPING, State.PREPARING}) and self.failure:
             messages.append(Failed(failure=self.failure))
-        if self.state is State.PREPARING and self.generation:
+        if (self.state is State.PREPARING or (self._is_probing and self._prepares)) and self.generation:
             messages.append(Aside(generation=self.generation.number))
         if self._ending is TOLD_TO_STOP:
             messages.append(Leave())
@@ -199,6 +204,8 @@ class Core:
 
     def _wait(self, message: Waiting | Prepare) -> list[Action]:
         """There is no place for this node yet."""
+        if self._is_probing:
+            return []
         if isinstance(message, Prepare):
             # The store waits for another Join: also of a node whose workers, some or all, have got ready meanwhile.
             is_ready = self._join().is_prepared
@@ -214,6 +221,34 @@ class Core:
         self._alive = set(range(self.node.local_world_size))
         return [Enter(GroupState.STARTING), PrepareWorkers(), Arm(Timer.KILL, self._limits.prepare)]
 
+    def begin(self, *, prepares: bool, is_suspect: bool) -> list[Action]:
+        """The agent starts; on a node whose GPUs are suspect by a look at them.
+
+        Args:
+            prepares: Workers can get ready before there is a generation.
+            is_suspect: A worker has failed here of a GPU before, in a container that is gone.
+        """
+        self._prepares = prepares
+        return self._probe() if is_suspect else self._begin()
+
+    def _begin(self) -> list[Action]:
+        return self.prepare() if self._prepares else [Rejoin()]
+
+    def _probe(self) -> list[Action]:
+        """Neither an order of the store nor a signal finds anything to stop meanwhile, as while it joins."""
+        self.state, self._is_probing = State.JOINING, True
+        return [ProbeGpus()]
+
+    def probed(self, trouble: str) -> list[Action]:
+        """The GPUs have been probed: go on, or leave the run where ``trouble``, a sentence, tells of one that fails."""
+        if not self._is_probing or self.state is State.OVER:
+            return []
+        self._is_probing = False
+        if not trouble:
+            return self._begin()
+        failure = self.failure and replace(self.failure, reason=FailureReason.GPU_FAULT, message=trouble)
+        return [Send(Leave()), *self._end_with(Finish(Exit.GPU_FAULT, "" if failure else trouble, failure))]
+
     def join(self, port: int) -> list[Action]:
         """No worker is busy, and ``port`` is held for the next generation."""
         self.state = State.JOINING
@@ -225,7 +260,7 @@ class Core:
         return Join(port=self._port, is_prepared=len(self._idle) == self.node.local_world_size)
 
     def _start(self, generation: Assignment) -> list[Action]:
-        if self.state is not State.JOINING:
+        if self.state is not State.JOINING or self._is_probing:
             return []
         self.state = State.RUNNING
         self.generation = generation
@@ -346,9 +381,10 @@ class Core:
         """No worker is busy, or none is left: on to what the stop was for."""
         if self._ending is not None:
             return [Disarm(Timer.KILL), *self._over(self._ending)]
-        if self.generation and self._can_be_spared(self.generation):
-            return [Disarm(Timer.KILL), Send(Aside(generation=self.generation.number)), *self.prepare()]
-        return [Disarm(Timer.KILL), Rejoin()]
+        self._prepares = self.generation is not None and self._can_be_spared(self.generation)
+        aside = [Send(Aside(generation=self.generation.number))] if self._prepares and self.generation else []
+        is_suspect = self.failure is not None and is_of_a_gpu(self.failure)
+        return [Disarm(Timer.KILL), *aside, *(self._probe() if is_suspect else self._begin())]
 
     def _can_be_spared(self, generation: Assignment) -> bool:
         """Workers have ended that could have stayed: those of other nodes, which stay, need not wait for new ones."""

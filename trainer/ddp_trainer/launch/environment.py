@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from string import Template
 
 from ddp_trainer.contract import Env
+from ddp_trainer.gpu_devices import VISIBLE
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.protocol import Assignment
@@ -27,6 +28,8 @@ class Launch:
     """LOCAL_RANK is 0 everywhere, and each worker sees one GPU."""
     first_device: int = 0
     """The GPU of the first worker then: the platform's, where it starts a launcher per worker."""
+    slices: tuple[str, ...] = ()
+    """UUIDs of the node's MIG slices, which then take the place of indices; empty for whole GPUs."""
     cpus: tuple[frozenset[int], ...] = ()
     """Processors of each worker; all that we may use when empty."""
 
@@ -59,7 +62,7 @@ def place_in(
         Env.RESTARTS: json.dumps(generation.restarts, sort_keys=True),
     }
     if launch.virtual_local_rank:
-        own |= _one_gpu(base, launch.first_device + local_rank)
+        own |= _one_gpu(base, launch, launch.first_device + local_rank)
     return {str(name): value for name, value in own.items()}
 
 
@@ -67,7 +70,7 @@ def prepared_environment(base: Mapping[str, str], launch: Launch, local_rank: in
     """The environment of a worker that belongs to no generation yet: by ``RANK``, which is not there, it knows."""
     own = {"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(launch.local_world_size)}
     if launch.virtual_local_rank:
-        own |= _one_gpu(base, launch.first_device + local_rank)
+        own |= _one_gpu(base, launch, launch.first_device + local_rank)
     return {**base, **own}
 
 
@@ -84,14 +87,15 @@ def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
     return [Template(argument).safe_substitute(local_rank=local_rank) for argument in arguments]
 
 
-def _one_gpu(base: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    visible = base.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank)}
-    devices = [device.strip() for device in visible.split(",") if device.strip()]
-    if local_rank >= len(devices):
+def _one_gpu(base: Mapping[str, str], launch: Launch, place: int) -> dict[str, str]:
+    visible = base.get(VISIBLE)
+    if visible is None and not launch.slices:
+        return {"LOCAL_RANK": "0", VISIBLE: str(place)}
+    devices = launch.slices if visible is None else [each.strip() for each in visible.split(",") if each.strip()]
+    if place >= len(devices):
+        has = f"{VISIBLE}={visible} has" if visible is not None else "the MIG slices of this node are"
         raise LaunchError(
-            f"Each worker is to have a GPU of its own, but CUDA_VISIBLE_DEVICES={visible} has {len(devices)}; start "
-            "fewer workers, or leave --virtual-local-rank out."
+            f"Each worker is to have a GPU of its own, but {has} {len(devices)}; start fewer workers, or leave "
+            "--virtual-local-rank out."
         )
-    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": devices[local_rank]}
+    return {"LOCAL_RANK": "0", VISIBLE: devices[place]}

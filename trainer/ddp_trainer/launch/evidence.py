@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Exit, FailureReason
+from ddp_trainer.gpu_faults import fault_in, is_out_of_gpu_memory, refusal_in
 from ddp_trainer.launch.protocol import Failure
 from ddp_trainer.safe_text import clean_text
 
@@ -35,13 +36,29 @@ _REASON_OF_SIGNAL: Final = {
     signal.SIGTERM: FailureReason.SIGTERM,
 }
 
+ABORTED: Final = Exit.SIGNAL_BASE + signal.SIGABRT
+
+_ABORTS: Final = (
+    re.compile(r"watchdog thread terminated with exception: (CUDA error: .*)"),
+    re.compile(r"((?:NCCL|CUDA) error: .*)"),
+    re.compile(r"(Watchdog caught collective operation timeout: .*)"),
+    re.compile(r"(watchdog got stuck for \d+ seconds without making progress[^.\n]*)"),
+)
+"""Searched in this order: after an error of CUDA collectives time out as well."""
+
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 """How Python begins the line that names an exception."""
 
+_OF_CUDA: Final = re.compile(r"(?i)nccl|cuda")
+
+_FAILED_GPU: Final = "GpuFailed:"
+_CONFIGURATION: Final = ("BadConfig:", "BadTask:", "BadData:")
+"""Errors of our trainer, as they begin in its error file."""
+
 _REASON_OF_MESSAGE: Final = (
-    (re.compile(r"OutOfMemoryError|CUDA out of memory"), FailureReason.GPU_OOM),
     (re.compile(r"^MemoryError|DefaultCPUAllocator: can't allocate memory"), FailureReason.HOST_OOM),
     (re.compile(r"^(ImportError|ModuleNotFoundError)\b"), FailureReason.IMPORT_ERROR),
+    (re.compile(r"watchdog got stuck"), FailureReason.COLLECTIVE_TIMEOUT),
     (
         re.compile(r"(?i)(gloo|nccl|collective|Dist\w*Error|monitoredBarrier).*(timed? ?out|timeout)"),
         FailureReason.COLLECTIVE_TIMEOUT,
@@ -76,8 +93,32 @@ def read_error_file(path: Path) -> ErrorFile | None:
         return None
 
 
-def reason_of(exit_code: int, message: str, *, oom_killed: bool) -> FailureReason:
-    """The class of a failure: by signal, else by message, else unknown."""
+def abort_in(stderr: str) -> str:
+    """Return why threads of torch have ended the process by SIGABRT, in their own words; empty where they have not.
+
+    The watchdog of NCCL ends a process for a collective that takes too long and for errors of CUDA, and writes no error
+    file.
+
+    Args:
+        stderr: The last lines that the process has printed.
+    """
+    for pattern in _ABORTS:
+        if match := pattern.search(stderr):
+            return match[1].strip().rstrip(".")
+    return ""
+
+
+def reason_of(exit_code: int, message: str, *, oom_killed: bool, aborted: str = "") -> FailureReason:
+    """Return the class of a failure: by signal, else by message, else unknown.
+
+    Args:
+        exit_code: Of the worker, as a shell shows it.
+        message: Of its error file.
+        oom_killed: Whether the kernel has killed a process of the container for memory.
+        aborted: As :func:`abort_in`.
+    """
+    if exit_code == ABORTED and aborted:
+        return _reason_of_message(aborted)
     died_of = _signal(exit_code)
     if exit_code == Exit.NOT_FIT:
         return FailureReason.OTHER
@@ -85,10 +126,26 @@ def reason_of(exit_code: int, message: str, *, oom_killed: bool) -> FailureReaso
         reason = _REASON_OF_SIGNAL[died_of]
         return FailureReason.HOST_OOM if reason is FailureReason.SIGKILL and oom_killed else reason
     if message:
-        return next(
-            (why for pattern, why in _REASON_OF_MESSAGE if pattern.search(message)), FailureReason.PYTHON_EXCEPTION
-        )
-    return FailureReason.OTHER
+        return _reason_of_message(message)
+    return FailureReason.GPU_FAULT if exit_code == Exit.GPU_FAULT else FailureReason.OTHER
+
+
+def _reason_of_message(message: str) -> FailureReason:
+    """What a message of NCCL names as its cause comes first: every message of NCCL is about a collective."""
+    if is_out_of_gpu_memory(message):
+        return FailureReason.GPU_OOM
+    if message.startswith(_FAILED_GPU) or fault_in(message):
+        return FailureReason.GPU_FAULT
+    if message.startswith(_CONFIGURATION) or refusal_in(message):
+        return FailureReason.PYTHON_EXCEPTION
+    return next((why for pattern, why in _REASON_OF_MESSAGE if pattern.search(message)), FailureReason.PYTHON_EXCEPTION)
+
+
+def is_of_a_gpu(failure: Failure) -> bool:
+    """Return whether a failure may come from a GPU that does not work: a fault of one, or an end in CUDA or NCCL."""
+    if failure.reason in {FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGABRT}:
+        return _OF_CUDA.search(failure.message) is not None
+    return failure.reason == FailureReason.GPU_FAULT
 
 
 def sentence_of(exit_code: int) -> str:

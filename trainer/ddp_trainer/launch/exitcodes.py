@@ -17,7 +17,10 @@ store unreachable, too few nodes, another run        170    makes the pod anew
 run id in use by another job                         170    makes the pod anew
 not fit to join a run that is going on               170    makes the pod anew
 another pod of this name has taken over              172    makes the pod anew
+a GPU of this node does not work                     173    makes the pod anew
 ===================================================  =====  =========================================
+
+A worker whose GPU failed exits with 173 too, and is restarted as after every failure.
 
 ``--max-restarts 0`` is a budget that is spent from the beginning. A worker's own code, as 139 of one that died of
 SIGSEGV, is in the error file, the termination message and the launcher's last line.

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer import flight_recorder
-from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.hanging.look import MOST_GROUPS, GroupPosition, Look, RankState
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 
 ANSWER_SECONDS: Final = 1.5
@@ -102,6 +102,7 @@ class RankOutlines:
             sequence=max(look.sequence, with_record.sequence),
             collectives=with_record.collectives,
             waits_in=with_record.waits_in,
+            positions=with_record.positions,
         )
 
 
@@ -120,8 +121,9 @@ async def answers(watches: Sequence[RankWatch]) -> list[Look]:
 
 
 async def _with_record(watch: RankWatch, look: Look) -> Look:
-    """The look, and of a rank whose Python gets no turn what threads of torch's tell meanwhile."""
-    return look if look.stack else await asyncio.to_thread(recorded_by_torch, watch, look)
+    """Return the look with its positions in groups; of a rank whose Python gets no turn with its collectives, too."""
+    recorded = await asyncio.to_thread(recorded_by_torch, watch, look)
+    return replace(look, positions=recorded.positions) if look.stack else recorded
 
 
 async def sights(watches: Sequence[RankWatch]) -> list[Sight]:
@@ -152,6 +154,19 @@ def recorded_by_torch(watch: RankWatch, look: Look) -> Look:
         sequence=look.sequence if here is None or look.sequence < 0 else max(look.sequence, here.enqueued),
         collectives=record.collectives[-flight_recorder.MOST_TOLD :],
         waits_in=record.waits_in,
+        positions=_positions(record),
+    )
+
+
+def _positions(record: flight_recorder.Record) -> tuple[GroupPosition, ...]:
+    """By torch's names of groups, which are the same on all ranks; a group without one cannot be compared."""
+    named = [
+        ("" if name == flight_recorder.DEFAULT else place.name, name, place) for name, place in record.groups.items()
+    ]
+    known = [(group, place) for group, name, place in named if group or name == flight_recorder.DEFAULT]
+    return tuple(
+        GroupPosition(group=group, enqueued=place.enqueued, started=place.started, completed=place.completed)
+        for group, place in known[:MOST_GROUPS]
     )
 
 

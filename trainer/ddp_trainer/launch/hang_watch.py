@@ -125,7 +125,8 @@ def with_answer(look: Look, path: Path) -> Look:
             for group, _, name, sizes, over in answer["collectives"]
         ]
         begun = [what for group, what, _ in told if group == "0"]
-        waits_in = next((what for _, what, over in reversed(told) if not over), "")
+        # A GPU takes collectives in their order: of those that are not over, the oldest is the one that is waited in.
+        waits_in = next((what for _, what, over in told if not over), "")
         return replace(
             look,
             place=str(answer["place"])[:200],

@@ -11,6 +11,7 @@ import os
 import re
 import selectors
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
@@ -22,6 +23,11 @@ from ddp_trainer.launch.errors import LaunchError
 
 LINE_BYTES: Final = 64 * 1024
 """A longer line is broken, so that output without line ends does not fill the memory."""
+
+TAIL_LINES: Final = 256
+"""Kept of each stderr: an abort of torch prints some hundred lines after its cause."""
+TAIL_LINE_BYTES: Final = 1000
+CATCH_UP_SECONDS: Final = 0.5
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 """A progress bar's carriage return ends a line too, else it would be seen only when it is complete."""
@@ -88,6 +94,21 @@ class Prefix:
 
 
 @dataclass(slots=True)
+class Tail:
+    """The last lines of one stream."""
+
+    _lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Keep these lines, and drop the oldest ones."""
+        self._lines.extend(line[:TAIL_LINE_BYTES] for line in lines)
+
+    def __str__(self) -> str:
+        """Return the lines; a copy, since another thread adds to them."""
+        return b"\n".join(tuple(self._lines)).decode(errors="replace")
+
+
+@dataclass(slots=True)
 class _Stream:
     """One pipe and where its lines go."""
 
@@ -97,10 +118,13 @@ class _Stream:
     file: int | None
     filters: tuple[bytes, ...]
     filtered: Path | None
+    tail: Tail | None = None
     partial: bytearray = field(default_factory=bytearray)
 
     def write(self, lines: Sequence[bytes]) -> None:
         prefix = bytes(self.prefix)
+        if self.tail is not None:
+            self.tail.add(lines)
         if self.console is not None:
             _write(self.console, b"".join(prefix + line + b"\n" for line in lines))
         matching = [line for line in lines if any(word in line for word in self.filters)]
@@ -140,6 +164,7 @@ class LogPump:
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._lock = threading.Lock()
         self._new: list[_Stream] = []
+        self._awaited: threading.Event | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="ddp-logs", daemon=True)
         self._thread.start()
@@ -152,15 +177,35 @@ class LogPump:
         file: Path | None,
         filters: tuple[str, ...] = (),
         filtered: Path | None = None,
+        tail: Tail | None = None,
     ) -> int:
-        """A pipe's writing end for a worker; the caller closes its copy. Raises OSError."""
+        """Return a pipe's writing end for a worker; the caller closes its copy.
+
+        Args:
+            console: Descriptor that lines are written to.
+            prefix: Written before each line, not to the file.
+            file: File that everything is written to.
+            filters: Words of the lines that go to ``filtered``.
+            filtered: File of these lines.
+            tail: Receives the lines, for somebody who asks for the last ones.
+
+        Raises:
+            OSError: The file or a pipe cannot be opened.
+        """
         target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644) if file else None
         source, sink = os.pipe()
         words = tuple(word.encode() for word in filters)
         with self._lock:
-            self._new.append(_Stream(source, console, prefix, target, words, filtered))
+            self._new.append(_Stream(source, console, prefix, target, words, filtered, tail))
         os.write(self._wake_write, b".")
         return sink
+
+    def catch_up(self, seconds: float = CATCH_UP_SECONDS) -> None:
+        """Wait until what workers have written by now is carried, at most so many seconds."""
+        with self._lock:
+            awaited = self._awaited = threading.Event()
+        os.write(self._wake_write, b".")
+        awaited.wait(seconds)
 
     def close(self, timeout: float = 10.0) -> None:
         """Write what has arrived, and end. Does not wait for processes that outlived their worker."""
@@ -172,9 +217,18 @@ class LogPump:
     def _run(self) -> None:
         while not (self._closing and not self._pump(timeout=0)):
             self._pump(timeout=None)
+            self._report_caught_up()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Stream):
                 key.data.close()
+
+    def _report_caught_up(self) -> None:
+        with self._lock:
+            awaited, self._awaited = self._awaited, None
+        if awaited:
+            while self._pump(timeout=0):
+                pass
+            awaited.set()
 
     def _pump(self, timeout: float | None) -> bool:
         """Carry what there is; whether there was something."""

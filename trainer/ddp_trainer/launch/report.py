@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer import contract
-from ddp_trainer.contract import TERMINATION_MESSAGE_BYTES, Env, File
+from ddp_trainer.contract import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File
 from ddp_trainer.drafts import draft_of
 from ddp_trainer.goodput import JobAccount
 from ddp_trainer.launch.evidence import shorten, type_of
@@ -54,8 +54,17 @@ class Report:
 
     def ended(self, exit_code: int, sentence: str, account: Mapping[str, object] | None = None) -> None:
         """The pod ends for a reason that is no worker's."""
-        ending = {"result": "failed", "pod_exit_code": exit_code, "message": sentence, "pod": self._pod}
+        reason = {"reason": FailureReason.GPU_FAULT} if exit_code == Exit.GPU_FAULT else {}
+        ending = {"result": "failed", "pod_exit_code": exit_code, **reason, "message": sentence, "pod": self._pod}
         self._terminate(fit({**ending, **(account or {})}))
+
+    def had_gpu_fault(self) -> bool:
+        """Return whether a worker has failed of a GPU in a container of this pod that was here before."""
+        if self._run_dir:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                told = json.loads((self._run_dir / File.FIRST_ERROR).read_text())
+                return bool(told.get("reason") == FailureReason.GPU_FAULT)
+        return False
 
     def account(self) -> JobAccount | None:
         """What rank 0 found of the job's time when it came to this pod; None where it found nothing."""

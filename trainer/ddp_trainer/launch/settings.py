@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import Env
+from ddp_trainer.gpu_devices import visible_gpus
 from ddp_trainer.launch import numa
 from ddp_trainer.launch.core import Limits
 from ddp_trainer.launch.errors import LaunchError
@@ -312,7 +313,8 @@ def too_few_gpus(local_world_size: int, environ: Mapping[str, str], *, one_each:
         )
     return (
         f"{local_world_size} workers share {there}: those that choose theirs by "
-        f"LOCAL_RANK will fail from rank {found} on, and NCCL takes no GPU twice; --nproc-per-node gpu starts one each."
+        f"LOCAL_RANK will fail from rank {found} on, and NCCL before 2.30 takes no GPU twice; --nproc-per-node gpu "
+        "starts one each."
     )
 
 
@@ -321,10 +323,5 @@ def _cpus() -> int:
 
 
 def gpus(environ: Mapping[str, str]) -> int:
-    """NVIDIA GPUs that we may use, counted without CUDA: what is made visible, else the container's device files."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        devices = [device.strip() for device in visible.split(",")]
-        # CUDA reads the list up to the first device that cannot be.
-        return next((place for place, device in enumerate(devices) if device in {"", "-1"}), len(devices))
-    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in Path("/dev").glob("nvidia*"))
+    """Return the number of NVIDIA GPUs, or MIG slices, that workers may use, without CUDA."""
+    return len(visible_gpus(environ))

@@ -25,6 +25,8 @@ class Witness:
     """Of this launcher."""
     error_file: Callable[[int, int], Path]
     """Generation and local rank → torch's error file."""
+    last_lines: Callable[[int], str] = lambda _: ""
+    """Local rank → the end of its stderr."""
     parallel: str = ""
     """The layouts that its workers say they train by; else those of the environment are taken."""
     _oom_kills: int = field(default_factory=evidence.oom_kills)
@@ -35,11 +37,12 @@ class Witness:
         note = evidence.read_error_file(self.error_file(number, local_rank))
         kills, self._oom_kills = self._oom_kills, evidence.oom_kills()
         message = note.message if note else ""
+        aborted = evidence.abort_in(self.last_lines(local_rank)) if exit_code == evidence.ABORTED else ""
         return self._failure(
             local_rank,
             exit_code=exit_code,
-            reason=evidence.reason_of(exit_code, message, oom_killed=self._oom_kills > kills),
-            message=evidence.quoted(message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
+            reason=evidence.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted),
+            message=evidence.quoted(aborted or message, evidence.MESSAGE_CHARACTERS) or evidence.sentence_of(exit_code),
             timestamp=note.timestamp if note else time.time(),
             stack=evidence.quoted(note.stack, evidence.STACK_CHARACTERS) if note else "",
         )

@@ -21,7 +21,7 @@ from ddp_trainer.launch.channels import Channel
 from ddp_trainer.launch.children import Children, kill, kill_group
 from ddp_trainer.launch.environment import Launch, place_in, prepared_environment, with_local_rank
 from ddp_trainer.launch.exit_limit import ExitLimit
-from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std
+from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std, Tail
 from ddp_trainer.launch.protocol import Assignment
 from ddp_trainer.launch.zygote import Zygote, has_torch
 
@@ -97,6 +97,7 @@ class Workers:
         self._folders: set[Path] = set()
         """Those that this launcher made; what others left is removed."""
         self._living: dict[int, _Worker] = {}
+        self._tails: dict[int, Tail] = {}
 
     def start(self, generation: Assignment, more: Mapping[str, str] = NOTHING) -> None:
         """One for each local rank: those that live go on, the others are started; ``more`` is for their environment.
@@ -153,6 +154,16 @@ class Workers:
     def pids(self) -> Mapping[int, int]:
         """Process ids of those that live, by local rank."""
         return {local_rank: worker.pid for local_rank, worker in self._living.items()}
+
+    def last_lines(self, local_rank: int) -> str:
+        """Return what a worker has printed last on stderr; empty where stderr does not pass through the launcher.
+
+        It does with ``--tee`` and with ``--duplicate-stderr-filters``, and so in every pod.
+        """
+        if self._pump is None or local_rank not in self._tails:
+            return ""
+        self._pump.catch_up()
+        return str(self._tails[local_rank])
 
     def kill(self, local_rank: int) -> None:
         """End one of them, with all that it started."""
@@ -287,12 +298,15 @@ class Workers:
         )
         prefix = Prefix(template, rank)
         worker.prefixes.append(prefix)
+        if not is_out:
+            self._tails[local_rank] = Tail()
         sink = self._pump.add(
             console=(1 if is_out else 2) if to_console else None,
             prefix=prefix,
             file=file if to_file else None,
             filters=filters,
             filtered=folder / ("filtered_stdout.log" if is_out else "filtered_stderr.log"),
+            tail=None if is_out else self._tails[local_rank],
         )
         return _opened(sink, ours)
 

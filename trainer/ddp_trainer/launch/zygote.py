@@ -39,6 +39,10 @@ _MOST_STARTS: Final = 3
 """A zygote that keeps dying is not started again."""
 
 
+NVML_CHECK: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""With it ``torch.cuda.is_available()`` asks NVML, after which forks can still use CUDA. Workers do not inherit it."""
+
+
 class Zygote:
     """At most one zygote process. :meth:`fork` is None whenever there is none to fork from."""
 
@@ -46,7 +50,7 @@ class Zygote:
         self._children = children
         self._python = python
         self._modules = tuple(dict.fromkeys((*MODULES, *modules)))
-        self._environment = environment
+        self._environment = {NVML_CHECK: "1", **environment}
         self._control: socket.socket | None = None
         self._pid = 0
         self._gate = -1

@@ -2,8 +2,8 @@
 
 Run by path, like ``bootstrap.py``, by the interpreter of the workers and in their environment:
 ``python zygote_process.py AGENT_PID SOCKET_FD MODULES [FILE]``, where the file names more modules, one on each line. It
-forks only while it has a single thread and no CUDA context, else it ends, and workers are started the usual way. A fork
-then looks like a fresh process: session, environment, arguments, working directory, streams, random state,
+forks only while it has a single thread and has not touched CUDA, else it ends, and workers are started the usual way. A
+fork then looks like a fresh process: session, environment, arguments, working directory, streams, random state,
 ``__main__``; its parent is the agent.
 """
 
@@ -72,18 +72,31 @@ def preload(names: list[str]) -> None:
 
 
 def is_safe_to_fork() -> bool:
-    """No thread that a fork would lose, and no CUDA context that it could not use.
+    """Return whether a fork loses no thread and can use CUDA.
 
     OpenBLAS starts threads when numpy is imported, but ends them before every fork and starts them again when it
-    multiplies. So what counts is what is left after a fork.
+    multiplies. So what counts is what is left after a fork. CUDA works in no fork of a process that has started its
+    driver, as ``torch.cuda.is_available()`` does without a context; a fork itself can tell.
     """
     trial = os.fork()
     if not trial:
-        os._exit(0)
-    os.waitpid(trial, 0)
-    torch = sys.modules.get("torch")
-    has_context = bool(torch and torch.cuda.is_initialized())
-    return len(os.listdir("/proc/self/task")) == 1 and not has_context  # noqa: PTH208 - pathlib costs 10 ms
+        lost = True
+        try:
+            lost = is_cuda_lost()
+        finally:
+            os._exit(int(lost))
+    _, status = os.waitpid(trial, 0)
+    return status == 0 and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208 - pathlib costs 10 ms
+
+
+def is_cuda_lost() -> bool:
+    """Return, in a fork, whether torch finds that CUDA cannot be used here."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None:
+        return False
+    # A private name of torch; without it only a context can be seen.
+    in_bad_fork = getattr(cuda, "_is_in_bad_fork", lambda: False)
+    return bool(cuda.is_initialized() or in_bad_fork())
 
 
 def requests(control: socket.socket):  # type: ignore[no-untyped-def] # noqa: ANN201 - a generator of JSON

@@ -248,9 +248,11 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="fewer devices in `CUDA_VISIBLE_DEVICES` than workers",
         when=_too_few_devices,
-        sentence="{name}={value} has fewer devices than this node has workers ({detail}), and NCCL refuses two on one.",
-        fix="Lower --nproc-per-node, or delete it.",
-        source=sources.TROUBLESHOOTING,
+        sentence="{name}={value} has fewer devices than this node has workers ({detail}), and NCCL before 2.30 refuses "
+        "two on one.",
+        fix="Lower --nproc-per-node, or delete it. NCCL 2.30 and later lets ranks share a GPU with "
+        "`NCCL_MULTI_RANK_GPU_ENABLE=1`.",
+        source=sources.issue("NVIDIA/nccl", 1716),
     ),
     Rule(
         id="T22",

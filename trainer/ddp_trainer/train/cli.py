@@ -20,7 +20,7 @@ from ddp_trainer.train.config import Config, DeviceName, ScheduleName, flag
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.failure import last_words, leave_group
+from ddp_trainer.train.failure import last_words, leave_group, named_error_file
 from ddp_trainer.train.keeping import Keeping
 from ddp_trainer.train.session import run
 
@@ -51,8 +51,7 @@ def _failed(err: Exception) -> int:
     with suppress(BadConfig):
         env = Environment.from_environ(os.environ)
     # A launcher that broke our own variables still names the file.
-    named = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    error_file = Path(named) if named else env.error_file
+    error_file = named_error_file() or env.error_file
     if env.world_size > 1:
         leave_group(err, error_file)
     return last_words(err, error_file)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.contract import CheckpointScope, Env, Moment
+from ddp_trainer.gpu_devices import VISIBLE
 from ddp_trainer.layout import LayoutError, LayoutRange
 from ddp_trainer.train.account import Moments
 from ddp_trainer.train.errors import BadConfig
@@ -54,6 +56,10 @@ class Environment:
     """Where torch's launchers look for the reason of a failure."""
     threads_chosen: bool = False
     """OMP_NUM_THREADS was set, so torch has its thread count already."""
+    node: str = "this node"
+    """Name of the Kubernetes node, else of the machine, for sentences about its hardware."""
+    visible_devices: Mapping[str, str] = field(default_factory=dict)
+    """Variables that choose GPUs, and the search path of ``nvidia-smi``."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Environment:
@@ -92,6 +98,8 @@ class Environment:
             grace_seconds=_number(environ, Env.GRACE_SECONDS, DEFAULT_GRACE_SECONDS),
             error_file=_path(environ, "TORCHELASTIC_ERROR_FILE"),
             threads_chosen="OMP_NUM_THREADS" in environ,
+            node=environ.get(Env.NODE_NAME) or socket.gethostname(),
+            visible_devices={name: environ[name] for name in (VISIBLE, "PATH") if name in environ},
         )
 
 

@@ -12,6 +12,7 @@
     ├─ WrongSamples             1   the ranks processed other samples than the step demands
     ├─ NotFinite                1   the loss is no longer a number
     ├─ CheckpointNotWritten     1   the last state of the run could not be saved
+    ├─ GpuFailed              173   the GPU of this rank failed or is missing, retryable elsewhere
     ├─ PeerLost               170   another rank went away or stayed silent: not this rank's fault, retryable
     │  ├─ PeerFailed          170   another rank said that its part of the step failed
     │  └─ GroupEnds           143   the group was told to end, and all ranks agreed after which step
@@ -85,6 +86,12 @@ class NotFinite(TrainError):
 
 class CheckpointNotWritten(TrainError):
     """The last state of the run could not be made durable."""
+
+
+class GpuFailed(TrainError):
+    """The GPU of this rank failed, or is not there. The process has no use for another group."""
+
+    exit_code = Exit.GPU_FAULT
 
 
 class PeerLost(TrainError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddp_trainer.contract import Exit
+from ddp_trainer.gpu_faults import fault_in
 from ddp_trainer.train.errors import TrainError
 
 
@@ -32,6 +33,22 @@ def write_error_file(file: Path | None, err: BaseException) -> None:
         return
 
 
+def named_error_file() -> Path | None:
+    """Return the error file that the launcher has named for this process, or None."""
+    named = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    return Path(named) if named else None
+
+
+def code_of(err: BaseException) -> int:
+    """Return the exit code of a process that an exception ends.
+
+    An error of CUDA that nobody translated, since it was raised in the model, is a fault of the GPU as well.
+    """
+    if isinstance(err, TrainError):
+        return int(err.exit_code)
+    return int(Exit.GPU_FAULT if isinstance(err, RuntimeError) and fault_in(str(err)) else Exit.FAILURE)
+
+
 def last_words(err: Exception, error_file: Path | None) -> int:
     """Say what went wrong, a sentence where it is one of ours, and leave it to the launcher; the code to exit with."""
     if isinstance(err, TrainError):
@@ -39,7 +56,7 @@ def last_words(err: Exception, error_file: Path | None) -> int:
     else:
         traceback.print_exception(err)
     write_error_file(error_file, err)
-    return int(err.exit_code) if isinstance(err, TrainError) else int(Exit.FAILURE)
+    return code_of(err)
 
 
 def leave_group(err: Exception, error_file: Path | None) -> NoReturn:

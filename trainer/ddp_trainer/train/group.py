@@ -21,8 +21,9 @@ from torch import Tensor
 
 from ddp_trainer.train.backend import choose_backend
 from ddp_trainer.train.connections import Connections
+from ddp_trainer.train.device_errors import limit_exit, may_be_peers, translated
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import PeerLost
+from ddp_trainer.train.errors import GpuFailed, PeerLost
 from ddp_trainer.train.meeting import Meeting
 from ddp_trainer.train.one_device import demand_one_device
 from ddp_trainer.train.options import BackendName
@@ -103,11 +104,11 @@ class Group:
         backend = choose_backend(asked, device)
         timeout = timedelta(seconds=timeout_seconds)
         where = f"{env.master_address}:{env.master_port}"
-        what = f"Rank {env.rank} could not meet its {env.world_size - 1} peers at {where}"
+        who, failed = f"Rank {env.rank}", f"could not meet its {env.world_size - 1} peers at {where}"
         hosts_store = env.rank == 0 and not env.agent_hosts_store
         if not hosts_store:
-            _wait_for_store(env.master_address, env.master_port, timeout_seconds, what, control)
-        with _translated(what), _or_cut(connections):
+            _wait_for_store(env.master_address, env.master_port, timeout_seconds, f"{who} {failed}", control)
+        with _translated(who, failed), _or_cut(connections):
             store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
                 env.master_address,
                 env.master_port,
@@ -259,18 +260,30 @@ class Group:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A collective of ours: whatever fails here, the network or a peer is the cause."""
-        with _translated(f"Rank {self.rank} lost a peer {self.activity}"):
+        """Run a collective of ours, and translate what fails.
+
+        Raises:
+            PeerLost: The network or a peer is the cause.
+            GpuFailed: The GPU of this rank failed; CUDA reports it where a result is read.
+            BadConfig: NCCL refuses to work as it is configured.
+        """
+        with _translated(f"Rank {self.rank}", f"lost a peer {self.activity}"):
             yield
 
     @contextmanager
     def watched_pass(self) -> Iterator[None]:
-        """A pass through the model, in which DDP speaks to other ranks: the user's own errors pass through."""
+        """Run a pass through the model, in which DDP speaks to other ranks; the user's own errors pass through.
+
+        Raises:
+            PeerLost, GpuFailed, BadConfig: As :meth:`watched`.
+        """
+        who = f"Rank {self.rank}"
         try:
             yield
         except RuntimeError as err:
+            _raise_translated(err, who)
             if self.world_size > 1 and is_network(err):
-                raise _lost(f"Rank {self.rank} lost a peer {self.activity}", err) from err
+                raise _lost(f"{who} lost a peer {self.activity}", err) from err
             raise
 
     def close(self) -> None:
@@ -305,6 +318,8 @@ def leave_default_group() -> None:
 
 def is_network(err: RuntimeError) -> bool:
     """Whether a collective, and not the user's code, raised this."""
+    if not may_be_peers(err):
+        return False
     if isinstance(err, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError):
         return True
     return type(err) is RuntimeError and _NETWORK.search(str(err)) is not None
@@ -335,11 +350,22 @@ def _or_cut(connections: Connections) -> Iterator[None]:
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translated(who: str, failed: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as err:
-        raise _lost(what, err) from err
+        _raise_translated(err, who)
+        if may_be_peers(err):
+            raise _lost(f"{who} {failed}", err) from err
+        raise
+
+
+def _raise_translated(err: RuntimeError, who: str) -> None:
+    error = translated(err, who)
+    if isinstance(error, GpuFailed):
+        limit_exit(error)
+    if error is not None:
+        raise error from err
 
 
 def _lost(what: str, err: RuntimeError) -> PeerLost:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from ddp_trainer.contract import Section
-from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.hanging.look import GroupPosition, Look, RankState, look_of
 from ddp_trainer.hanging.naming import culprits, nobody_missing
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
@@ -152,3 +152,55 @@ def test_a_rank_that_is_stopped_while_it_saves_is_killed() -> None:
 def test_ranks_that_all_wait_for_something_else_are_told_of_and_not_killed() -> None:
     named = culprits([waiting(rank, section=Section.DATA, waits_in="") for rank in range(3)])
     assert [(culprit.look.rank, culprit.may_be_killed) for culprit in named] == [(0, False), (1, False), (2, False)]
+
+
+def on_nccl(rank: int, *positions: tuple[str, int, int, int], **changes: object) -> Look:
+    """A rank whose host has begun its 40th collective; positions are group, enqueued, started, completed."""
+    places = tuple(
+        GroupPosition(group=group, enqueued=enqueued, started=started, completed=completed)
+        for group, enqueued, started, completed in positions
+    )
+    return waiting(rank, positions=places, **changes)
+
+
+ON_GPUS = {
+    "one whose kernel does not start": (
+        [on_nccl(rank, ("", 40, 38 if rank == 2 else 39, 38)) for rank in range(4)],
+        {2: "has not started all_reduce #39 on its GPU, which others wait in; at train.py:30 in step for 20.0 s"},
+    ),
+    "one that has completed less": (
+        [on_nccl(rank, ("", 40, -1, 37 if rank == 1 else 38)) for rank in range(4)],
+        {1: "has not completed all_reduce #38 on its GPU, which others have"},
+    ),
+    "half of them have completed less, which says nothing": (
+        [on_nccl(rank, ("", 40, -1, 37 + rank % 2)) for rank in range(4)],
+        {},
+    ),
+    "one that others wait for in another group": (
+        [on_nccl(0, ("", 40, -1, 39), ("tp", 7, -1, 6)), on_nccl(1, ("", 40, -1, 39), ("tp", 6, -1, 6))],
+        {1: "did not enter collective #7 of process group tp"},
+    ),
+    "one behind in its slice, whose neighbour is behind in the default group for it": (
+        [
+            on_nccl(0, ("", 40, -1, 39), ("tp-0", 9, -1, 9)),
+            on_nccl(1, ("", 40, -1, 39), ("tp-0", 9, -1, 9)),
+            on_nccl(2, ("", 39, -1, 39), ("tp-1", 9, -1, 8), sequence=39),
+            on_nccl(3, ("", 39, -1, 39), ("tp-1", 8, -1, 8), sequence=39),
+        ],
+        {3: "did not enter all_reduce #40"},
+    ),
+    "all are as far": ([on_nccl(rank, ("", 40, 40, 39)) for rank in range(4)], {}),
+}
+
+
+@pytest.mark.parametrize(("looks", "named"), ON_GPUS.values(), ids=ON_GPUS)
+def test_gpus_that_are_behind_their_hosts_are_named(looks: list[Look], named: dict[int, str]) -> None:
+    found = {culprit.look.rank: culprit.why for culprit in culprits(looks)}
+    assert found.keys() == named.keys()
+    for rank, why in named.items():
+        assert found[rank].startswith(why)
+
+
+def test_positions_travel_in_a_look() -> None:
+    look = on_nccl(1, ("", 40, -1, 39), ("tp", 7, 7, 6))
+    assert look_of(asdict(look)) == look

@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d
 
 from ddp_trainer import pulse
 from ddp_trainer.launch import beat
+from tests.recorder_server import entry, record
 
 
 class Group:
@@ -67,6 +68,18 @@ def test_torch_still_has_what_the_thread_looks_at() -> None:
     assert hasattr(distributed_c10d._world, "pg_map")
     assert hasattr(c10d_extension, "_dump_fr_trace_json")
     assert isinstance(beat.collectives(), list)
+
+
+def test_collectives_are_those_of_nccl_and_of_other_backends_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_nccl = (
+        entry(1, "nccl:all_reduce") | {"time_created_ns": 10},
+        entry(2, "nccl:all_gather") | {"time_created_ns": 30},
+    )
+    of_gloo = entry(1, group=3) | {"time_created_ns": 20}, entry(5) | {"time_created_ns": 40}
+    monkeypatch.setattr(c10d_extension, "_dump_nccl_trace_json", lambda *_: record({}, *of_nccl), raising=False)
+    monkeypatch.setattr(c10d_extension, "_dump_fr_trace_json", lambda *_: record({}, *of_gloo))
+    told = [(group, number, name) for group, number, name, _, _ in beat.collectives()]
+    assert told == [("0", 1, "all_reduce"), ("3", 1, "all_reduce"), ("0", 2, "all_gather")]
 
 
 def test_a_group_begins_the_beat_and_its_end_ends_it(cells: memoryview[float]) -> None:

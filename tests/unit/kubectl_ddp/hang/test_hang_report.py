@@ -51,7 +51,7 @@ def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None
     told = text(hanging, PLAIN)
     assert "It hangs: rank 1 on w-0 did not enter collective #7; at train.py:3 in load for 60.0 s" in told
     assert "Rank 1 (pod w-0, process 9), by python:\n  Thread MainThread\n    load" in told
-    assert "NCCL says (RAS):\n  MISMATCH" in told
+    assert "Report of NCCL (RAS):\n  MISMATCH" in told
     as_data = json.loads(json.dumps(document(hanging)))
     assert (as_data["apiVersion"], as_data["kind"], as_data["exitCode"]) == ("cli.ddp/v1", "HangReport", 14)
     assert [culprit["rank"] for culprit in as_data["culprits"]] == [1]

@@ -197,7 +197,10 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"rdma": "rdma/ib=0"}, "'rdma/ib=0' names no RDMA resource."),
         ({"mig": "half"}, "'half' is no MIG profile."),
         ({"mig": "1g.10gb", "gpus": "2"}, "has one process and one slice, and nproc is 2"),
-        ({"mig": "1g.10gb", "nproc": "4"}, "and nproc is 4: NCCL does not join slices of one GPU. Leave nproc out"),
+        (
+            {"mig": "1g.10gb", "nproc": "4"},
+            "and nproc is 4: NCCL before 2.30 does not join slices of one GPU. Leave nproc out",
+        ),
         ({"gpuType": "H100"}, "gpuType is 'H100', and the job asks for no GPU."),
         ({"gang": "kueue"}, "Kueue starts nothing that is in no queue. Add --queue NAME, a LocalQueue."),
         (

@@ -27,7 +27,10 @@ from tests.jobs import a_job
         ({"name": "a" * 60}, "is 12 characters too long"),
         ({"name": "a" * 48, "nnodes": Nodes(1, 100_000)}, "is 4 characters too long"),
         ({"shm": Memory(2 * 2**30)}, "shm 2Gi leaves nothing of 2Gi."),
-        ({"gpus": 1, "nproc": 2}, "2 processes cannot share 1 GPU: NCCL refuses two ranks on one. Set nproc to 1"),
+        (
+            {"gpus": 1, "nproc": 2},
+            "2 processes cannot share 1 GPU: NCCL before 2.30 refuses two ranks on one. Set nproc to 1",
+        ),
         (
             {"args": ("train", "--global-batch", "3")},
             "A batch of 3 samples cannot feed 4 ranks (2 nodes of 2 processes).",

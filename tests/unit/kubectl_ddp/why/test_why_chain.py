@@ -252,6 +252,40 @@ def test_the_first_error_exits_with_whose_fault_it_was() -> None:
     assert (first(infrastructure).cause, first(infrastructure).code) == (Cause.ERROR, 11)
 
 
+GPU_FAULTS = [
+    (
+        "AcceleratorError: CUDA error: uncorrectable ECC error\nCUDA kernel errors might be ...",
+        "Rank 3 on w-3 could not use its GPU on node gpu-7: AcceleratorError: CUDA error: uncorrectable ECC error.",
+        "Cordon the node, drain it and reset the GPU",
+    ),
+    (
+        "GPU 1 of gpu-7 does not work: CUDA error: unknown error. Fix: cordon the node.",
+        "Rank 3 on w-3 could not use its GPU: GPU 1 of gpu-7 does not work: CUDA error: unknown error.",
+        "needs a reboot.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "sentence", "help_"), GPU_FAULTS)
+def test_a_gpu_that_failed_is_a_cause_with_its_node_and_the_fix(message: str, sentence: str, help_: str) -> None:
+    told = {"rank": 3, "pod": "w-3", "host": "gpu-7", "reason": "gpu_fault", "exit_code": 173, "timestamp": 1.0}
+    found = findings(facts(job("Created", "Failed"), pod(0, terminated(93, told | {"message": message}))))
+    assert [each.cause for each in found] == [Cause.GPU_FAULT]
+    assert (found[0].sentence, found[0].code) == (sentence, 11)
+    assert help_ in found[0].help
+    assert "'kubectl cordon gpu-7'" in found[0].help
+    assert "its worker could not use its GPU" in found[0].evidence
+
+
+def test_a_pod_that_leaves_before_its_workers_start_names_its_gpu_as_well() -> None:
+    told = {"result": "failed", "reason": "gpu_fault", "message": "GPU 0 of gpu-7 does not work: CUDA error: x."}
+    found = findings(facts(job("Created", "Failed"), pod(0, terminated(173, told))))
+    assert [each.cause for each in found] == [Cause.GPU_FAULT]
+    assert found[0].sentence == (
+        "Pod digits-worker-0 could not use its GPU on node node-0: GPU 0 of gpu-7 does not work: CUDA error: x."
+    )
+
+
 def test_a_rank_that_ended_before_the_others_is_named_as_the_users_fault() -> None:
     told = {"rank": 3, "pod": "w-3", "message": "ended with code 0 before the others; rank 1 then failed: closed"}
     known = told | {"reason": "early_exit", "exit_code": 0, "pod_exit_code": 1, "timestamp": 1.0}

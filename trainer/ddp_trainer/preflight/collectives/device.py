@@ -51,11 +51,12 @@ def choose(backend: str, local_rank: int, local_world: int) -> tuple[str, torch.
         return backend, torch.device("cpu"), on_host
     if not torch.distributed.is_nccl_available():
         raise BadRequest(f"--backend nccl: torch {torch.__version__} was built without NCCL; use --backend gloo.")
-    gpus = torch.cuda.device_count()
-    if gpus < local_world:
+    gpus = torch.cuda.device_count() if has_gpus else 0
+    # A worker that sees its own GPU alone has local rank 0, and as many local peers as before.
+    if local_rank >= gpus:
         raise BadRequest(
-            f"--backend nccl: {local_world} ranks on this node and {gpus} GPUs that torch can use, and NCCL refuses "
-            f"two ranks on one; use --nproc-per-node {gpus}, or --backend gloo."
+            f"--backend nccl: {local_world} ranks on this node and {gpus} GPUs that torch can use; use "
+            f"--nproc-per-node {gpus}, or --backend gloo."
             if gpus
             else "--backend nccl: torch can use no GPU on this node; use --backend gloo."
         )

@@ -1,0 +1,61 @@
+"""A zygote that has touched CUDA forks nobody; in real processes, with a module that stands in for torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_trainer.launch import zygote_process
+from ddp_trainer.launch.zygote import NVML_CHECK, Zygote
+
+TORCH = """
+import os
+class cuda:
+    OWNER = os.getpid()
+    @staticmethod
+    def is_initialized(): return {has_context} and not cuda._is_in_bad_fork()
+    @staticmethod
+    def _is_in_bad_fork(): return {has_touched} and os.getpid() != cuda.OWNER
+"""
+
+
+@pytest.mark.parametrize(
+    ("has_context", "has_touched", "forks"), [(False, False, True), (False, True, False), (True, True, False)]
+)
+def test_a_fork_tells_whether_it_could_use_cuda(
+    tmp_path: Path, has_context: bool, has_touched: bool, forks: bool
+) -> None:
+    (tmp_path / "torch.py").write_text(TORCH.format(has_context=has_context, has_touched=has_touched))
+    ours, theirs = socket.socketpair()
+    ours.settimeout(60)
+    command = [sys.executable, zygote_process.__file__, str(os.getpid()), str(theirs.fileno()), "torch"]
+    with ours:
+        with theirs:
+            process = subprocess.Popen(
+                command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, pass_fds=[theirs.fileno()]
+            )
+        said = ours.recv(8)  # nothing where the zygote has ended
+    process.wait(60)
+    assert (said == zygote_process.READY) is forks
+
+
+def test_torch_still_has_what_a_fork_asks() -> None:
+    assert torch.cuda._is_in_bad_fork() is False
+
+
+def test_a_look_for_gpus_does_not_touch_cuda_in_a_zygote() -> None:
+    environments = []
+
+    class Recorder:
+        def start(self, _: list[str], environment: dict[str, str], *__: object, **___: object) -> int:
+            environments.append(environment)
+            raise OSError
+
+    Zygote(Recorder(), sys.executable, [], {"A": "b"}).start()  # type: ignore[arg-type] # all that is called
+    assert environments == [{NVML_CHECK: "1", "A": "b"}]

@@ -1,0 +1,31 @@
+"""Which GPU a rank of ``ddp-launch collectives`` takes, with answers of CUDA that are made up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ddp_trainer.preflight.collectives.device import choose
+from ddp_trainer.preflight.collectives.errors import BadRequest
+
+
+def cuda(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+
+
+def test_a_rank_that_sees_its_own_gpu_alone_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda(monkeypatch, gpus=1)
+    assert choose("nccl", 0, 8)[:2] == ("nccl", torch.device("cuda", 0))
+
+
+def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda(monkeypatch, gpus=4)
+    assert choose("auto", 3, 8)[1] == torch.device("cuda", 3)
+    with pytest.raises(BadRequest, match="8 ranks on this node and 4 GPUs that torch can use; use --nproc-per-node 4"):
+        choose("auto", 4, 8)
+    cuda(monkeypatch, gpus=0)
+    with pytest.raises(BadRequest, match="torch can use no GPU on this node"):
+        choose("nccl", 0, 1)

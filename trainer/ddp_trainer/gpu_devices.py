@@ -1,0 +1,90 @@
+"""GPUs that a process is meant to use, found without CUDA: by its environment, device files and ``nvidia-smi -L``.
+
+:func:`visible_gpus` is the entry point. CUDA itself may see fewer: a GPU that fell off the bus keeps its device file.
+Standard library only; used by the launcher, the trainer and the preflight.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+DEVICES: Final = Path("/dev")
+MIG_PREFIX: Final = "MIG-"
+LIST_SECONDS: Final = 20.0
+"""A driver in trouble may never answer ``nvidia-smi``."""
+
+_CAPABILITIES: Final = Path("/proc/driver/nvidia/capabilities")
+_CONFIGURATION_CAPABILITIES: Final = 2
+"""``nvidia-cap1`` and ``nvidia-cap2`` allow to configure MIG and to watch it, and exist without any slice."""
+_UUID: Final = re.compile(r"^(?P<indent>\s*)(?:GPU|MIG)\b.*\(UUID: (?P<uuid>[^)]+)\)")
+
+
+def visible_gpus(
+    environ: Mapping[str, str], devices: Path = DEVICES, capabilities: Path = _CAPABILITIES
+) -> tuple[str, ...]:
+    """Return what ``CUDA_VISIBLE_DEVICES`` may name for each GPU or MIG slice that a process is meant to use.
+
+    Args:
+        environ: Environment of the process. ``CUDA_VISIBLE_DEVICES`` counts up to its first entry that is none.
+        devices: Folder of the device files.
+        capabilities: Folder of the driver's capabilities, which has an entry for each MIG slice.
+
+    Returns:
+        Indices or UUIDs; empty on a machine without GPUs of NVIDIA.
+    """
+    named = environ.get(VISIBLE)
+    if named is not None:
+        entries = [entry.strip() for entry in named.split(",")]
+        end = next((place for place, entry in enumerate(entries) if entry in {"", "-1"}), len(entries))
+        return tuple(entries[:end])
+    if has_mig_slices(devices, capabilities) and (uuids := listed_uuids(environ)):
+        return uuids
+    # CUDA counts the GPUs of a container from 0, whatever the numbers of their files.
+    return tuple(str(place) for place in range(count_device_files(devices)))
+
+
+def count_device_files(devices: Path = DEVICES) -> int:
+    """Return the number of GPUs that have a device file."""
+    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in devices.glob("nvidia*"))
+
+
+def has_mig_slices(devices: Path = DEVICES, capabilities: Path = _CAPABILITIES) -> bool:
+    """Return whether a GPU is cut into MIG slices."""
+    if any(capabilities.glob("gpu*/mig/gi*/ci*")):
+        return True
+    numbers = (path.name.removeprefix("nvidia-cap") for path in devices.glob("nvidia-caps/nvidia-cap*"))
+    return any(number.isdecimal() and int(number) > _CONFIGURATION_CAPABILITIES for number in numbers)
+
+
+def listed_uuids(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the UUIDs of ``nvidia-smi -L``, without GPUs that are cut into slices; empty where it does not answer."""
+    program = shutil.which("nvidia-smi", path=environ.get("PATH", os.defpath))
+    if program is None:
+        return ()
+    try:
+        done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=LIST_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return uuids_in(done.stdout.splitlines())
+
+
+def uuids_in(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the UUIDs in the output of ``nvidia-smi -L``: a GPU's own, or those of its slices.
+
+    >>> uuids_in(["GPU 0: A100 (UUID: GPU-1)", "  MIG 1g.5gb Device 0: (UUID: MIG-2)", "GPU 1: A100 (UUID: GPU-3)"])
+    ('MIG-2', 'GPU-3')
+    """
+    found: list[tuple[bool, str]] = []
+    for match in filter(None, map(_UUID.match, lines)):
+        is_slice = bool(match["indent"])
+        if is_slice and found and not found[-1][0]:
+            found.pop()
+        found.append((is_slice, match["uuid"]))
+    return tuple(uuid for _, uuid in found)
