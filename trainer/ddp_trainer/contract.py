@@ -68,6 +68,8 @@ class Env(StrEnum):
     """``off``, ``warn`` or ``act``: what ``--on-hang`` is by default."""
     HANG_FLOOR = "DDP_HANG_FLOOR"
     """Seconds, what ``--hang-floor`` is by default."""
+    SURVIVE_ON_NCCL = "DDP_SURVIVE_ON_NCCL"
+    """``1``: workers outlive an NCCL group, too, as ``--survive-on-nccl`` has it. Not proven on GPUs."""
     LAST_SCRAPE = "DDP_LAST_SCRAPE"
     """Seconds that a pod whose run is over stays at most for a Prometheus that has come regularly; 20 where it is not
     set, 0 for none."""
@@ -85,7 +87,16 @@ class Env(StrEnum):
 
 
 SWITCHES: Final = frozenset(
-    {Env.PREFLIGHT, Env.ON_HANG, Env.HANG_FLOOR, Env.LAST_SCRAPE, Env.ZYGOTE, Env.LINT_IGNORE, Env.METRICS_HOOKS}
+    {
+        Env.PREFLIGHT,
+        Env.ON_HANG,
+        Env.HANG_FLOOR,
+        Env.SURVIVE_ON_NCCL,
+        Env.LAST_SCRAPE,
+        Env.ZYGOTE,
+        Env.LINT_IGNORE,
+        Env.METRICS_HOOKS,
+    }
 )
 """Variables of the launcher that a job may set as it likes; the others are the launcher's and the platform's."""
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_trainer.train.backend import choose_backend
+from ddp_trainer.train.backend import STREAMED, choose_backend
 from ddp_trainer.train.connections import Connections
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import PeerLost
@@ -58,8 +58,16 @@ class Group:
     """This rank's view of the worker group."""
 
     def __init__(
-        self, rank: int, world_size: int, backend: str, device: torch.device, connections: Connections | None = None
+        self,
+        rank: int,
+        world_size: int,
+        backend: str,
+        device: torch.device,
+        connections: Connections | None = None,
+        *,
+        survives: bool = False,
     ) -> None:
+        """``survives``: processes are asked to outlive this group though its collectives run on a GPU."""
         self.rank = rank
         self.world_size = world_size
         self.data_size, self.data_rank = world_size, rank
@@ -73,6 +81,8 @@ class Group:
         """What the ranks are about, for the sentence that tells of a lost peer."""
         self.has_lost = False
         """Its end was nothing that the ranks agreed on."""
+        self.may_be_outlived = survives or backend not in STREAMED
+        """Whether a process may keep running when this group has ended."""
         self.spares = 0
         """Ranks that have met the others and have no place among them."""
         self._connections = connections
@@ -87,8 +97,11 @@ class Group:
         asked: BackendName = BackendName.AUTO,
         *,
         control: Control | None = None,
+        survives: bool = False,
     ) -> Group:
         """Meet the other ranks of this generation; ``control`` may call the meeting off.
+
+        ``survives``: as :meth:`__init__`.
 
         Raises:
             BadConfig: the backend that was asked for is not to be had here, or ranks compute on different devices.
@@ -120,7 +133,7 @@ class Group:
             demand_one_device(store, meeting.prefix, env.rank, device, backend)
             meeting.begin(env.rank, env.world_size)
         connections.complete()
-        group = cls(env.rank, env.world_size, backend, device, connections)
+        group = cls(env.rank, env.world_size, backend, device, connections, survives=survives)
         group._meeting = meeting
         return group
 
