@@ -302,6 +302,7 @@ class Job:
     def _agreed(self, step: Step) -> Verdict:
         """Add up gradients and vote; see :func:`ddp_trainer.train.vote.check` for what it raises."""
         add_up(self._own.weights, self._group)
+        self._parts.buffers.gather()
         ballot = Ballot(
             samples=sum(len(ids) for ids in step.own_ids),
             digest=sum(digest(ids) for ids in step.own_ids),

@@ -124,6 +124,7 @@ class Stepper:
         )
         if not self._group.counts:
             ballot = ballot._replace(samples=0, digest=0, loss=self._no_loss, skipped=0)
+        self._buffers.gather()
         self.in_doubt = True
         verdict = vote(ballot, self._group)
         self.in_doubt = verdict.is_finite and not verdict.failed
