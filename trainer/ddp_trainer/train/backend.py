@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 import torch.distributed as dist
 
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.options import BackendName
-
-STREAMED: Final = {"nccl"}
-"""Backends whose collectives run on streams of a device, where closing a connection ends no wait. A process does not
-outlive their groups unless it is asked to: that is not proven on GPUs."""
 
 
 def choose_backend(asked: BackendName, device: torch.device) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddp_trainer.contract import Exit
-from ddp_trainer.train.errors import TrainError
+from ddp_trainer.train.errors import PeerLost, TrainError
 
 
 def write_error_file(file: Path | None, err: BaseException) -> None:
@@ -40,6 +40,11 @@ def last_words(err: Exception, error_file: Path | None) -> int:
         traceback.print_exception(err)
     write_error_file(error_file, err)
     return int(err.exit_code) if isinstance(err, TrainError) else int(Exit.FAILURE)
+
+
+def end_for_lost_peer(sentence: str, error_file: Path | None) -> NoReturn:
+    """End this process from any thread, because it cannot leave its group otherwise; its successor may go on."""
+    leave_group(PeerLost(sentence), error_file)
 
 
 def leave_group(err: Exception, error_file: Path | None) -> NoReturn:

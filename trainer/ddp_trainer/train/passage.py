@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
+from ddp_trainer.train.ending_group import leave_default_group
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import GroupEnds, PeerLost
-from ddp_trainer.train.group import Group, leave_default_group
+from ddp_trainer.train.group import Group
 from ddp_trainer.train.hardware import choose_device
 from ddp_trainer.train.stop import StopRequest
 
@@ -65,6 +66,11 @@ class Passage:
             raise
         self._set_able(able=self._group.may_be_outlived)
         return self._group
+
+    def free_device(self, ended: PeerLost) -> None:
+        """Before anything of the group that has ended is touched: its state, its gradients, what is on the device."""
+        if self._group is not None:
+            self._group.free_device(agreed=isinstance(ended, GroupEnds))
 
     def next(self, ended: PeerLost) -> Environment | None:
         """Leave the group, of which nothing is in use any more, and wait for the next; None when told to stop."""

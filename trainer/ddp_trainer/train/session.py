@@ -164,6 +164,7 @@ def _train(task: Task, given: _Given) -> Outcome:
                 ended = err.alone()
                 if around is not before:
                     around.group.has_lost = not isinstance(err, GroupEnds)
+                passage.free_device(err)
             else:
                 run.abandon(stays=False)
                 if outcome.exit_code == 0:

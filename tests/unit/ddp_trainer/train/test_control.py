@@ -19,6 +19,7 @@ from ddp_trainer.train.group import Group
 from ddp_trainer.train.passage import Passage
 from ddp_trainer.train.session import with_defaults
 from ddp_trainer.train.stop import StopRequest
+from ddp_trainer.train.stream_abort import CudaStreams, StreamAbort
 from tests.ports import free_port
 
 GENERATION = 3
@@ -118,7 +119,8 @@ def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent)
 def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, backend: str, survives: bool, stays: bool
 ) -> None:
-    group = Group(0, 2, backend, torch.device("cpu"), survives=survives)
+    cpu = torch.device("cpu")
+    group = Group(0, 2, backend, cpu, abort=StreamAbort(CudaStreams(), cpu, pytest.fail) if survives else None)
     monkeypatch.setattr(Group, "join", lambda *_, **__: group)
     agent.passage.join(nobody_there())
     assert agent.passage.is_open is stays
