@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_launch_reform as reform
 from launch_harness import Running, Stage, stage_of
 
 from tests.local import train_on_stream_model
@@ -22,6 +24,7 @@ from tests.local.train_on_stream_model import EvenNumbers
 
 KILLS = int(os.environ.get("DDP_STANDIN_KILLS", "3"))
 SEED = os.environ.get("DDP_STANDIN_SEED") or str(random.randrange(1 << 30))
+ROOT = Path(__file__).parents[2]
 BATCH = 16
 STEPS_PER_EPOCH = EvenNumbers.rows // BATCH
 LAYOUTS = {
@@ -145,3 +148,28 @@ def test_without_being_asked_to_no_process_outlives_a_group_whose_collectives_ru
     noted = Noted.of(log)
     assert noted.survivors == []
     demand_every_sample_once(noted, 12)
+
+
+OWN_LOOP = """
+import sys
+from tests.local import train_reformed
+from tests.support import stream_model
+stream_model.install()
+sys.exit(train_reformed.main())
+"""
+
+
+def test_a_loop_of_ones_own_outlives_such_a_group_where_the_environment_asks_for_it(stage: Stage) -> None:
+    (stage.folder / "log").mkdir()
+    stage.store()
+    script = stage.script(OWN_LOOP, "own_loop.py")
+    env = {"DDP_SURVIVE_ON_NCCL": "1", "PYTHONPATH": str(ROOT)}
+    first, second = (reform.agent(stage, index, (script,), nnodes="2", **env) for index in (0, 1))
+    survivor, victim = reform.training(first, 2), reform.training(second, 2)
+    seen = len(first.lines)
+    os.kill(victim, signal.SIGKILL)
+    assert reform.training(first, 2, after=seen) == survivor
+    reform.hurry(stage)
+    assert [first.code(), second.code()] == [0, 0]
+    assert "lost=0 0 0 end" in first.output
+    reform.demand_every_sample_once(stage)
