@@ -36,6 +36,9 @@ _HEAD_START_SECONDS: Final = 0.2
 """For the communicator of all ranks. The others follow also if it is not through: its kernel may be queued behind one
 of theirs."""
 
+_LOOK_SECONDS: Final = 0.5
+"""For an answer whether a mark was passed, which takes microseconds where the driver answers at all."""
+
 LIMIT_SECONDS: Final = 10.0
 """For all aborts together, and again for the device to come to rest."""
 
@@ -105,31 +108,35 @@ class StreamAbort:
         self._done = threading.Event()
         self._mark: Mark | None = None
         self._is_marked = False
+        self._had_passed = False
+        self._is_aborting = False
         self.has_begun = False
         """From here on no result counts."""
-        self.had_reduced = False
-        """Everything before the last mark was done when the abort began."""
+
+    @property
+    def had_reduced(self) -> bool:
+        """Everything before the mark of the step under way was done when the abort began."""
+        return self._is_marked and self._had_passed
 
     def clear_mark(self) -> None:
         """What was marked belongs to a step that is over."""
-        with self._lock:
-            self._is_marked = False
+        self._is_marked = False
 
     def mark(self) -> None:
-        """Mark what the stream has to do so far, for :attr:`had_reduced`; no effect once the abort has begun."""
-        with self._lock:
-            if not self.has_begun:
-                self._mark = self._mark or self._streams.mark()
-                self._mark.record()
-                self._is_marked = True
+        """Mark what the stream has to do so far, for :attr:`had_reduced`; no effect once the abort has begun.
+
+        It takes no lock: on a stream that stands still it may wait, as any launch may, and an abort must not wait for it.
+        """
+        if not self.has_begun:
+            self._mark = self._mark or self._streams.mark()
+            self._mark.record()
+            self._is_marked = True
 
     def begin(self) -> None:
         """Abort all communicators; returns at once."""
         with self._lock:
             if self.has_begun:
                 return
-            # Asked before the abort: afterwards the stream passes every mark, whatever is in the outputs.
-            self.had_reduced = self._is_marked and self._mark is not None and self._has_passed(self._mark)
             self.has_begun = True
         threading.Thread(target=self._run, name="ddp-abort", daemon=True).start()
 
@@ -142,12 +149,16 @@ class StreamAbort:
         """Wait for the device, in a group that goes on. Raises what failed."""
         self._streams.synchronize(self._device)
 
-    def _has_passed(self, mark: Mark) -> bool:
+    def _look_at_mark(self) -> None:
         with suppress(RuntimeError):  # a device that has failed has done nothing
-            return mark.query()
-        return False
+            passed = self._is_marked and self._mark is not None and self._mark.query()
+            # An answer that came late may be about a stream that was freed.
+            self._had_passed = passed and not self._is_aborting
 
     def _run(self) -> None:
+        # Asked before the abort: afterwards the stream passes every mark, whatever is in the outputs.
+        _started(self._look_at_mark).join(_LOOK_SECONDS)
+        self._is_aborting = True
         trouble = self._abort_all() or self._rest()
         if trouble:
             self._end(f"This process ends with its group: {trouble}.")

@@ -228,6 +228,45 @@ def test_a_step_is_not_ahead_that_had_not_come_to_its_mark_at_the_abort_though_t
     assert not marked(monkeypatch, pair, next_step)
 
 
+def test_a_step_is_not_ahead_that_was_begun_after_the_abort_though_the_one_before_was_reduced(
+    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vote was read just before the flag was there."""
+    abort, _ = aborting(monkeypatch, pair[0])
+    group = group_of(abort)
+    group.mark_reduced()
+    abort.finish()
+    assert group.had_reduced
+    group.begin_step()
+    group.mark_reduced()
+    assert not group.had_reduced
+
+
+class SilentDriver(ModelStreams):
+    """Whose marks never answer, as where every launch waits for a stream that stands still."""
+
+    def mark(self) -> Any:
+        class Silent:
+            def record(self) -> None:
+                pass
+
+            def query(self) -> bool:
+                threading.Event().wait()
+                return True
+
+        return Silent()
+
+
+def test_a_driver_that_does_not_answer_holds_up_no_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(stream_abort, "communicators", lambda: [Fake("all", noted)])
+    abort = StreamAbort(SilentDriver(), CPU, Ends())
+    abort.mark()
+    abort.finish()
+    assert noted == ["all"]
+    assert not abort.had_reduced
+
+
 def test_a_group_is_not_outlived_before_its_first_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_of(aborting(monkeypatch)[0])
     monkeypatch.setitem(stream_abort.STREAMS, stream_model.NAME, ModelStreams())
