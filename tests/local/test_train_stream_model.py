@@ -41,7 +41,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     yield from stage_of(tmp_path)
 
 
-def start(stage: Stage, name: str, layout: str, *flags: str, kills: int, steps: int) -> tuple[Running, Path]:
+def start(
+    stage: Stage, name: str, layout: str, *flags: str, kills: int, steps: int, **env: str
+) -> tuple[Running, Path]:
     """A run, and where its processes note what they do."""
     ranks, cut, operations = LAYOUTS[layout]
     log = stage.folder / name
@@ -59,6 +61,7 @@ def start(stage: Stage, name: str, layout: str, *flags: str, kills: int, steps: 
         STREAM_MODEL_SEED=SEED,
         KILLS=str(kills),
         OPERATIONS=str(operations),
+        **env,
     )
     return run, log
 
@@ -130,7 +133,7 @@ def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_g
 ) -> None:
     print(f"DDP_STANDIN_SEED={SEED}")
     steps = 4 * (KILLS + 2)  # at most four in each group before a rank dies, and whole epochs
-    undisturbed, log = start(stage, "undisturbed", layout, kills=0, steps=steps)
+    undisturbed, log = start(stage, "undisturbed", layout, kills=0, steps=steps, PLAIN="1")
     assert undisturbed.code() == 0, undisturbed.output
     expected = Noted.of(log).losses
     run, log = start(stage, "killed", layout, "--survive-on-nccl", kills=KILLS, steps=steps)
@@ -142,8 +145,8 @@ def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_g
     demand_every_sample_once(noted, steps)
     # One step with gradients that were not reduced would show in the losses of all later ones.
     found = {step: sorted(losses) for step, losses in noted.losses.items()}
-    assert found == {step: pytest.approx(sorted(losses), rel=1e-9) for step, losses in expected.items()}
-    assert told(run, "evaluated")["metrics"] == pytest.approx(told(undisturbed, "evaluated")["metrics"], rel=1e-9)
+    assert found == {step: pytest.approx(sorted(losses), rel=1e-6) for step, losses in expected.items()}
+    assert told(run, "evaluated")["metrics"] == pytest.approx(told(undisturbed, "evaluated")["metrics"], rel=1e-6)
     assert noted.stayed_in_vain == []
     assert [line for line in run.lines if "error: " in line.lower() and not is_of_a_lost_peer(line)] == []
 

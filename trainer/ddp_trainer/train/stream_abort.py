@@ -125,7 +125,7 @@ class StreamAbort:
     def mark(self) -> None:
         """Mark what the stream has to do so far, for :attr:`had_reduced`; no effect once the abort has begun.
 
-        It takes no lock: on a stream that stands still it may wait, as any launch may, and an abort must not wait for it.
+        It takes no lock: on a stream that stands still it may wait, as any launch may, and no abort must wait for it.
         """
         if not self.has_begun:
             self._mark = self._mark or self._streams.mark()
