@@ -134,6 +134,7 @@ def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_g
     print(f"DDP_STANDIN_SEED={SEED}")
     steps = 4 * (KILLS + 2)  # at most four in each group before a rank dies, and whole epochs
     undisturbed, log = start(stage, "undisturbed", layout, kills=0, steps=steps, PLAIN="1")
+    undisturbed.process.wait(240 + 60 * KILLS)
     assert undisturbed.code() == 0, undisturbed.output
     expected = Noted.of(log).losses
     run, log = start(stage, "killed", layout, "--survive-on-nccl", kills=KILLS, steps=steps)
