@@ -65,7 +65,8 @@ class Env(StrEnum):
     PREFLIGHT = "DDP_PREFLIGHT"
     """``off``, ``warn`` or ``strict``: whether nodes are looked at before the first workers start."""
     ON_HANG = "DDP_ON_HANG"
-    """``off``, ``warn`` or ``act``: what ``--on-hang`` is by default."""
+    """``off``, ``warn`` or ``act``: what ``--on-hang`` is by default. The launcher sets it for its workers to what it
+    does."""
     HANG_FLOOR = "DDP_HANG_FLOOR"
     """Seconds, what ``--hang-floor`` is by default."""
     SURVIVE_ON_NCCL = "DDP_SURVIVE_ON_NCCL"

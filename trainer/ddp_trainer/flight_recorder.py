@@ -180,6 +180,31 @@ def _post(path: Path, target: str, seconds: float) -> tuple[str, bytes]:
     return head.partition(b"\r\n")[0].decode("latin-1"), body
 
 
+def dump(path: Path, seconds: float) -> dict[str, Any]:
+    """Return what the recorders of the worker at this socket hold, by the names of their handlers; empty ones left out.
+
+    Of NCCL's groups only the first of a process writes its record to a file when a collective times out. The server
+    answers for all of them.
+
+    Args:
+        path: Socket of the worker.
+        seconds: Time limit of each request.
+
+    Raises:
+        Silent: The worker does not answer.
+    """
+    found: dict[str, Any] = {}
+    for handler in HANDLERS:
+        head, body = _post(path, f"/handler/{handler}", seconds)
+        try:
+            told = json.loads(body) if " 200 " in head else {}
+        except ValueError as error:
+            raise Silent(f"no record: {error!r}") from error
+        if isinstance(told, dict) and told.get("entries"):
+            found[handler] = told
+    return found
+
+
 def _all_of(connection: socket.socket) -> bytes:
     parts: list[bytes] = []
     size = 0

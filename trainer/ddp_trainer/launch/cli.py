@@ -302,6 +302,7 @@ def _setup(
         local_world_size=plan.node.local_world_size,
         max_restarts=plan.policy.max_restarts,
         nodes=f"{plan.policy.min_nodes}:{plan.policy.max_nodes}",
+        on_hang=str(plan.hangs.on_hang),
         role=arguments.role,
         virtual_local_rank=arguments.virtual_local_rank or device is not None,
         first_device=device or 0,

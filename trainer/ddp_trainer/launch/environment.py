@@ -30,6 +30,8 @@ class Launch:
     """The GPU of the first worker then: the platform's, where it starts a launcher per worker."""
     slices: tuple[str, ...] = ()
     """UUIDs of the node's MIG slices, which then take the place of indices; empty for whole GPUs."""
+    on_hang: str = ""
+    """What the launcher does about a rank that hangs: as ``--on-hang``."""
     cpus: tuple[frozenset[int], ...] = ()
     """Processors of each worker; all that we may use when empty."""
 
@@ -79,7 +81,8 @@ def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str
     defaults = {str(Env.SHARE_STORE_OFF): "1"}
     if launch.local_world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun's choice too
-    return {**defaults, **base, **({str(Env.NODES): launch.nodes} if launch.nodes else {})}
+    told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang}
+    return {**defaults, **base, **{name: value for name, value in told.items() if value}}
 
 
 def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:

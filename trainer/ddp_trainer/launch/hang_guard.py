@@ -18,7 +18,7 @@ from ddp_trainer.hanging.look import Look, RankState, is_long
 from ddp_trainer.hanging.naming import waits_for
 from ddp_trainer.launch.hang_limits import PATIENT, HangPolicy, OnHang, Pace
 from ddp_trainer.launch.hang_page import Findings, HangPage
-from ddp_trainer.launch.hang_sight import Outline, RankOutlines, Sight, answers, sights
+from ddp_trainer.launch.hang_sight import Outline, RankOutlines, Sight, answers, sights, write_record
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.protocol import Alarm, Assignment, Failure, FromAgent, Hung, Looks, Show
 from ddp_trainer.safe_text import clean_text
@@ -242,7 +242,10 @@ class HangGuard:
     async def _show(self) -> None:
         """Ask each worker where it is, and tell the store."""
         generation = self._generation
-        looks = await answers(tuple(self._watches.values()))
+        watches = tuple(self._watches.values())
+        records = asyncio.gather(*(asyncio.to_thread(write_record, each) for each in watches))
+        looks = await answers(watches)
+        await records
         self._send(Looks(generation=generation, ranks=tuple(looks)))
 
     # ------------------------------------------------------------------ acting

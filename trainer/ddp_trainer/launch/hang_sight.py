@@ -8,6 +8,8 @@ record of ranks that do not move, at a bounded rate: it may be offered to reader
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import shutil
 import subprocess
 import time
@@ -29,6 +31,10 @@ STILL_SECONDS: Final = 2.5
 """An outline reads torch's record of a rank that has not moved for so long."""
 RECORD_SECONDS: Final = 5.0
 """Seconds between two reads of one rank's record for outlines; a read takes a thread of the rank some 30 ms."""
+
+
+RECORD_FILE: Final = "flight_recorder.json"
+"""In the folder of a rank's attempt."""
 
 
 class Teller(StrEnum):
@@ -168,6 +174,16 @@ def _positions(record: flight_recorder.Record) -> tuple[GroupPosition, ...]:
         GroupPosition(group=group, enqueued=place.enqueued, started=place.started, completed=place.completed)
         for group, place in known[:MOST_GROUPS]
     )
+
+
+def write_record(watch: RankWatch) -> None:
+    """Write torch's record of a rank to its folder, in place of the one before; nothing where there is none.
+
+    torch writes a file by itself only for the first NCCL group of a process, and only with its watchdog on.
+    """
+    with contextlib.suppress(flight_recorder.Silent, OSError):
+        if record := flight_recorder.dump(flight_recorder.socket_beside(watch.page), RECORDER_SECONDS):
+            (watch.folder / RECORD_FILE).write_text(json.dumps(record))
 
 
 def stack_by_py_spy(pid: int) -> str:

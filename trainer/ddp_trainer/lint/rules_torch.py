@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ddp_trainer.contract import Env
 from ddp_trainer.lint import sources
 from ddp_trainer.lint.model import Environment, Facts, Found, Rule, Severity
 from ddp_trainer.lint.values import is_no, is_yes, number, words
@@ -31,7 +32,11 @@ def _no_level(environment: Environment, _: Facts) -> Iterator[Found]:
 
 def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
     told = number(environment.get(_HANDLING, ""))
-    if told in {0, 1, 2}:
+    if is_yes(environment.get(Env.SURVIVE_ON_NCCL, "")):
+        # The launcher's watch is the timeout then, and the trainer sets 0 itself where that watch ends ranks.
+        if told:
+            yield Found(_HANDLING, str(told), "torch ends a process that could outlive its group")
+    elif told in {0, 1, 2}:
         why = "a lost peer is a hang for ever" if told == 0 else "the flight recorder's dump is lost"
         yield Found(_HANDLING, str(told), why)
 
@@ -128,10 +133,10 @@ RULES: Final = (
     Rule(
         id="T02",
         severity=Severity.WARNING,
-        looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2",
+        looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2; with `DDP_SURVIVE_ON_NCCL=1`, any but 0",
         when=_handling,
         sentence="{name}={value}: {detail}.",
-        fix="Use 3, which is torch's default.",
+        fix="Use 3, which is torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1.",
         source=sources.issue("pytorch/pytorch", 121055),
     ),
     Rule(

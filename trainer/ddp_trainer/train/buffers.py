@@ -25,6 +25,7 @@ class SharedBuffers:
         self._start = [buffer.detach().clone() for buffer in self._buffers]
         self._moved = [torch.zeros_like(buffer, dtype=torch.float64) for buffer in self._buffers]
         self._shards = 0
+        self._total: Tensor | None = None
 
     def shard_done(self) -> None:
         """Take down what the shard did to the buffers, and put them back for the next one."""
@@ -38,12 +39,20 @@ class SharedBuffers:
     def close_shard(self, shard: int) -> None:
         """All passes over a logical shard are done."""
 
+    def gather(self) -> None:
+        """Exchange what :meth:`commit` needs; every rank must call it.
+
+        Before the vote, whose verdict then covers it: where nobody waits for collectives, one after the vote could be
+        cut off by an abort, and nobody would see it.
+        """
+        if self._buffers:
+            self._total = self._summed()
+
     def commit(self) -> None:
-        """Move the buffers by the mean over all shards of all ranks; every rank must call it."""
-        if not self._buffers:
+        """Move the buffers by the mean over all shards of all ranks, which :meth:`gather` has come to."""
+        if self._total is None:
             return
-        total = self._summed()
-        mean = total[:-1] / total[-1].clamp(min=1)
+        mean = self._total[:-1] / self._total[-1].clamp(min=1)
         sizes = [buffer.numel() for buffer in self._buffers]
         for buffer, start, step in zip(self._buffers, self._start, torch.split(mean, sizes), strict=True):
             _move(start, step.view_as(start))
@@ -55,6 +64,7 @@ class SharedBuffers:
         return self._group.sum(torch.cat([moved.flatten() for moved in self._moved] + [self._count()]))
 
     def _forget(self) -> None:
+        self._total = None
         for moved in self._moved:
             moved.zero_()
         self._shards = 0
@@ -92,15 +102,19 @@ class FirstRanksBuffers(SharedBuffers):
         """The next shard goes on from the buffers as this one left them."""
 
     def commit(self) -> None:
-        """Rank 0's become everybody's; the sum of what rank 0 has and the zeros of the others."""
-        if not self._buffers:
+        """Rank 0's become everybody's."""
+        if self._total is None:
             return
-        flat = torch.cat([buffer.detach().double().flatten() for buffer in self._buffers])
-        taken = self._group.sum(flat if self._group.rank == 0 else torch.zeros_like(flat))
         sizes = [buffer.numel() for buffer in self._buffers]
-        for buffer, start, value in zip(self._buffers, self._start, torch.split(taken, sizes), strict=True):
+        for buffer, start, value in zip(self._buffers, self._start, torch.split(self._total, sizes), strict=True):
             start.copy_(value.view_as(start).to(start.dtype))
             buffer.detach().copy_(start)
+        self._total = None
+
+    def _summed(self) -> Tensor:
+        """The sum of what rank 0 has and the zeros of the others."""
+        flat = torch.cat([buffer.detach().double().flatten() for buffer in self._buffers])
+        return self._group.sum(flat if self._group.rank == 0 else torch.zeros_like(flat))
 
 
 def make_buffers(model: nn.Module, group: Group, shards: int, config: Config) -> SharedBuffers:

@@ -54,6 +54,8 @@ class Environment:
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     error_file: Path | None = None
     """Where torch's launchers look for the reason of a failure."""
+    survives_on_nccl: bool = False
+    """The job asks workers to outlive an NCCL group."""
     threads_chosen: bool = False
     """OMP_NUM_THREADS was set, so torch has its thread count already."""
     node: str = "this node"
@@ -97,6 +99,7 @@ class Environment:
             checkpoint_scope=_scope(environ),
             grace_seconds=_number(environ, Env.GRACE_SECONDS, DEFAULT_GRACE_SECONDS),
             error_file=_path(environ, "TORCHELASTIC_ERROR_FILE"),
+            survives_on_nccl=_is_on(environ, Env.SURVIVE_ON_NCCL),
             threads_chosen="OMP_NUM_THREADS" in environ,
             node=environ.get(Env.NODE_NAME) or socket.gethostname(),
             visible_devices={name: environ[name] for name in (VISIBLE, "PATH") if name in environ},
@@ -117,6 +120,13 @@ def _number(environ: Mapping[str, str], name: str, default: float) -> float:
         return float(text) if text else default
     except ValueError:
         raise BadConfig(f"{name} is {text!r}.", hint="Set it to a number of seconds.") from None
+
+
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name, "")
+    if text not in {"", "0", "1"}:
+        raise BadConfig(f"{name} is {text!r}.", hint="Set it to 1 or 0.")
+    return text == "1"
 
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:

@@ -131,7 +131,7 @@ class Evaluation:
             raise BadTask("metrics() of the task returned none.", hint="Return at least one sum over the batch.")
         vectors = [part.vector(names).to(self._group.device) for part in parts]
         zeros = torch.zeros(len(names) + 2, dtype=torch.float64, device=self._group.device)
-        *totals, counted, unread = self._added_up(vectors, zeros).tolist()
+        *totals, counted, unread = self._group.read(self._added_up(vectors, zeros))
         if int(counted) != len(self._samples):
             raise WrongSamples(
                 f"The ranks evaluated {int(counted)} samples of {len(self._samples)}.",

@@ -71,7 +71,7 @@ def agreed(own: Reading, group: Group, now: float) -> Reading:
     """
     first = own.first_start or now
     numbers = torch.tensor([own.highest_step, own.lost_steps, -first], dtype=torch.float64, device=group.device)
-    highest, lost, first = group.max(numbers).tolist()
+    highest, lost, first = group.read(group.max(numbers))
     known = group.gather(int(own.account.until * 1e6))
     account = group.broadcast(own.account.pack(), known.index(max(known)))
     return Reading(int(highest), int(lost), -first, Account.unpack(account))

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from ddp_trainer.contract import Exit
 from ddp_trainer.gpu_faults import fault_in
-from ddp_trainer.train.errors import TrainError
+from ddp_trainer.train.errors import PeerLost, TrainError
 
 
 def write_error_file(file: Path | None, err: BaseException) -> None:
@@ -57,6 +57,11 @@ def last_words(err: Exception, error_file: Path | None) -> int:
         traceback.print_exception(err)
     write_error_file(error_file, err)
     return code_of(err)
+
+
+def end_for_lost_peer(sentence: str, error_file: Path | None) -> NoReturn:
+    """End this process from any thread, because it cannot leave its group otherwise; its successor may go on."""
+    leave_group(PeerLost(sentence), error_file)
 
 
 def leave_group(err: Exception, error_file: Path | None) -> NoReturn:

@@ -23,7 +23,7 @@ def add_up(weights: Sequence[nn.Parameter], group: Group) -> None:
     if group.world_size == 1:
         return
     reached = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32, device=group.device)
-    used = [weight for weight, flag in zip(weights, group.max(reached).tolist(), strict=True) if flag]
+    used = [weight for weight, flag in zip(weights, group.read(group.max(reached)), strict=True) if flag]
     for bucket in buckets(used):
         grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in bucket]
         flat = group.sum(torch.cat([grad.flatten() for grad in grads]))

@@ -55,14 +55,14 @@ class Groundwork:
         """Whether this process could go on in another worker group with what it holds.
 
         Not where ranks hold states of their own between synchronisations, where layers are bound to a group, where
-        samples come in an order that cannot be gone back in, or with MPI, which begins once in a process: its successor
-        then starts from a checkpoint.
+        samples come in an order that cannot be gone back in, with MPI, which begins once in a process, or in an NCCL
+        group without ``--survive-on-nccl``: its successor then starts from a checkpoint.
         """
         config = self.config
         has_one_state = config.strategy is not StrategyName.LOCAL_SGD or config.level is Level.EXACT
         reads_anywhere = not is_stream(self.samples) and not isinstance(self.samples, Stateful)
         is_bound = config.sync_batchnorm or config.backend is BackendName.MPI
-        return has_one_state and reads_anywhere and not is_bound
+        return has_one_state and reads_anywhere and not is_bound and self.around.group.may_be_outlived
 
 
 class Drawn(NamedTuple):

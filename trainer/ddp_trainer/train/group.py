@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
@@ -22,11 +22,13 @@ from torch import Tensor
 from ddp_trainer.train.backend import choose_backend
 from ddp_trainer.train.connections import Connections
 from ddp_trainer.train.device_errors import limit_exit, may_be_peers, translated
+from ddp_trainer.train.ending_group import REFORM, EndingGroup, abort_of, call_off, leave_default_group
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import GpuFailed, PeerLost
 from ddp_trainer.train.meeting import Meeting
 from ddp_trainer.train.one_device import demand_one_device
 from ddp_trainer.train.options import BackendName
+from ddp_trainer.train.stream_abort import StreamAbort
 
 if TYPE_CHECKING:
     from ddp_trainer.layout import Layout
@@ -41,8 +43,6 @@ _KNOCK_SECONDS: Final = 0.02
 _ASIDE_SECONDS: Final = 0.1
 """Between looks of a spare rank whether the run is over; a signal is heard meanwhile."""
 
-_REFORM: Final = "The launcher has to form a new group."
-
 _NETWORK: Final = re.compile(
     r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|socket|timed? ?out|process group", re.IGNORECASE
 )
@@ -55,12 +55,21 @@ _SOURCE_LINE: Final = re.compile(r"^(?:\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*)+")
 """Where in torch's source a message was written; of no use to the reader."""
 
 
-class Group:
+class Group(EndingGroup):
     """This rank's view of the worker group."""
 
     def __init__(
-        self, rank: int, world_size: int, backend: str, device: torch.device, connections: Connections | None = None
+        self,
+        rank: int,
+        world_size: int,
+        backend: str,
+        device: torch.device,
+        connections: Connections | None = None,
+        *,
+        abort: StreamAbort | None = None,
     ) -> None:
+        """``abort``: as :class:`EndingGroup` has it."""
+        super().__init__(connections, abort)
         self.rank = rank
         self.world_size = world_size
         self.data_size, self.data_rank = world_size, rank
@@ -72,12 +81,8 @@ class Group:
         self.device = device
         self.activity = "while it started"
         """What the ranks are about, for the sentence that tells of a lost peer."""
-        self.has_lost = False
-        """Its end was nothing that the ranks agreed on."""
         self.spares = 0
         """Ranks that have met the others and have no place among them."""
-        self._connections = connections
-        self._meeting: Meeting | None = None
 
     @classmethod
     def join(
@@ -88,8 +93,11 @@ class Group:
         asked: BackendName = BackendName.AUTO,
         *,
         control: Control | None = None,
+        survives: bool = False,
     ) -> Group:
         """Meet the other ranks of this generation; ``control`` may call the meeting off.
+
+        ``survives``: this process is asked to outlive a group of NCCL, too.
 
         Raises:
             BadConfig: the backend that was asked for is not to be had here, or ranks compute on different devices.
@@ -97,11 +105,14 @@ class Group:
             PeerLost: they did not come within the timeout, or the master port cannot be used.
         """
         connections = Connections()
-        if control is not None:
-            control.entering(connections.call_off)
         if env.world_size == 1:
+            if control is not None:
+                control.entering(connections.call_off)
             return cls(0, 1, "none", device)
         backend = choose_backend(asked, device)
+        abort = abort_of(backend, env, device) if survives and control is not None else None
+        if control is not None:
+            control.entering(lambda: call_off(connections, abort))
         timeout = timedelta(seconds=timeout_seconds)
         where = f"{env.master_address}:{env.master_port}"
         who, failed = f"Rank {env.rank}", f"could not meet its {env.world_size - 1} peers at {where}"
@@ -121,7 +132,7 @@ class Group:
             demand_one_device(store, meeting.prefix, env.rank, device, backend)
             meeting.begin(env.rank, env.world_size)
         connections.complete()
-        group = cls(env.rank, env.world_size, backend, device, connections)
+        group = cls(env.rank, env.world_size, backend, device, connections, abort=abort)
         group._meeting = meeting
         return group
 
@@ -130,15 +141,25 @@ class Group:
         """A group of one on the CPU, for whoever belongs to none yet."""
         return cls(0, 1, "none", torch.device("cpu"))
 
-    @property
-    def is_spare(self) -> bool:
-        """This rank has no place among the others."""
-        return self.rank >= self.world_size
+    def read(self, tensor: Tensor) -> list[Any]:
+        """The numbers of a collective's result.
 
-    @property
-    def is_broken(self) -> bool:
-        """Some of the ranks may be gone: this one has seen it, or the launcher has told; any thread's."""
-        return self.has_lost or (self._connections is not None and self._connections.are_called_off)
+        Raises:
+            PeerLost: the group was broken before they were there.
+        """
+        with self.watched():
+            numbers: list[Any] = tensor.tolist()
+        return numbers
+
+    def confirm(self) -> None:
+        """Wait until the device has all that collectives give it, where the host does not wait for them by itself.
+
+        Raises:
+            PeerLost: the group was broken before.
+        """
+        if self._abort is not None:
+            with self.watched():
+                self._abort.settle()
 
     def narrow(self, world_size: int) -> None:
         """Go on with the first ranks alone, since there is no place for more; every rank must call it."""
@@ -166,7 +187,7 @@ class Group:
                 if self._meeting is not None and (result := self._meeting.result()) is not None:
                     return result
                 time.sleep(_ASIDE_SECONDS)
-        raise PeerLost(f"Rank {self.rank} has no place in its group, and waits no more.", hint=_REFORM)
+        raise PeerLost(f"Rank {self.rank} has no place in its group, and waits no more.", hint=REFORM)
 
     def release(self, result: bytes) -> None:
         """The run is over: let spares end as well; returns when they know. Only rank 0 has something to say."""
@@ -207,7 +228,7 @@ class Group:
         """The number of every rank, in rank order."""
         numbers = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         numbers[self.rank] = number
-        return [int(each) for each in self.sum(numbers).tolist()]
+        return [int(each) for each in self.read(self.sum(numbers))]
 
     def broadcast(self, payload: bytes | None, source: int) -> bytes:
         """The source rank's bytes, on every rank."""
@@ -269,6 +290,7 @@ class Group:
         """
         with _translated(f"Rank {self.rank}", f"lost a peer {self.activity}"):
             yield
+        self.demand_whole()
 
     @contextmanager
     def watched_pass(self) -> Iterator[None]:
@@ -299,23 +321,6 @@ class Group:
         leave_default_group()
 
 
-def leave_default_group() -> None:
-    """Take down what is there of torch's process group, whole or half made.
-
-    torch lets go of it, but for the first one that DDP was built on: that one keeps its threads and descriptors for as
-    long as the process lives, with ``--compile`` and without. Of later groups nothing stays.
-    """
-    if not dist.is_initialized():
-        return
-    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
-    with suppress(RuntimeError, ValueError):
-        if abort is not None and dist.get_backend() == "nccl":
-            abort()  # destroying would wait for collectives that never end
-    if dist.is_initialized():
-        with suppress(RuntimeError):
-            dist.destroy_process_group()
-
-
 def is_network(err: RuntimeError) -> bool:
     """Whether a collective, and not the user's code, raised this."""
     if not may_be_peers(err):
@@ -333,7 +338,7 @@ def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, con
             socket.create_connection((host, port), timeout=1.0).close()
         except OSError as err:
             if time.monotonic() >= deadline or (control is not None and control.is_called_off):
-                raise PeerLost(f"{what}: {err.strerror or err}.", hint=_REFORM) from None
+                raise PeerLost(f"{what}: {err.strerror or err}.", hint=REFORM) from None
             time.sleep(_KNOCK_SECONDS)
         else:
             return
@@ -369,7 +374,7 @@ def _raise_translated(err: RuntimeError, who: str) -> None:
 
 
 def _lost(what: str, err: RuntimeError) -> PeerLost:
-    return PeerLost(f"{what}: {reason(str(err))}.", hint=_REFORM)
+    return PeerLost(f"{what}: {reason(str(err))}.", hint=REFORM)
 
 
 def reason(text: str) -> str:

@@ -42,11 +42,11 @@ class Meeting:
         """The same place for some of the ranks."""
         return replace(self, prefix=f"{self.prefix}/placed")
 
-    def await_all(self, world_size: int) -> None:
-        """Return once so many ranks have come here."""
-        if self.store.add(f"{self.prefix}/all", 1) == world_size:
-            self.store.set(f"{self.prefix}/met", b"1")
-        self.store.wait([f"{self.prefix}/met"], self.timeout)
+    def await_all(self, world_size: int, place: str = "narrowed", timeout: timedelta | None = None) -> None:
+        """Return once so many ranks have come to this place. Raises RuntimeError where they do not in time."""
+        if self.store.add(f"{self.prefix}/{place}", 1) == world_size:
+            self.store.set(f"{self.prefix}/all-{place}", b"1")
+        self.store.wait([f"{self.prefix}/all-{place}"], timeout or self.timeout)
 
     def result(self) -> bytes | None:
         """What the run has left, once it is over; whoever asks has heard it then."""

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ddp_trainer.choices import PipelineSchedule, PrecisionName
+from ddp_trainer.contract import Env
 from ddp_trainer.layout import LayoutRange
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.flagged import OptionGroup, flagged, layouts, names
@@ -142,6 +143,14 @@ class Options:
             "auto, gloo, nccl or mpi: what carries the collectives",
             parse=BackendName,
             metavar="NAME",
+        ),
+    )
+
+    survive_on_nccl: bool = field(
+        default=False,
+        metadata=flagged(
+            OptionGroup.STRATEGY,
+            f"keep the process when an NCCL group ends; not proven on GPUs (default: ${Env.SURVIVE_ON_NCCL})",
         ),
     )
 

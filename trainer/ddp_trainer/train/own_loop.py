@@ -186,6 +186,7 @@ class Job:
         """The group has ended: nothing stays of a step that did not count. Raises it where that is this one's end."""
         if not self._passage.is_open:
             raise err
+        self._passage.free_device(err)
         if self._has_state:
             self._parts.buffers.discard()
             self._own.forget()
@@ -242,6 +243,7 @@ class Job:
             self._recorder.checkpoint_loaded(time.perf_counter() - began)
         elif group.world_size > 1 and not self._has_state:
             send_from_first(self._own.tensors, group)
+        group.confirm()
         self._has_state = True
         self._history.go_on_from(self.step)
         self._history.restored(loaded=checkpoint is not None)
@@ -302,6 +304,7 @@ class Job:
     def _agreed(self, step: Step) -> Verdict:
         """Add up gradients and vote; see :func:`ddp_trainer.train.vote.check` for what it raises."""
         add_up(self._own.weights, self._group)
+        self._parts.buffers.gather()
         ballot = Ballot(
             samples=sum(len(ids) for ids in step.own_ids),
             digest=sum(digest(ids) for ids in step.own_ids),

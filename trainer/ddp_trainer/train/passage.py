@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
+from ddp_trainer.train.ending_group import leave_default_group
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import GroupEnds, PeerLost
-from ddp_trainer.train.group import Group, leave_default_group
+from ddp_trainer.train.group import Group
 from ddp_trainer.train.hardware import choose_device
 from ddp_trainer.train.stop import StopRequest
 
@@ -24,13 +25,19 @@ class Passage:
         self._control = control
         self._stop = stop
         self._group: Group | None = None
-        self.is_open = control is not None and can_stay
-        """Whether there is a next group for this process."""
+        self._can_stay = can_stay
+        self._is_able = True
         if control is not None:
             stop.heard = control.end
             control.able()
             if config.parallel is not None:
                 control.laid(config.parallel)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a next group for this process, once the present one has ended."""
+        may_stay = self._group is None or self._group.may_be_outlived
+        return self._control is not None and self._can_stay and may_stay
 
     def first(self, env: Environment) -> Environment | None:
         """The place that this process was started for; one that got ready before waits for it, None if in vain."""
@@ -45,12 +52,25 @@ class Passage:
         config, control = self._config, self._control
         device = choose_device(config.device, env)
         try:
-            self._group = Group.join(env, device, config.timeout_seconds, config.backend, control=control)
+            self._group = Group.join(
+                env,
+                device,
+                config.timeout_seconds,
+                config.backend,
+                control=control,
+                survives=config.survive_on_nccl,
+            )
         except PeerLost as err:
             if control is not None and control.is_called_off:
                 raise GroupEnds("The meeting of the ranks was called off.") from err
             raise
+        self._set_able(able=self._group.may_be_outlived)
         return self._group
+
+    def free_device(self, ended: PeerLost) -> None:
+        """Before anything of the group that has ended is touched: its state, its gradients, what is on the device."""
+        if self._group is not None:
+            self._group.free_device(agreed=isinstance(ended, GroupEnds))
 
     def next(self, ended: PeerLost) -> Environment | None:
         """Leave the group, of which nothing is in use any more, and wait for the next; None when told to stop."""
@@ -64,8 +84,13 @@ class Passage:
 
     def close(self) -> None:
         """From here on this process ends with its group."""
-        if self._control is not None:
-            self._control.able(able=False)
+        self._set_able(able=False)
+
+    def _set_able(self, *, able: bool) -> None:
+        """Report a change: the agent ends a worker by SIGTERM that cannot leave its group without ending."""
+        if self._control is not None and able is not self._is_able:
+            self._is_able = able
+            self._control.able(able=able)
 
     def _wait(self, control: Control) -> Environment | None:
         return control.next_place(lambda: self._stop.requested)

@@ -91,13 +91,14 @@ def task_flags(config: Config) -> dict[str, Any]:
 
 
 def with_defaults(config: Config, env: Environment) -> Config:
-    """The launcher's directories and the job's layout, where the flags name none."""
+    """The launcher's directories and the job's choices, where the flags name none."""
     return replace(
         config,
         summary=config.summary or (env.run_dir / File.SUMMARY if env.run_dir is not None else None),
         checkpoint_dir=config.checkpoint_dir or env.checkpoint_dir,
         checkpoint_scope=config.checkpoint_scope or env.checkpoint_scope,
         parallel=config.parallel or env.parallel,
+        survive_on_nccl=config.survive_on_nccl or env.survives_on_nccl,
     )
 
 
@@ -163,6 +164,7 @@ def _train(task: Task, given: _Given) -> Outcome:
                 ended = err.alone()
                 if around is not before:
                     around.group.has_lost = not isinstance(err, GroupEnds)
+                passage.free_device(err)
             else:
                 run.abandon(stays=False)
                 if outcome.exit_code == 0:

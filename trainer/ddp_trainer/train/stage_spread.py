@@ -93,7 +93,7 @@ class StageSpread(Spread):
             sent = here.full_tensor().contiguous() if isinstance(here, DTensor) else here
         with self.stages.group.watched():
             dist.broadcast(sent, self.stages.rank(source), self.stages.process_group)
-        return sent.cpu() if keep else None
+            return sent.cpu() if keep else None
 
     def _told(self, own: bytes) -> list[bytes]:
         """What each rank of ``pp`` says."""
@@ -106,7 +106,7 @@ class StageSpread(Spread):
             said[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
             every = [torch.empty_like(said) for _ in ranks]
             dist.all_gather(every, said, group=line)
-        return [bytes(each[:size].tolist()) for each, size in zip(every, map(int, lengths), strict=True)]
+            return [bytes(each[:size].tolist()) for each, size in zip(every, map(int, lengths), strict=True)]
 
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Of whole weights, those of this rank's stages."""

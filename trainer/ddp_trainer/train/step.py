@@ -124,6 +124,8 @@ class Stepper:
         )
         if not self._group.counts:
             ballot = ballot._replace(samples=0, digest=0, loss=self._no_loss, skipped=0)
+        self._buffers.gather()
+        self._group.mark_reduced()
         self.in_doubt = True
         verdict = vote(ballot, self._group)
         self.in_doubt = verdict.is_finite and not verdict.failed
@@ -138,6 +140,7 @@ class Stepper:
 
     def _compute(self, portion: Portion) -> Share:
         """Forward and backward of the shards that this rank owns and that are not empty."""
+        self._group.begin_step()
         self._optimization.forget()
         self._strategy.begin(portion.step)
         share = Share()

@@ -197,7 +197,7 @@ def _settled(own: Luggage, step: int, *, moved: bool) -> Holdings:
 def _claims(group: Group, own: _Claim) -> list[_Claim]:
     table = torch.zeros(group.world_size, len(own), dtype=torch.int64, device=group.device)
     table[group.rank] = torch.tensor(own)
-    return [_Claim(*row) for row in group.sum(table).tolist()]
+    return [_Claim(*row) for row in group.read(group.sum(table))]
 
 
 def _packed(holdings: Holdings) -> bytes:

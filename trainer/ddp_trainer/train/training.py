@@ -90,7 +90,8 @@ class Run:
             TrainError: see :mod:`ddp_trainer.train.errors`.
         """
         try:
-            return self._go(around)
+            with around.group.blamed():
+                return self._go(around)
         finally:
             self._phases.enter(None)  # what comes before and after is nothing that ranks wait for
 
@@ -129,7 +130,7 @@ class Run:
         The state stays where this process ``stays``, for another group.
         """
         is_spread = self._config.spreads
-        in_doubt = is_spread and self._has_parts and self._parts.stepper.in_doubt
+        in_doubt = is_spread and self._has_parts and self._parts.stepper.in_doubt and self._group.had_reduced
         if self._has_parts:
             self._parts.abandon(keeps_gradients=in_doubt)
             self._has_parts = False
@@ -231,6 +232,7 @@ class Run:
             self._recorder.checkpoint_loaded(time.perf_counter() - began)
         elif restored is None and held is None and self._config.init_from is not None:
             self._initialize(self._config.init_from)
+        self._group.confirm()
         self._has_state, self._luggage = True, None
         self._history.restored(loaded=is_loaded)
         return restored
@@ -257,6 +259,7 @@ class Run:
 
     def _assemble(self, restored: Restored | None) -> None:
         """Build what belongs to this group."""
+        self._group.is_starting = True
         self._parts = assemble(self._ground, self._kept)
         self._has_parts = True
         if restored is not None:
@@ -309,6 +312,7 @@ class Run:
         except RollBack as err:
             self._roll_back(str(err))
             return False
+        self._group.is_starting = False
         self._step += 1
         self._history.reached(self._step, verdict.time)
         self._audience.step(self._step, self._kept, verdict, own=self._parts.stepper.samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import torch
@@ -66,8 +67,7 @@ def vote(ballot: Ballot, group: Group) -> Verdict:
     """Exchange ballots: the one place of a step where the device is waited for."""
     if group.world_size == 1:
         return _own(ballot)
-    with group.watched():  # NCCL reports a lost peer only when the result is read
-        numbers = group.sum(_written(ballot, group.device)).tolist()
+    numbers = group.read(group.sum(_written(ballot, group.device)))
     samples, digest, loss, failed, stop, save, skipped, flaw, *more = numbers
     time, busy = more[: len(NO_WORD)], more[len(NO_WORD) :]
     return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy, time)
@@ -84,14 +84,22 @@ def _written(ballot: Ballot, device: torch.device) -> Tensor:
     """As float64: counts and sums of 32-bit hashes stay far below 2^53, so they are exact."""
     if device.type == "cpu":
         return torch.tensor(_read(ballot), dtype=torch.float64)
-    # A GPU is not waited for before the exchange.
+    # A GPU is not waited for before the exchange: a copy from memory that the kernel may move would wait for it.
     flags = (ballot.failed, ballot.stop, ballot.save)
     numbers = [ballot.samples, ballot.digest, 0, *flags, ballot.skipped, 0, *ballot.time, *ballot.busy]
-    sums = torch.tensor(numbers, dtype=torch.float64, device=device)
+    page = _page(len(numbers), is_pinned=device.type == "cuda")
+    page.copy_(torch.tensor(numbers, dtype=torch.float64))
+    sums = page.to(device, non_blocking=True)
     sums[2] = ballot.loss
     if ballot.flaw is not None:
         sums[7] = ballot.flaw
     return sums
+
+
+@lru_cache(maxsize=4)
+def _page(size: int, *, is_pinned: bool) -> Tensor:
+    """Memory that a ballot is sent from; free again when its verdict was read, so one is enough."""
+    return torch.empty(size, dtype=torch.float64, pin_memory=is_pinned)
 
 
 def _read(ballot: Ballot) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 from ddp_trainer import pulse
 from ddp_trainer.launch.hang_guard import FIRST_STEP_SECONDS, HangGuard
 from ddp_trainer.launch.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
-from ddp_trainer.launch.protocol import Assignment, Generation, Hung, Node
+from ddp_trainer.launch.protocol import Assignment, FromAgent, Generation, Hung, Looks, Node, Show
+from tests.recorder_server import entry, record, recorder_at
 
 NUMBER = signal.SIGRTMAX - 7
 DEAF = """
@@ -135,3 +137,37 @@ async def stalls(folder: Path) -> list[tuple[bool, int]]:
 
 def test_a_stall_is_recorded_from_the_stores_report_until_a_rank_moves(tmp_path: Path) -> None:
     assert asyncio.run(asyncio.wait_for(stalls(tmp_path), 60)) == [(False, -1), (True, 3), (False, -1)]
+
+
+def test_the_record_of_every_rank_is_on_disk_before_one_of_them_is_judged(tmp_path: Path) -> None:
+    """Whichever group of its process a rank is in: torch's own file is that of the first one."""
+    sent: list[FromAgent] = []
+
+    async def show() -> None:
+        guard = HangGuard(
+            policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
+            folder=tmp_path,
+            node="w-0",
+            send=sent.append,
+            kill=lambda _: None,
+            say=lambda _: None,
+        )
+        cells = pulse.open_cells(guard.prepare(0))
+        cells[pulse.HAS_GROUP] = 1.0
+        attempt = tmp_path / "attempt"
+        (attempt / "0").mkdir(parents=True)
+        guard.begin(a_generation(2), 0, {0: os.getpid()}, attempt)
+        others = asyncio.all_tasks()
+        guard.told(Show(generation=2))
+        (acting,) = asyncio.all_tasks() - others
+        await acting
+        guard.end()
+
+    second = record({7: (4, 3)}, entry(4, "nccl:all_reduce", group=7, over=False))
+    nothing = record({})
+    answers = {"dump_nccl_trace_json": second, "fr_trace_json": nothing}
+    with recorder_at(tmp_path / "rank-0.sock", answers):
+        asyncio.run(show())
+    assert isinstance(sent[-1], Looks)
+    written = json.loads((tmp_path / "attempt" / "0" / "flight_recorder.json").read_text())
+    assert written == {"dump_nccl_trace_json": json.loads(second)}

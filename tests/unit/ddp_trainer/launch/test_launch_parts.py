@@ -190,6 +190,9 @@ class TestEnvironment:
     def test_workers_know_of_how_many_nodes_the_run_may_be(self) -> None:
         assert self.worker({"DDP_NODES": "9:9"}, 0, nodes="1:4")["DDP_NODES"] == "1:4"
 
+    def test_workers_know_what_is_done_about_a_rank_that_hangs(self) -> None:
+        assert self.worker({"DDP_ON_HANG": "warn"}, 0, on_hang="act")["DDP_ON_HANG"] == "act"
+
     def test_a_single_worker_keeps_all_cores(self) -> None:
         env = self.worker({}, 0, local_world_size=1)
         assert "OMP_NUM_THREADS" not in env

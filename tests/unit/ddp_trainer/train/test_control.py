@@ -7,15 +7,19 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-from ddp_trainer.channel import Begin, Left, Lines, Message, Regroup, encode
+from ddp_trainer.channel import Able, Begin, Left, Lines, Message, Regroup, encode
 from ddp_trainer.contract import Env, Exit
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import GroupEnds, PeerLost
+from ddp_trainer.train.errors import BadConfig, GroupEnds, PeerLost
+from ddp_trainer.train.group import Group
 from ddp_trainer.train.passage import Passage
+from ddp_trainer.train.session import with_defaults
 from ddp_trainer.train.stop import StopRequest
+from ddp_trainer.train.stream_abort import CudaStreams, StreamAbort
 from tests.ports import free_port
 
 GENERATION = 3
@@ -106,3 +110,32 @@ def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent)
     place = agent.control.next_place(lambda: False)
     assert place is not None
     assert (place.rank, place.world_size, place.generation) == (4, 9, 7)
+
+
+@pytest.mark.parametrize(
+    ("backend", "survives", "stays"),
+    [("gloo", False, True), ("none", False, True), ("nccl", False, False), ("nccl", True, True)],
+)
+def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, backend: str, survives: bool, stays: bool
+) -> None:
+    cpu = torch.device("cpu")
+    group = Group(0, 2, backend, cpu, abort=StreamAbort(CudaStreams(), cpu, pytest.fail) if survives else None)
+    monkeypatch.setattr(Group, "join", lambda *_, **__: group)
+    agent.passage.join(nobody_there())
+    assert agent.passage.is_open is stays
+    agent.passage.close()
+    # Each change is told once: the agent then ends this worker by SIGTERM, and not by a request to stay.
+    assert agent.hear() == [Able(able=True), Able(able=False)]
+
+
+def test_the_environment_asks_to_outlive_an_nccl_group_as_the_flag_does() -> None:
+    assert not with_defaults(Config(), Environment.from_environ({})).survive_on_nccl
+    asked = Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})
+    assert with_defaults(Config(), asked).survive_on_nccl
+    assert with_defaults(Config(survive_on_nccl=True), Environment.from_environ({})).survive_on_nccl
+
+
+def test_a_word_that_is_no_yes_or_no_is_refused() -> None:
+    with pytest.raises(BadConfig, match=r"DDP_SURVIVE_ON_NCCL is 'maybe'\. Set it to 1 or 0\."):
+        Environment.from_environ({Env.SURVIVE_ON_NCCL: "maybe"})

@@ -392,6 +392,7 @@ def test_a_skipped_step_leaves_running_statistics_where_they_were(kind: type[Sha
     assert model.running_mean.tolist() == [0.0, 0.0]
     model(torch.tensor([[10.0, 10.0], [10.0, 10.0]]))
     buffers.shard_done()
+    buffers.gather()
     buffers.commit()
     assert model.running_mean.tolist() == pytest.approx([1.0, 1.0])
 
@@ -402,6 +403,7 @@ def test_rank_0s_buffers_pass_from_shard_to_shard() -> None:
     for value in (10.0, 20.0):
         model(torch.full((2, 1), value))
         buffers.shard_done()
+    buffers.gather()
     buffers.commit()
     assert model.running_mean is not None
     assert model.running_mean.item() == pytest.approx(0.9 * 1.0 + 2.0)

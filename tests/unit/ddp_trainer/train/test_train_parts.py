@@ -153,6 +153,7 @@ def test_running_statistics_do_not_depend_on_the_order_of_shards() -> None:
         for shard in order:
             model(shard)
             buffers.shard_done()
+        buffers.gather()
         buffers.commit()
         moved.append(model)
     assert torch.allclose(moved[0].running_mean, moved[1].running_mean)  # type: ignore[arg-type]
@@ -166,6 +167,7 @@ def test_statistics_go_on_from_loaded_buffers() -> None:
     buffers = SharedBuffers(model, ALONE)
     model.running_mean.fill_(3.0)  # type: ignore[union-attr]
     buffers.restart()
+    buffers.gather()
     buffers.commit()
     assert model.running_mean.tolist() == [3.0, 3.0]  # type: ignore[union-attr]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_trainer.train.config import LARGEST_BATCH
 from ddp_trainer.train.errors import PeerFailed, WrongSamples
 from ddp_trainer.train.group import Group
-from ddp_trainer.train.vote import Ballot, Verdict, check, vote
+from ddp_trainer.train.vote import Ballot, Verdict, _page, _written, check, vote
 
 ALONE = Group(0, 1, "none", torch.device("cpu"))
 
@@ -60,3 +63,39 @@ def test_a_flaw_rides_in_the_vote() -> None:
     flaw = torch.tensor(float("nan"))
     assert not vote(Ballot(samples=4, digest=99, loss=torch.tensor(1.5), flaw=flaw), ALONE).is_finite
     assert vote(Ballot(samples=4, digest=99, loss=torch.tensor(1.5), flaw=torch.zeros(())), ALONE).is_finite
+
+
+class Copies(TorchDispatchMode):
+    """Notes whether copies between devices keep the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default:
+            self.noted.append(bool((kwargs or {}).get("non_blocking")))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_ballot_gets_to_a_device_without_a_wait_for_it() -> None:
+    device = torch.device("meta")  # has what is asked of a GPU here: no numbers that the host could read
+    loss, flaw = torch.zeros((), device=device), torch.zeros((), device=device)
+    with Copies() as copies:
+        written = _written(Ballot(samples=4, digest=99, loss=loss, flaw=flaw), device)
+    assert written.device == device
+    assert copies.noted == [True]
+
+
+def test_a_ballot_for_a_gpu_is_sent_from_memory_that_stays_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def empty(size: int, *, dtype: torch.dtype, pin_memory: bool) -> Tensor:
+        asked.append(pin_memory)
+        return torch.zeros(size, dtype=dtype)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    _page.cache_clear()
+    assert _page(12, is_pinned=True) is _page(12, is_pinned=True)
+    _page.cache_clear()
+    assert asked == [True]

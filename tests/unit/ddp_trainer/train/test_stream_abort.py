@@ -1,0 +1,336 @@
+"""Leaving a group whose collectives run on streams, on a model of NCCL's rules; two ranks are two threads here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import ProcessGroupGloo
+
+from ddp_trainer.contract import Exit
+from ddp_trainer.train import failure, stream_abort
+from ddp_trainer.train.buffers import FirstRanksBuffers, SharedBuffers
+from ddp_trainer.train.errors import BadData, PeerLost
+from ddp_trainer.train.failure import end_for_lost_peer
+from ddp_trainer.train.group import Group
+from ddp_trainer.train.meeting import Meeting
+from ddp_trainer.train.stream_abort import CudaStreams, StreamAbort
+from tests.ports import free_port
+from tests.support import stream_model
+from tests.support.stream_model import HostWaits, ModelStreams, StreamModel
+
+CPU = torch.device("cpu")
+SOON = 60.0
+"""For what must come; a machine under load is slow, not wrong."""
+
+
+@pytest.fixture
+def pair() -> Iterator[list[StreamModel]]:
+    """Two ranks of one communicator."""
+    store = dist.HashStore()  # type: ignore[attr-defined] # documented, but not in __all__
+    with ThreadPoolExecutor(2) as pool:
+        gloo = pool.map(lambda rank: ProcessGroupGloo(store, rank, 2, timeout=timedelta(minutes=10)), range(2))
+        ranks = [StreamModel(each) for each in gloo]
+    yield ranks
+    for rank in ranks:
+        rank.abort()
+
+
+class Ends:
+    """Stands for the end of the process."""
+
+    def __init__(self) -> None:
+        self.why: list[str] = []
+        self.came = threading.Event()
+
+    def __call__(self, why: str) -> None:
+        self.why.append(why)
+        self.came.set()
+
+
+class Fake:
+    """A communicator that notes its abort."""
+
+    def __init__(self, name: str, noted: list[str], until: threading.Event | None = None) -> None:
+        self._name, self._noted, self._until = name, noted, until
+
+    def abort(self) -> None:
+        self._noted.append(self._name)
+        if self._until is not None:
+            self._until.wait()
+
+
+def group_of(abort: StreamAbort) -> Group:
+    return Group(0, 2, stream_model.NAME, CPU, abort=abort)
+
+
+def leave_as_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an abort leave what was there: the most dangerous garbage, since it looks like a sum."""
+    monkeypatch.setattr(stream_model, "spoil", lambda _: None)
+
+
+def aborting(monkeypatch: pytest.MonkeyPatch, *communicators: Any, limit: float = SOON) -> tuple[StreamAbort, Ends]:
+    monkeypatch.setattr(stream_abort, "communicators", lambda: list(communicators))
+    ends = Ends()
+    return StreamAbort(ModelStreams(), CPU, ends, limit_seconds=limit), ends
+
+
+def test_a_collective_of_the_model_comes_to_the_sum_without_keeping_the_host(pair: list[StreamModel]) -> None:
+    own = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
+    first = pair[0].allreduce([own[0]])
+    assert first.wait()
+    assert not first.is_completed()
+    pair[1].allreduce([own[1]])
+    with HostWaits():
+        assert [(each + 0).tolist() for each in own] == [[11.0, 22.0]] * 2
+
+
+def test_what_fails_on_a_stream_of_the_model_shows_at_the_next_synchronization(
+    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_model, "_faults", [])
+    pair[0].next_fault = RuntimeError("an illegal memory access was encountered")
+    tensors = [torch.ones(2), torch.ones(2)]
+    works = [rank.allreduce([tensor]) for rank, tensor in zip(pair, tensors, strict=True)]
+    assert all(work.wait() for work in works)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        ModelStreams().synchronize(CPU)
+
+
+def test_an_abort_frees_a_host_that_waits_for_a_lost_rank_and_what_it_reads_then_does_not_count(
+    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_as_a_result(monkeypatch)
+    abort, ends = aborting(monkeypatch, pair[0])
+    group, own = group_of(abort), torch.ones(3, dtype=torch.float64)
+
+    def read() -> list[float]:
+        with HostWaits():
+            pair[0].allreduce([own])  # the other rank never comes
+            return group.read(own + 0)
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(read)
+        with pytest.raises(TimeoutError):
+            found.result(0.5)
+        abort.begin()
+        with pytest.raises(PeerLost, match="the group was aborted"):
+            found.result(SOON)
+    abort.finish()
+    assert own.tolist() == [1.0, 1.0, 1.0]  # it looked like a result
+    assert not ends.why
+
+
+def test_what_a_step_makes_of_garbage_is_a_lost_peer_and_an_error_before_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    abort, _ = aborting(monkeypatch)
+    group = group_of(abort)
+    with pytest.raises(ZeroDivisionError), group.blamed():
+        1 / 0  # noqa: B018
+    abort.finish()
+    with pytest.raises(PeerLost), group.blamed():
+        1 / 0  # noqa: B018
+    with pytest.raises(BadData), group.blamed():
+        raise BadData("The samples are missing.")
+
+
+def test_the_communicator_of_all_ranks_is_aborted_first_and_one_that_hangs_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted: list[str] = []
+    abort, ends = aborting(
+        monkeypatch, Fake("all", noted, threading.Event()), Fake("some", noted), Fake("others", noted), limit=1.0
+    )
+    abort.begin()
+    abort.begin()
+    assert ends.came.wait(SOON)
+    assert noted[0] == "all"
+    assert sorted(noted[1:]) == ["others", "some"]
+    assert ends.why == ["This process ends with its group: aborting its communicators took more than 1 s."]
+
+
+def test_a_process_ends_whose_device_does_not_come_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    abort, ends = aborting(monkeypatch, limit=0.3)
+    monkeypatch.setattr(stream_model, "is_stuck", stuck := threading.Event())
+    stuck.set()
+    abort.begin()
+    assert ends.came.wait(SOON)
+    stuck.clear()
+    assert ends.why == ["This process ends with its group: cpu did not come to rest within 0.3 s of the abort."]
+
+
+def test_a_process_ends_whose_device_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    abort, ends = aborting(monkeypatch)
+    monkeypatch.setattr(stream_model, "_faults", [RuntimeError("CUDA error: uncorrectable ECC error encountered.")])
+    abort.begin()
+    assert ends.came.wait(SOON)
+    assert ends.why == ["This process ends with its group: CUDA error: uncorrectable ECC error encountered."]
+
+
+def test_a_process_that_ends_so_exits_with_the_code_of_a_lost_peer_and_leaves_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(failure.os, "_exit", codes.append)
+    end_for_lost_peer("This process ends with its group.", tmp_path / "error.json")
+    assert codes == [Exit.RENDEZVOUS_LOST]
+    assert "This process ends with its group." in (tmp_path / "error.json").read_text()
+    assert capsys.readouterr().err == "error: This process ends with its group.\n"
+
+
+def marked(monkeypatch: pytest.MonkeyPatch, pair: list[StreamModel], then: Callable[[Group], None]) -> bool:
+    """Whether a group had reduced that was aborted while its second collective waited for a lost rank."""
+    abort, _ = aborting(monkeypatch, pair[0])
+    group = group_of(abort)
+    group.begin_step()
+    both = [torch.ones(2), torch.ones(2)]
+    works = [rank.allreduce([each]) for rank, each in zip(pair, both, strict=True)]
+    for work in works:
+        assert work._job.over.wait(SOON)
+    then(group)
+    abort.finish()
+    group.mark_reduced()  # as the main thread may, which has not noticed
+    return group.had_reduced
+
+
+def test_a_step_is_ahead_whose_reductions_were_done_before_the_abort(
+    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert marked(monkeypatch, pair, lambda group: group.mark_reduced())
+
+
+def test_a_step_is_not_ahead_that_had_a_reduction_under_way_at_the_abort(
+    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_another(group: Group) -> None:
+        pair[0].allreduce([torch.ones(2)])
+        group.mark_reduced()
+
+    assert not marked(monkeypatch, pair, begin_another)
+
+
+def test_a_step_is_not_ahead_that_had_not_come_to_its_mark_at_the_abort_though_the_one_before_had(
+    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def next_step(group: Group) -> None:
+        group.mark_reduced()
+        group.begin_step()
+
+    assert not marked(monkeypatch, pair, next_step)
+
+
+def test_a_step_is_not_ahead_that_was_begun_after_the_abort_though_the_one_before_was_reduced(
+    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vote was read just before the flag was there."""
+    abort, _ = aborting(monkeypatch, pair[0])
+    group = group_of(abort)
+    group.mark_reduced()
+    abort.finish()
+    assert group.had_reduced
+    group.begin_step()
+    group.mark_reduced()
+    assert not group.had_reduced
+
+
+class SilentDriver(ModelStreams):
+    """Whose marks never answer, as where every launch waits for a stream that stands still."""
+
+    def mark(self) -> Any:
+        class Silent:
+            def record(self) -> None:
+                pass
+
+            def query(self) -> bool:
+                threading.Event().wait()
+                return True
+
+        return Silent()
+
+
+def test_a_driver_that_does_not_answer_holds_up_no_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(stream_abort, "communicators", lambda: [Fake("all", noted)])
+    abort = StreamAbort(SilentDriver(), CPU, Ends())
+    abort.mark()
+    abort.finish()
+    assert noted == ["all"]
+    assert not abort.had_reduced
+
+
+def test_a_group_is_not_outlived_before_its_first_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_of(aborting(monkeypatch)[0])
+    monkeypatch.setitem(stream_abort.STREAMS, stream_model.NAME, ModelStreams())
+    assert group.may_be_outlived
+    group.is_starting = True
+    assert not group.may_be_outlived
+
+
+@pytest.mark.parametrize(
+    ("given", "is_left", "set_to"),
+    [
+        ({"DDP_ON_HANG": "act"}, True, ["0", "0"]),
+        ({"DDP_ON_HANG": "warn"}, False, [None, None]),
+        ({}, False, [None, None]),
+        ({"DDP_ON_HANG": "act", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, False, ["3", None]),
+    ],
+    ids=["act", "warn", "no launcher of ours", "somebody wants torch's"],
+)
+def test_torchs_watchdog_is_switched_off_where_that_of_the_launcher_ends_ranks(
+    given: dict[str, str], is_left: bool, set_to: list[str | None]
+) -> None:
+    environ = dict(given)
+    assert CudaStreams().leave_errors_to_launcher(environ) is is_left
+    names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
+    assert [environ.get(name) for name in names] == set_to
+
+
+def test_ranks_that_agreed_to_end_wait_for_each_other_before_they_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    store = dist.TCPStore("127.0.0.1", port, 2, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    noted: list[str] = []
+    abort, _ = aborting(monkeypatch, Fake("all", noted))
+    group = group_of(abort)
+    group._meeting = Meeting(store, "here", "nccl", timedelta(seconds=SOON))
+    monkeypatch.setattr("ddp_trainer.train.ending_group._PARTING", timedelta(seconds=SOON))
+    leaving = threading.Thread(target=group.free_device, kwargs={"agreed": True})
+    leaving.start()
+    leaving.join(0.5)
+    assert (leaving.is_alive(), noted) == (True, [])
+    other = dist.TCPStore("127.0.0.1", port, 2, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
+    Meeting(other, "here", "nccl", timedelta(seconds=SOON)).await_all(2, "left")
+    leaving.join(SOON)
+    assert noted == ["all"]
+
+
+class Counted(Group):
+    """Counts its collectives."""
+
+    sums = 0
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.sums += 1
+        return tensor
+
+
+@pytest.mark.parametrize("kind", [SharedBuffers, FirstRanksBuffers])
+def test_running_statistics_are_exchanged_before_the_vote_alone(kind: type[SharedBuffers]) -> None:
+    model, group = nn.BatchNorm1d(2), Counted(0, 1, "none", CPU)
+    buffers = kind(model, group)
+    model(torch.tensor([[10.0, 10.0], [10.0, 10.0]]))
+    buffers.shard_done()
+    buffers.gather()
+    assert group.sums == 1
+    buffers.commit()
+    assert group.sums == 1
+    assert model.running_mean is not None
+    assert model.running_mean.tolist() == pytest.approx([1.0, 1.0])
