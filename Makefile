@@ -12,7 +12,7 @@ BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command 
 BENCH  ?= --list
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers clients tools charts lint bench docs manifests image lock release-check sbom checkov clean
+.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers clients tools charts lint bench gpu-report docs manifests image lock release-check sbom checkov clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -61,6 +61,9 @@ lint: $(READY) ## Style, types and the arrows between the packages
 
 bench: $(READY) ## Run a measurement: make bench BENCH=recovery
 	@$(BIN)/python -m bench $(BENCH)
+
+gpu-report: $(READY) ## Put the report of bench gpu into docs/status.md: make gpu-report REPORT=build/gpu/report.json
+	@$(BIN)/python -m bench._gpu.report $(REPORT)
 
 docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, manifests/examples, and what charts/ddp-job takes from the plugin
 	@$(BIN)/python -m ddp_trainer.metrics.reference > docs/metrics.md

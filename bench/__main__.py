@@ -69,6 +69,7 @@ def as_json(name: str, report: Report, options: Options, seconds: float) -> str:
             "seed": options.seed,
             "quick": options.quick,
             "seconds": round(seconds, 1),
+            **report.details,
         },
         allow_nan=False,
     )

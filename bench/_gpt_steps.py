@@ -50,9 +50,12 @@ def foretold(size: Size) -> Memory:
     return memory(shape, work, Choice(Layout(), size.samples, size.passes, size.again))
 
 
-def train(size: Size) -> None:
-    """Make the model and train it for :data:`STEPS` steps, on the CPU with AdamW."""
-    model = Gpt(vocabulary=size.vocabulary, window=size.window, layers=size.layers, heads=size.heads, width=size.width)
+def train(size: Size, device: str = "cpu") -> None:
+    """Make the model and train it for :data:`STEPS` steps with AdamW."""
+    with torch.device(device):
+        model = Gpt(
+            vocabulary=size.vocabulary, window=size.window, layers=size.layers, heads=size.heads, width=size.width
+        )
     if size.again.every:
         checkpoint_activations(model, recomputed(size.again.word))
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +66,7 @@ def train(size: Size) -> None:
     for step in range(STEPS):
         optimization.forget()
         for _ in range(size.passes):
-            tokens = torch.randint(size.vocabulary, (size.samples, size.window + 1))
+            tokens = torch.randint(size.vocabulary, (size.samples, size.window + 1), device=device)
             losses = task.losses(model, (tokens[:, :-1], tokens[:, 1:]))
             differentiate(losses, size.samples * size.passes)
             del losses

@@ -12,9 +12,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-UNITS: Final = ("seconds", "bytes", "ratio", "count", "steps", "samples", "bytes_per_second", "samples_per_second")
+UNITS: Final = (
+    "seconds",
+    "bytes",
+    "ratio",
+    "count",
+    "steps",
+    "samples",
+    "bytes_per_second",
+    "samples_per_second",
+    "flops_per_second",
+)
 """What the name of a figure may end in."""
 
 
@@ -105,6 +115,8 @@ class Bar:
     figure: float
     bar: float
     holds: bool
+    relation: str = "<="
+    """How the figure has to stand to the bar: ``<=`` or ``>=``."""
 
 
 @dataclass(slots=True)
@@ -114,6 +126,8 @@ class Report:
     figures: dict[str, float] = field(default_factory=dict)
     baselines: dict[str, float] = field(default_factory=dict)
     bars: list[Bar] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    """What else belongs into the line of JSON, under names of its own."""
 
     def figure(self, name: str, values: float | Sequence[float]) -> Spread:
         """Add one value as it is, or many as median, minimum, maximum and count; answers with their spread."""
@@ -133,7 +147,7 @@ class Report:
 
     def at_least(self, what: str, figure: float, bar: float) -> None:
         """Promise that ``figure`` is no less than ``bar``; a NaN keeps no promise."""
-        self.bars.append(Bar(what, figure, bar, figure >= bar))
+        self.bars.append(Bar(what, figure, bar, figure >= bar, ">="))
 
     @property
     def holds(self) -> bool:

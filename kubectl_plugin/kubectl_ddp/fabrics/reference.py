@@ -17,7 +17,8 @@ HEAD: Final = """\
 
 A fabric is what a network between GPUs needs of a job: variables, devices, annotations, each with a reason and a
 source. Few variables are set: NCCL finds most of it by itself, and what its guide documents as debugging is set only
-where it is part of the recipe of the machines' vendor.
+where it is part of the recipe of the machines' vendor. The values come from these recipes and guides. None was tried on
+such a network: see [status](status.md).
 
 ```console
 $ kubectl ddp presets

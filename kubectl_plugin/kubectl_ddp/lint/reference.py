@@ -16,7 +16,7 @@ HEAD: Final = """\
 
 What makes training hang, crawl or die is often not in the program but in the manifest around it: no room in
 `/dev/shm`, RDMA that may not lock memory, a policy that lets the rendezvous pass and nothing else. These rules read
-pods, whoever wrote them:
+pods, whoever wrote them. Their effect on GPUs and RDMA was not tested: see [status](status.md).
 
 ```console
 $ kubectl ddp lint manifests/examples/pytorchjob/vision.yaml

@@ -84,7 +84,7 @@ def test_the_line_is_json_even_where_a_figure_is_not_finite() -> None:
     line = command.as_json("name", report, quiet(seed=7), 1.0)
     told = json.loads(line)
     assert told["figures"] == {"share_ratio": None}
-    assert told["bars"] == [{"what": "a share", "figure": None, "bar": 1.0, "holds": False}]
+    assert told["bars"] == [{"what": "a share", "figure": None, "bar": 1.0, "holds": False, "relation": "<="}]
     assert told["seed"] == 7
     assert told["machine"]["cores"] >= 1
     assert "\n" not in line

@@ -17,7 +17,8 @@ HEAD: Final = f"""\
 
 NCCL and torch take their settings from the environment, ignore what they do not know, and say nothing of values that
 contradict each other. Recipes with such variables travel from cluster to cluster for years. These rules read the
-variables of a job and say, one line each, what is doubtful, why, and what to do.
+variables of a job and say, one line each, what is doubtful, why, and what to do. They were tested as rules, and their
+effect on GPUs was not: see [status](status.md).
 
 Before a job runs anywhere:
 

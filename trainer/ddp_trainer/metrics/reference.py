@@ -20,7 +20,8 @@ series carries the label `ddp_job`, the name of the job. A rank's numbers stay w
 go on from there when it is started again; a restart makes no new series.
 
 A counter ends in `_total`: look at its `rate()` or `increase()`, and sum after that. Of a counter whose label has a
-fixed set of values, all series are there from the start, at 0. A gauge that was never set is absent.
+fixed set of values, all series are there from the start, at 0. A gauge that was never set is absent. No value was read
+on a GPU yet: see [status](status.md).
 
 ## Of a script that knows nothing of this
 

@@ -1,0 +1,1 @@
+"""The checks of ``bench gpu``: one module per check, and what runs and reports them."""

@@ -1,0 +1,83 @@
+"""A: driver, versions, compiler, limits, and the symbols that the launcher needs; each nvidia-smi field by itself."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+from typing import Final
+
+from bench._gpu.findings import Bench, NotSupported
+from bench._gpu.launches import PYTHON
+from bench._gpu.probe import nccl_version, smi
+from bench._gpu.supervision import ROOT, environment
+
+FIELDS: Final = (
+    *("index", "name", "uuid", "memory.total", "memory.used", "driver_version", "pcie.link.gen.current"),
+    *("pcie.link.width.current", "clocks_event_reasons.active", "ecc.errors.uncorrected.volatile.total"),
+    *("retired_pages.pending", "remapped_rows.pending", "remapped_rows.failure", "fabric.state", "mig.mode.current"),
+)
+LEAST_MEMLOCK_BYTES: Final = 1 << 30
+"""Below that RDMA fails; ``unlimited`` is usual."""
+PREFLIGHT_SECONDS: Final = 20.0
+
+
+def run(bench: Bench) -> None:
+    """Look at what presets, ``--compile`` and the hang watch presume."""
+    import torch
+
+    found = bench.findings
+    if bench.is_gpu:
+        if shutil.which("nvidia-smi") is None:
+            found.leave_out("nvidia-smi", "it is not installed")
+        for field, answer in _answers().items():
+            if not answer or answer.startswith("["):
+                found.leave_out(f"nvidia-smi {field}", answer or "it is not known here")
+        found.require(f"torch {torch.__version__} has NCCL ({nccl_version()})", bool(nccl_version()))
+    recorders = [name for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json") if has_c10d(name)]
+    found.at_least(f"functions that dump a flight recorder ({', '.join(recorders)})", len(recorders), 1)
+    compiler = next((name for name in ("gcc", "cc", "clang") if shutil.which(name)), None)
+    found.add("c_compilers_count", float(compiler is not None))
+    if compiler is None:
+        found.leave_out("torch.compile", "Triton needs a C compiler, and none is installed")
+    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if 0 <= memlock < LEAST_MEMLOCK_BYTES:
+        found.leave_out("RDMA", f"a process may lock {memlock} bytes of memory (ulimit -l)")
+    _preflight(bench)
+
+
+def _answers() -> dict[str, str]:
+    """Each field; asked for by itself only where one of them spoils the answer, since each call takes its time."""
+    together = smi(",".join(FIELDS))
+    if len(together) == len(FIELDS):
+        return dict(zip(FIELDS, together, strict=True))
+    return {field: "".join(smi(field)[:1]) for field in FIELDS}
+
+
+def has_c10d(name: str) -> bool:
+    """Whether torch's distributed module has this function."""
+    from torch._C import _distributed_c10d
+
+    return hasattr(_distributed_c10d, name)
+
+
+def _preflight(bench: Bench) -> None:
+    """``ddp-launch preflight`` sees the GPUs that are here."""
+    command = [PYTHON, "-m", "ddp_trainer", "preflight", "--standalone", "-o", "json"]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=bench.patience * PREFLIGHT_SECONDS,
+        check=False,
+    )
+    try:
+        [node] = json.loads(done.stdout)["nodes"]
+    except (ValueError, KeyError) as error:
+        raise NotSupported(f"preflight printed no report: {done.stderr[-200:]}") from error
+    if bench.is_gpu:
+        bench.findings.at_least("GPUs that preflight reports", len(node["gpus"]), 1)
+    bench.findings.require("preflight ends with 0 or 1", done.returncode in {0, 1})

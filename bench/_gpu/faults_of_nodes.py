@@ -1,0 +1,147 @@
+"""Faults of a run of the task ``Sums`` on several nodes, one rank each, and what they come to."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench._gpu.findings import Bench
+from bench._gpu.launches import PYTHON, TASKS, TRAIN, Nodes, checkpoint_weights, kill_worker, train_alone
+from bench._gpu.supervision import ROOT, environment
+from bench._gpu.tasks import PAUSE, SUMS_FLAGS
+from bench.harness import CannotMeasure
+
+PAUSE_SECONDS: Final = 0.02
+START_SECONDS: Final = 60.0
+RECOVERY_SECONDS: Final = 40.0
+FAULTS: Final = ("killed", "left", "stopped")
+HANG_FLOOR_SECONDS: Final = 3
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Recovery times and counts over all faults of a run."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Fault → seconds until two ranks committed a step again."""
+    tries: int = 0
+    recovered: int = 0
+    kept: int = 0
+    """Faults after which the survivor had the process that it had before."""
+    last_words: str = ""
+
+    def add(self, fault: str, begun: float, stepped: float | None, *, kept: bool) -> None:
+        """Take down one fault."""
+        self.tries += 1
+        if stepped is not None:
+            self.recovered += 1
+            self.kept += kept
+            self.seconds.setdefault(fault, []).append(stepped - begun)
+
+
+def two_nodes(bench: Bench, name: str, backend: str, more: tuple[str, ...], variables: dict[str, str]) -> Nodes:
+    """Return two nodes, not started, that train ``Sums`` until SIGTERM."""
+    flags = ("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", bench.device, "--backend", backend)
+    endless = ("--epochs", "1000000", "--checkpoint-seconds", "2", "--log-json")
+    return Nodes(
+        bench.folder(name),
+        (*TRAIN, *flags, *endless, *more),
+        least=1,
+        most=2,
+        variables=variables | {PAUSE: str(PAUSE_SECONDS), "DDP_HANG_FLOOR": str(HANG_FLOOR_SECONDS)},
+        flags=("--on-hang", "act"),
+    )
+
+
+def disturb(bench: Bench, nodes: Nodes, end: float, *, seed: int, most: int) -> Outcomes:
+    """Let faults happen to the second node at random moments of a step, one after the other, until ``end``.
+
+    Raises:
+        CannotMeasure: The undisturbed nodes do not train.
+    """
+    outcomes, chance = Outcomes(), random.Random(seed)
+    begun = time.monotonic()
+    if nodes.wait_for_step(begun, bench.patience * START_SECONDS, world=2, steps=30) is None:
+        raise CannotMeasure(f"two ranks do not train: {nodes.tail()}")
+    for number in range(most):
+        if time.monotonic() > end:
+            break
+        fault = FAULTS[number % len(FAULTS)]
+        before = nodes.agents[0].worker()
+        time.sleep(chance.uniform(0, 4 * PAUSE_SECONDS))  # the moment within a step is what is varied
+        struck = time.monotonic()
+        strike(nodes, fault, bench.patience * RECOVERY_SECONDS)
+        stepped = nodes.wait_for_step(struck, bench.patience * RECOVERY_SECONDS, world=2, steps=5)
+        outcomes.add(fault, struck, stepped, kept=before == nodes.agents[0].worker())
+        if stepped is None:
+            outcomes.last_words = nodes.tail()
+            break
+    return outcomes
+
+
+def strike(nodes: Nodes, fault: str, seconds: float) -> None:
+    """Let one fault happen to the second node; one that leaves may take so many seconds."""
+    if fault == "killed":
+        kill_worker(nodes.agents[1])
+    elif fault == "stopped":
+        pid = kill_worker(nodes.agents[1], signal.SIGSTOP)
+        if pid is None:
+            raise CannotMeasure("the second node has no worker to stop")
+    else:
+        nodes.agents[1].signal(signal.SIGTERM)
+        nodes.agents[1].wait(seconds)
+        nodes.start_agent(1)
+
+
+def judge(bench: Bench, name: str, nodes: Nodes, outcomes: Outcomes, *, stays: bool) -> None:
+    """Turn outcomes into figures and bars, end the run, and compare its weights with those of an undisturbed one."""
+    found = bench.findings
+    for fault, seconds in outcomes.seconds.items():
+        found.figure(f"{name}_{fault}_until_both_step_seconds", seconds)
+    if outcomes.last_words:
+        found.leave_out(f"{name}: after a fault that was not recovered", outcomes.last_words)
+    found.at_least(
+        f"{name}: share of {outcomes.tries} faults that were recovered", share(outcomes.recovered, outcomes), 1
+    )
+    if stays:
+        found.at_least(f"{name}: share of survivors that kept their process", share(outcomes.kept, outcomes), 1)
+    codes = nodes.stop(bench.patience * RECOVERY_SECONDS)
+    found.at_most(f"{name}: agents that did not stop in good order", sum(code != 143 for code in codes), 0)
+    found.at_most(f"{name}: weights unlike those of an undisturbed run", differing_weights(bench, name, nodes), 0)
+
+
+def share(count: int, outcomes: Outcomes) -> float:
+    """Return the part of all faults; 0 where there was none."""
+    return count / outcomes.tries if outcomes.tries else 0.0
+
+
+def differing_weights(bench: Bench, name: str, nodes: Nodes) -> int:
+    """Return how many weights have other bits than after as many undisturbed steps of one process on the CPU."""
+    steps = max(step for _, step, _ in nodes.committed())
+    saved = nodes.directory / "checkpoints"
+    ours = checkpoint_weights(saved, bench.directory / f"{name}.pt")
+    step = newest_step(saved)
+    if step < steps:
+        raise CannotMeasure(f"the newest checkpoint is of step {step}, and step {steps} was committed")
+    alone = bench.directory / f"{name}-alone"
+    train_alone(
+        *("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", "cpu", "--max-steps", str(step), "--epochs", "1000000"),
+        *("--checkpoint-dir", str(alone), "--checkpoint-seconds", "inf"),
+        seconds=bench.seconds_left + START_SECONDS,
+    )
+    theirs = checkpoint_weights(alone, bench.directory / f"{name}-alone.pt")
+    bench.findings.add(f"{name}_steps_count", step)
+    return sum(int((ours[key].cpu() != theirs[key]).sum()) for key in theirs)
+
+
+def newest_step(directory: Path) -> int:
+    """Return the step of the newest checkpoint, by ``ddp_trainer checkpoint inspect``."""
+    command = [PYTHON, "-m", "ddp_trainer", "checkpoint", "inspect", str(directory), "-o", "json"]
+    told = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    return max((int(each["step"]) for each in json.loads(told.stdout)), default=0)

@@ -1,0 +1,128 @@
+"""The checks of ``bench gpu`` on CPU tensors and gloo: their logic, their processes and their reports, not CUDA."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench._gpu.catalogue import CHECKS, check_of
+from bench._gpu.supervision import ROOT, command_of, environment, run_check
+
+SECONDS = 900.0
+"""The limit of a check: no bar, only patience with a busy machine."""
+pytestmark = pytest.mark.timeout(1000)
+
+
+def rehearsed(letter: str, tmp_path: Path) -> dict[str, Any]:
+    """The report of a check that was run without a GPU."""
+    file, check = tmp_path / f"{letter}.json", check_of(letter)
+    command = command_of(check, device="cpu", is_small=True, seconds=SECONDS, file=file)
+    found = run_check(check, command, SECONDS, file)
+    assert found["status"] in {"passed", "failed"}, (found, file.with_suffix(".log").read_text()[-3000:])
+    return found
+
+
+def bars(found: dict[str, Any]) -> dict[str, bool]:
+    return {bar["what"]: bar["holds"] for bar in found["bars"]}
+
+
+@pytest.mark.parametrize(
+    ("letter", "count", "figures"),
+    [
+        ("A", 2, {"c_compilers_count"}),
+        ("B", 3, {"plain_forked_count", "asking_forked_count"}),
+        ("C", 3, set()),
+        ("D", 6, {"stuck_seconds", "device_used_again_seconds"}),
+        ("E", 3, {"cycles_count"}),
+        ("F", 4, {f"sockets_{fault}_until_both_step_count" for fault in ("killed", "stopped", "left")}),
+        ("G", 4, set()),
+        ("I", 8, set()),
+        ("J", 1, {"50mb_warm_stall_seconds", "resume_bytes_per_second"}),
+        ("K", 3, {"trainer_step_seconds", "by_hand_step_seconds", "synchronizations_of_a_step_count"}),
+        ("L", 1, {"1m_planned_bytes", "1m_measured_bytes"}),
+        ("M", 2, set()),
+    ],
+)
+def test_a_check_comes_to_its_end_without_a_gpu_and_what_it_requires_holds(
+    letter: str, count: int, figures: set[str], tmp_path: Path
+) -> None:
+    found = rehearsed(letter, tmp_path)
+    # How long anything takes is for `bench gpu` to judge.
+    assert [what for what, holds in bars(found).items() if not holds and "seconds" not in what] == []
+    assert len(found["bars"]) == count
+    assert figures <= set(found["figures"])
+
+
+def test_faults_of_a_device_are_told_apart_from_lost_peers(tmp_path: Path) -> None:
+    found = bars(rehearsed("H", tmp_path))
+    for fault in ("assert", "address", "memory"):
+        of_it = {what.partition(": ")[2]: holds for what, holds in found.items() if what.startswith(f"{fault}: ")}
+        assert len(of_it) == 4
+        assert of_it["it is not reported as a lost peer"]
+        assert all(holds for what, holds in of_it.items() if what.startswith(("the message has", "the run ended")))
+    for reason in ("assert: the reason 'python_exception'", "memory: the reason 'gpu_oom'"):
+        assert [holds for what, holds in found.items() if what.startswith(reason)] == [True]
+
+
+def test_every_check_is_rehearsed() -> None:
+    text = Path(__file__).read_text()
+    assert [check.letter for check in CHECKS if f'"{check.letter}"' not in text] == []
+
+
+def test_a_weight_that_missed_a_gradient_is_seen(tmp_path: Path) -> None:
+    """The comparison of check F: one step less, on one of the sides, changes almost every weight."""
+    program = """
+import sys
+from pathlib import Path
+from bench._gpu.launches import TASKS, checkpoint_weights, train_alone
+from bench._gpu.tasks import SUMS_FLAGS
+folder = Path(sys.argv[1])
+found = []
+for steps in (20, 20, 21):
+    saved = folder / str(len(found))
+    flags = ("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", "cpu", "--max-steps", str(steps), "--epochs", "100")
+    train_alone(*flags, "--checkpoint-dir", str(saved), "--checkpoint-seconds", "inf", seconds=300.0)
+    found.append(checkpoint_weights(saved, folder / f"{len(found)}.pt")["weight"])
+first, same, other = found
+print(int((first != same).sum()), int((first != other).sum()), bool((first * 4096 == (first * 4096).round()).all()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    same, other, are_exact = done.stdout.split()
+    assert int(same) == 0
+    assert int(other) > 4000
+    assert are_exact == "True"
+
+
+def test_a_rehearsal_by_the_one_command_is_told_as_such_and_never_becomes_a_claim(tmp_path: Path) -> None:
+    variables = environment() | {"DDP_BENCH_GPU_DEVICE": "cpu", "DDP_BENCH_GPU_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "gpu", "--quick", "--only", "C"],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["device"], [check["status"] for check in told["checks"]]) == ("cpu", ["passed"])
+    assert [bar["what"].partition(":")[0] for bar in told["bars"]] == ["C", "C", "C"]
+    assert "this shows nothing about GPUs" in done.stderr
+    page = (ROOT / "docs" / "status.md").read_text()
+    refused = subprocess.run(
+        [sys.executable, "-m", "bench._gpu.report", str(tmp_path / "report.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert (ROOT / "docs" / "status.md").read_text() == page

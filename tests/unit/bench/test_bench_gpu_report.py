@@ -1,0 +1,134 @@
+"""The table of docs/status.md: what of a report is kept, what is refused, and how it is written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench._gpu import report
+from bench._gpu.catalogue import CHECKS
+from bench._gpu.report import BEGIN, END, Refused, kept_results, merge_reports, table_of, with_table
+
+BAR = {"what": "step | over one by hand", "figure": 1.0123456, "bar": 1.02, "holds": True, "relation": "<="}
+MACHINE = {"gpu": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "cuda": "13.0", "nccl": "2.28.9"}
+
+
+def check(letter: str, status: str = "passed", **more: Any) -> dict[str, Any]:
+    empty = {"reason": "", "seconds": 1.0, "figures": {}, "bars": [BAR], "unsupported": {}, "details": {}}
+    return {"check": letter, "title": "t", "status": status, **empty, **more}
+
+
+def made(*checks: dict[str, Any], **more: Any) -> dict[str, Any]:
+    frame = {"date": "2026-11-24", "commit": "abc", "device": "cuda", "is_small": False, "machine": MACHINE}
+    return {**frame, "checks": list(checks), **more}
+
+
+def row(table: str, letter: str) -> str:
+    [line] = [line for line in table.splitlines() if line.startswith(f"| **{letter}** ")]
+    return line
+
+
+def test_a_check_that_ran_has_date_hardware_driver_versions_figure_and_bar() -> None:
+    line = row(table_of(merge_reports({}, made(check("K")))), "K")
+    cells = [cell.strip() for cell in line.replace("\\|", "/").split("|")[2:-1]]
+    assert cells == [
+        "passed",
+        "2026-11-24",
+        "NVIDIA H200",
+        "580.159.04",
+        "torch 2.11.0+cu130, CUDA 13.0, NCCL 2.28.9",
+        "step / over one by hand: 1.012",
+        "step / over one by hand: <= 1.02",
+    ]
+
+
+def test_a_check_that_never_ran_says_so_and_all_checks_have_a_row() -> None:
+    table = table_of({})
+    assert [line for line in table.splitlines()[2:] if "| never run |" not in line] == []
+    assert len(table.splitlines()) == 2 + len(CHECKS)
+    assert {line.count("|") for line in table.splitlines()} == {len(report.COLUMNS) + 1}
+
+
+def test_a_failure_and_what_was_left_out_stay_visible() -> None:
+    found = check("F", "failed", reason="weights *unlike*", unsupported={"shared memory": "NCCL is old"})
+    line = row(table_of(merge_reports({}, made(found))), "F")
+    assert "failed: weights \\*unlike\\*<br>left out: shared memory (NCCL is old)" in line
+
+
+def test_a_later_report_replaces_the_checks_that_it_ran_and_no_others() -> None:
+    kept = merge_reports({}, made(check("A"), check("C")))
+    later = made(check("A", "failed", reason="r"), check("C", "not run", reason="time"), date="2026-12-01")
+    kept = merge_reports(kept, later)
+    assert (kept["A"]["status"], kept["A"]["date"]) == ("failed", "2026-12-01")
+    assert (kept["C"]["status"], kept["C"]["date"]) == ("passed", "2026-11-24")
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (made(check("A"), device="cpu"), "rehearsal"),
+        (made(check("A"), is_small=True), "small sizes"),
+    ],
+)
+def test_a_report_that_shows_nothing_about_a_gpu_is_refused(told: dict[str, Any], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        merge_reports({}, told)
+
+
+@pytest.mark.parametrize("machine", [MACHINE, MACHINE | {"gpu": ""}])
+def test_a_report_in_which_nothing_ran_changes_nothing(machine: dict[str, Any]) -> None:
+    kept = merge_reports({}, made(check("A")))
+    assert merge_reports(kept, made(check("A", "not run", reason="no GPU"), machine=machine)) == kept
+
+
+def test_the_page_keeps_all_but_the_table() -> None:
+    page = f"before\n{BEGIN}\n\nold\n\n{END}\nafter\n"
+    written = with_table(page, {})
+    assert written.startswith(f"before\n{BEGIN}\n\nNo check has run on a GPU.\n\n| Check |")
+    ran = with_table(page, merge_reports({}, made(check("A"))))
+    assert ran.startswith(f"before\n{BEGIN}\n\n| Check |")
+    assert written.endswith(f"{END}\nafter\n")
+    assert "old" not in written
+    assert with_table(written, {}) == written
+
+
+def test_the_page_in_the_repository_is_in_step_with_what_is_kept() -> None:
+    page = report.PAGE.read_text()
+    assert with_table(page, kept_results()) == page
+
+
+def test_the_command_stores_a_report_and_refuses_one_of_a_rehearsal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, kept, given = tmp_path / "status.md", tmp_path / "kept.json", tmp_path / "report.json"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    monkeypatch.setattr(report, "PAGE", page)
+    monkeypatch.setattr(report, "KEPT", kept)
+    monkeypatch.setattr(report, "kept_results", lambda: kept_results(kept))
+    given.write_text(json.dumps(made(check("A"))))
+    assert report.main([str(given)]) == 0
+    assert "NVIDIA H200" in page.read_text()
+    before = page.read_text()
+    given.write_text(json.dumps(made(check("A"), device="cpu")))
+    assert report.main([str(given)]) == 2
+    assert "shows nothing about GPUs" in capsys.readouterr().err
+    given.write_text(json.dumps({}))
+    assert report.main([str(given)]) == 2
+    assert "is no report of bench gpu: it lacks 'device'." in capsys.readouterr().err
+    given.write_text(json.dumps(made(check("A", "not run", reason="no GPU"))))
+    assert report.main([str(given)]) == 0
+    assert "nothing new is stored" in capsys.readouterr().err
+    assert page.read_text() == before
+    assert list(json.loads(kept.read_text())) == ["A"]
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    command = [sys.executable, "-m", "bench._gpu.report", "/nonexistent/report.json"]
+    done = subprocess.run(command, cwd=report.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "/nonexistent/report.json" in done.stderr
