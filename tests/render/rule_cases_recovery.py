@@ -60,7 +60,7 @@ RECOVERY: Final = (
         for reason in ("host_oom", "gpu_oom")
     ),
     Case("DdpOutOfMemory", "a rank died of something else", "5m", {_failures("sigsegv"): "0 0 1x10"}),
-    Case("DdpGpuFault", "one rank", "5m", {_failures("gpu_fault"): "0 0 1x10"}, ({"pod": "digits-worker-0"},)),
+    Case("DdpGpuFault", "one rank", "5m", {_failures("gpu_fault"): "0 0 1x10"}, WHOLE_JOB),
     Case("DdpGpuFault", "a rank found no memory on its GPU", "5m", {_failures("gpu_oom"): "0 0 1x10"}),
     Case("DdpGpuFault", "in the job of this name before", "20m", {_failures("gpu_fault"): BEFORE}),
     *(

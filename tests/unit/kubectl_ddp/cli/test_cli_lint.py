@@ -52,7 +52,7 @@ def test_a_warning_fails_only_where_that_is_asked_for(
 
 
 def test_json_has_every_finding_with_rule_severity_variable_fix_and_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*JOB, "--env", "NCCL_ASYNC_ERROR_HANDLING=1", "--env", "NCCL_IB_SL=0", "-o", "json"]) == 0
+    assert run([*JOB, "--env", "NCCL_ASYNC_ERROR_HANDLING=1", "--env", "NCCL_IB_DISABLE=0", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["apiVersion"], document["kind"], document["job"]) == ("cli.ddp/v1", "Lint", "train")
     assert document["counts"] == {"warning": 1, "info": 1}
