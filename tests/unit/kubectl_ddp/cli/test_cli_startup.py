@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -22,11 +23,10 @@ sys.exit(code)
 
 
 def imported(module: str, *arguments: str) -> set[str]:
-    """Names of the modules that a call imported, in an interpreter of its own."""
-    probe = PROBE.format(module=module)
-    done = subprocess.run(
-        [sys.executable, "-c", probe, json.dumps(arguments)], capture_output=True, text=True, check=True
-    )
+    """Names of the modules that a call imported, in an interpreter of its own that knows of no cluster."""
+    command = [sys.executable, "-c", PROBE.format(module=module), json.dumps(arguments)]
+    environment = os.environ | {"KUBECONFIG": os.devnull}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
