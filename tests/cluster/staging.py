@@ -219,14 +219,13 @@ class Staging:
         self.began[name] = time.time()
         stage.after(self, name)
         if stage.fault is not None:
-            until(f"the workers of {name}", lambda: self.ddp_state(name) == "Running")
+            until(f"the group of {name}", lambda: self._has_group(name))
             self.began[name] = time.time()
             stage.fault(self, name)
 
-    def ddp_state(self, name: str) -> str:
-        """The state of a job as ``status`` prints it."""
-        backend = self.backend
-        return str(observe(backend, backend.job(name, events=False)).state)
+    def _has_group(self, name: str) -> bool:
+        """Whether its launchers have found one another: pods run before, and are then in other trouble."""
+        return bool(observe(self.backend, self.backend.job(name, events=False)).world_size)
 
     def cordon(self, node: str, *, closed: bool) -> None:
         """Close a real node to new pods, or open it again."""
