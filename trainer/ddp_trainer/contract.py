@@ -65,12 +65,11 @@ class Env(StrEnum):
     PREFLIGHT = "DDP_PREFLIGHT"
     """``off``, ``warn`` or ``strict``: whether nodes are looked at before the first workers start."""
     ON_HANG = "DDP_ON_HANG"
-    """``off``, ``warn`` or ``act``: what ``--on-hang`` is by default. The launcher sets it for its workers to what it
-    does."""
+    """``off``, ``warn`` or ``act``: the default of ``--on-hang``. The launcher passes its own choice to its workers."""
     HANG_FLOOR = "DDP_HANG_FLOOR"
     """Seconds, what ``--hang-floor`` is by default."""
     SURVIVE_ON_NCCL = "DDP_SURVIVE_ON_NCCL"
-    """``1``: workers outlive an NCCL group, too, as ``--survive-on-nccl`` has it. Not proven on GPUs."""
+    """``1`` keeps the processes of workers when an NCCL group ends, as ``--survive-on-nccl``. Not proven on GPUs."""
     LAST_SCRAPE = "DDP_LAST_SCRAPE"
     """Seconds that a pod whose run is over stays at most for a Prometheus that has come regularly; 20 where it is not
     set, 0 for none."""
@@ -174,7 +173,7 @@ class Path(StrEnum):
     SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's name, mounted as a sized memory volume
     SCRATCH = "/tmp"  # noqa: S108 - the root file system is read-only, so each pod gets its own
     CACHE = "/tmp/.cache"  # noqa: S108 - as above
-    """What is compiled or downloaded on the way. A volume mounted here outlives the pod."""
+    """Folder of caches, such as compiled kernels. A volume mounted here outlives the pod."""
 
 
 class File(StrEnum):

@@ -103,7 +103,7 @@ class _Recorder:
     entries: list[dict[str, Any]]
     """Collectives, the oldest first."""
     statuses: dict[int, dict[str, Any]]
-    """By number of the group."""
+    """Status of each group; the key is the group's number."""
     default: int | None
     """Number of the default group; None where no collective of one is on record."""
 
@@ -124,7 +124,7 @@ def _merged(recorders: list[_Recorder]) -> Record:
     waiting: list[dict[str, Any]] = []
     begun: tuple[str, ...] = ()
     for recorder in recorders:
-        # torch forgets no group; those before the default one went with a default group that is no more.
+        # torch keeps the record of every group. Groups before the default one ended with an earlier default group.
         oldest = recorder.default or 0
         names = {int(entry["pg_id"]): str(entry["process_group"][0]) for entry in recorder.entries}
         for number, status in sorted(recorder.statuses.items()):

@@ -22,17 +22,17 @@ class FaultKind(StrEnum):
     ECC = "ecc"
     NVLINK = "nvlink"
     LOST = "lost"
-    """The GPU does not answer, or is no longer there."""
+    """The GPU does not answer, or has disappeared."""
     FABRIC = "fabric"
     """The switch fabric between the GPUs of the node is not configured."""
     DRIVER = "driver"
     """The driver and the CUDA of torch do not work together."""
     ABSENT = "absent"
-    """There is no driver, and so no GPU."""
+    """The machine has no NVIDIA driver."""
     MISSING = "missing"
     """The process sees fewer GPUs than its index needs."""
     ACCESS = "access"
-    """A kernel accessed memory that it may not, or executed what is no instruction."""
+    """A kernel accessed memory that it may not access, or executed an invalid instruction."""
     XID = "xid"
     """The driver reported an Xid of another kind."""
     OTHER = "other"
@@ -49,7 +49,7 @@ class GpuFault:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What NCCL refuses, and how to fix it."""
+    """A configuration that NCCL refuses, and how to fix it."""
 
     what: str
     """Goes on from ``NCCL``, for example ``finds no network 'IB'``."""
@@ -119,10 +119,10 @@ _KINDS: Final = (
     _kind(FaultKind.XID, xids=r"\d+"),
     _kind(FaultKind.OTHER, "the probe ended with", "unhandled cuda error", "ncclUnhandledCudaError"),
 )
-"""In this order; the first that matches counts."""
+"""The first pattern that matches decides."""
 
 _SPEAKER: Final = re.compile(r"(?i)\bcuda\b|nccl|\bNVRM\b|nvidia|nvml|\bXid\b|GPU is lost|Accelerator")
-"""Who reports a fault of a GPU. Other programs have illegal accesses and unknown errors, too."""
+"""Names of programs that report GPU faults. Other programs report illegal accesses and unknown errors, too."""
 
 _MEMORY: Final = re.compile(
     r"(?i)OutOfMemoryError|CUDA.{0,20}out of memory|ncclUnhandledCudaError[\s\S]{0,80}out of memory"

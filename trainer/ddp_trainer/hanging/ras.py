@@ -7,7 +7,7 @@ kernel or network is stuck has launched as many as the others.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _COMMUNICATOR: Final = re.compile(r"^#(?P<name>\d+-\d+) \((?P<hash>[0-9a-f]+)\) MISMATCH")
@@ -69,10 +69,5 @@ def lagging_ranks(report: str) -> list[Lagging]:
                 Lagging(name, int(match["rank"]), match["gpu"], int(match["process"]), match["node"], own, most=own)
             )
     furthest = {name: max(numbers) for name, numbers in counts.items()}
-    behind = [each for each in found if each.launched < furthest[each.communicator]]
-    return [
-        Lagging(
-            each.communicator, each.rank, each.gpu, each.process, each.node, each.launched, furthest[each.communicator]
-        )
-        for each in behind
-    ]
+    known = [replace(each, most=furthest[each.communicator]) for each in found]
+    return [each for each in known if each.launched < each.most]

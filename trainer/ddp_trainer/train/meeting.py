@@ -9,6 +9,8 @@ from typing import Final
 
 import torch.distributed as dist
 
+from ddp_trainer.group_names import restart_group_names
+
 _LOOK_SECONDS: Final = 0.02
 """Between looks who has heard it."""
 
@@ -24,12 +26,8 @@ class Meeting:
     timeout: timedelta
 
     def begin(self, rank: int, world_size: int) -> None:
-        """Form torch's default process group.
-
-        torch names a group by its number in this process, and ranks find each other by that name. A group that was
-        never completed counts, and a rank that has just started has none to count.
-        """
-        dist.distributed_c10d._world.group_count = 0  # noqa: SLF001 - as torch itself after a group
+        """Form torch's default process group."""
+        restart_group_names()
         dist.init_process_group(
             self.backend,
             store=dist.PrefixStore(self.prefix, self.store),  # type: ignore[attr-defined] # documented, but not in __all__

@@ -6,6 +6,7 @@ from typing import Any
 from ddp_trainer.preflight.facts import (
     Choice,
     Facts,
+    Gpu,
     Interface,
     Limits,
     Listening,
@@ -17,6 +18,29 @@ from ddp_trainer.preflight.facts import (
     Resolution,
     Software,
 )
+
+WHOLE_GPU = Gpu(
+    index=0,
+    name="H100",
+    bus_id="00000000:10:00.0",
+    memory_mib=81559,
+    memory_used_mib=556,
+    uncorrected_errors=0,
+    needs_reset=False,
+    remap_failed=False,
+    recovery_action="none",
+    fabric_state="completed",
+    nvlinks=18,
+    nvlinks_up=18,
+    nvlink_errors=0,
+    pcie_generation=5,
+    pcie_generation_max=5,
+    pcie_width=16,
+    pcie_width_max=16,
+    performance_state=0,
+    processes=(),
+)
+"""A healthy GPU, with every field that NVML reports of it."""
 
 LOOPBACK = Interface(name="lo", is_up=True, is_loopback=True, mtu=65536, addresses=("127.0.0.1", "::1"))
 

@@ -5,34 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from preflight_reports import WHOLE_GPU as WHOLE
 from preflight_reports import a_report, facts_of
 
 from ddp_trainer.preflight.checks import judge
 from ddp_trainer.preflight.checks_gpus import FATAL_XIDS, MOST_IDLE_MIB
 from ddp_trainer.preflight.facts import Facts, Gpu, Software
 from ddp_trainer.preflight.finding import Finding, Status
-
-WHOLE = Gpu(
-    index=0,
-    name="H100",
-    bus_id="00000000:10:00.0",
-    memory_mib=81559,
-    memory_used_mib=556,
-    uncorrected_errors=0,
-    needs_reset=False,
-    remap_failed=False,
-    recovery_action="none",
-    fabric_state="completed",
-    nvlinks=18,
-    nvlinks_up=18,
-    nvlink_errors=0,
-    pcie_generation=5,
-    pcie_generation_max=5,
-    pcie_width=16,
-    pcie_width_max=16,
-    performance_state=0,
-    processes=(),
-)
 
 
 def bad(facts: Facts) -> list[Finding]:

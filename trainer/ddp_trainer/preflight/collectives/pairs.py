@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from ddp_trainer.group_names import restart_group_names
 from ddp_trainer.preflight.collectives import bandwidth
 from ddp_trainer.preflight.collectives.device import Timer
 from ddp_trainer.preflight.collectives.errors import CommunicationFailed, first_line
@@ -111,7 +112,7 @@ def _measured(own: Rank, number: int, members: Sequence[int]) -> Mapping[str, An
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
-        _begin_names_anew()
+        restart_group_names()
 
 
 def _absent(own: Rank, number: int, members: Sequence[int]) -> list[int]:
@@ -119,17 +120,6 @@ def _absent(own: Rank, number: int, members: Sequence[int]) -> list[int]:
     own.store.set(f"pairs/{number}/here/{own.rank}", "")
     until = time.monotonic() + own.request.pair_timeout_seconds
     return [rank for rank in members if _read(own.store, f"pairs/{number}/here/{rank}", until) is None]
-
-
-def _begin_names_anew() -> None:
-    """Let the next group have the name that it has on ranks whose last group did not fail.
-
-    torch counts groups in their names, which are part of their keys in the store, and begins anew when the last one is
-    destroyed; one that failed while it was made stays counted.
-    """
-    world: Any = getattr(dist.distributed_c10d, "_world", None)
-    if hasattr(world, "group_count"):
-        world.group_count = 0
 
 
 def _times(own: Rank, world: int) -> list[float]:

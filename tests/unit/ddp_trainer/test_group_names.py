@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from ddp_trainer.preflight.collectives.pairs import _begin_names_anew
+from ddp_trainer.group_names import restart_group_names
 
 
 def test_a_group_that_failed_while_it_was_made_is_not_counted() -> None:
@@ -17,5 +17,5 @@ def test_a_group_that_failed_while_it_was_made_is_not_counted() -> None:
             "gloo", store=dist.HashStore(), rank=0, world_size=2, timeout=timedelta(milliseconds=300)
         )
     assert dist.distributed_c10d._world.group_count == 1
-    _begin_names_anew()
+    restart_group_names()
     assert dist.distributed_c10d._world.group_count == 0
