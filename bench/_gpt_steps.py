@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.layout import Layout
 from ddp_trainer.train.activation_checkpointing import checkpoint_activations
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.models.gpt import Gpt

@@ -76,7 +76,7 @@ def _speaker(first: int, world: int) -> Callable[[str], bytes]:
     from prometheus_client import generate_latest
     from prometheus_client.registry import Collector
 
-    from ddp_trainer.contract import GroupState, Phase
+    from ddp_trainer.common.contract import GroupState, Phase
     from ddp_trainer.metrics import attach
     from ddp_trainer.metrics.exposition import Exposition
     from ddp_trainer.metrics.selection import Selection, families_in

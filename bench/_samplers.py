@@ -22,7 +22,7 @@ CHECKPOINT_STEPS: Final = 4
 
 def ours(stage: Stage, log: Log) -> None:
     """Our trainer, whose last rank is killed in the midst of the step after ``stop``; it keeps the first batch size."""
-    from ddp_trainer.recorder import SilentRankRecorder
+    from ddp_trainer.process.recorder import SilentRankRecorder
     from ddp_trainer.train import Config, TrainError, run
 
     task = _Numbers(stage, log)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import torch
 
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.archive import PIECE_BYTES
 from ddp_trainer.train.checkpoint import CheckpointDirectory
 from ddp_trainer.train.claim import Claim

@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.handshake import ClientHandshake
 from ddp_trainer.launch.protocol import (
     KEY_PURPOSE,
     VERSION,
@@ -21,7 +20,8 @@ from ddp_trainer.launch.protocol import (
     Standing,
     encode,
 )
-from ddp_trainer.run_secret import RunSecret
+from ddp_trainer.net.handshake import ClientHandshake
+from ddp_trainer.net.run_secret import RunSecret
 
 RANKS_PER_AGENT: Final = 8
 AT_ONCE: Final = 128

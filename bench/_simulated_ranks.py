@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, TextIO
 
-from ddp_trainer.contract import GroupState, JobTime, Metric, MetricLabel
+from ddp_trainer.common.contract import GroupState, JobTime, Metric, MetricLabel
 from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.family import Family, Kind, Scope
 

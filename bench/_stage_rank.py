@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ddp_trainer.contract import Phase, Wait
+from ddp_trainer.common.contract import Phase, Wait
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.phases import Phases
 

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from bench.harness import Options, Report
-from ddp_trainer.safe_text import clean_text, redact_text
+from ddp_trainer.common.safe_text import clean_text, redact_text
 
 SUMMARY = "how long 1 MB of hostile log text takes in the redactor"
 BYTES: Final = 1_000_000

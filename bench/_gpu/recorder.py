@@ -7,8 +7,8 @@ import time
 from typing import Final
 
 from bench._gpu.findings import Bench
-from ddp_trainer import flight_recorder
 from ddp_trainer.launch import worker_server
+from ddp_trainer.process import flight_recorder
 
 COLLECTIVES: Final = 8
 SECONDS: Final = 5.0

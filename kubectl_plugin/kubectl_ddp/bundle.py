@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Final
 
-from ddp_trainer.safe_text import clean_text, redact_object, redact_text
+from ddp_trainer.common.safe_text import clean_text, redact_object, redact_text
 from kubectl_ddp.attribution import distinct
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.describe import header

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ddp_trainer.contract import Annotation, Exit, FailureReason, Label, Role
-from ddp_trainer.safe_text import clean_text
+from ddp_trainer.common.contract import Annotation, Exit, FailureReason, Label, Role
+from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.backend import Object
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
@@ -64,7 +64,7 @@ class FirstError:
     """Of the worker process; 128 + n for signal n."""
     pod_exit_code: int | None = None
     reason: str = ""
-    """A :class:`~ddp_trainer.contract.FailureReason`, where it is known."""
+    """A :class:`~ddp_trainer.common.contract.FailureReason`, where it is known."""
     stack: str = ""
     timestamp: float | None = None
     generation: int | None = None

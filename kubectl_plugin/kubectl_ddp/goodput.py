@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddp_trainer import goodput as definition
-from ddp_trainer.contract import JobTime, Metric
+from ddp_trainer.common import goodput as definition
+from ddp_trainer.common.contract import JobTime, Metric
 from kubectl_ddp.exposition import Samples
 
 
 def goodput(told: Iterable[Samples]) -> float | None:
-    """The share that :func:`ddp_trainer.goodput.goodput` defines, of the job so far; None where nobody accounts.
+    """The share that :func:`ddp_trainer.common.goodput.goodput` defines, of the job so far; None where nobody accounts.
 
     Rank 0 accounts for the whole job; what it left on a pod that it was on before is the shorter account.
     """

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddp_trainer.contract import Exit
-from ddp_trainer.safe_text import clean_text
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import how_it_ended

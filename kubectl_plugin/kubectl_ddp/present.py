@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.safe_text.controls import escape_controls
+from ddp_trainer.common.safe_text.controls import escape_controls
 from kubectl_ddp.backend import Queued
 from kubectl_ddp.ranks import RankActivity, RankState
 from kubectl_ddp.state import JobState, Nodes, State

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from ddp_trainer.contract import GroupState, Metric, MetricLabel
-from ddp_trainer.safe_text import clean_text
+from ddp_trainer.common.contract import GroupState, Metric, MetricLabel
+from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp import evidence, outcome, roots
 from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
@@ -253,7 +253,9 @@ def _facts(
 
 
 def group_state(samples: Samples) -> str:
-    """What a pod's worker group is doing, a :class:`~ddp_trainer.contract.GroupState`; empty when it does not say."""
+    """What a pod's worker group is doing, a :class:`~ddp_trainer.common.contract.GroupState`; empty when it does not
+    say.
+    """
     states = samples.by(MetricLabel.STATE, Metric.GROUP_STATE)
     return next((state for state, value in states.items() if value == 1), "")
 

@@ -2,7 +2,7 @@
 
 While a command runs, :func:`escaping` puts an escaping stream in the place of stdout and stderr, so that no command can
 forget it. Only the colours of :class:`~kubectl_ddp.present.Style` pass. Text of jobs is also cleaned where it is read
-(:func:`ddp_trainer.safe_text.clean_text`); this border catches the rest.
+(:func:`ddp_trainer.common.safe_text.clean_text`); this border catches the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-from ddp_trainer.safe_text.controls import escape_controls, escape_log_line
+from ddp_trainer.common.safe_text.controls import escape_controls, escape_log_line
 from kubectl_ddp.follow import PREFIX
 from kubectl_ddp.present import COLOR_CODES
 

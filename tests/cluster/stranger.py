@@ -10,8 +10,7 @@ import json
 from collections import Counter
 from typing import Any, Final
 
-from ddp_trainer.contract import Label, Port, PortName, Role
-from ddp_trainer.handshake import ClientHandshake
+from ddp_trainer.common.contract import Label, Port, PortName, Role
 from ddp_trainer.launch.protocol import (
     KEY_PURPOSE,
     VERSION,
@@ -30,7 +29,8 @@ from ddp_trainer.launch.protocol import (
     Verdict,
     encode,
 )
-from ddp_trainer.run_secret import RunSecret
+from ddp_trainer.net.handshake import ClientHandshake
+from ddp_trainer.net.run_secret import RunSecret
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
 
 IDLE: Final = 32

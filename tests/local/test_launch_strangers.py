@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from launch_harness import LOOP, STORE, Stage, stage_of, wait_until
 
-from ddp_trainer.handshake import ClientHandshake
 from ddp_trainer.launch.protocol import (
     KEY_PURPOSE,
     VERSION,
@@ -27,7 +26,8 @@ from ddp_trainer.launch.protocol import (
     Standing,
     encode,
 )
-from ddp_trainer.run_secret import RunSecret, read_run_secret
+from ddp_trainer.net.handshake import ClientHandshake
+from ddp_trainer.net.run_secret import RunSecret, read_run_secret
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import Env, Metric, Phase, Wait
+from ddp_trainer.common.contract import Env, Metric, Phase, Wait
 from ddp_trainer.metrics.board import RANK, read
 from ddp_trainer.metrics.family import cell
 from ddp_trainer.train.models.gpt import Gpt

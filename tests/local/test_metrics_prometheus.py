@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import Env, GroupState, JobTime
-from ddp_trainer.goodput import JobAccount
+from ddp_trainer.common.contract import Env, GroupState, JobTime
+from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics import attach
 from tests.local.metrics_processes import Rank, aggregator
 from tests.local.prometheus_server import answers, prometheus

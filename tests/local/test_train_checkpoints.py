@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import CheckpointScope, Env, Exit
+from ddp_trainer.common.contract import CheckpointScope, Env, Exit
 from ddp_trainer.train.claim import Claim
 from tests.local.train_group import ENTRY, WorkerGroup
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import Env, Metric, Phase, Wait
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.contract import Env, Metric, Phase, Wait
+from ddp_trainer.common.layout import Layout
 from ddp_trainer.metrics.board import RANK, read
 from ddp_trainer.metrics.family import cell
 

@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-from ddp_trainer.layout import Layout, LayoutRange
+from ddp_trainer.common.layout import Layout, LayoutRange
 from ddp_trainer.train import group as of_groups
 from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.environment import Environment

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddp_trainer.layout import LayoutRange
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train import even_evaluation, sharding, slicing, stage_spread  # noqa: F401 - once, before ranks fork
 from ddp_trainer.train.assembly import Kept, keep
 from ddp_trainer.train.config import Config

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from torch import Tensor
 
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train import run
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.errors import TrainError

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp_trainer.layout import LayoutRange
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.assembly import keep
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment

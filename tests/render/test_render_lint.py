@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_render_fabrics import ALL, ENGINES, RUN, job
 
-from ddp_trainer.lint.model import Severity
+from ddp_trainer.common.lint.model import Severity
 from kubectl_ddp.lint.catalogue import check
 from kubectl_ddp.lint.manifests import documents, workloads
 from kubectl_ddp.render import render

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ddp_trainer.contract import Exit
-from ddp_trainer.standard_streams import open_closed, run_for_a_reader
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.process.standard_streams import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
     from ddp_trainer.launch.workers import Program

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final
 
-from ddp_trainer import contract
-from ddp_trainer import layout as arithmetic
-from ddp_trainer.choices import CHOICES
-from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Clash
-from ddp_trainer.demands import SCHEDULES
+from ddp_trainer.common import contract
+from ddp_trainer.common import layout as arithmetic
+from ddp_trainer.common.choices import CHOICES
+from ddp_trainer.common.clashes import CLASHES, WITHOUT_SHARD, Clash
+from ddp_trainer.common.demands import SCHEDULES
 from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.contract import Env
-from ddp_trainer.lint.catalogue import check
-from ddp_trainer.lint.model import Facts as Node
-from ddp_trainer.lint.model import Severity
+from ddp_trainer.common.contract import Env
+from ddp_trainer.common.lint.catalogue import check
+from ddp_trainer.common.lint.model import Facts as Node
+from ddp_trainer.common.lint.model import Severity
 from kubectl_ddp.checks.model import Facts, Finding, Status, Subject
 from kubectl_ddp.spec import rules
 

@@ -16,7 +16,7 @@ from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.errors import PreflightFailed, UsageError
 
 if TYPE_CHECKING:
-    from ddp_trainer.lint.model import Facts
+    from ddp_trainer.common.lint.model import Facts
     from kubectl_ddp.cli.prepare import Prepared
     from kubectl_ddp.lint.model import Placed
     from kubectl_ddp.spec.jobfile import JobFile
@@ -131,8 +131,8 @@ def _of_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, opt
 
 
 def _of_job(options: Options, request: JobRequest, ignored: str) -> Looked:
-    from ddp_trainer.contract import Env  # noqa: PLC0415 - help and completion do without these
-    from ddp_trainer.lint.catalogue import check  # noqa: PLC0415
+    from ddp_trainer.common.contract import Env  # noqa: PLC0415 - help and completion do without these
+    from ddp_trainer.common.lint.catalogue import check  # noqa: PLC0415
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415
     from kubectl_ddp.lint.model import Placed  # noqa: PLC0415
 
@@ -146,7 +146,7 @@ def _of_job(options: Options, request: JobRequest, ignored: str) -> Looked:
 
 def facts_of(prepared: Prepared) -> Facts:
     """What a job says of the nodes that it will have."""
-    from ddp_trainer.lint.model import Facts  # noqa: PLC0415 - help and completion do without
+    from ddp_trainer.common.lint.model import Facts  # noqa: PLC0415 - help and completion do without
     from kubectl_ddp.render import Site  # noqa: PLC0415
 
     spec = prepared.spec

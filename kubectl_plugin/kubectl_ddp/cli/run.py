@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from ddp_trainer.safe_text import redact_text
+from ddp_trainer.common.safe_text import redact_text
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
-from ddp_trainer.safe_text import clean_text
+from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, PreflightFailed, Unreachable, UsageError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.lint.sources import EFA, ENV, env, issue
+from ddp_trainer.common.lint.sources import EFA, ENV, env, issue
 
 __all__ = ["EFA", "ENV", "env", "issue"]
 

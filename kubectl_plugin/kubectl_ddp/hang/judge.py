@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.hanging.look import Look
-from ddp_trainer.hanging.naming import Culprit, culprits, nobody_missing
+from ddp_trainer.common.hanging.look import Look
+from ddp_trainer.common.hanging.naming import Culprit, culprits, nobody_missing
 from kubectl_ddp.hang.sight import RankSight, Sight
 
 LEAST_SECONDS: Final = 5.0

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.hanging.look import Look, look_of
-from ddp_trainer.safe_text import redact_object
+from ddp_trainer.common.hanging.look import Look, look_of
+from ddp_trainer.common.safe_text import redact_object
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import is_running, workers

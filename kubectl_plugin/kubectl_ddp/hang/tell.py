@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ddp_trainer.hanging.ras import lagging_ranks
+from ddp_trainer.common.hanging.ras import lagging_ranks
 from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.hang.report import HangReport
 from kubectl_ddp.hang.sight import RankSight

@@ -6,5 +6,5 @@
                                                └─ RULES: memory, devices, network, security, launch, placement
 
 Pure: what is looked at is the objects of one file, as rendered or as somebody else wrote them. The variables of their
-containers go through the rules of :mod:`ddp_trainer.lint` as well.
+containers go through the rules of :mod:`ddp_trainer.common.lint` as well.
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddp_trainer.lint import catalogue as variables
-from ddp_trainer.lint.model import Facts, Severity
-from ddp_trainer.lint.values import words
+from ddp_trainer.common.lint import catalogue as variables
+from ddp_trainer.common.lint.model import Facts, Severity
+from ddp_trainer.common.lint.values import words
 from kubectl_ddp.lint import rules_devices, rules_launch, rules_memory, rules_network, rules_placement, rules_security
 from kubectl_ddp.lint.container import Container
 from kubectl_ddp.lint.model import Placed, PodRule, Pods, Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ddp_trainer.lint.model import Doubtful, Finding, Found
+from ddp_trainer.common.lint.model import Doubtful, Finding, Found
 from kubectl_ddp.backend import Object
 from kubectl_ddp.lint.container import Container
 from kubectl_ddp.lint.reading import mapping, mappings, texts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.lint.model import Found, Severity
-from ddp_trainer.lint.values import is_no, is_yes
+from ddp_trainer.common.lint.model import Found, Severity
+from ddp_trainer.common.lint.values import is_no, is_yes
 from kubectl_ddp.fabrics.aws import ADAPTERS
 from kubectl_ddp.fabrics.aws import RESOURCE as EFA
 from kubectl_ddp.lint import sources

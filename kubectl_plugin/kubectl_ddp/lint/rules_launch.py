@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.lint.model import Found, Severity
+from ddp_trainer.common.lint.model import Found, Severity
 from kubectl_ddp.lint import sources
 from kubectl_ddp.lint.container import Container
 from kubectl_ddp.lint.model import PodRule, Pods, Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ddp_trainer.lint.model import Found, Severity
+from ddp_trainer.common.lint.model import Found, Severity
 from kubectl_ddp.lint import sources
 from kubectl_ddp.lint.model import PodRule, Pods, Workload
 from kubectl_ddp.lint.policies import selects, shut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.lint.sources import TROUBLESHOOTING, env, issue
+from ddp_trainer.common.lint.sources import TROUBLESHOOTING, env, issue
 
 __all__ = ["TROUBLESHOOTING", "env", "issue"]
 

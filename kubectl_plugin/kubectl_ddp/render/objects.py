@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from ddp_trainer import contract
+from ddp_trainer.common import contract
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import fabric, failures, gangs, network, placement, pod, secret, volumes
 from kubectl_ddp.render.code import Code, name_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddp_trainer.contract import Annotation, JobTime, Label
-from ddp_trainer.safe_text import clean_text, redact_object
+from ddp_trainer.common.contract import Annotation, JobTime, Label
+from ddp_trainer.common.safe_text import clean_text, redact_object
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import kept, workers

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.contract import HISTORY_VERSION
+from ddp_trainer.common.contract import HISTORY_VERSION
 
 POD: Final = "pod"
 """Label that says which pod told a series."""

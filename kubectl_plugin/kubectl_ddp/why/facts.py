@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.safe_text import clean_text
+from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp import evidence, roots
 from kubectl_ddp.attribution import Attribution, distinct, moment_of
 from kubectl_ddp.backend import Object, Snapshot

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddp_trainer.contract import GroupState, Section
-from ddp_trainer.hanging.look import Look
+from ddp_trainer.common.contract import GroupState, Section
+from ddp_trainer.common.hanging.look import Look
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.describe import progress_text, stall_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.channel import LINE_BYTES, Able, Begin, Ended, Laid, Left, Lines, Message, Regroup, encode
+from ddp_trainer.process.channel import LINE_BYTES, Able, Begin, Ended, Laid, Left, Lines, Message, Regroup, encode
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.choices import PipelineSchedule
-from ddp_trainer.demands import SCHEDULES, logical_shards, share
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.choices import PipelineSchedule
+from ddp_trainer.common.demands import SCHEDULES, logical_shards, share
+from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.models.gpt import Gpt

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.drafts import draft_of, remove_abandoned_drafts
+from ddp_trainer.process.drafts import draft_of, remove_abandoned_drafts
 
 CLAIM = """
 from ddp_trainer.train.claim import Claim

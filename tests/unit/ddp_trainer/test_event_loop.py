@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer import event_loop
+from ddp_trainer.net import event_loop
 
 PROGRAM = """
 import asyncio, os, signal, sys

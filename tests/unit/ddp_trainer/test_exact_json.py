@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 
-from ddp_trainer.exact_json import Malformed, loads, parse
+from ddp_trainer.net.exact_json import Malformed, loads, parse
 
 
 class Colour(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.fence import is_believable, precedence
+from ddp_trainer.process.fence import is_believable, precedence
 
 NOW = 1_800_000_000.0
 FENCE = int(NOW * 1000)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer import flight_recorder
-from ddp_trainer.flight_recorder import Position, Record, Silent
-from ddp_trainer.hanging.look import GroupPosition, Look, RankState
+from ddp_trainer.common.hanging.look import GroupPosition, Look, RankState
 from ddp_trainer.launch.hang_sight import recorded_by_torch
+from ddp_trainer.process import flight_recorder
+from ddp_trainer.process.flight_recorder import Position, Record, Silent
 from tests.recorder_server import entry, record, recorder_at
 
 NCCL_DUMP = Path(__file__).parents[2] / "samples" / "nccl_flight_recorder.json"

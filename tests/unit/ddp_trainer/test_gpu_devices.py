@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.gpu_devices import has_mig_slices, visible_gpus
+from ddp_trainer.process.gpu_devices import has_mig_slices, visible_gpus
 
 # Two slices and a whole GPU, in the form of "nvidia-smi -L" in NVIDIA's MIG user guide (Device Enumeration).
 LISTED = """\

@@ -6,8 +6,8 @@ import doctest
 
 import pytest
 
-from ddp_trainer import gpu_figures
-from ddp_trainer.gpu_figures import FIGURES, figures_of
+from ddp_trainer.common import gpu_figures
+from ddp_trainer.common.gpu_figures import FIGURES, figures_of
 
 
 def test_the_examples_in_the_documentation_hold() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.gpu_faults import FaultKind, fault_in
-from ddp_trainer.gpu_probe import NO_DRIVER, command, environment_of, probe_gpus, trouble_of
+from ddp_trainer.common.gpu_faults import FaultKind, fault_in
+from ddp_trainer.process.gpu_probe import NO_DRIVER, command, environment_of, probe_gpus, trouble_of
 from tests.fake_driver import compiled
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from ddp_trainer.group_names import restart_group_names
+from ddp_trainer.process.group_names import restart_group_names
 
 
 def test_a_group_that_failed_while_it_was_made_is_not_counted() -> None:

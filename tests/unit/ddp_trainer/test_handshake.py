@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ddp_trainer.handshake import (
+from ddp_trainer.net.handshake import (
     MOST_BYTES,
     ClientHandshake,
     HandshakeFailed,
@@ -19,7 +19,7 @@ from ddp_trainer.handshake import (
     admit,
     authenticate,
 )
-from ddp_trainer.run_secret import RunSecret
+from ddp_trainer.net.run_secret import RunSecret
 
 KEY, OTHER = RunSecret.random().key("test"), RunSecret.random().key("test")
 VERSION = 5

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer import layout as module
-from ddp_trainer.layout import Layout, LayoutError, LayoutRange, Place
+from ddp_trainer.common import layout as module
+from ddp_trainer.common.layout import Layout, LayoutError, LayoutRange, Place
 
 EVERY = [Layout(*sizes) for sizes in product((1, 2, 3), repeat=4)]
 
@@ -182,7 +182,7 @@ def test_too_few_ranks_for_the_smallest_are_told() -> None:
 
 def test_it_needs_nothing_but_the_standard_library() -> None:
     known = "{*sys.stdlib_module_names, 'ddp_trainer', '__main__'}"
-    code = f"import sys, ddp_trainer.layout; print({{name.split('.')[0] for name in sys.modules}} - {known})"
-    package = Path(module.__file__).parents[1]
+    code = f"import sys, ddp_trainer.common.layout; print({{name.split('.')[0] for name in sys.modules}} - {known})"
+    package = Path(module.__file__).parents[2]
     bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(package)!r}); {code}"]
     assert subprocess.run(bare, check=True, capture_output=True, text=True).stdout.strip() == "set()"

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ddp_trainer import limited_server
-from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog
-from ddp_trainer.interfaces import interfaces
-from ddp_trainer.limited_server import Connection, LimitedServer
+from ddp_trainer.net import limited_server
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
+from ddp_trainer.net.interfaces import interfaces
+from ddp_trainer.net.limited_server import Connection, LimitedServer
 
 BUFFER_BYTES = 4096
 Serve = Callable[[Connection], Awaitable[None]]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer import pulse
-from ddp_trainer.contract import Env, Phase, Section
-from ddp_trainer.recorder import SECTION_NUMBERS
+from ddp_trainer.common.contract import Env, Phase, Section
+from ddp_trainer.process import pulse
+from ddp_trainer.process.recorder import SECTION_NUMBERS
 from ddp_trainer.train.phases import NEXT, Phases
 
 

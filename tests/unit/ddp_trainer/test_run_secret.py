@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.run_secret import BadSecret, RunSecret, read_run_secret
+from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 
 HEX = "0123456789abcdef" * 4
 

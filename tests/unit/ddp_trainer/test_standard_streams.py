@@ -42,7 +42,8 @@ def test_a_full_disk_is_a_sentence(command: tuple[str, ...]) -> None:
 
 def test_closed_streams_lead_nowhere_and_keep_their_numbers() -> None:
     script = (
-        "import os; from ddp_trainer.standard_streams import open_closed; open_closed(); print('nothing', flush=True); "
+        "import os; from ddp_trainer.process.standard_streams import open_closed; open_closed(); "
+        "print('nothing', flush=True); "
         "os._exit(0 if [os.path.samestat(os.fstat(n), os.stat(os.devnull)) for n in (0, 1, 2)] == [True] * 3 else 9)"
     )
     done = subprocess.run(["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", sys.executable, "-c", script], check=False)

@@ -3,7 +3,7 @@
 asyncio's own server accepts its whole backlog at once, and prints a traceback for each connection that the kernel
 refuses for want of descriptors. :class:`Acceptor` takes a connection only when there is a place for it. It makes room
 by closing the oldest connection that has not authenticated yet. It hands sockets to an :class:`asyncio.Protocol`, which
-costs a store of thousands of agents less than a task for each, as :mod:`ddp_trainer.limited_server` has it.
+costs a store of thousands of agents less than a task for each, as :mod:`ddp_trainer.net.limited_server` has it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ddp_trainer.connection_limits import ConnectionLimits, client_of
+from ddp_trainer.net.connection_limits import ConnectionLimits, client_of
 
 BACKLOG: Final = 4096
 AT_ONCE: Final = 64

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ddp_trainer.contract import GroupState
+from ddp_trainer.common.contract import GroupState
 from ddp_trainer.launch.protocol import Assignment, Failure, FromAgent
 
 

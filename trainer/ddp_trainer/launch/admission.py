@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.fence import is_believable
 from ddp_trainer.launch.identity import in_use, is_same_job
 from ddp_trainer.launch.protocol import VERSION, Hello
 from ddp_trainer.launch.roster import Agent, Roster
+from ddp_trainer.process.fence import is_believable
 
 MOST_AHEAD: Final = 1_000_000
 """Generations that an agent may be ahead of the store; a larger number is not believed."""

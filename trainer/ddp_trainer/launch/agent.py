@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ddp_trainer.channel import Able, Laid, Left, Message
-from ddp_trainer.contract import Exit, FailureReason, GroupState, Moment, RestartCause
+from ddp_trainer.common.contract import Exit, FailureReason, GroupState, Moment, RestartCause
 from ddp_trainer.launch import absence, exitcodes, farewell
 from ddp_trainer.launch.actions import (
     Action,
@@ -57,6 +56,7 @@ from ddp_trainer.launch.starting import Starting
 from ddp_trainer.launch.witness import Witness
 from ddp_trainer.launch.workers import Workers
 from ddp_trainer.launch.zygote import Zygote
+from ddp_trainer.process.channel import Able, Laid, Left, Message
 
 CANNOT_EXECUTE: Final = 126
 """What a shell exits with when a program cannot be started."""

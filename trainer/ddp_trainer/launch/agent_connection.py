@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol, cast
 
-from ddp_trainer.contract import Exit
-from ddp_trainer.event_loop import tune
-from ddp_trainer.handshake import MOST_BYTES as MOST_BYTES_BEFORE
-from ddp_trainer.handshake import SECONDS as HANDSHAKE_SECONDS
-from ddp_trainer.handshake import HandshakeFailed, ServerHandshake
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.launch.acceptor import Acceptor
 from ddp_trainer.launch.protocol import (
     LINE_BYTES,
@@ -23,6 +19,10 @@ from ddp_trainer.launch.protocol import (
     version_of_hello,
 )
 from ddp_trainer.launch.timing import Heartbeat
+from ddp_trainer.net.event_loop import tune
+from ddp_trainer.net.handshake import MOST_BYTES as MOST_BYTES_BEFORE
+from ddp_trainer.net.handshake import SECONDS as HANDSHAKE_SECONDS
+from ddp_trainer.net.handshake import HandshakeFailed, ServerHandshake
 
 _OLD_PEER: Final = (
     "This run's store authenticates every agent, and this launcher does not: it has version {version} of the protocol "

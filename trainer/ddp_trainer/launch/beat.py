@@ -78,7 +78,7 @@ class Beat:
         self._folder = ""
         self._stacks: Any = None
         self._learn_at = 0.0
-        self._pulse = load(os.path.join("..", "pulse.py"))  # noqa: PTH118
+        self._pulse = load(os.path.join("..", "process", "pulse.py"))  # noqa: PTH118
 
     def pause(self) -> None:
         """The default group goes: there is nothing to wait for any more."""

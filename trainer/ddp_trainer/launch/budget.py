@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ddp_trainer.contract import RestartCause
+from ddp_trainer.common.contract import RestartCause
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.protocol import Failure, Policy
 

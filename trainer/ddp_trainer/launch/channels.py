@@ -1,4 +1,4 @@
-"""The agent's ends of the channels to its workers; see :mod:`ddp_trainer.channel`."""
+"""The agent's ends of the channels to its workers; see :mod:`ddp_trainer.process.channel`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from ddp_trainer.channel import Lines, Message, encode
+from ddp_trainer.process.channel import Lines, Message, encode
 
 
 class Channel:

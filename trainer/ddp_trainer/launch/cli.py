@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import event_loop
-from ddp_trainer.contract import Env, Port
+from ddp_trainer.common.contract import Env, Port
 from ddp_trainer.launch import platforms, settings
 from ddp_trainer.launch.agent import Agent
 from ddp_trainer.launch.children import Children
@@ -51,8 +50,9 @@ from ddp_trainer.launch.saying import say
 from ddp_trainer.launch.secret_file import optional_secret, required_secret
 from ddp_trainer.launch.setup import Setup
 from ddp_trainer.launch.workers import Program
-from ddp_trainer.recorder import AgentRecorder, SilentAgentRecorder
-from ddp_trainer.run_secret import RunSecret
+from ddp_trainer.net import event_loop
+from ddp_trainer.net.run_secret import RunSecret
+from ddp_trainer.process.recorder import AgentRecorder, SilentAgentRecorder
 
 MakeRecorder = Callable[[Path], AgentRecorder]
 """From a directory of boards to the recorder of this agent."""

@@ -12,8 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from ddp_trainer.event_loop import hang_up, tune
-from ddp_trainer.handshake import HandshakeFailed, WrongSecret, authenticate
 from ddp_trainer.launch import absence
 from ddp_trainer.launch.endpoint import Endpoint
 from ddp_trainer.launch.link import Listener
@@ -30,7 +28,9 @@ from ddp_trainer.launch.protocol import (
     encode,
 )
 from ddp_trainer.launch.timing import HEARTBEAT, Heartbeat
-from ddp_trainer.run_secret import RunSecret
+from ddp_trainer.net.event_loop import hang_up, tune
+from ddp_trainer.net.handshake import HandshakeFailed, WrongSecret, authenticate
+from ddp_trainer.net.run_secret import RunSecret
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _CONNECT_SECONDS: Final = 3.0

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from ddp_trainer.contract import Exit, FailureReason, GroupState
+from ddp_trainer.common.contract import Exit, FailureReason, GroupState
 from ddp_trainer.launch import absence
 from ddp_trainer.launch.actions import (
     Action,

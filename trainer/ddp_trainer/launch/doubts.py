@@ -1,4 +1,6 @@
-"""What is doubtful in the launcher's environment, by the rules of :mod:`ddp_trainer.lint` and the facts of the node."""
+"""What is doubtful in the launcher's environment, by the rules of :mod:`ddp_trainer.common.lint` and the facts of the
+node.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Env
+from ddp_trainer.common.contract import Env
 from ddp_trainer.launch.endpoint import is_loopback
 
 _CONCERNED: Final = (
@@ -37,9 +39,9 @@ def doubts(environ: Mapping[str, str], *, nodes: int, nproc: int, endpoint: str 
     if not any(name.startswith(_CONCERNED) for name in environ):
         return []
     # Most runs have nothing to look at, and must not pay for the rules.
+    from ddp_trainer.common.lint.catalogue import check, unknown_ids  # noqa: PLC0415
+    from ddp_trainer.common.lint.model import Facts, Severity  # noqa: PLC0415
     from ddp_trainer.launch.sockets import interface_to  # noqa: PLC0415
-    from ddp_trainer.lint.catalogue import check, unknown_ids  # noqa: PLC0415
-    from ddp_trainer.lint.model import Facts, Severity  # noqa: PLC0415
 
     facts = Facts(
         route=interface_to(environ.get(Env.POD_IP) or endpoint),

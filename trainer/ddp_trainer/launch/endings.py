@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.actions import Finish
 from ddp_trainer.launch.protocol import Over, Verdict

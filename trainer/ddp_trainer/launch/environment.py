@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Template
 
-from ddp_trainer.contract import Env
-from ddp_trainer.gpu_devices import VISIBLE
+from ddp_trainer.common.contract import Env
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.protocol import Assignment
+from ddp_trainer.process.gpu_devices import VISIBLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Exit, FailureReason
-from ddp_trainer.gpu_faults import fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.common.contract import Exit, FailureReason
+from ddp_trainer.common.gpu_faults import fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.protocol import Failure
-from ddp_trainer.safe_text import clean_text
 
 MESSAGE_CHARACTERS: Final = 2_000
 STACK_CHARACTERS: Final = 16_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ddp_trainer.contract import FailureReason
+from ddp_trainer.common.contract import FailureReason
 from ddp_trainer.launch import evidence
 from ddp_trainer.launch.actions import Finish
 from ddp_trainer.launch.protocol import Failure

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Env, File
+from ddp_trainer.common.contract import Env, File
 from ddp_trainer.launch.errors import LaunchError
 
 PREFIX: Final = "ddp_launch_"

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from ddp_trainer.contract import Env
-from ddp_trainer.gpu_devices import visible_gpus
-from ddp_trainer.gpu_faults import fault_in
-from ddp_trainer.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, trouble_of
+from ddp_trainer.common.contract import Env
+from ddp_trainer.common.gpu_faults import fault_in
 from ddp_trainer.launch.children import Children, kill
 from ddp_trainer.launch.saying import say
 from ddp_trainer.launch.setup import Setup
+from ddp_trainer.process.gpu_devices import visible_gpus
+from ddp_trainer.process.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, trouble_of
 
 
 class GpuProbes:

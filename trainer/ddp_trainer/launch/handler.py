@@ -35,7 +35,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from ddp_trainer.contract import Env, Exit, FailureReason
+from ddp_trainer.common.contract import Env, Exit, FailureReason
 from ddp_trainer.launch.client import TcpLink
 from ddp_trainer.launch.endpoint import parse_endpoint
 from ddp_trainer.launch.errors import LaunchError

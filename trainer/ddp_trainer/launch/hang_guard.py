@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import pulse
-from ddp_trainer.contract import Exit, FailureReason
-from ddp_trainer.hanging.look import Look, RankState, is_long
-from ddp_trainer.hanging.naming import waits_for
+from ddp_trainer.common.contract import Exit, FailureReason
+from ddp_trainer.common.hanging.look import Look, RankState, is_long
+from ddp_trainer.common.hanging.naming import waits_for
+from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.hang_limits import PATIENT, HangPolicy, OnHang, Pace
 from ddp_trainer.launch.hang_page import Findings, HangPage
 from ddp_trainer.launch.hang_sight import Outline, RankOutlines, Sight, answers, sights, write_record
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.protocol import Alarm, Assignment, Failure, FromAgent, Hung, Looks, Show
-from ddp_trainer.safe_text import clean_text
+from ddp_trainer.process import pulse
 
 DUMP_SECONDS: Final = 0.3
 """Between the signal for stacks and their reading."""
@@ -51,7 +51,7 @@ class HangGuard:
         """``folder`` is where the pulses are; ``kill`` ends a local rank and all that it started.
 
         ``stalled`` records the seconds without progress and the rank that others wait for, as
-        :meth:`ddp_trainer.recorder.AgentRecorder.stalled`.
+        :meth:`ddp_trainer.process.recorder.AgentRecorder.stalled`.
         """
         self._policy = policy
         self._folder = folder

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.hanging.look import WARNING, Look
-from ddp_trainer.hanging.naming import Culprit, culprits, nobody_missing
+from ddp_trainer.common.hanging.look import WARNING, Look
+from ddp_trainer.common.hanging.naming import Culprit, culprits, nobody_missing
 from ddp_trainer.launch.protocol import Alarm, Hung, Looks, Show
 
 FRESH_SECONDS: Final = 5.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.contract import Env, Section
-from ddp_trainer.hanging.look import WARNING
+from ddp_trainer.common.contract import Env, Section
+from ddp_trainer.common.hanging.look import WARNING
 from ddp_trainer.launch.errors import LaunchError
 
 FACTOR: Final = 5.0

@@ -1,10 +1,10 @@
 """Pages about the ranks of one agent, served at a Unix socket beside their pulses.
 
 A client sends the name of a page as one line, and the answer is one JSON document. The aggregator requests
-:data:`~ddp_trainer.pulse.OUTLINE` and serves it at the metrics port: ranks, numbers, pods and collectives. ``python -m
-ddp_trainer hang`` in the same pod, which takes the right to exec, requests :data:`~ddp_trainer.pulse.STACKS`: that page
-adds stacks, lines of code, processes, sentences of the launcher, and NCCL's own report. Only this user and root can
-connect.
+:data:`~ddp_trainer.process.pulse.OUTLINE` and serves it at the metrics port: ranks, numbers, pods and collectives.
+``python -m ddp_trainer hang`` in the same pod, which takes the right to exec, requests
+:data:`~ddp_trainer.process.pulse.STACKS`: that page adds stacks, lines of code, processes, sentences of the launcher,
+and NCCL's own report. Only this user and root can connect.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from ddp_trainer import pulse
-from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog
 from ddp_trainer.launch import hang_ras
 from ddp_trainer.launch.hang_sight import Outline, Sight
-from ddp_trainer.limited_server import Connection, LimitedServer
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
+from ddp_trainer.net.limited_server import Connection, LimitedServer
+from ddp_trainer.process import pulse
 
 VERSION: Final = "ddp.dev/hang/v1"
 MOST_FINDINGS: Final = 8

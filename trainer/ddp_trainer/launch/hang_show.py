@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import pulse
-from ddp_trainer.contract import Env, Exit, File
-from ddp_trainer.contract import Path as PodPath
+from ddp_trainer.common.contract import Env, Exit, File
+from ddp_trainer.common.contract import Path as PodPath
+from ddp_trainer.process import pulse
 
 ANSWER_SECONDS: Final = 10.0
 """Stacks of a rank that cannot answer, and NCCL's report, take some seconds."""

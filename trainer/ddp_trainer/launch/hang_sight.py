@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from ddp_trainer import flight_recorder
-from ddp_trainer.hanging.look import MOST_GROUPS, GroupPosition, Look, RankState
+from ddp_trainer.common.hanging.look import MOST_GROUPS, GroupPosition, Look, RankState
 from ddp_trainer.launch.hang_watch import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
+from ddp_trainer.process import flight_recorder
 
 ANSWER_SECONDS: Final = 1.5
 """A worker that can answers within a quarter of a second, and a loaded machine is slow."""

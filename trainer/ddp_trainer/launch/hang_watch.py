@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer import pulse
-from ddp_trainer.contract import Section
-from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.common.contract import Section
+from ddp_trainer.common.hanging.look import Look, RankState
 from ddp_trainer.launch.hang_limits import NOTICE_SECONDS, Pace
+from ddp_trainer.process import pulse
 
 SECTIONS: Final = ("", *Section)
 """By the number that a rank marks."""

@@ -10,14 +10,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ddp_trainer.contract import Env, FailureReason, JobTime, Moment
-from ddp_trainer.goodput import JobAccount
+from ddp_trainer.common.contract import Env, FailureReason, JobTime, Moment
+from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.launch.moments import Moments
 from ddp_trainer.launch.protocol import Failure
 
 if TYPE_CHECKING:
     from ddp_trainer.launch.setup import Setup
-    from ddp_trainer.recorder import AgentRecorder
+    from ddp_trainer.process.recorder import AgentRecorder
 
 
 def last_account(setup: Setup, moments: Moments, failure: Failure | None) -> Mapping[str, object]:

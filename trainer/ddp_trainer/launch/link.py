@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import replace
 from typing import Final, Protocol
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.endpoint import addresses_of, is_loopback
 from ddp_trainer.launch.hang_judge import HangJudge

@@ -29,7 +29,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.launch import exitcodes
 from ddp_trainer.launch.admission import MOST_AHEAD, intruders, is_newer_group, objection, should_prepare
 from ddp_trainer.launch.budget import Budget

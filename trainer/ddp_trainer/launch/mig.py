@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddp_trainer.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, has_mig_slices, listed_uuids
 from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, has_mig_slices, listed_uuids
 
 
 def slices_for(

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 
-from ddp_trainer.contract import Env, Moment
+from ddp_trainer.common.contract import Env, Moment
 
 
 class Moments:

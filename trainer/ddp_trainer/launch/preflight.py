@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.launch.children import Children, kill
 from ddp_trainer.launch.protocol import Assignment
 from ddp_trainer.launch.workers import BOOTSTRAP

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Env, Exit, Profile
+from ddp_trainer.common.contract import Env, Exit, Profile
 from ddp_trainer.launch.hang_watch import status_of
 from ddp_trainer.launch.trace_window import ASKED, READY, REFUSAL, TRACE
 

@@ -1,8 +1,9 @@
 """Messages between agents and the store: one JSON object per line, each a frozen dataclass here.
 
-A connection begins with the handshake of :mod:`ddp_trainer.handshake`; what follows is decoded by
-:mod:`ddp_trainer.exact_json`, which accepts exactly the declared fields, types and bounds. No pickle, no code. Every
-integer, string and list has a bound in its declaration, and no message to an agent grows with the number of nodes.
+A connection begins with the handshake of :mod:`ddp_trainer.net.handshake`; what follows is decoded by
+:mod:`ddp_trainer.net.exact_json`, which accepts exactly the declared fields, types and bounds. No pickle, no code.
+Every integer, string and list has a bound in its declaration, and no message to an agent grows with the number of
+nodes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final, get_args
 
-from ddp_trainer import exact_json
-from ddp_trainer.bounds import Bounds, Matching
-from ddp_trainer.exact_json import MOST_INTEGER
-from ddp_trainer.hanging.look import Look
+from ddp_trainer.common.bounds import Bounds, Matching
+from ddp_trainer.common.hanging.look import Look
+from ddp_trainer.net import exact_json
+from ddp_trainer.net.exact_json import MOST_INTEGER
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -26,7 +27,7 @@ VERSION: Final = 5
 """Version of the protocol. It grows when a message changes its meaning; the store refuses agents of another version."""
 
 KEY_PURPOSE: Final = "rendezvous"
-"""Purpose of the key by which agents and store authenticate, see :meth:`ddp_trainer.run_secret.RunSecret.key`."""
+"""Purpose of the key by which agents and store authenticate, see :meth:`ddp_trainer.net.run_secret.RunSecret.key`."""
 
 LINE_BYTES: Final = 1 << 18
 """Longest line after the handshake, in bytes; the looks of 16 ranks with their stacks take half of it."""
@@ -56,7 +57,7 @@ Number = Annotated[int, Bounds(0, MOST_INTEGER)]
 ExitCode = Annotated[int, Bounds(0, 255)]
 Seconds = Annotated[float, Bounds(0, 1e12)]
 Restarts = Annotated[dict[Annotated[str, Bounds(1, 32)], Number], Bounds(0, 16)]
-"""Cause (:class:`~ddp_trainer.contract.RestartCause`) → count, over the run so far."""
+"""Cause (:class:`~ddp_trainer.common.contract.RestartCause`) → count, over the run so far."""
 
 
 class ProtocolError(Exception):
@@ -214,7 +215,7 @@ class Failure:
     exit_code: ExitCode
     """As a shell shows it: 128 + n for signal n; 0 of a worker that ended before the others."""
     reason: Annotated[str, Bounds(0, 64)]
-    """A :class:`~ddp_trainer.contract.FailureReason`."""
+    """A :class:`~ddp_trainer.common.contract.FailureReason`."""
     message: Sentence
     timestamp: Seconds
     """Seconds since the epoch, by the clock of the node."""

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import contract
-from ddp_trainer.contract import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File
-from ddp_trainer.drafts import draft_of
-from ddp_trainer.goodput import JobAccount
+from ddp_trainer.common import contract
+from ddp_trainer.common.contract import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File
+from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.safe_text import escape_controls, redact_object
 from ddp_trainer.launch.evidence import shorten, type_of
 from ddp_trainer.launch.protocol import Failure
-from ddp_trainer.safe_text import escape_controls, redact_object
+from ddp_trainer.process.drafts import draft_of
 
 Json = dict[str, object]
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Final
 
-from ddp_trainer.safe_text import clean_text
+from ddp_trainer.common.safe_text import clean_text
 
 STDERR: Final = 2
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ddp_trainer.contract import Env
+from ddp_trainer.common.contract import Env
 from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.saying import say
-from ddp_trainer.run_secret import HOW_TO_MAKE, BadSecret, RunSecret, read_run_secret
+from ddp_trainer.net.run_secret import HOW_TO_MAKE, BadSecret, RunSecret, read_run_secret
 
 
 def optional_secret(path: str, run_id: str) -> RunSecret | None:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Env
-from ddp_trainer.gpu_devices import visible_gpus
+from ddp_trainer.common.contract import Env
 from ddp_trainer.launch import numa
 from ddp_trainer.launch.core import Limits
 from ddp_trainer.launch.errors import LaunchError
@@ -25,6 +24,7 @@ from ddp_trainer.launch.preflight import Care
 from ddp_trainer.launch.protocol import Identity, Policy
 from ddp_trainer.launch.timing import Heartbeat
 from ddp_trainer.launch.workers import Program
+from ddp_trainer.process.gpu_devices import visible_gpus
 
 GRACE_MARGIN_SECONDS: Final = 5.0
 """Of the grace that the pod was promised, kept for the launcher's own report."""

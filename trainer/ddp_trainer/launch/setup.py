@@ -14,7 +14,7 @@ from ddp_trainer.launch.logs import LogSpec
 from ddp_trainer.launch.preflight import Care
 from ddp_trainer.launch.report import Report
 from ddp_trainer.launch.workers import Program
-from ddp_trainer.recorder import AgentRecorder
+from ddp_trainer.process.recorder import AgentRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.interfaces import Interface, interfaces, route_from
 from ddp_trainer.launch.endpoint import is_loopback
 from ddp_trainer.launch.protocol import Assignment
+from ddp_trainer.net.interfaces import Interface, interfaces, route_from
 
 EXACT: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Variables that take a plain name."""

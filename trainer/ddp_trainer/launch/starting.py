@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.launch.children import Children
 from ddp_trainer.launch.core import State
 from ddp_trainer.launch.hang_guard import HangGuard

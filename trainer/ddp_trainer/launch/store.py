@@ -20,9 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from ddp_trainer import event_loop
-from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
-from ddp_trainer.contract import Env, Exit, Port
+from ddp_trainer.common.contract import Env, Exit, Port
 from ddp_trainer.launch.acceptor import Acceptor
 from ddp_trainer.launch.agent_connection import AgentConnection
 from ddp_trainer.launch.errors import LaunchError
@@ -30,7 +28,9 @@ from ddp_trainer.launch.membership import Membership
 from ddp_trainer.launch.protocol import KEY_PURPOSE, LINE_BYTES, FromAgent, FromStore, Over, Ping, Refused, encode
 from ddp_trainer.launch.secret_file import required_secret
 from ddp_trainer.launch.timing import HEARTBEAT, PATIENCE, Heartbeat, Patience
-from ddp_trainer.run_secret import RunSecret
+from ddp_trainer.net import event_loop
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
+from ddp_trainer.net.run_secret import RunSecret
 
 LINGER_SECONDS: Final = 3.0
 """How long late comers of a finished run still get an answer, once its nodes have gone."""

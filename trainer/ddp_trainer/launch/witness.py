@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddp_trainer.channel import Left
-from ddp_trainer.contract import Env, FailureReason
+from ddp_trainer.common.contract import Env, FailureReason
+from ddp_trainer.common.layout import LayoutError, LayoutRange
 from ddp_trainer.launch import evidence
 from ddp_trainer.launch.core import Core
 from ddp_trainer.launch.protocol import Failure
-from ddp_trainer.layout import LayoutError, LayoutRange
+from ddp_trainer.process.channel import Left
 
 
 @dataclass(slots=True)

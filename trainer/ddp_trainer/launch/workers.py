@@ -15,8 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from ddp_trainer.channel import Begin, Ended, Message, Regroup
-from ddp_trainer.contract import Env
+from ddp_trainer.common.contract import Env
 from ddp_trainer.launch.channels import Channel
 from ddp_trainer.launch.children import Children, kill, kill_group
 from ddp_trainer.launch.environment import Launch, place_in, prepared_environment, with_local_rank
@@ -24,6 +23,7 @@ from ddp_trainer.launch.exit_limit import ExitLimit
 from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std, Tail
 from ddp_trainer.launch.protocol import Assignment
 from ddp_trainer.launch.zygote import Zygote, has_torch
+from ddp_trainer.process.channel import Begin, Ended, Message, Regroup
 
 NOTHING: Final[Mapping[str, str]] = {}
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")

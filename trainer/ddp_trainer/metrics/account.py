@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ddp_trainer.contract import JobTime, Metric
-from ddp_trainer.goodput import JobAccount
+from ddp_trainer.common.contract import JobTime, Metric
+from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics.board import RANK, StaleBoard, read
 from ddp_trainer.metrics.directory import rank_boards
 from ddp_trainer.metrics.family import cell

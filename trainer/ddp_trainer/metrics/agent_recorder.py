@@ -1,12 +1,14 @@
-"""The recorder of a pod's launcher, which writes to its board; see :mod:`ddp_trainer.recorder` for what is recorded."""
+"""The recorder of a pod's launcher, which writes to its board; see :mod:`ddp_trainer.process.recorder` for what is
+recorded.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import FailureReason, GroupState, Metric, RestartCause
-from ddp_trainer.goodput import JobAccount
+from ddp_trainer.common.contract import FailureReason, GroupState, Metric, RestartCause
+from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics.account import highest_step, job_account, steps_planned
 from ddp_trainer.metrics.board import AGENT, RANK, Board
 from ddp_trainer.metrics.directory import rank_board
@@ -106,7 +108,7 @@ class BoardAgentRecorder:
 
     @harmless
     def stalled(self, seconds: float, rank: int) -> None:
-        """Ranks of this pod wait; see :class:`~ddp_trainer.recorder.AgentRecorder`."""
+        """Ranks of this pod wait; see :class:`~ddp_trainer.process.recorder.AgentRecorder`."""
         with self._board.changing():
             self._cells[STALLED] = seconds
             self._cells[STALLED_BY] = rank

@@ -27,8 +27,7 @@ from prometheus_client import exposition as prometheus_text
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from ddp_trainer import event_loop
-from ddp_trainer.contract import HANG_PATH, HISTORY_PATH, Env, Exit, Port
+from ddp_trainer.common.contract import HANG_PATH, HISTORY_PATH, Env, Exit, Port
 from ddp_trainer.metrics import history_form, relay
 from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.exposition import Exposition
@@ -37,6 +36,7 @@ from ddp_trainer.metrics.last_scrape import Scrapes, most_seconds
 from ddp_trainer.metrics.selection import Collected, Selection, families_in
 from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
 from ddp_trainer.metrics.strangers import Strangers
+from ddp_trainer.net import event_loop
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Env, GroupState, MetricLabel
+from ddp_trainer.common.contract import Env, GroupState, MetricLabel
 from ddp_trainer.metrics import exposure, pauses
 from ddp_trainer.metrics.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.board import AGENT, RANK, Board
@@ -24,8 +24,8 @@ from ddp_trainer.metrics.meter import Meter
 from ddp_trainer.metrics.process import ProcessId, is_ancestor, vitals
 from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.watch import Watch
-from ddp_trainer.pulse import marks
-from ddp_trainer.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
+from ddp_trainer.process.pulse import marks
+from ddp_trainer.process.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
 
 _log: Final = logging.getLogger(__name__)
 

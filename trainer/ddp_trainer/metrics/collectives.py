@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import flight_recorder, pulse
-from ddp_trainer.contract import Metric
-from ddp_trainer.flight_recorder import DEFAULT, Record, Silent
+from ddp_trainer.common.contract import Metric
 from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.rank_families import PROCESS_GROUPS
+from ddp_trainer.process import flight_recorder, pulse
+from ddp_trainer.process.flight_recorder import DEFAULT, Record, Silent
 
 ASK_EVERY_SECONDS: Final = 15.0
 """An answer with two thousand collectives costs a rank some 30 ms of a thread of C++'s."""

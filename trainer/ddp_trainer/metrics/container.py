@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import contract
+from ddp_trainer.common import contract
 
 UNLIMITED: Final = 1 << 60
 """Version 1 of cgroups has no word for "no limit": it tells the largest multiple of a page that it can hold."""

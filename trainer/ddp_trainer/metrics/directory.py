@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import MetricLabel
+from ddp_trainer.common.contract import MetricLabel
 from ddp_trainer.metrics.board import AGENT, RANK, Snapshot, StaleBoard, read
 from ddp_trainer.metrics.process import Vitals, vitals
 

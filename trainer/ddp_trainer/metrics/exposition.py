@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
-from ddp_trainer.contract import Metric, MetricLabel, Phase
+from ddp_trainer.common.contract import Metric, MetricLabel, Phase
 from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.collectives import Collectives
 from ddp_trainer.metrics.container import Container

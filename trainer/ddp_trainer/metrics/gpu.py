@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from ddp_trainer.gpu_figures import figures_of
+from ddp_trainer.common.gpu_figures import figures_of
 
 _NAME_LENGTH: Final = 64
 

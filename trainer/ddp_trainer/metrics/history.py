@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.contract import Metric, MetricLabel, Phase
-from ddp_trainer.drafts import draft_of
+from ddp_trainer.common.contract import Metric, MetricLabel, Phase
 from ddp_trainer.metrics import history_form
 from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.directory import Slot, Survey, survey
 from ddp_trainer.metrics.family import Family, cell
 from ddp_trainer.metrics.history_form import Key
+from ddp_trainer.process.drafts import draft_of
 
 MOST_READINGS: Final = 240
 FIRST_SECONDS: Final = 0.5

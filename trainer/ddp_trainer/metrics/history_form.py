@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ddp_trainer.contract import HISTORY_MARK, HISTORY_VERSION
+from ddp_trainer.common.contract import HISTORY_MARK, HISTORY_VERSION
 
 LEFT_READINGS: Final = 100
 """At most so many go into the pod's log."""

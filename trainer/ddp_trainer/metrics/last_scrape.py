@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ddp_trainer.contract import Env
+from ddp_trainer.common.contract import Env
 
 MOST_SECONDS: Final = 20.0
 SCRAPER: Final = "Prometheus/"

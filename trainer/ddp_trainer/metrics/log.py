@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ddp_trainer.metrics.harmless import warn_once
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.process.recorder import RankRecorder
 
 COPY_SECONDS: Final = 1.0
 """A number on a GPU is fetched no more often than this: Prometheus asks every 15 seconds."""

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ddp_trainer.contract import Phase
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.common.contract import Phase
+from ddp_trainer.process.recorder import RankRecorder
 
 _PHASES: Final = tuple(Phase)
 
@@ -41,7 +41,8 @@ class Meter:
         self._mark = clock()
 
     def reached(self, phase: str) -> None:
-        """``phase`` ends here: the time since the last mark was spent in it; see :class:`~ddp_trainer.contract.Phase`.
+        """``phase`` ends here: the time since the last mark was spent in it; see
+        :class:`~ddp_trainer.common.contract.Phase`.
 
         A word that names no phase counts as ``other``: this is no place to stop a training.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.contract import PLACE_LABELS, JobTime, Metric, MetricLabel, Phase, Wait
+from ddp_trainer.common.contract import PLACE_LABELS, JobTime, Metric, MetricLabel, Phase, Wait
 from ddp_trainer.metrics.family import Family, Kind, Scope, Source
 
 STEP_SECONDS: Final = (

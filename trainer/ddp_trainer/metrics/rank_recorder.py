@@ -1,4 +1,4 @@
-"""The recorder of a rank, which writes to its board; see :mod:`ddp_trainer.recorder` for what is recorded.
+"""The recorder of a rank, which writes to its board; see :mod:`ddp_trainer.process.recorder` for what is recorded.
 
 :meth:`BoardRankRecorder.step` runs on the training thread at every step and costs about a microsecond
 (``python -m bench metrics``): plain stores through a memoryview, no lock, no system call.
@@ -16,16 +16,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ddp_trainer.contract import PLACE_LABELS, Env, JobTime, Metric, MetricLabel, Phase, Wait
-from ddp_trainer.goodput import JobAccount
-from ddp_trainer.layout import LayoutError, LayoutRange
+from ddp_trainer.common.contract import PLACE_LABELS, Env, JobTime, Metric, MetricLabel, Phase, Wait
+from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.layout import LayoutError, LayoutRange
 from ddp_trainer.metrics.board import RANK, Board
 from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.gpu import Memory, identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.harmless import harmless, warn_once
 from ddp_trainer.metrics.rank_families import STEP_SECONDS
 from ddp_trainer.metrics.watch import Watch
-from ddp_trainer.recorder import Marks
+from ddp_trainer.process.recorder import Marks
 
 STEPS: Final = RANK.index(Metric.STEPS)
 SAMPLES: Final = RANK.index(Metric.SAMPLES)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.contract import Port
+from ddp_trainer.common.contract import Port
 from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.family import Family, Scope
 

@@ -8,8 +8,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import pulse
 from ddp_trainer.metrics.server import Answer, refusal
+from ddp_trainer.process import pulse
 
 ANSWER_SECONDS: Final = 4.5
 """A little less than a connection has in all."""

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
-from ddp_trainer.contract import FAMILY_QUERY
+from ddp_trainer.common.contract import FAMILY_QUERY
 
 MOST_FIELDS: Final = 128
 """Fields in a query: to take more of them apart would cost more than the page."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
-from ddp_trainer.limited_server import Connection, LimitedServer
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
+from ddp_trainer.net.limited_server import Connection, LimitedServer
 
 DEADLINE_SECONDS: Final = 5.0
 MOST_CONNECTIONS: Final = 64

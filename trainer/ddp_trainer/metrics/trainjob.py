@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.contract import Metric
+from ddp_trainer.common.contract import Metric
 from ddp_trainer.metrics.directory import survey
 
 SERVER_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"

@@ -20,7 +20,7 @@ class Sink(Protocol):
     """Where it goes."""
 
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
-        """See :class:`~ddp_trainer.recorder.RankRecorder`."""
+        """See :class:`~ddp_trainer.process.recorder.RankRecorder`."""
 
     def gpu_memory(self, memory: gpu.Memory, before: gpu.Memory | None = None) -> None:
         """See :class:`~ddp_trainer.metrics.rank_recorder.BoardRankRecorder`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.contract import Path
+from ddp_trainer.common.contract import Path
 from ddp_trainer.preflight.facts import Facts
 from ddp_trainer.preflight.finding import Finding, Status
 

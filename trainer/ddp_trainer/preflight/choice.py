@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ddp_trainer.interfaces import Interface
+from ddp_trainer.net.interfaces import Interface
 from ddp_trainer.preflight.facts import Choice, Resolution
 
 NCCL_VARIABLE: Final = "NCCL_SOCKET_IFNAME"

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from ddp_trainer.contract import Env, Exit, Port
+from ddp_trainer.common.contract import Env, Exit, Port
+from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 from ddp_trainer.preflight import names, present
 from ddp_trainer.preflight.checks import judge
 from ddp_trainer.preflight.collect import Subject
 from ddp_trainer.preflight.conduct import Order, conduct
 from ddp_trainer.preflight.errors import PreflightError
 from ddp_trainer.preflight.finding import Status
-from ddp_trainer.run_secret import BadSecret, RunSecret, read_run_secret
 
 TIMEOUT_SECONDS: Final = 60.0
 _STATIC_PORT: Final = 29500

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import Env
-from ddp_trainer.interfaces import Interface, interfaces, route_from
+from ddp_trainer.common.contract import Env
+from ddp_trainer.net.interfaces import Interface, interfaces, route_from
 from ddp_trainer.preflight import choice, gpus, names
 from ddp_trainer.preflight.facts import Listening, Report, Resolution
 from ddp_trainer.preflight.limits import limits

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, replace
 
-from ddp_trainer.contract import Env
+from ddp_trainer.common.contract import Env
+from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight.collect import Subject, collect
 from ddp_trainer.preflight.facts import Facts, Listening, Report
 from ddp_trainer.preflight.listener import Listener, why_taken
@@ -17,7 +18,6 @@ from ddp_trainer.preflight.meeting import Guest, Host, NobodyMet, meet
 from ddp_trainer.preflight.names import is_loopback
 from ddp_trainer.preflight.probing import probe
 from ddp_trainer.preflight.wire import KEY_PURPOSE
-from ddp_trainer.run_secret import RunSecret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

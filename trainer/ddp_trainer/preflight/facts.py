@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.interfaces import Interface
+from ddp_trainer.net.interfaces import Interface
 
 VERSION: Final = 1
 """Of the documents that nodes exchange and that ``-o json`` prints; raised when a field changes its meaning."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import exact_json
+from ddp_trainer.net import exact_json
 from ddp_trainer.preflight.facts import Gpu
 from ddp_trainer.preflight.nvml import Cards
 from ddp_trainer.preflight.nvml_library import LIBRARY

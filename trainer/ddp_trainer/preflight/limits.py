@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
-from ddp_trainer.contract import Path
+from ddp_trainer.common.contract import Path
 from ddp_trainer.preflight.facts import Limits
 
 

@@ -1,7 +1,7 @@
 """Ports of this node that the preflights of other nodes connect to.
 
-A peer authenticates by :mod:`ddp_trainer.handshake`, receives a :class:`Banner` with this node's token and time, and
-may then go on to the :class:`~ddp_trainer.preflight.meeting.Host`. Without a secret, the banner comes first.
+A peer authenticates by :mod:`ddp_trainer.net.handshake`, receives a :class:`Banner` with this node's token and time,
+and may then go on to the :class:`~ddp_trainer.preflight.meeting.Host`. Without a secret, the banner comes first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
-from ddp_trainer.handshake import MOST_BYTES, HandshakeFailed, admit
-from ddp_trainer.limited_server import Connection, LimitedServer
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, admit
+from ddp_trainer.net.limited_server import Connection, LimitedServer
 from ddp_trainer.preflight.facts import VERSION
 from ddp_trainer.preflight.wire import HANDSHAKE_VERSION, encode
 

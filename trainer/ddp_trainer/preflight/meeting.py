@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from ddp_trainer.event_loop import hang_up
-from ddp_trainer.handshake import MOST_BYTES, HandshakeFailed, authenticate
+from ddp_trainer.net.event_loop import hang_up
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, authenticate
 from ddp_trainer.preflight import names
 from ddp_trainer.preflight.facts import VERSION, Clock, Outcome, Probe, Report, Resolution
 from ddp_trainer.preflight.listener import Banner, Listener

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.event_loop import hang_up
-from ddp_trainer.handshake import MOST_BYTES, HandshakeFailed, authenticate
+from ddp_trainer.net.event_loop import hang_up
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, authenticate
 from ddp_trainer.preflight.facts import Outcome, Probe, Purpose, Report
 from ddp_trainer.preflight.listener import Banner
 from ddp_trainer.preflight.names import is_loopback

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ddp_trainer import exact_json
+from ddp_trainer.net import exact_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -16,7 +16,7 @@ LINE_BYTES: Final = 1 << 25
 """Longest line after the handshake, in bytes: the reports of a thousand nodes."""
 HANDSHAKE_VERSION: Final = 2
 KEY_PURPOSE: Final = "preflight"
-"""Purpose of the key by which preflights authenticate, see :meth:`ddp_trainer.run_secret.RunSecret.key`."""
+"""Purpose of the key by which preflights authenticate, see :meth:`ddp_trainer.net.run_secret.RunSecret.key`."""
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
 

@@ -1,12 +1,12 @@
 """The goodput ledger: what the wall clock of a job went into, over all its processes, pods and suspensions.
 
-An account is the time up to a moment, split over :class:`~ddp_trainer.contract.JobTime`. Time is only ever added by
-moving that moment forward, so the states add up to the time since the job first started, whatever happens. It stands
+An account is the time up to a moment, split over :class:`~ddp_trainer.common.contract.JobTime`. Time is only ever added
+by moving that moment forward, so the states add up to the time since the job first started, whatever happens. It stands
 beside the checkpoints (:mod:`ddp_trainer.train.odometer`) and in them; what nobody was there to see is told afterwards
 from time stamps: the last one of the process before, and those that the launcher gives to its workers.
 
 Productive time that was lost with a crash stays productive, since a counter cannot be taken back, and is counted beside
-it; what that comes to says :mod:`ddp_trainer.goodput`.
+it; what that comes to says :mod:`ddp_trainer.common.goodput`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from ddp_trainer.contract import JobTime, RestartCause
+from ddp_trainer.common.contract import JobTime, RestartCause
 
 _INDEX: Final = {state: number for number, state in enumerate(JobTime)}
 _CAUSES: Final = tuple(RestartCause)
@@ -67,9 +67,9 @@ class Account:
     has_left: bool = False
     """All processes were told to stop, and saved."""
     restarts: list[int] = field(default_factory=lambda: [0] * len(_CAUSES))
-    """As known at the last arrival, in the order of :class:`~ddp_trainer.contract.RestartCause`."""
+    """As known at the last arrival, in the order of :class:`~ddp_trainer.common.contract.RestartCause`."""
     seconds: list[float] = field(default_factory=lambda: [0.0] * len(JobTime))
-    """In the order of :class:`~ddp_trainer.contract.JobTime`."""
+    """In the order of :class:`~ddp_trainer.common.contract.JobTime`."""
 
     def __getitem__(self, state: JobTime) -> float:
         return self.seconds[_INDEX[state]]

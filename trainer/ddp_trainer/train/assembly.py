@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from ddp_trainer.choices import PrecisionName
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.choices import PrecisionName
+from ddp_trainer.common.layout import Layout
 from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import is_stream, to_device
 from ddp_trainer.train.computation import Losses, prepare

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ddp_trainer.contract import Phase
+from ddp_trainer.common.contract import Phase
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.phases import Phases
 from ddp_trainer.train.plan import owned

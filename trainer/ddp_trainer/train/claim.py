@@ -10,9 +10,9 @@ back. :class:`Claim` keeps the older one from writing, by the file ``CLAIM`` in 
    finds another token ends and never takes the claim back. So of two writers at most one publishes, even if no order
    of their fences is known.
 
-The order of rule 1 is that of :func:`ddp_trainer.fence.precedence`. A fence is the number of the group before plus
-one, or the clock of the store where the store remembers no group. If that clock is a year ahead, the claim carries a
-fence that no later group reaches for a year. A group with a believable fence therefore comes after each group whose
+The order of rule 1 is that of :func:`ddp_trainer.process.fence.precedence`. A fence is the number of the group before
+plus one, or the clock of the store where the store remembers no group. If that clock is a year ahead, the claim carries
+a fence that no later group reaches for a year. A group with a believable fence therefore comes after each group whose
 fence lies more than a day ahead of this machine's clock. This cannot let a stale writer back in:
 
 - Two groups of one store, or of one after the other with agents in between, have fences from one sequence. Either both
@@ -38,9 +38,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer import exact_json
-from ddp_trainer.drafts import remove_abandoned_drafts
-from ddp_trainer.fence import is_believable, precedence
+from ddp_trainer.net import exact_json
+from ddp_trainer.process.drafts import remove_abandoned_drafts
+from ddp_trainer.process.fence import is_believable, precedence
 from ddp_trainer.train.durable import write_durably
 from ddp_trainer.train.errors import DamagedClaim, StaleGeneration
 

@@ -12,10 +12,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_trainer.choices import OptimizerName
-from ddp_trainer.contract import CheckpointScope, Env, Exit
-from ddp_trainer.recorder import RankRecorder
-from ddp_trainer.standard_streams import say_or_not
+from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.contract import CheckpointScope, Env, Exit
+from ddp_trainer.process.recorder import RankRecorder
+from ddp_trainer.process.standard_streams import say_or_not
 from ddp_trainer.train.config import Config, DeviceName, ScheduleName, flag
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment

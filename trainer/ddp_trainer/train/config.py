@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ddp_trainer.choices import OptimizerName
-from ddp_trainer.contract import CheckpointScope
+from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.contract import CheckpointScope
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.keeping import Keeping
 from ddp_trainer.train.option_rules import check as check_options

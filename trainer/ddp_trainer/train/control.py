@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import Final
 
-from ddp_trainer.channel import Able, Begin, Laid, Left, Lines, Message, Regroup, encode
-from ddp_trainer.contract import Env, Exit
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.contract import Env, Exit
+from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.process.channel import Able, Begin, Laid, Left, Lines, Message, Regroup, encode
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import GroupEnds, PeerLost
 

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.gpu_faults import cause_line, fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.common.gpu_faults import cause_line, fault_in, is_out_of_gpu_memory, refusal_in
 from ddp_trainer.train.errors import BadConfig, GpuFailed, TrainError
 from ddp_trainer.train.failure import leave_group, named_error_file
 

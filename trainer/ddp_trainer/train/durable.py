@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Self
 
-from ddp_trainer.drafts import draft_of
+from ddp_trainer.process.drafts import draft_of
 
 
 def write_durably(file: Path, content: bytes) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.contract import CheckpointScope, Env, Moment
-from ddp_trainer.gpu_devices import VISIBLE
-from ddp_trainer.layout import LayoutError, LayoutRange
+from ddp_trainer.common.contract import CheckpointScope, Env, Moment
+from ddp_trainer.common.layout import LayoutError, LayoutRange
+from ddp_trainer.process.gpu_devices import VISIBLE
 from ddp_trainer.train.account import Moments
 from ddp_trainer.train.errors import BadConfig
 

@@ -10,8 +10,8 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_trainer.contract import Exit
-from ddp_trainer.gpu_faults import fault_in
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.gpu_faults import fault_in
 from ddp_trainer.train.errors import PeerLost, TrainError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from ddp_trainer.layout import LayoutError, LayoutRange
+from ddp_trainer.common.layout import LayoutError, LayoutRange
 from ddp_trainer.train.errors import BadConfig
 
 

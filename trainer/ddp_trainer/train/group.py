@@ -31,7 +31,7 @@ from ddp_trainer.train.options import BackendName
 from ddp_trainer.train.stream_abort import StreamAbort
 
 if TYPE_CHECKING:
-    from ddp_trainer.layout import Layout
+    from ddp_trainer.common.layout import Layout
     from ddp_trainer.train.control import Control
 
 _CHUNK_BYTES: Final = 64 << 20

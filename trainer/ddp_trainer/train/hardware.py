@@ -9,8 +9,8 @@ from typing import Protocol
 
 import torch
 
-from ddp_trainer.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, visible_gpus
-from ddp_trainer.gpu_faults import FaultKind, cause_line, fault_in
+from ddp_trainer.common.gpu_faults import FaultKind, cause_line, fault_in
+from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, visible_gpus
 from ddp_trainer.train.config import Config, DeviceName
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig, GpuFailed

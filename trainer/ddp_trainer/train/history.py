@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NotRequired, TypedDict
 
-from ddp_trainer.contract import File, JobTime
-from ddp_trainer.goodput import JobAccount
-from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
+from ddp_trainer.common.contract import File, JobTime
+from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.account import Account, Arrival
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.exchange import agreed

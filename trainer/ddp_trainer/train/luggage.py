@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.layout import Layout
 from ddp_trainer.train.assembly import Kept
 from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.groundwork import Groundwork

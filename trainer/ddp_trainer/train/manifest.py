@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from torch import nn
 
-from ddp_trainer import exact_json
+from ddp_trainer.net import exact_json
 from ddp_trainer.train.config import flag
 from ddp_trainer.train.errors import BadTask, CheckpointMismatch
 

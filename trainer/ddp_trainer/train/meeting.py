@@ -9,7 +9,7 @@ from typing import Final
 
 import torch.distributed as dist
 
-from ddp_trainer.group_names import restart_group_names
+from ddp_trainer.process.group_names import restart_group_names
 
 _LOOK_SECONDS: Final = 0.02
 """Between looks who has heard it."""

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _random as random
 
-from ddp_trainer.layout import DIMENSIONS, Layout, Place
+from ddp_trainer.common.layout import DIMENSIONS, Layout, Place
 from ddp_trainer.train import abortable_gloo
 from ddp_trainer.train.group import Group
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddp_trainer.choices import OptimizerName
+from ddp_trainer.common.choices import OptimizerName
 from ddp_trainer.train.config import Config, ScheduleName
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.finiteness import flaw, total_norm

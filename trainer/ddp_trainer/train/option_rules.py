@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Final
 
-from ddp_trainer.choices import PrecisionName
-from ddp_trainer.clashes import WITHOUT_SHARD, Word, clashes
-from ddp_trainer.layout import Layout, LayoutError, LayoutRange
+from ddp_trainer.common.choices import PrecisionName
+from ddp_trainer.common.clashes import WITHOUT_SHARD, Word, clashes
+from ddp_trainer.common.layout import Layout, LayoutError, LayoutRange
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.options import Level, LrScaling, OnNonFinite, Options, Recompute, StrategyName

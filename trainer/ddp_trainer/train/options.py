@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from ddp_trainer.choices import PipelineSchedule, PrecisionName
-from ddp_trainer.contract import Env
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.choices import PipelineSchedule, PrecisionName
+from ddp_trainer.common.contract import Env
+from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.flagged import OptionGroup, flagged, layouts, names
 

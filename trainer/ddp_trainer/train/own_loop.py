@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ddp_trainer.contract import Exit, Phase
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.common.contract import Exit, Phase
+from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.announcement import started
 from ddp_trainer.train.batches import reader
 from ddp_trainer.train.buffers import SharedBuffers

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ddp_trainer.contract import JobTime, Phase, Section, Wait
-from ddp_trainer.recorder import SECTION_NUMBERS, Marks, RankRecorder
+from ddp_trainer.common.contract import JobTime, Phase, Section, Wait
+from ddp_trainer.process.recorder import SECTION_NUMBERS, Marks, RankRecorder
 
 NEXT: Final = {
     Phase.DATA_WAIT: SECTION_NUMBERS[Section.FORWARD],

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ddp_trainer.layout import DIMENSIONS
+from ddp_trainer.common.layout import DIMENSIONS
 
 if TYPE_CHECKING:
     from ddp_trainer.train.spread import Spread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train.errors import GroupEnds, PeerLost
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.option_rules import layout_of

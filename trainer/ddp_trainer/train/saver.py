@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import torch
 
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.archive import pack
 from ddp_trainer.train.cadence import suggestion
 from ddp_trainer.train.checkpoint import Checkpoint, CheckpointDirectory

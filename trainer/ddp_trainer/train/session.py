@@ -16,8 +16,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ddp_trainer.contract import File
-from ddp_trainer.recorder import RankRecorder, SilentRankRecorder
+from ddp_trainer.common.contract import File
+from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment

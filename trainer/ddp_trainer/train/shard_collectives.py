@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from ddp_trainer.contract import Wait
+from ddp_trainer.common.contract import Wait
 from ddp_trainer.train.collective_names import ALL_GATHER, REDUCE_SCATTER
 from ddp_trainer.train.waits import Waits
 

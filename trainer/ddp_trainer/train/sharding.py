@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from ddp_trainer.choices import PrecisionName
+from ddp_trainer.common.choices import PrecisionName
 from ddp_trainer.train.activation_checkpointing import blocks
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig

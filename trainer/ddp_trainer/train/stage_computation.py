@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp_trainer.choices import PrecisionName
+from ddp_trainer.common.choices import PrecisionName
 from ddp_trainer.train.precision import around
 from ddp_trainer.train.randomness import KeyedRandom
 

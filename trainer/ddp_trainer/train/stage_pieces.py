@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from ddp_trainer.contract import Wait
+from ddp_trainer.common.contract import Wait
 from ddp_trainer.train.collective_names import ALL_GATHER, REDUCE_SCATTER
 from ddp_trainer.train.gradients import buckets
 from ddp_trainer.train.group import Group

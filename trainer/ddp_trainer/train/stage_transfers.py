@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch.distributed.pipelining import schedules
 
-from ddp_trainer.contract import Wait
+from ddp_trainer.common.contract import Wait
 from ddp_trainer.train.waits import Waits
 
 WAIT: Final = "_wait_batch_p2p"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ddp_trainer.contract import Phase, Section
+from ddp_trainer.common.contract import Phase, Section
 from ddp_trainer.train.assembly import Kept
 from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
 from ddp_trainer.train.groundwork import Groundwork

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddp_trainer.contract import Phase
+from ddp_trainer.common.contract import Phase
 from ddp_trainer.train.balance import Balance
 from ddp_trainer.train.batches import to_device
 from ddp_trainer.train.buffers import make_buffers

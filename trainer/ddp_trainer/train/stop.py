@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 
 _MARGIN_SECONDS: Final = 1.0
 """Time left to the launcher to see this process go before the pod is killed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.group import Group

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.layout import Layout
 from ddp_trainer.train.archive import pack
 from ddp_trainer.train.checkpoint import Checkpoint
 from ddp_trainer.train.exchange import from_rank

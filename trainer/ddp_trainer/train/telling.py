@@ -9,7 +9,7 @@ from typing import Final
 
 from torch import nn
 
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.models import flops, tokens
 from ddp_trainer.train.optimization import Optimization

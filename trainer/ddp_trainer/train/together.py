@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from ddp_trainer import exact_json
-from ddp_trainer.contract import CheckpointScope
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.contract import CheckpointScope
+from ddp_trainer.common.layout import Layout
+from ddp_trainer.net import exact_json
 from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.checkpoint import CheckpointDirectory
 from ddp_trainer.train.config import Config

@@ -16,7 +16,7 @@ from typing import Self
 
 from torch import nn
 
-from ddp_trainer.contract import Exit, Phase, Section
+from ddp_trainer.common.contract import Exit, Phase, Section
 from ddp_trainer.train.assembly import Assembly, Kept, assemble, keep
 from ddp_trainer.train.audience import Audience
 from ddp_trainer.train.checkpoint import Checkpoint

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ddp_trainer.contract import Wait
-from ddp_trainer.layout import Layout
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.common.contract import Wait
+from ddp_trainer.common.layout import Layout
+from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.phases import Phases
 

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import asdict
 
-from ddp_trainer.contract import CheckpointScope
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.common.contract import CheckpointScope
+from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.checkpoint import CheckpointDirectory
 from ddp_trainer.train.claim import Claim
 from ddp_trainer.train.config import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddp_trainer import contract
+from ddp_trainer.common import contract
 from kubectl_ddp.roots import Root
 
 

@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from ddp_trainer.contract import Section
-from ddp_trainer.hanging.look import GroupPosition, Look, RankState, look_of
-from ddp_trainer.hanging.naming import culprits, nobody_missing
+from ddp_trainer.common.contract import Section
+from ddp_trainer.common.hanging.look import GroupPosition, Look, RankState, look_of
+from ddp_trainer.common.hanging.naming import culprits, nobody_missing
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
 """The collectives of a step of plain DDP: gradients, then the loss."""

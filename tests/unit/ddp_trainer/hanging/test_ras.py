@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddp_trainer.hanging.ras import lagging_ranks
+from ddp_trainer.common.hanging.ras import lagging_ranks
 
 REPORT = (Path(__file__).parents[3] / "samples" / "nccl_ras_status.txt").read_text()
 

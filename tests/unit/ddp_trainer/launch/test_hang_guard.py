@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer import pulse
 from ddp_trainer.launch.hang_guard import FIRST_STEP_SECONDS, HangGuard
 from ddp_trainer.launch.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
 from ddp_trainer.launch.protocol import Assignment, FromAgent, Generation, Hung, Looks, Node, Show
+from ddp_trainer.process import pulse
 from tests.recorder_server import entry, record, recorder_at
 
 NUMBER = signal.SIGRTMAX - 7

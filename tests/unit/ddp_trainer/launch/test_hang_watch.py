@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer import pulse
-from ddp_trainer.contract import Section
-from ddp_trainer.hanging.look import WARNING, Look, RankState
+from ddp_trainer.common.contract import Section
+from ddp_trainer.common.hanging.look import WARNING, Look, RankState
 from ddp_trainer.launch.hang_limits import FIRST_SECONDS, NOTICE_SECONDS, WARM_UP_MOVES, HangPolicy, Pace
 from ddp_trainer.launch.hang_watch import RankWatch
-from ddp_trainer.recorder import SECTION_NUMBERS
+from ddp_trainer.process import pulse
+from ddp_trainer.process.recorder import SECTION_NUMBERS
 
 FLOOR = 10.0
 

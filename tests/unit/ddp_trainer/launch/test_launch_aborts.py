@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launch_simulation import a_policy
 
-from ddp_trainer.contract import FailureReason
+from ddp_trainer.common.contract import FailureReason
 from ddp_trainer.launch import evidence
 from ddp_trainer.launch.core import Core, Limits
 from ddp_trainer.launch.logs import TAIL_LINES, LogPump, Prefix, Tail

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.handshake import ServerHandshake
 from ddp_trainer.launch.client import TcpLink
 from ddp_trainer.launch.endpoint import Endpoint
 from ddp_trainer.launch.protocol import (
@@ -30,7 +29,8 @@ from ddp_trainer.launch.protocol import (
 )
 from ddp_trainer.launch.store import Store
 from ddp_trainer.launch.timing import Patience
-from ddp_trainer.run_secret import RunSecret
+from ddp_trainer.net.handshake import ServerHandshake
+from ddp_trainer.net.run_secret import RunSecret
 
 STORE, STRANGER, NOBODY = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 SECRET: Final = RunSecret.random()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from launch_simulation import a_failure, a_policy
 
-from ddp_trainer.contract import Exit, GroupState
+from ddp_trainer.common.contract import Exit, GroupState
 from ddp_trainer.launch.actions import (
     Arm,
     Disarm,

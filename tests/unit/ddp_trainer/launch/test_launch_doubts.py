@@ -62,7 +62,7 @@ def test_rules_are_not_even_loaded_where_no_variable_concerns_them() -> None:
     program = (
         "import sys; from ddp_trainer.launch.doubts import doubts\n"
         "assert doubts({'PATH': '/bin', 'DDP_JOB': 'x'}, nodes=2, nproc=2) == []\n"
-        "assert not [name for name in sys.modules if name.startswith('ddp_trainer.lint')]"
+        "assert not [name for name in sys.modules if name.startswith('ddp_trainer.common.lint')]"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

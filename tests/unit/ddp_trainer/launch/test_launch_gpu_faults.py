@@ -7,7 +7,7 @@ import signal
 import pytest
 from launch_simulation import a_failure, a_policy
 
-from ddp_trainer.contract import Exit, FailureReason
+from ddp_trainer.common.contract import Exit, FailureReason
 from ddp_trainer.launch import evidence
 from ddp_trainer.launch.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
 from ddp_trainer.launch.core import Core, Limits, State

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
 
-from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.look import Look, RankState
 from ddp_trainer.launch.protocol import (
     VERSION,
     Alarm,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.launch.parting import Parting
 from ddp_trainer.launch.protocol import FromAgent, Leave, Over, Part, Verdict
 

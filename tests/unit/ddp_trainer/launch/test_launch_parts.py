@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from launch_simulation import a_failure
 
-from ddp_trainer.contract import FailureReason, JobTime
-from ddp_trainer.goodput import JobAccount
+from ddp_trainer.common.contract import FailureReason, JobTime
+from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.launch import evidence, exitcodes, settings
 from ddp_trainer.launch.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
 from ddp_trainer.launch.environment import Launch, common_environment, place_in, with_local_rank

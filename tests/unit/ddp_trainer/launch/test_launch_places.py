@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launch_simulation import a_policy
 
-from ddp_trainer.contract import Env
+from ddp_trainer.common.contract import Env
 from ddp_trainer.launch import farewell
 from ddp_trainer.launch.actions import Finish
 from ddp_trainer.launch.core import Core, Limits

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from launch_simulation import a_failure, a_policy
 
-from ddp_trainer.bounds import Bounds
-from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.common.bounds import Bounds
+from ddp_trainer.common.hanging.look import Look, RankState
 from ddp_trainer.launch.protocol import (
     MOST_NAMED,
     VERSION,

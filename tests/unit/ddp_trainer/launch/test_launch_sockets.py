@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.interfaces import interfaces, route_from
 from ddp_trainer.launch.protocol import Assignment, Generation, Node
 from ddp_trainer.launch.sockets import interface_to, sockets_of
+from ddp_trainer.net.interfaces import interfaces, route_from
 
 FAR = "198.51.100.7"
 """An address of documentation: there is a route to it wherever there is a default one."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.lint import catalogue, model, names, values
-from ddp_trainer.lint.catalogue import RULES, check, unknown_ids
-from ddp_trainer.lint.model import Facts, Finding, Severity
-from ddp_trainer.lint.reference import lines
+from ddp_trainer.common.lint import catalogue, model, names, values
+from ddp_trainer.common.lint.catalogue import RULES, check, unknown_ids
+from ddp_trainer.common.lint.model import Facts, Finding, Severity
+from ddp_trainer.common.lint.reference import lines
 
 ROOT = Path(__file__).parents[4]
 BY_ID = {rule.id: rule for rule in RULES}

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import Env, GroupState, Metric, Phase
+from ddp_trainer.common.contract import Env, GroupState, Metric, Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.board import AGENT, RANK, read
 from ddp_trainer.metrics.directory import agent_board, rank_board, survey
 from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.process import ProcessId
-from ddp_trainer.recorder import SilentAgentRecorder, SilentRankRecorder
+from ddp_trainer.process.recorder import SilentAgentRecorder, SilentRankRecorder
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 

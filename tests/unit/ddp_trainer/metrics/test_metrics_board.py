@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import Metric
+from ddp_trainer.common.contract import Metric
 from ddp_trainer.metrics.board import AGENT, CELLS_AT, RANK, Board, StaleBoard, read
 from ddp_trainer.metrics.process import ProcessId
 

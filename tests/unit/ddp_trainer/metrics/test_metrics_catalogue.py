@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from ddp_trainer.contract import Metric, MetricLabel, Phase
+from ddp_trainer.common.contract import Metric, MetricLabel, Phase
 from ddp_trainer.metrics import family as families
 from ddp_trainer.metrics import gpu, server
 from ddp_trainer.metrics.board import RANK, Board, read

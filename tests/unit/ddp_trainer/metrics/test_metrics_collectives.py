@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer import pulse
 from ddp_trainer.metrics.collectives import Collectives
+from ddp_trainer.process import pulse
 from tests.recorder_server import entry, record, recorder_at
 
 BEGUN = "ddp_collective_last_enqueued_sequence{default}"

@@ -14,10 +14,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from ddp_trainer import pulse
-from ddp_trainer.contract import Env, GroupState, JobTime, Metric, Phase, Wait
-from ddp_trainer.flight_recorder import socket_beside
-from ddp_trainer.goodput import JobAccount
+from ddp_trainer.common.contract import Env, GroupState, JobTime, Metric, Phase, Wait
+from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.catalogue import FAMILIES
 from ddp_trainer.metrics.collectives import Collectives
@@ -26,7 +24,9 @@ from ddp_trainer.metrics.exposition import Exposition
 from ddp_trainer.metrics.family import Kind, Scope
 from ddp_trainer.metrics.gpu import Memory
 from ddp_trainer.metrics.rank_recorder import PEAK_FLOPS, BoardRankRecorder
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.process import pulse
+from ddp_trainer.process.flight_recorder import socket_beside
+from ddp_trainer.process.recorder import RankRecorder
 from tests.recorder_server import entry, record, recorder_at
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import HISTORY_MARK, Env, GroupState, JobTime, Metric, RestartCause
-from ddp_trainer.goodput import JobAccount
+from ddp_trainer.common.contract import HISTORY_MARK, Env, GroupState, JobTime, Metric, RestartCause
+from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics import attach, history_form
 from ddp_trainer.metrics.history import FILE, FIRST_SECONDS, MOST_READINGS, History
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.process.recorder import RankRecorder
 from kubectl_ddp import past
 
 STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))

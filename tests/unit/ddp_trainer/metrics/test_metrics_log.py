@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddp_trainer.contract import Env, Metric
+from ddp_trainer.common.contract import Env, Metric
 from ddp_trainer.metrics import attach, harmless
 from ddp_trainer.metrics.board import RANK, read
 from ddp_trainer.metrics.directory import rank_board

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddp_trainer.contract import Phase
+from ddp_trainer.common.contract import Phase
 from ddp_trainer.metrics.meter import Meter
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import SilentRankRecorder
 
 
 class Heard(SilentRankRecorder):

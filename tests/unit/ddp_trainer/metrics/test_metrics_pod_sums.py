@@ -5,12 +5,12 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
-from ddp_trainer.contract import Env, Metric, Phase
+from ddp_trainer.common.contract import Env, Metric, Phase
 from ddp_trainer.metrics import attach, pod_sums
 from ddp_trainer.metrics.directory import rank_board, survey
 from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.pod_sums import PodSums
-from ddp_trainer.recorder import RankRecorder
+from ddp_trainer.process.recorder import RankRecorder
 
 SAMPLES = "ddp_pod_samples_total"
 FORWARD = cell("ddp_pod_step_phase_seconds_total", Phase.FORWARD)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ddp_trainer.contract import (
+from ddp_trainer.common.contract import (
     PLACE_LABELS,
     Env,
     FailureReason,
@@ -23,8 +23,8 @@ from ddp_trainer.contract import (
     RestartCause,
     Wait,
 )
-from ddp_trainer.goodput import JobAccount
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.metrics import harmless
 from ddp_trainer.metrics.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.board import AGENT, RANK, Board, read
@@ -33,7 +33,7 @@ from ddp_trainer.metrics.family import cell
 from ddp_trainer.metrics.gpu import Memory
 from ddp_trainer.metrics.process import ProcessId
 from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
-from ddp_trainer.recorder import AgentRecorder, RankRecorder
+from ddp_trainer.process.recorder import AgentRecorder, RankRecorder
 
 seconds = some.floats(0, 1e3)
 

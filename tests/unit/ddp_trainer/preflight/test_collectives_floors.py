@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.gpu_figures import FIGURES
+from ddp_trainer.common.gpu_figures import FIGURES
 from ddp_trainer.preflight.collectives.errors import BadRequest
 from ddp_trainer.preflight.collectives.floors import (
     MACHINES,

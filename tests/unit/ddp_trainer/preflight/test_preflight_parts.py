@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from preflight_reports import a_probe, a_report, facts_of
 
-from ddp_trainer.interfaces import interfaces
+from ddp_trainer.net.interfaces import interfaces
+from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import names, present, software
 from ddp_trainer.preflight.checks import judge
 from ddp_trainer.preflight.conduct import in_order
@@ -19,7 +20,6 @@ from ddp_trainer.preflight.listener import Listener, holder
 from ddp_trainer.preflight.meeting import PROBE_SECONDS, Ask, Host, NobodyMet, Told, Topic, meet
 from ddp_trainer.preflight.probing import knock
 from ddp_trainer.preflight.wire import WireError, decode, encode
-from ddp_trainer.run_secret import RunSecret
 
 KEY = RunSecret.random().key("preflight")
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ddp_trainer.safe_text import HIDDEN, redact_object, redact_text
+from ddp_trainer.common.safe_text import HIDDEN, redact_object, redact_text
 
 SECRETS = (
     "hf_" + "a1B2" * 8,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.safe_text import HIDDEN, clean_text, redact_text
-from ddp_trainer.safe_text.texts import TOO_MANY
+from ddp_trainer.common.safe_text import HIDDEN, clean_text, redact_text
+from ddp_trainer.common.safe_text.texts import TOO_MANY
 from tests.secret_corpus import HARMLESS, SECRETS, WORD
 
 AROUND = ("{}", "[rank0] failed: {}", "{}\nstep 3: loss 0.5", "a\n{}\n", 'error "x": {}')

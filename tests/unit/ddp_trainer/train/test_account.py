@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ddp_trainer.contract import File, JobTime, Metric, RestartCause
-from ddp_trainer.goodput import JobAccount
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.common.contract import File, JobTime, Metric, RestartCause
+from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.account import SIZE, Account, Moments
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.group import Group

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.contract import Phase
+from ddp_trainer.common.contract import Phase
 from ddp_trainer.train.balance import WINDOW_STEPS, Balance, fair, slowest
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.phases import Phases

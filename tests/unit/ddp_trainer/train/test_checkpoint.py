@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.train.archive import pack
 from ddp_trainer.train.checkpoint import MANIFEST, PAYLOAD, unpack
 from ddp_trainer.train.claim import Claim

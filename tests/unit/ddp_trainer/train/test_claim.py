@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.train.claim import Claim
 from ddp_trainer.train.errors import DamagedClaim, StaleGeneration
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ddp_trainer.channel import Able, Begin, Left, Lines, Message, Regroup, encode
-from ddp_trainer.contract import Env, Exit
+from ddp_trainer.common.contract import Env, Exit
+from ddp_trainer.process.channel import Able, Begin, Left, Lines, Message, Regroup, encode
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.control import Control
 from ddp_trainer.train.environment import Environment

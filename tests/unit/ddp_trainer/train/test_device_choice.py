@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.train.config import DeviceName
 from ddp_trainer.train.environment import Environment
 from ddp_trainer.train.errors import BadConfig, GpuFailed, TrainError

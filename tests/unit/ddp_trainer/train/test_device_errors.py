@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.contract import Exit
-from ddp_trainer.gpu_faults import cause_line
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.gpu_faults import cause_line
 from ddp_trainer.train.errors import BadConfig, GpuFailed, PeerLost
 from ddp_trainer.train.failure import code_of
 from ddp_trainer.train.group import Group

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.errors import BadTask

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddp_trainer.contract import Exit
-from ddp_trainer.layout import Layout, LayoutRange
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.layout import Layout, LayoutRange
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment

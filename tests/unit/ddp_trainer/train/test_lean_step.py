@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from train_builders import Lines
 
-from ddp_trainer.choices import OptimizerName
+from ddp_trainer.common.choices import OptimizerName
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.optimization import Optimization
 from ddp_trainer.train.optimizer_step import OptimizerStep, inside

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.contract import JobTime
+from ddp_trainer.common.contract import JobTime
 from ddp_trainer.train.account import Account
 from ddp_trainer.train.odometer import FILE, Odometer, Reading
 

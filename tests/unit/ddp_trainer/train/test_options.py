@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp_trainer.choices import OptimizerName
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.train.activation_checkpointing import blocks, checkpoint_activations
 from ddp_trainer.train.buffers import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.cli import main

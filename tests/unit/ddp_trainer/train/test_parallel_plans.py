@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel
 
-from ddp_trainer.choices import PipelineSchedule, PrecisionName
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.choices import PipelineSchedule, PrecisionName
+from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.groundwork import demand_numbers

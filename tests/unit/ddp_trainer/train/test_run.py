@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer import train
-from ddp_trainer.contract import JobTime
-from ddp_trainer.goodput import JobAccount
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.common.contract import JobTime
+from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.errors import CheckpointMismatch, NotFinite
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines

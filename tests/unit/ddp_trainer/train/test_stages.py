@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from ddp_trainer.choices import PipelineSchedule
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.choices import PipelineSchedule
+from ddp_trainer.common.layout import Layout
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadConfig, BadTask
 from ddp_trainer.train.group import Group

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 
 TOLD_AT_EVERY_LINE = """
 import os, signal, sys, threading

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroupGloo
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.train import failure, stream_abort
 from ddp_trainer.train.buffers import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.errors import BadData, PeerLost

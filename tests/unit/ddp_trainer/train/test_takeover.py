@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.layout import Layout
 from ddp_trainer.train.takeover import handings, kind_of
 
 

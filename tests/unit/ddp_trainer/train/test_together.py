@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.layout import Layout
+from ddp_trainer.common.layout import Layout
 from ddp_trainer.train.archive import Archive, pack
 from ddp_trainer.train.checkpoint import MANIFEST, CheckpointDirectory, Damaged, looks_whole, read
 from ddp_trainer.train.checkpoint_cli import main

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.choices import OptimizerName
-from ddp_trainer.contract import CheckpointScope, Exit
+from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.contract import CheckpointScope, Exit
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment

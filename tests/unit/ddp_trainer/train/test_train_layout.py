@@ -2,8 +2,8 @@
 
 import pytest
 
-from ddp_trainer.contract import Env
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.contract import Env
+from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.environment import Environment

@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch import nn
 
-from ddp_trainer.choices import OptimizerName
-from ddp_trainer.contract import Phase
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.contract import Phase
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.batches import reader, to_device
 from ddp_trainer.train.buffers import SharedBuffers
 from ddp_trainer.train.config import Config, ScheduleName

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.recipe import Recipe
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines, Points

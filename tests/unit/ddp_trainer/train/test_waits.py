@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import schedules
 
-from ddp_trainer.contract import Phase, Section, Wait
-from ddp_trainer.layout import Layout
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.common.contract import Phase, Section, Wait
+from ddp_trainer.common.layout import Layout
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train import stage_pieces
 from ddp_trainer.train.group import Group
 from ddp_trainer.train.mesh import Mesh

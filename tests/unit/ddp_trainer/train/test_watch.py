@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.contract import Exit
+from ddp_trainer.common.contract import Exit
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.archive import pack
 from ddp_trainer.train.cadence import best_interval, suggestion

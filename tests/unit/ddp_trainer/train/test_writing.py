@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.archive import Archive
 from ddp_trainer.train.checkpoint import CheckpointDirectory
 from ddp_trainer.train.claim import Claim

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddp_trainer.lint import names
-from ddp_trainer.lint.catalogue import check, unknown_ids
-from ddp_trainer.lint.model import Facts as Node
+from ddp_trainer.common.lint import names
+from ddp_trainer.common.lint.catalogue import check, unknown_ids
+from ddp_trainer.common.lint.model import Facts as Node
 from kubectl_ddp.fabrics import aws, oracle, reference
 from kubectl_ddp.fabrics.catalogue import FABRICS, meant, profiles
 from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES, choose

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.contract import FailureReason
-from ddp_trainer.hanging.look import Look, RankState
-from ddp_trainer.hanging.naming import culprits
+from ddp_trainer.common.contract import FailureReason
+from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.naming import culprits
 from kubectl_ddp.backend import Snapshot
 from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.hang.judge import Answer, Verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.look import Look, RankState
 from ddp_trainer.launch.hang_page import VERSION
 from ddp_trainer.launch.hang_sight import Outline, Teller
 from ddp_trainer.launch.hang_sight import Sight as Shown

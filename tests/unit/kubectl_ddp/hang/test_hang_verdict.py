@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.look import Look, RankState
 from ddp_trainer.launch.hang_page import VERSION as LAUNCHERS
 from ddp_trainer.launch.hang_sight import Sight as Shown
 from ddp_trainer.launch.hang_sight import Teller

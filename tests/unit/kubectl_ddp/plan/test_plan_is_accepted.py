@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 import torch
 
-from ddp_trainer.demands import logical_shards, micro_batch_size, share
-from ddp_trainer.layout import Layout, LayoutRange
+from ddp_trainer.common.demands import logical_shards, micro_batch_size, share
+from ddp_trainer.common.layout import Layout, LayoutRange
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.models import build

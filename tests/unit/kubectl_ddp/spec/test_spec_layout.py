@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.contract import Env
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.contract import Env
+from ddp_trainer.common.layout import LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.objects import render
 from kubectl_ddp.spec.document import from_document, to_document

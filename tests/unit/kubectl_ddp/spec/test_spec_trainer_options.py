@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.choices import CHOICES
-from ddp_trainer.clashes import CLASHES, WITHOUT_SHARD, Clash, Where
-from ddp_trainer.layout import LayoutRange
+from ddp_trainer.common.choices import CHOICES
+from ddp_trainer.common.clashes import CLASHES, WITHOUT_SHARD, Clash, Where
+from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.option_rules import check_shard

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.look import Look, RankState
 from kubectl_ddp.backend import Object
 from kubectl_ddp.hang.sight import PodSight, RankSight, Sight
 from kubectl_ddp.queued import KUEUE_QUEUE as QUEUE

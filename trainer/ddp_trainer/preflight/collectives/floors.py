@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.gpu_figures import figures_of
+from ddp_trainer.common.gpu_figures import figures_of
 from ddp_trainer.preflight.collectives.errors import BadRequest
 from ddp_trainer.preflight.collectives.result import Result
 

@@ -20,12 +20,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.group_names import restart_group_names
 from ddp_trainer.preflight.collectives import bandwidth
 from ddp_trainer.preflight.collectives.device import Timer
 from ddp_trainer.preflight.collectives.errors import CommunicationFailed, first_line
 from ddp_trainer.preflight.collectives.pairing import ALONE, Pairing, rounds
 from ddp_trainer.preflight.collectives.request import Request
+from ddp_trainer.process.group_names import restart_group_names
 
 MESSAGE_BYTES: Final = {"gloo": 4 << 20, "nccl": 256 << 20}
 """Of the all-reduce, unless ``--sizes`` names another."""

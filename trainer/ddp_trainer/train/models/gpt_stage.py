@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.demands import of_stages
+from ddp_trainer.common.demands import of_stages
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.plan import cut
 

@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from ddp_trainer.demands import of_slices
+from ddp_trainer.common.demands import of_slices
 from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.sliced_draws import DrawsApart
 

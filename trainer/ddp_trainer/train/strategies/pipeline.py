@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
-from ddp_trainer.contract import Wait
-from ddp_trainer.demands import micro_batch_size
+from ddp_trainer.common.contract import Wait
+from ddp_trainer.common.demands import micro_batch_size
 from ddp_trainer.train.config import Config
 from ddp_trainer.train.errors import BadTask, TrainError
 from ddp_trainer.train.lazy_dynamo import uncompiled

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
-from ddp_trainer.choices import PipelineSchedule
-from ddp_trainer.demands import SCHEDULES, of_micro_batches
+from ddp_trainer.common.choices import PipelineSchedule
+from ddp_trainer.common.demands import SCHEDULES, of_micro_batches
 from ddp_trainer.train.errors import BadConfig
 
 
@@ -47,7 +47,8 @@ KINDS: Final[Mapping[PipelineSchedule, Kind]] = {
     name: Kind(schedule, SCHEDULES[name].stages_per_rank, turns_back=name is PipelineSchedule.ZERO_BUBBLE_V)
     for name, schedule in _OF_TORCH.items()
 }
-"""Schedules by their names; what each asks of the number of micro-batches is said in :mod:`ddp_trainer.demands`."""
+"""Schedules by their names; what each asks of the number of micro-batches is said in
+:mod:`ddp_trainer.common.demands`."""
 
 
 def demand_fit(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:

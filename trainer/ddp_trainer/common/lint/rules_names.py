@@ -1,0 +1,116 @@
+"""Names that nothing reads, or nothing reads any more."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from ddp_trainer.common.lint import names, sources
+from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
+from ddp_trainer.common.lint.values import words
+
+_CLOSE: Final = 0.85
+
+
+def _unknown_to_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
+    explained = names.NCCL | names.NCCL_GONE.keys() | names.NCCL_NOW_TORCHS.keys()
+    for name in environment:
+        if name.startswith("NCCL_") and name not in explained and not name.startswith(names.NCCL_OTHERS):
+            near = difflib.get_close_matches(name, sorted(names.NCCL), n=1, cutoff=_CLOSE)
+            yield Found(name, detail=f"Did you mean {near[0]}?" if near else "Delete it.")
+
+
+def _misspelt_for_torch(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in environment:
+        if name.startswith(names.TORCH_BEGINNINGS) and name not in names.TORCH:
+            # Only with a suggestion: torch adds names, and a newer one is no mistake.
+            for near in difflib.get_close_matches(name, sorted(names.TORCH), n=1, cutoff=_CLOSE):
+                yield Found(name, detail=near)
+
+
+def _gone_from_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in environment.keys() & names.NCCL_GONE.keys():
+        what, _semicolon, then = names.NCCL_GONE[name].partition("; ")
+        yield Found(name, what, f"{then[:1].upper()}{then[1:]}.")
+
+
+def _renamed_by_torch(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in environment.keys() & names.NCCL_NOW_TORCHS.keys():
+        yield Found(name, environment[name], names.NCCL_NOW_TORCHS[name])
+
+
+def _old_allocator_name(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        if name in environment and "PYTORCH_ALLOC_CONF" not in environment:
+            yield Found(name, environment[name])
+
+
+def _unknown_allocator_key(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        # The commas of roundup_power2_divisions:[256:1,512:2] separate no keys.
+        flat = re.sub(r"\[[^\]]*\]", "", environment.get(name, ""))
+        for pair in words(flat):
+            key = pair.partition(":")[0].strip()
+            if key and key not in names.ALLOCATOR_KEYS:
+                near = difflib.get_close_matches(key, sorted(names.ALLOCATOR_KEYS), n=1)
+                yield Found(name, key, f"Did you mean {near[0]}?" if near else "Delete it.")
+
+
+RULES: Final = (
+    Rule(
+        id="N01",
+        severity=Severity.WARNING,
+        looks_for="`NCCL_*` names that NCCL does not know",
+        when=_unknown_to_nccl,
+        sentence="NCCL ignores {name}, which it does not know.",
+        fix="{detail}",
+        source="https://github.com/NVIDIA/nccl (the names that src/ looks up, 2.30.7)",
+    ),
+    Rule(
+        id="N02",
+        severity=Severity.WARNING,
+        looks_for="names that NCCL has removed or renamed",
+        when=_gone_from_nccl,
+        sentence="{name} is {value}.",
+        fix="{detail}",
+        source=sources.ENV,
+    ),
+    Rule(
+        id="T03",
+        severity=Severity.WARNING,
+        looks_for="torch's variables under their old names, `NCCL_ASYNC_ERROR_HANDLING` and others",
+        when=_renamed_by_torch,
+        sentence="{name} is the old name of torch's {detail}.",
+        fix="Rename it to {detail}={value}.",
+        source=sources.TORCH_NCCL,
+    ),
+    Rule(
+        id="T10",
+        severity=Severity.INFO,
+        looks_for="`PYTORCH_CUDA_ALLOC_CONF` without `PYTORCH_ALLOC_CONF`",
+        when=_old_allocator_name,
+        sentence="{name} is deprecated since torch 2.9.",
+        fix="Rename it to PYTORCH_ALLOC_CONF.",
+        source=sources.TORCH_CUDA,
+    ),
+    Rule(
+        id="T17",
+        severity=Severity.WARNING,
+        looks_for="misspelt names of torch and gloo",
+        when=_misspelt_for_torch,
+        sentence="torch does not know {name}.",
+        fix="Did you mean {detail}?",
+        source=sources.TORCH_NCCL,
+    ),
+    Rule(
+        id="T18",
+        severity=Severity.WARNING,
+        looks_for="unknown keys in `PYTORCH_ALLOC_CONF`",
+        when=_unknown_allocator_key,
+        sentence="{name} has the key {value}, and torch refuses keys that it does not know.",
+        fix="{detail}",
+        source=sources.TORCH_CUDA,
+    ),
+)

@@ -1,0 +1,329 @@
+"""RDMA and the fabrics of the clouds: asked for and switched off, or tuned for another place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from ddp_trainer.common.lint import sources
+from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
+from ddp_trainer.common.lint.values import number, words
+
+_EFA_NETWORKS: Final = ("aws libfabric", "libfabric", "ofi")
+_EFA_OBSOLETE: Final = ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_USE_DEVICE_RDMA")
+_EFA_NEEDLESS: Final = ("RDMAV_FORK_SAFE", "RDMAV_HUGEPAGES_SAFE", "FI_PROVIDER", "NCCL_BUFFSIZE")
+_FILES: Final = ("NCCL_TOPO_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_PATH", "NCCL_TUNER_CONFIG_FILE")
+_PLUGINS: Final = ("gib", *_EFA_NETWORKS)
+_ANY_HOST: Final = frozenset({"NCCL_IB_DISABLE"})
+
+
+def _network(environment: Environment) -> str:
+    return environment.get("NCCL_NET", "").strip().lower()
+
+
+def _is_efa(environment: Environment) -> bool:
+    return (
+        _network(environment) in _EFA_NETWORKS
+        or environment.get("FI_PROVIDER", "").strip().lower() == "efa"
+        or any(name.startswith("FI_EFA_") for name in environment)
+    )
+
+
+def _asked_and_off(environment: Environment, _: Facts) -> Iterator[Found]:
+    if _network(environment) == "ib" and number(environment.get("NCCL_IB_DISABLE", "")) == 1:
+        yield Found("NCCL_IB_DISABLE", "1")
+
+
+def _there_and_off(environment: Environment, facts: Facts) -> Iterator[Found]:
+    if facts.rdma_devices and number(environment.get("NCCL_IB_DISABLE", "")) == 1 and _network(environment) != "ib":
+        yield Found("NCCL_IB_DISABLE", "1", ", ".join(facts.rdma_devices))
+
+
+def _asked_and_not_there(environment: Environment, facts: Facts) -> Iterator[Found]:
+    if facts.rdma_devices == () and _network(environment) == "ib":
+        yield Found("NCCL_NET", environment["NCCL_NET"])
+
+
+def _may_fall_back(environment: Environment, facts: Facts) -> Iterator[Found]:
+    if facts.rdma_devices and (facts.nodes or 1) > 1 and not environment.get("NCCL_NET"):
+        yield Found("NCCL_NET", detail=", ".join(facts.rdma_devices))
+
+
+def _devices(environment: Environment) -> tuple[str, list[str]]:
+    """``^=mlx5_0:1,mlx5_1`` as its signs and its names without ports."""
+    value = environment.get("NCCL_IB_HCA", "").strip()
+    names = value.lstrip("^=")
+    return value[: len(value) - len(names)], [word.partition(":")[0] for word in words(names)]
+
+
+def _matches_more(environment: Environment, facts: Facts) -> Iterator[Found]:
+    signs, names = _devices(environment)
+    if "=" in signs:
+        return
+    for name in names:
+        if facts.rdma_devices is None:
+            more = f"{name}0 to {name}9" if re.search(r"_[1-9]$", name) else ""
+        else:
+            more = ", ".join(device for device in facts.rdma_devices if device.startswith(name) and device != name)
+            more = more if name in facts.rdma_devices else ""
+        if more:
+            yield Found("NCCL_IB_HCA", name, more)
+
+
+def _no_such_device(environment: Environment, facts: Facts) -> Iterator[Found]:
+    signs, names = _devices(environment)
+    if not facts.rdma_devices or "^" in signs or not names:
+        return
+    is_exact = "=" in signs
+    pairs = [(device, name) for device in facts.rdma_devices for name in names]
+    if not any(device == name if is_exact else device.startswith(name) for device, name in pairs):
+        yield Found("NCCL_IB_HCA", environment["NCCL_IB_HCA"], ", ".join(facts.rdma_devices))
+
+
+def _fixed_gid(environment: Environment, _: Facts) -> Iterator[Found]:
+    index = number(environment.get("NCCL_IB_GID_INDEX", ""))
+    if index is not None and index >= 0:
+        yield Found("NCCL_IB_GID_INDEX", str(index))
+
+
+def _traffic_class(environment: Environment, _: Facts) -> Iterator[Found]:
+    if number(environment.get("NCCL_IB_TC", "")) not in {None, 0}:
+        yield Found("NCCL_IB_TC", environment["NCCL_IB_TC"])
+
+
+def _waits_for_ever(environment: Environment, _: Facts) -> Iterator[Found]:
+    told = number(environment.get("NCCL_IB_TIMEOUT", ""))
+    if told is not None and not 1 <= told < 32:
+        yield Found("NCCL_IB_TIMEOUT", str(told))
+
+
+def _impatient(environment: Environment, _: Facts) -> Iterator[Found]:
+    told = number(environment.get("NCCL_IB_TIMEOUT", ""))
+    if told is not None and 1 <= told < 20:
+        yield Found("NCCL_IB_TIMEOUT", str(told))
+
+
+def _other_fabric(environment: Environment, _: Facts) -> Iterator[Found]:
+    network = _network(environment)
+    without_verbs = network == "socket" or _is_efa(environment)
+    for name in sorted(environment):
+        if (without_verbs and name.startswith("NCCL_IB_") and name not in _ANY_HOST) or (
+            network in {"ib", "socket", "gib"} and name.startswith("FI_")
+        ):
+            where = environment.get("NCCL_NET", "") or "EFA"
+            yield Found(name, environment[name], where)
+
+
+def _old_efa(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in (*_EFA_OBSOLETE, *(_EFA_NEEDLESS if _is_efa(environment) else ())):
+        if name in environment:
+            yield Found(name, environment[name])
+
+
+def _no_plugin(environment: Environment, _: Facts) -> Iterator[Found]:
+    needs = _network(environment) in _PLUGINS or any(
+        name.startswith(("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "FI_EFA_")) for name in environment
+    )
+    if needs and environment.get("NCCL_NET_PLUGIN", "").strip().lower() == "none":
+        yield Found("NCCL_NET_PLUGIN", "none")
+
+
+def _mismatch_ignored(environment: Environment, facts: Facts) -> Iterator[Found]:
+    several = facts.rdma_devices is not None and len(facts.rdma_devices) > 1 and (facts.nodes or 1) > 1
+    if several and number(environment.get("NCCL_IGNORE_NET_MISMATCH", "")) != 0:
+        yield Found("NCCL_IGNORE_NET_MISMATCH")
+
+
+def _one_host(environment: Environment, facts: Facts) -> Iterator[Found]:
+    if environment.get("NCCL_HOSTID") and facts.nodes != 1:
+        yield Found("NCCL_HOSTID", environment["NCCL_HOSTID"])
+
+
+def _own_id(environment: Environment, _: Facts) -> Iterator[Found]:
+    if environment.get("NCCL_COMM_ID"):
+        yield Found("NCCL_COMM_ID", environment["NCCL_COMM_ID"])
+
+
+def _no_file(environment: Environment, facts: Facts) -> Iterator[Found]:
+    for name in _FILES:
+        file = environment.get(name)
+        if file is not None and (not file.strip() or (facts.exists and not facts.exists(file))):
+            yield Found(name, file, "is empty" if not file.strip() else "is not there")
+
+
+def _ucx(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in sorted(environment):
+        if name.startswith("UCX_"):
+            yield Found(name, environment[name])
+
+
+RULES: Final = (
+    Rule(
+        id="N09",
+        severity=Severity.WARNING,
+        looks_for="`NCCL_IB_HCA` without `=` whose names are beginnings of others",
+        when=_matches_more,
+        sentence="NCCL_IB_HCA takes {value} for a prefix, and {detail} match it too.",
+        fix="Put = before the list, which makes its names exact.",
+        source=sources.env("NCCL_IB_HCA"),
+    ),
+    Rule(
+        id="N10",
+        severity=Severity.WARNING,
+        looks_for="a fixed `NCCL_IB_GID_INDEX`",
+        when=_fixed_gid,
+        sentence="{name}={value}: since NCCL 2.21 it should not be set; with Multus the index differs from pod to pod.",
+        fix="Delete it; with several GIDs use NCCL_IB_ADDR_RANGE.",
+        source=sources.issue("k8snetworkplumbingwg/multus-cni", 1100),
+    ),
+    Rule(
+        id="N11",
+        severity=Severity.INFO,
+        looks_for="`NCCL_IB_TC`",
+        when=_traffic_class,
+        sentence="{name}={value} is one fabric's own (OCI 41, Google 52, CoreWeave 96); others lose packets in it.",
+        fix="Make sure that it is this fabric's.",
+        source=sources.env("NCCL_IB_TC"),
+    ),
+    Rule(
+        id="N12",
+        severity=Severity.ERROR,
+        looks_for="`NCCL_IB_TIMEOUT` of 0 or from 32",
+        when=_waits_for_ever,
+        sentence="{name}={value} means for ever: a failure becomes a hang.",
+        fix="Delete it: 20 is the default.",
+        source=sources.env("NCCL_IB_TIMEOUT"),
+    ),
+    Rule(
+        id="N20",
+        severity=Severity.WARNING,
+        looks_for="`NCCL_TOPO_FILE` and other files that are empty or missing",
+        when=_no_file,
+        sentence="The file of {name}={value} {detail}.",
+        fix="Mount it there, or delete the variable.",
+        source=sources.env("NCCL_TOPO_FILE"),
+    ),
+    Rule(
+        id="N21",
+        severity=Severity.WARNING,
+        looks_for="variables of another fabric: `NCCL_IB_*` with EFA or sockets, `FI_*` without EFA",
+        when=_other_fabric,
+        sentence="{name}={value} has no effect with {detail}.",
+        fix="Delete it.",
+        source=sources.env("NCCL_NET"),
+    ),
+    Rule(
+        id="N22",
+        severity=Severity.WARNING,
+        looks_for="variables that EFA once needed: `FI_EFA_USE_DEVICE_RDMA`, `RDMAV_FORK_SAFE` and others",
+        when=_old_efa,
+        sentence="{name}={value} is obsolete with EFA: its plugin sets what is needed.",
+        fix="Delete it.",
+        source=sources.EFA,
+    ),
+    Rule(
+        id="N23",
+        severity=Severity.INFO,
+        looks_for="RDMA devices, and no `NCCL_NET` that insists on them",
+        when=_may_fall_back,
+        sentence="{name} is not set, so NCCL uses TCP without a word if {detail} cannot be used.",
+        fix="Set NCCL_NET to the network's name, such as IB, and a fallback fails at the start.",
+        source=sources.env("NCCL_NET"),
+        needs_node=True,
+    ),
+    Rule(
+        id="N24",
+        severity=Severity.ERROR,
+        looks_for="`NCCL_NET_PLUGIN=none` where the fabric is a plugin",
+        when=_no_plugin,
+        sentence="{name}={value} keeps the plugin of this fabric from being loaded.",
+        fix="Delete it.",
+        source=sources.env("NCCL_NET_PLUGIN"),
+    ),
+    Rule(
+        id="N25",
+        severity=Severity.INFO,
+        looks_for="several RDMA devices, and differing numbers of them ignored",
+        when=_mismatch_ignored,
+        sentence="{name} is not 0, and nodes with differing numbers of devices hang instead of failing (NCCL 2.30).",
+        fix="Set NCCL_IGNORE_NET_MISMATCH=0.",
+        source=sources.issue("NVIDIA/nccl", 2428),
+        needs_node=True,
+    ),
+    Rule(
+        id="N27",
+        severity=Severity.ERROR,
+        looks_for="`NCCL_HOSTID`, one for all nodes",
+        when=_one_host,
+        sentence="{name}={value} makes all nodes look like one host, between which shared memory is tried.",
+        fix="Delete it.",
+        source=sources.ENV,
+    ),
+    Rule(
+        id="N28",
+        severity=Severity.INFO,
+        looks_for="`NCCL_COMM_ID`",
+        when=_own_id,
+        sentence="{name}={value} has no part in a torch job, whose store hands out the id.",
+        fix="Delete it.",
+        source=sources.ENV,
+    ),
+    Rule(
+        id="N29",
+        severity=Severity.INFO,
+        looks_for="`UCX_*`",
+        when=_ucx,
+        sentence="{name}={value} is for MPI; NCCL does not read it.",
+        fix="Delete it, unless something else in the job uses UCX.",
+        source="https://docs.coreweave.com (NCCL configuration reference)",
+    ),
+    Rule(
+        id="N44",
+        severity=Severity.INFO,
+        looks_for="`NCCL_IB_TIMEOUT` below the default",
+        when=_impatient,
+        sentence="{name}={value} gives up sooner than NCCL's own 20 (since 2.23).",
+        fix="Delete it.",
+        source=sources.env("NCCL_IB_TIMEOUT"),
+    ),
+    Rule(
+        id="N45",
+        severity=Severity.ERROR,
+        looks_for="`NCCL_NET=IB` with `NCCL_IB_DISABLE=1`",
+        when=_asked_and_off,
+        sentence="NCCL_NET=IB asks for RDMA, and {name}={value} switches it off: the start fails.",
+        fix="Delete one of them.",
+        source=sources.env("NCCL_IB_DISABLE"),
+    ),
+    Rule(
+        id="N46",
+        severity=Severity.ERROR,
+        looks_for="`NCCL_IB_DISABLE=1` on a node with RDMA devices",
+        when=_there_and_off,
+        sentence="{name}={value} leaves {detail} idle, and all goes over TCP.",
+        fix="Delete it.",
+        source=sources.env("NCCL_IB_DISABLE"),
+        needs_node=True,
+    ),
+    Rule(
+        id="N47",
+        severity=Severity.ERROR,
+        looks_for="`NCCL_NET=IB` on a node without RDMA devices",
+        when=_asked_and_not_there,
+        sentence="{name}={value} asks for RDMA, and this node shows no device under /sys/class/infiniband.",
+        fix="Request the device in the pod, or delete it to use TCP.",
+        source=sources.TROUBLESHOOTING,
+        needs_node=True,
+    ),
+    Rule(
+        id="N48",
+        severity=Severity.ERROR,
+        looks_for="`NCCL_IB_HCA` that matches no device",
+        when=_no_such_device,
+        sentence="{name}={value} matches none of this node's devices, {detail}.",
+        fix="Correct it, or delete it.",
+        source=sources.env("NCCL_IB_HCA"),
+        needs_node=True,
+    ),
+)

@@ -1,0 +1,271 @@
+"""torch's own switches, and what its processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ddp_trainer.common.contract import Env
+from ddp_trainer.common.lint import sources
+from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
+from ddp_trainer.common.lint.values import is_no, is_yes, number, words
+
+_DETAIL: Final = "TORCH_DISTRIBUTED_DEBUG"
+_HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+_BUFFERS: Final = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_DUMP_SWITCHES: Final = ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
+_LEFT_ON: Final = ("TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_DESYNC_DEBUG", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+_LEAST_HEARTBEAT: Final = 60
+
+
+def _detail(environment: Environment, _: Facts) -> Iterator[Found]:
+    if environment.get(_DETAIL, "").strip().upper() == "DETAIL":
+        yield Found(_DETAIL, environment[_DETAIL])
+
+
+def _no_level(environment: Environment, _: Facts) -> Iterator[Found]:
+    value = environment.get(_DETAIL, "").strip()
+    if value and value.upper() not in {"OFF", "INFO", "DETAIL"}:
+        yield Found(_DETAIL, value)
+
+
+def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
+    told = number(environment.get(_HANDLING, ""))
+    if is_yes(environment.get(Env.SURVIVE_ON_NCCL, "")):
+        # The launcher's watch is the timeout then, and the trainer sets 0 itself where that watch ends ranks.
+        if told:
+            yield Found(_HANDLING, str(told), "torch ends a process that could outlive its group")
+    elif told in {0, 1, 2}:
+        why = "a lost peer is a hang for ever" if told == 0 else "the flight recorder's dump is lost"
+        yield Found(_HANDLING, str(told), why)
+
+
+def _blocking(environment: Environment, _: Facts) -> Iterator[Found]:
+    if is_yes(environment.get("TORCH_NCCL_BLOCKING_WAIT", "")):
+        yield Found("TORCH_NCCL_BLOCKING_WAIT", environment["TORCH_NCCL_BLOCKING_WAIT"])
+
+
+def _dump_in_container(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in _BUFFERS:
+        if (number(environment.get(name, "")) or 0) > 0:
+            if not any(environment.get(file) for file in _DUMP_FILES):
+                yield Found(name, environment[name])
+            return
+
+
+def _no_evidence(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in _BUFFERS:
+        if number(environment.get(name, "")) == 0:
+            yield Found(name, environment[name])
+    for name in _DUMP_SWITCHES:
+        if is_no(environment.get(name, "")):
+            yield Found(name, environment[name])
+
+
+def _two_files(environment: Environment, _: Facts) -> Iterator[Found]:
+    new, old = (environment.get(name) for name in _DUMP_FILES)
+    if new and old and new != old:
+        yield Found(_DUMP_FILES[0], new, f"{_DUMP_FILES[1]}={old}")
+
+
+def _nervous(environment: Environment, _: Facts) -> Iterator[Found]:
+    told = number(environment.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", ""))
+    if told is not None and told < _LEAST_HEARTBEAT:
+        yield Found("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(told))
+
+
+def _unwatched(environment: Environment, _: Facts) -> Iterator[Found]:
+    if is_no(environment.get("TORCH_NCCL_ENABLE_MONITORING", "")):
+        yield Found("TORCH_NCCL_ENABLE_MONITORING", environment["TORCH_NCCL_ENABLE_MONITORING"])
+
+
+def _threads(environment: Environment, facts: Facts) -> Iterator[Found]:
+    told = number(environment.get("OMP_NUM_THREADS", "").partition(",")[0])
+    # One thread is the least there is, however few the cores.
+    if told and told > 1 and facts.cpus and told * (facts.nproc or 1) > max(1, facts.cpus):
+        yield Found("OMP_NUM_THREADS", str(told), f"{facts.nproc or 1} workers and {facts.cpus:g} cores")
+
+
+def _one_thread(environment: Environment, facts: Facts) -> Iterator[Found]:
+    share = int((facts.cpus or 0) // (facts.nproc or 1))
+    if "OMP_NUM_THREADS" not in environment and (facts.nproc or 1) > 1 and share > 1:
+        yield Found("OMP_NUM_THREADS", detail=str(share))
+
+
+def _one_connection(environment: Environment, _: Facts) -> Iterator[Found]:
+    if number(environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")) == 1:
+        yield Found("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+
+
+def _synchronous(environment: Environment, _: Facts) -> Iterator[Found]:
+    if number(environment.get("CUDA_LAUNCH_BLOCKING", "")) == 1:
+        yield Found("CUDA_LAUNCH_BLOCKING", "1")
+
+
+def _left_on(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in _LEFT_ON:
+        if is_yes(environment.get(name, "")):
+            yield Found(name, environment[name])
+
+
+def _launcher_in_a_worker(environment: Environment, _: Facts) -> Iterator[Found]:
+    if "LOCAL_RANK" in environment and "TORCHELASTIC_RUN_ID" in environment:
+        yield Found("LOCAL_RANK", environment["LOCAL_RANK"])
+
+
+def _too_few_devices(environment: Environment, facts: Facts) -> Iterator[Found]:
+    visible = words(environment.get("CUDA_VISIBLE_DEVICES", ""))
+    if facts.nproc and visible and visible[0] != "-1" and len(visible) < facts.nproc:
+        yield Found("CUDA_VISIBLE_DEVICES", ",".join(visible), f"{facts.nproc} workers")
+
+
+RULES: Final = (
+    Rule(
+        id="T01",
+        severity=Severity.WARNING,
+        looks_for="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
+        when=_detail,
+        sentence="{name}={value} adds a second collective before every collective, to compare what the ranks do.",
+        fix="Delete it when the mistake is found.",
+        source=sources.TORCH_DISTRIBUTED,
+    ),
+    Rule(
+        id="T02",
+        severity=Severity.WARNING,
+        looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2; with `DDP_SURVIVE_ON_NCCL=1`, any but 0",
+        when=_handling,
+        sentence="{name}={value}: {detail}.",
+        fix="Use 3, which is torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1.",
+        source=sources.issue("pytorch/pytorch", 121055),
+    ),
+    Rule(
+        id="T04",
+        severity=Severity.WARNING,
+        looks_for="`TORCH_NCCL_BLOCKING_WAIT`",
+        when=_blocking,
+        sentence="{name}={value} makes every wait block the process, so compute and communication no longer overlap.",
+        fix="Delete it.",
+        source=sources.TORCH_NCCL,
+    ),
+    Rule(
+        id="T05",
+        severity=Severity.WARNING,
+        looks_for="the flight recorder on, and no file for its dumps",
+        when=_dump_in_container,
+        sentence="{name}={value} records, and the dump goes to the home directory, which ends with the container.",
+        fix="Set TORCH_FR_DUMP_TEMP_FILE to a place on a volume, such as /var/run/ddp/trace_.",
+        source=sources.FLIGHT_RECORDER,
+    ),
+    Rule(
+        id="T06",
+        severity=Severity.INFO,
+        looks_for="the flight recorder or its dump switched off",
+        when=_no_evidence,
+        sentence="{name}={value}: a hang leaves no evidence.",
+        fix="Set TORCH_FR_BUFFER_SIZE=2000, and leave the dump on.",
+        source=sources.FLIGHT_RECORDER,
+    ),
+    Rule(
+        id="T07",
+        severity=Severity.WARNING,
+        looks_for="`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` below 60",
+        when=_nervous,
+        sentence="{name}={value} kills a process whose watchdog is merely held up for that long.",
+        fix="Delete it: 480 is the default.",
+        source=sources.TORCH_NCCL,
+    ),
+    Rule(
+        id="T09",
+        severity=Severity.WARNING,
+        looks_for="`OMP_NUM_THREADS` beyond the cores",
+        when=_threads,
+        sentence="{name}={value} is too much for {detail}.",
+        fix="Use the cores divided by the workers.",
+        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+    ),
+    Rule(
+        id="T11",
+        severity=Severity.WARNING,
+        looks_for="`CUDA_DEVICE_MAX_CONNECTIONS=1`",
+        when=_one_connection,
+        sentence="{name}={value} puts all streams in one queue; Megatron's tensor parallelism wants that, DDP and FSDP "
+        "lose their overlap.",
+        fix="Delete it where the job is not Megatron's.",
+        source=sources.issue("pytorch/torchtitan", 1147),
+    ),
+    Rule(
+        id="T12",
+        severity=Severity.WARNING,
+        looks_for="`CUDA_LAUNCH_BLOCKING=1`",
+        when=_synchronous,
+        sentence="{name}={value} waits for every kernel, and can lock up collectives on several streams.",
+        fix="Delete it when the mistake is found.",
+        source=sources.TORCH_CUDA,
+    ),
+    Rule(
+        id="T13",
+        severity=Severity.WARNING,
+        looks_for="a launcher that is started by a worker of another",
+        when=_launcher_in_a_worker,
+        sentence="{name}={value} is here already: another launcher's worker starts this one, and each of them would.",
+        fix="Start one launcher per node.",
+        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+    ),
+    Rule(
+        id="T14",
+        severity=Severity.WARNING,
+        looks_for="two files for the flight recorder's dumps",
+        when=_two_files,
+        sentence="{name}={value} and {detail} name two places, and torch's version decides.",
+        fix="Give both the same value.",
+        source=sources.FLIGHT_RECORDER,
+    ),
+    Rule(
+        id="T15",
+        severity=Severity.WARNING,
+        looks_for="`TORCH_NCCL_ENABLE_MONITORING=0`",
+        when=_unwatched,
+        sentence="{name}={value}: a watchdog that is stuck is never noticed.",
+        fix="Delete it.",
+        source=sources.TORCH_NCCL,
+    ),
+    Rule(
+        id="T16",
+        severity=Severity.INFO,
+        looks_for="cores that no thread uses, since the launcher sets `OMP_NUM_THREADS=1`",
+        when=_one_thread,
+        sentence="{name} is not set, and the launcher makes it 1, as torchrun does.",
+        fix="Set {name}={detail}, the cores of each worker, where it computes on the CPU.",
+        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+    ),
+    Rule(
+        id="T20",
+        severity=Severity.ERROR,
+        looks_for="`TORCH_DISTRIBUTED_DEBUG` with another word than OFF, INFO, DETAIL",
+        when=_no_level,
+        sentence="{name}={value} is refused by torch when the ranks meet.",
+        fix="Use OFF or INFO, or delete it.",
+        source=sources.TORCH_DISTRIBUTED,
+    ),
+    Rule(
+        id="T21",
+        severity=Severity.ERROR,
+        looks_for="fewer devices in `CUDA_VISIBLE_DEVICES` than workers",
+        when=_too_few_devices,
+        sentence="{name}={value} has fewer devices than this node has workers ({detail}), and NCCL before 2.30 refuses "
+        "two on one.",
+        fix="Lower --nproc-per-node, or delete it. NCCL 2.30 and later lets ranks share a GPU with "
+        "`NCCL_MULTI_RANK_GPU_ENABLE=1`.",
+        source=sources.issue("NVIDIA/nccl", 1716),
+    ),
+    Rule(
+        id="T22",
+        severity=Severity.WARNING,
+        looks_for="debugging switches of torch left on: `TORCH_NCCL_NAN_CHECK` and others",
+        when=_left_on,
+        sentence="{name}={value} is a debugging switch that every step pays for.",
+        fix="Delete it when the mistake is found.",
+        source=sources.TORCH_NCCL,
+    ),
+)

@@ -1,0 +1,85 @@
+"""Secrets in objects: of Kubernetes, of kubeconfigs and of Docker, as they come out of JSON or YAML."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ddp_trainer.common.safe_text.names import HIDDEN, is_harmless_variable, is_secret_name
+from ddp_trainer.common.safe_text.texts import redact_text
+
+_LEFT_OUT: Final = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
+_REFERENCES: Final = frozenset({"secret", "secretRef", "secretKeyRef", "secretName"})
+"""Keys that name a Secret, and hold nothing of it."""
+_ENVIRONMENTS: Final = frozenset({"env", "environment", "environ", "envVars"})
+_ENCODED: Final = frozenset({".dockerconfigjson", ".dockercfg", "client-key-data", "identitytoken", "registrytoken"})
+
+
+def redact_object(item: Any) -> Any:
+    """Return an object of JSON without secrets.
+
+    Data of a Secret is left out. An environment variable keeps its value only where its name is known to be harmless.
+    A flag that is named like a secret hides the item after it.
+    """
+    if isinstance(item, str):
+        return _redact_string(item)
+    if isinstance(item, list | tuple):
+        return list(_redact_items(item))
+    if not isinstance(item, dict):
+        return item
+    if item.get("kind") == "Secret":
+        return {key: redact_object(item[key]) for key in item if key not in {"data", "stringData", "managedFields"}}
+    if isinstance(item.get("name"), str) and isinstance(item.get("value"), str) and is_secret_name(item["name"]):
+        return {**item, "value": HIDDEN}
+    return {key: _redact_entry(key, value) for key, value in item.items() if key not in _LEFT_OUT}
+
+
+def _redact_string(text: str) -> str:
+    """A text; of one that is an object in JSON, as annotations are, the names are judged as those of any other."""
+    if text.startswith(("{", "[")):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.dumps(redact_object(json.loads(text)))
+    return redact_text(text)
+
+
+def _redact_items(items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    is_value = False
+    for item in items:
+        if is_value and isinstance(item, str) and not item.startswith("-"):
+            yield HIDDEN
+        else:
+            yield redact_object(item)
+        is_value = isinstance(item, str) and item.startswith("-") and "=" not in item and is_secret_name(item)
+
+
+def _redact_entry(key: Any, value: Any) -> Any:
+    if key in _ENVIRONMENTS:
+        return _redact_environment(value)
+    if isinstance(value, str) and key not in _REFERENCES and (key in _ENCODED or is_secret_name(str(key))):
+        return HIDDEN if value else value
+    return redact_object(value)
+
+
+def _redact_environment(variables: Any) -> Any:
+    if isinstance(variables, Mapping):
+        return {name: _variable(str(name), value) for name, value in variables.items()}
+    if isinstance(variables, list):
+        return [_redact_variable(each) for each in variables]
+    return redact_object(variables)
+
+
+def _redact_variable(variable: Any) -> Any:
+    if isinstance(variable, dict) and isinstance(variable.get("value"), str):
+        return {**variable, "value": _variable(str(variable.get("name", "")), variable["value"])}
+    if isinstance(variable, str) and "=" in variable:
+        name, _, value = variable.partition("=")
+        return f"{name}={_variable(name, value)}"
+    return redact_object(variable)
+
+
+def _variable(name: str, value: Any) -> Any:
+    if value is None or value == "" or is_harmless_variable(name):
+        return redact_object(value)
+    return HIDDEN

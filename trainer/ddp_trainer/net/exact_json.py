@@ -1,0 +1,103 @@
+"""JSON that came over a network, as frozen dataclasses: exactly the declared fields, types and bounds.
+
+A port can be reached by every host in the network, so a line is data and never code, and is parsed field by field.
+:func:`parse` is the entry point. A field bounds its value with ``Annotated[int, Bounds(0, 9)]``, see
+:mod:`ddp_trainer.common.bounds`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import is_dataclass
+from enum import StrEnum
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+
+from ddp_trainer.common.bounds import Bounds, Matching, OutOfBounds
+
+MOST_INTEGER: Final = (1 << 53) - 1
+"""Largest integer that every reader of JSON takes exactly (RFC 8259, section 6)."""
+
+
+class Malformed(Exception):
+    """Not what was declared; the message says what stands where something else belongs."""
+
+
+def loads(line: bytes) -> object:
+    """One JSON value. Raises Malformed."""
+    try:
+        return json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"not JSON: {line[:40]!r}") from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and the infinities are no JSON, and no timestamp
+
+
+def parse(kind: Any, data: object) -> Any:
+    """``data`` as a ``kind``: a dataclass, an optional, a tuple, a dict, an enum or a scalar. Raises Malformed."""
+    if is_dataclass(kind):
+        return _dataclass(kind, data)
+    origin = get_origin(kind)
+    if origin is Annotated:
+        inner, *notes = get_args(kind)
+        return _within(notes, parse(inner, data))
+    if origin in {Union, UnionType}:
+        return None if data is None else parse(next(arm for arm in get_args(kind) if arm is not type(None)), data)
+    if origin is tuple and isinstance(data, list):
+        return tuple(parse(get_args(kind)[0], item) for item in data)
+    if origin is dict and isinstance(data, dict):
+        keys, values = get_args(kind)
+        return {parse(keys, key): parse(values, item) for key, item in data.items()}
+    return _scalar(kind, data)
+
+
+def _within(notes: list[Any], value: Any) -> Any:
+    for note in notes:
+        if isinstance(note, Bounds | Matching):
+            try:
+                note.check(value)
+            except OutOfBounds as error:
+                raise Malformed(str(error)) from error
+    return value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _dataclass(kind: Any, data: object) -> Any:
+    hints = _hints(kind)
+    if not isinstance(data, dict) or not data.keys() <= hints.keys():
+        raise Malformed(f"not a {kind.__name__}: {str(data)[:80]}")
+    try:
+        return kind(**{name: parse(hints[name], item) for name, item in data.items()})
+    except TypeError as error:
+        raise Malformed(f"an incomplete {kind.__name__}: {str(data)[:80]}") from error
+
+
+def _scalar(kind: Any, data: object) -> Any:
+    if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(data, str) and data in list(kind):
+        return kind(data)
+    # bool is an int to Python, and an int is a good float; JSON's own types are told apart here.
+    if kind is float and type(data) in {int, float} and math.isfinite(number := float(str(data))):
+        return number
+    if type(data) is int and abs(data) > MOST_INTEGER:
+        raise Malformed("an integer of more than 53 bits")
+    if type(data) is not kind or kind is float:
+        raise Malformed(f"{str(data)[:40]!r} where {getattr(kind, '__name__', kind)} belongs")
+    if isinstance(data, str) and not data.isascii():
+        _check_encodable(data)
+    return data
+
+
+def _check_encodable(text: str) -> None:
+    """Raise Malformed for a lone surrogate: JSON can write one, but no file, terminal or environment takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Malformed(f"{text[:40]!r} is not Unicode text") from error

@@ -1,0 +1,173 @@
+"""Mutual authentication of two processes of one run, before any other message.
+
+::
+
+    client ──▶ server   knock      {"is": "knock", "version": 5, "nonce": N_c}
+    server ──▶ client   challenge  {"is": "challenge", "nonce": N_s, "proof": HMAC(key, "server" N_c N_s)}
+    client ──▶ server   proof      {"is": "proof", "proof": HMAC(key, "client" N_c N_s)}
+
+HMAC-SHA-256 with a key that :class:`~ddp_trainer.net.run_secret.RunSecret` derives for one kind of listener. Nonces are
+256 random bits, made for one connection. A server sends nothing before a knock. :class:`ClientHandshake` and
+:class:`ServerHandshake` do no I/O; :func:`authenticate` and :func:`admit` run them over asyncio streams. The handshake
+says who opened a connection; it does not protect what follows from a host on the path. Standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from ddp_trainer.common.bounds import Bounds, Matching
+from ddp_trainer.net import exact_json
+
+MOST_BYTES: Final = 4096
+"""Longest line before the proof, in bytes."""
+SECONDS: Final = 5.0
+"""Time limit of a whole handshake."""
+
+_Hex = Annotated[str, Bounds(64, 64), Matching("[0-9a-f]+")]
+
+
+class HandshakeFailed(Exception):
+    """The peer is no process of this run, or of another version; the message ends a sentence."""
+
+
+class WrongSecret(HandshakeFailed):
+    """The peer speaks the protocol and has another secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Knock:
+    version: Annotated[int, Bounds(0, 1 << 31)]
+    nonce: _Hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Challenge:
+    nonce: _Hex
+    proof: _Hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Proof:
+    proof: _Hex
+
+
+def _encode(kind: str, **values: str | int) -> bytes:
+    return json.dumps({"is": kind, **values}, separators=(",", ":")).encode() + b"\n"
+
+
+def _decode(kind: type, name: str, line: bytes) -> object:
+    try:
+        data = exact_json.loads(line)
+        if not isinstance(data, dict) or data.pop("is", None) != name:
+            raise HandshakeFailed("it does not authenticate")
+        return exact_json.parse(kind, data)
+    except exact_json.Malformed:
+        raise HandshakeFailed("it does not authenticate") from None
+
+
+def _proof(key: bytes, side: Literal["client", "server"], client_nonce: str, server_nonce: str) -> str:
+    return hmac.digest(key, f"{side} {client_nonce} {server_nonce}".encode(), "sha256").hex()
+
+
+class ClientHandshake:
+    """The side that connects: send :attr:`knock`, then what :meth:`answer` returns for the server's line."""
+
+    def __init__(self, key: bytes, version: int) -> None:
+        self._key = key
+        self._nonce = secrets.token_hex(32)
+        self.knock = _encode("knock", version=version, nonce=self._nonce)
+
+    def answer(self, line: bytes) -> bytes:
+        """Return the proof to send.
+
+        Raises:
+            HandshakeFailed: If the line is no challenge.
+            WrongSecret: If the server does not hold the secret.
+        """
+        challenge = _decode(_Challenge, "challenge", line)
+        assert isinstance(challenge, _Challenge)  # noqa: S101 - by its parser
+        if not hmac.compare_digest(_proof(self._key, "server", self._nonce, challenge.nonce), challenge.proof):
+            raise WrongSecret("it has another secret")
+        return _encode("proof", proof=_proof(self._key, "client", self._nonce, challenge.nonce))
+
+
+class ServerHandshake:
+    """The side that listens: answer the first line by :meth:`challenge`, and check the second by :meth:`verify`."""
+
+    def __init__(self, key: bytes, version: int) -> None:
+        self._key = key
+        self._version = version
+        self._nonce = secrets.token_hex(32)
+        self._client_nonce = ""
+
+    @property
+    def is_challenged(self) -> bool:
+        """True if the next line is the client's proof."""
+        return bool(self._client_nonce)
+
+    def challenge(self, line: bytes) -> bytes:
+        """Return the challenge to send. Raises HandshakeFailed for anything but a knock of this version."""
+        knock = _decode(_Knock, "knock", line)
+        assert isinstance(knock, _Knock)  # noqa: S101 - by its parser
+        if knock.version != self._version:
+            raise HandshakeFailed(f"it has version {knock.version} of the protocol instead of {self._version}")
+        self._client_nonce = knock.nonce
+        proof = _proof(self._key, "server", knock.nonce, self._nonce)
+        return _encode("challenge", nonce=self._nonce, proof=proof)
+
+    def verify(self, line: bytes) -> None:
+        """Return if the client holds the secret. Raises WrongSecret, or HandshakeFailed for anything but a proof."""
+        given = _decode(_Proof, "proof", line)
+        assert isinstance(given, _Proof)  # noqa: S101 - by its parser
+        if not hmac.compare_digest(_proof(self._key, "client", self._client_nonce, self._nonce), given.proof):
+            raise WrongSecret("it has another secret")
+
+
+async def authenticate(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, version: int, seconds: float = SECONDS
+) -> None:
+    """Authenticate to a server and the server to us.
+
+    Args:
+        reader: Stream from the server.
+        writer: Stream to the server.
+        key: Key of the server's kind of listener.
+        version: Version of the protocol that follows.
+        seconds: Time limit.
+
+    Raises:
+        HandshakeFailed: If the server is none of this run.
+        TimeoutError: If it does not answer in time.
+        OSError: If the connection breaks.
+    """
+    handshake = ClientHandshake(key, version)
+    writer.write(handshake.knock)
+    async with asyncio.timeout(seconds):
+        writer.write(handshake.answer(await _line(reader)))
+
+
+async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, version: int) -> None:
+    """Authenticate a client. Raises as :func:`authenticate` does."""
+    handshake = ServerHandshake(key, version)
+    async with asyncio.timeout(SECONDS):
+        writer.write(handshake.challenge(await _line(reader)))
+        handshake.verify(await _line(reader))
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """The next line. Raises HandshakeFailed for one that is too long, or none."""
+    try:
+        line = await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError:
+        raise HandshakeFailed("it closed the connection during the handshake") from None
+    except asyncio.LimitOverrunError:
+        raise HandshakeFailed("it does not authenticate") from None
+    if len(line) > MOST_BYTES:
+        raise HandshakeFailed("it does not authenticate")
+    return line

@@ -1,0 +1,217 @@
+"""Server on asyncio streams that keeps to :class:`~ddp_trainer.net.connection_limits.ConnectionLimits`.
+
+asyncio's own server accepts up to its backlog at once, before they can be counted, and prints a traceback when it runs
+out of descriptors. :class:`LimitedServer` accepts one connection at a time, so the limits hold for open files too.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, client_of
+
+RETRY_SECONDS: Final = 1.0
+"""Pause after the kernel has refused a connection for want of descriptors or memory."""
+LEAST_BACKLOG: Final = 256
+"""Connections that the kernel holds until they are accepted; beyond it a client has to try again after a second."""
+CLOSE_SECONDS: Final = 5.0
+"""How long a peer may take to read the last bytes that were written to it."""
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One open connection."""
+
+    address: str
+    """Of the peer; empty for a Unix socket."""
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    is_kept: bool = False
+    """True once the peer has proved who it is: the connection is not closed to make room for a newer one."""
+
+    async def read_line(self, most_bytes: int) -> bytes:
+        """Return the next line with its line end.
+
+        Raises:
+            ValueError: If the line has more than ``most_bytes`` bytes.
+            EOFError: If the peer closes the connection first.
+        """
+        line = b""
+        while not line.endswith(b"\n"):
+            try:
+                line += await self.reader.readuntil(b"\n")
+            except asyncio.LimitOverrunError as error:  # more than the buffer is meant to hold
+                line += await self.reader.readexactly(error.consumed)
+            if len(line) > most_bytes:
+                raise ValueError(f"a line of more than {most_bytes} bytes")
+        return line
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """What a connection takes of the limits."""
+
+    address: str
+    connection: Connection | None = None
+    is_leaving: bool = False
+    """True once the connection is being closed and counts for its address no more."""
+
+    @property
+    def name(self) -> str:
+        """The peer, for a line of a log."""
+        return self.address or "this machine"
+
+
+class LimitedServer:
+    """Serves connections of one listening socket within limits.
+
+    Where a limit is reached, the oldest connection that is not kept is closed to make room, so a crowd of idle clients
+    does not keep others out. Where all are kept, the new connection is closed at once.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        serve: Callable[[Connection], Awaitable[None]],
+        *,
+        limits: ConnectionLimits,
+        log: RateLimitedLog,
+        buffer_bytes: int,
+    ) -> None:
+        """Prepare to serve; :meth:`start` begins.
+
+        Args:
+            listener: Bound socket, TCP or Unix; the server owns it from now on.
+            serve: Talks to one peer until it returns; then the connection is closed. OSError, EOFError and
+                LimitOverrunError end the connection silently, any other exception is logged.
+            limits: Of this listener alone.
+            log: Receives refusals and unexpected errors.
+            buffer_bytes: Limit of the stream reader. Unread bytes of one peer take at most four times as many in this
+                process, and twice as many in the kernel.
+        """
+        self._listener = listener
+        self._serve = serve
+        self._limits = limits
+        self._log = log
+        self._buffer_bytes = buffer_bytes
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[asyncio.Task[None], _Place] = {}
+        self._is_accepting = False
+        self._is_closed = False
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that hold a descriptor now."""
+        return len(self._open)
+
+    def start(self) -> None:
+        """Listen and accept from now on."""
+        self._listener.setblocking(False)
+        if self._listener.family != socket.AF_UNIX:
+            # Accepted sockets inherit it: asyncio reads as much at once as the kernel holds.
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
+        self._listener.listen(min(max(self._limits.total, LEAST_BACKLOG), socket.SOMAXCONN))
+        self._resume()
+
+    async def close(self) -> None:
+        """Stop listening, close every connection, and wait until all are closed."""
+        self._pause()
+        self._is_closed = True
+        self._listener.close()
+        for task in self._open:
+            task.cancel()
+        if self._open:
+            await asyncio.wait(list(self._open))
+        self._log.flush()
+
+    # ------------------------------------------------------------------ accepting
+
+    def _pause(self) -> None:
+        if self._is_accepting:
+            self._loop.remove_reader(self._listener)
+            self._is_accepting = False
+
+    def _resume(self) -> None:
+        if not self._is_accepting and not self._is_closed:
+            self._loop.add_reader(self._listener, self._accept)
+            self._is_accepting = True
+
+    def _accept(self) -> None:
+        is_full = len(self._open) >= self._limits.total
+        if is_full and (self._drop_oldest() or any(place.is_leaving for place in self._open.values())):
+            self._pause()  # until a descriptor is free: the kernel keeps who waits
+            return
+        try:
+            accepted, name = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._log.write(f"cannot accept a connection: {error.strerror}; trying again in {RETRY_SECONDS:g} s")
+            self._pause()
+            self._loop.call_later(RETRY_SECONDS, self._resume)
+            return
+        address = str(name[0]) if isinstance(name, tuple) else ""
+        place = _Place(address)
+        if not is_full and self._limits.is_full_for(address):
+            self._drop_oldest(client_of(address))
+        if is_full or not self._limits.admit(address):
+            accepted.close()
+            self._log.write(f"closed a new connection of {place.name}: {self._reached(address)}")
+            return
+        task = self._loop.create_task(self._run(accepted, place))
+        self._open[task] = place
+        task.add_done_callback(lambda done: self._ended(done, accepted))
+
+    def _reached(self, address: str) -> str:
+        if self._limits.is_full_for(address):
+            return f"it has {self._limits.per_address} already, as many as one address may have"
+        return f"there are {self._limits.total} already, as many as may be"
+
+    def _drop_oldest(self, client: str | None = None) -> bool:
+        """Close the oldest connection that is not kept, of one client or of all; return whether there was one."""
+        for task, place in self._open.items():
+            is_kept = place.is_leaving or (place.connection is not None and place.connection.is_kept)
+            if not is_kept and client in {None, client_of(place.address)}:
+                self._leave(place)
+                task.cancel()
+                return True
+        return False
+
+    def _leave(self, place: _Place) -> None:
+        if not place.is_leaving:
+            place.is_leaving = True
+            self._limits.release(place.address)
+
+    def _ended(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
+        accepted.close()  # of a task that was cancelled before its first step
+        self._leave(self._open.pop(task))
+        self._resume()
+
+    # ------------------------------------------------------------------ serving
+
+    async def _run(self, accepted: socket.socket, place: _Place) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=accepted, limit=self._buffer_bytes)
+        except OSError as error:
+            self._log.write(f"cannot serve a connection of {place.name}: {error.strerror}")
+            return
+        place.connection = Connection(place.address, reader, writer)
+        try:
+            await self._serve(place.connection)
+            writer.close()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await writer.wait_closed()
+        except (asyncio.CancelledError, OSError, EOFError, asyncio.LimitOverrunError):
+            pass  # closed by us, or gone, or silent, or none of ours
+        except Exception as error:  # noqa: BLE001 - one peer must not end the server
+            self._log.write(f"connection of {place.name} ended by an unexpected error: {error!r}")
+        finally:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
