@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.task import rowwise
+from ddp_trainer.train.data.task import rowwise
 
 
 class Rows:

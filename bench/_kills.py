@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from ddp_trainer.train.checkpoint import CheckpointDirectory, unpack
-from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, unpack
+from ddp_trainer.train.checkpoint.claim import Claim
 
 
 @dataclass(slots=True)

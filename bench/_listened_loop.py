@@ -18,9 +18,9 @@ from ddp_trainer.metrics import attach, exposure
 from ddp_trainer.metrics.hooks import Hooks, Stead
 from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.timeline import Timeline
-from ddp_trainer.train.history import History
-from ddp_trainer.train.odometer import Odometer
-from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.checkpoint.odometer import Odometer
+from ddp_trainer.train.loop.history import History
+from ddp_trainer.train.observability.phases import Phases
 from tests.unit.ddp_trainer.train.train_builders import ALONE, HERE
 
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from bench._workload import RATE, SEED, Clock, Pair, Rows, Timed, Workload, mean_loss, optimizer_of, world_size
 from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.metrics.attach import rank_recorder
-from ddp_trainer.train.config import Config, ScheduleName
+from ddp_trainer.train.config.config import Config, ScheduleName
 from ddp_trainer.train.session import run
 
 

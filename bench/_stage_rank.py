@@ -13,7 +13,7 @@ from typing import Any
 
 from ddp_trainer.common.contract import Phase, Wait
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.observability.phases import Phases
 
 
 def observe(steps: list[tuple[float, float]]) -> None:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.task import rowwise
 
 SEED: Final = 5
 RATE: Final = 1e-3

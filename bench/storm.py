@@ -35,7 +35,7 @@ from bench._zygotes import children
 from bench.harness import CannotMeasure, Options, Report
 from bench.scripts.storm_faults import ORDERS, VARIABLE
 from ddp_trainer.common.contract import Env, Role
-from ddp_trainer.train.checkpoint import Checkpoint, directories, read, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, directories, read, unpack
 from ddp_trainer.train.exact.digest import sha256
 
 SUMMARY = "goodput, samples lost and bits kept under one random fault every ten seconds, beside stock torchrun"

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.task import rowwise
+from ddp_trainer.train.data.task import rowwise
 
 SAMPLES: Final = 512
 WIDTH: Final = 4096

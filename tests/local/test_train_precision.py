@@ -9,7 +9,7 @@ import torch
 
 from ddp_trainer.common.choices import PrecisionName
 from ddp_trainer.common.contract import Exit
-from ddp_trainer.train.precision import lacking
+from ddp_trainer.train.transforms.precision import lacking
 from tests.local import train_imitated
 from tests.local.train_outcome import STEPS, fail, train
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddp_trainer.train.checkpoint import directories, read, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
 
 COMMON = (
     *("--log-steps", "1", "--threads", "1", "--device", "cpu", "--global-batch", "8", "--shards", "2"),

@@ -13,19 +13,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ddp_trainer.train import precision
+from ddp_trainer.train.transforms import precision
 from kubectl_ddp.local.prctl import die_with
 from tests.ports import free_port
 
 IMPORTED = (
     "ddp_trainer.metrics.attach",
     "ddp_trainer.train.cli",
-    "ddp_trainer.train.even_evaluation",
-    "ddp_trainer.train.sharding",
-    "ddp_trainer.train.slicing",
-    "ddp_trainer.train.stage_spread",
-    "ddp_trainer.train.strategies.pipeline",
-    "ddp_trainer.train.strategies.sliced_fsdp",
+    "ddp_trainer.train.evaluation.even_evaluation",
+    "ddp_trainer.train.parallel.sharding",
+    "ddp_trainer.train.parallel.slicing",
+    "ddp_trainer.train.parallel.pp.stage_spread",
+    "ddp_trainer.train.parallel.pipeline",
+    "ddp_trainer.train.parallel.sliced_fsdp",
     "tests.local.train_layouts",
 )
 

@@ -8,8 +8,8 @@ import sys
 from torch import nn
 
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.errors import PeerLost
-from ddp_trainer.train.evaluation import Evaluation
+from ddp_trainer.train.evaluation.evaluate import Evaluation
+from ddp_trainer.train.utils.errors import PeerLost
 
 _whole = Evaluation.run
 _evaluations = 0

@@ -10,12 +10,12 @@ import sys
 
 from torch import Tensor, nn
 
-from ddp_trainer.train import step
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.errors import PeerLost
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.task import rowwise
-from ddp_trainer.train.vote import Ballot, Verdict
+from ddp_trainer.train.data.task import rowwise
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.loop import step
+from ddp_trainer.train.loop.vote import Ballot, Verdict
+from ddp_trainer.train.utils.errors import PeerLost
 from tests.local import train_made
 from tests.local.train_layouts import Numbers, Rows
 from tests.local.train_reformed import dawdle

@@ -15,14 +15,14 @@ import sys
 import torch
 
 from ddp_trainer.common.layout import Layout, LayoutRange
-from ddp_trainer.train import group as of_groups
-from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.manifest import Identity, Manifest
-from ddp_trainer.train.places import give_places
-from ddp_trainer.train.resume import attained
-from ddp_trainer.train.takeover import Luggage, take_over
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
+from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
+from ddp_trainer.train.checkpoint.resume import attained
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.distributed import group as of_groups
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.recovery.places import give_places
+from ddp_trainer.train.recovery.takeover import Luggage, take_over
 from kubectl_ddp.local.prctl import die_with
 from tests.ports import free_port
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ddp_trainer.train import precision
 from ddp_trainer.train.cli import main
+from ddp_trainer.train.transforms import precision
 
 if __name__ == "__main__":
     precision._cpu_has_fp16 = lambda: True

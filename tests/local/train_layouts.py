@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.models.gpt import Attend, Gpt
-from ddp_trainer.train.task import rowwise
 
 
 class Rows:

@@ -21,22 +21,27 @@ from torch.optim import Optimizer
 
 from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train import even_evaluation, sharding, slicing, stage_spread  # noqa: F401 - once, before ranks fork
-from ddp_trainer.train.assembly import Kept, keep
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.groundwork import Groundwork, lay_groundwork
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.history import History
-from ddp_trainer.train.luggage import find_slot, pack_up, unpack_slot
-from ddp_trainer.train.options import KernelName
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.options import KernelName
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.stop import StopRequest, leave_at_once
+from ddp_trainer.train.evaluation.evaluate import even_evaluation  # noqa: F401 - once, before ranks fork
+from ddp_trainer.train.loop.assembly import Kept, keep
+from ddp_trainer.train.loop.groundwork import Groundwork, lay_groundwork
+from ddp_trainer.train.loop.history import History
+from ddp_trainer.train.loop.state import Restored, State
+from ddp_trainer.train.loop.surroundings import Surroundings
+from ddp_trainer.train.mesh.spread import piece
+from ddp_trainer.train.observability.waits import Waits
+from ddp_trainer.train.parallel import (
+    sharding,  # noqa: F401 - once, before ranks fork
+    slicing,  # noqa: F401 - once, before ranks fork
+)
+from ddp_trainer.train.parallel.pp import stage_spread
+from ddp_trainer.train.recovery.luggage import find_slot, pack_up, unpack_slot
+from ddp_trainer.train.recovery.takeover import Luggage
 from ddp_trainer.train.session import make_progress
-from ddp_trainer.train.spread import piece
-from ddp_trainer.train.state import Restored, State
-from ddp_trainer.train.stop import StopRequest, leave_at_once
-from ddp_trainer.train.surroundings import Surroundings
-from ddp_trainer.train.takeover import Luggage
-from ddp_trainer.train.waits import Waits
 from kubectl_ddp.local.prctl import die_with
 from tests.local import train_made
 from tests.local.train_layouts import Numbers

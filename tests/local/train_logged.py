@@ -16,8 +16,8 @@ from torch import Tensor
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train import run
 from ddp_trainer.train.cli import parse
-from ddp_trainer.train.errors import TrainError
 from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+from ddp_trainer.train.utils.errors import TrainError
 
 
 class LoggedImages(LabelledImages):

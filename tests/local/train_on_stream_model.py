@@ -22,10 +22,10 @@ from typing import Any, TextIO
 
 import torch
 
-from ddp_trainer.train import step as step_module
 from ddp_trainer.train import training
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.vote import Verdict
+from ddp_trainer.train.loop import step as step_module
+from ddp_trainer.train.loop.vote import Verdict
 from tests.local.train_layouts import Numbers
 from tests.support import stream_model
 

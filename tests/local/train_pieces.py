@@ -20,21 +20,21 @@ from torch import Tensor
 
 from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.assembly import keep
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.checkpoint.exchange import newest_of_all
+from ddp_trainer.train.checkpoint.saver import Saver
+from ddp_trainer.train.checkpoint.writer import make_saver
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.options import KernelName
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.stop import StopRequest, leave_at_once
 from ddp_trainer.train.exact.digest import sha256
-from ddp_trainer.train.exchange import newest_of_all
-from ddp_trainer.train.groundwork import lay_groundwork
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.history import History
-from ddp_trainer.train.options import KernelName
-from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.loop.assembly import keep
+from ddp_trainer.train.loop.groundwork import lay_groundwork
+from ddp_trainer.train.loop.history import History
+from ddp_trainer.train.loop.state import State
+from ddp_trainer.train.loop.surroundings import Surroundings
 from ddp_trainer.train.session import make_progress
-from ddp_trainer.train.state import State
-from ddp_trainer.train.stop import StopRequest, leave_at_once
-from ddp_trainer.train.surroundings import Surroundings
-from ddp_trainer.train.writer import make_saver
 from tests.local.train_layouts import Numbers
 
 LAYOUTS = ("replicate=2", "shard=2", "tp=2", "pp=2")

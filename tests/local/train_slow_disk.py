@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.train.archive import Archive
-from ddp_trainer.train.claim import FILE
+from ddp_trainer.train.checkpoint.archive import Archive
+from ddp_trainer.train.checkpoint.claim import FILE
+from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.together import Other
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.manifest import Manifest
-from ddp_trainer.train.together import Other
 
 LATE_SECONDS: Final = 3.0
 """How slow, unless the next writer claims the directory meanwhile, which ends the save."""

@@ -9,11 +9,11 @@ import sys
 import torch
 from torch import Tensor
 
-from ddp_trainer.train.environment import Environment
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact import wire
 from ddp_trainer.train.exact.digest import sha256
 from ddp_trainer.train.exact.tree_sum import TreeSum
-from ddp_trainer.train.group import Group
 
 SHAPES = ((7, 3), (), (129,), (2, 0), (5, 5, 5), (1,))
 TYPES = (torch.float32, torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float32)

@@ -31,9 +31,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from ddp_trainer.train import group as group_module
-from ddp_trainer.train.abortable_gloo import AbortableGloo
-from ddp_trainer.train.stream_abort import STREAMS
+from ddp_trainer.train.distributed import group as group_module
+from ddp_trainer.train.distributed.abortable_gloo import AbortableGloo
+from ddp_trainer.train.distributed.stream_abort import STREAMS
 
 NAME = "nccl_model"
 ABORTED = "NCCL communicator was aborted"

@@ -57,7 +57,7 @@ def _train(argv: Sequence[str]) -> int:
 
 
 def _checkpoint(argv: Sequence[str]) -> int:
-    from ddp_trainer.train.checkpoint_cli import main  # noqa: PLC0415
+    from ddp_trainer.train.checkpoint.checkpoint_cli import main  # noqa: PLC0415
 
     return run_for_a_reader(lambda: main(argv), "ddp_trainer checkpoint")
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from ddp_trainer.common.choices import PipelineSchedule
 from ddp_trainer.common.demands import SCHEDULES, logical_shards, share
 from ddp_trainer.common.layout import LayoutRange
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.data.plan import choose_shards, shares
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.plan import choose_shards, shares
-from ddp_trainer.train.strategies.pipeline_schedule import demand_fit
+from ddp_trainer.train.parallel.pipeline_schedule import demand_fit
 from ddp_trainer.train.tasks.text import VOCABULARY
+from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import own_gpt
 from kubectl_ddp.spec.quantity import Nodes

@@ -14,7 +14,7 @@ import pytest
 from ddp_trainer.process.drafts import draft_of, remove_abandoned_drafts
 
 CLAIM = """
-from ddp_trainer.train.claim import Claim
+from ddp_trainer.train.checkpoint.claim import Claim
 def write(directory, size):
     Claim(directory, generation=1, fence=1, run_id="", token="t" * size).take()
 """

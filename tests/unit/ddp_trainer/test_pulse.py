@@ -7,7 +7,7 @@ import pytest
 from ddp_trainer.common.contract import Env, Phase, Section
 from ddp_trainer.process import pulse
 from ddp_trainer.process.recorder import SECTION_NUMBERS
-from ddp_trainer.train.phases import NEXT, Phases
+from ddp_trainer.train.observability.phases import NEXT, Phases
 
 
 def test_the_contract_and_the_page_agree_on_the_variable() -> None:

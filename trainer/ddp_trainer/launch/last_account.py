@@ -1,7 +1,7 @@
 """What the time of a job went into that ends here: what its ranks told of it, and what its launcher saw since.
 
-The states are those of the ledger (:mod:`ddp_trainer.train.account`), and time goes to them by the same moments. What
-only a rank can tell apart, as reading a checkpoint and making a model ready, is ``startup`` here.
+The states are those of the ledger (:mod:`ddp_trainer.train.config.account`), and time goes to them by the same moments.
+What only a rank can tell apart, as reading a checkpoint and making a model ready, is ``startup`` here.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ ACCOUNT: Final = (
         help="Steps of the whole job that were done before a restart and not saved, so that they were done again.",
     ),
 )
-"""What the job's own ledger beside its checkpoints holds; see :mod:`ddp_trainer.train.account`."""
+"""What the job's own ledger beside its checkpoints holds; see :mod:`ddp_trainer.train.config.account`."""
 
 CHECKPOINTS: Final = (
     Family(

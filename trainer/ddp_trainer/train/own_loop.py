@@ -21,37 +21,37 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ddp_trainer.common.contract import Exit, Phase
 from ddp_trainer.process.recorder import RankRecorder
-from ddp_trainer.train.announcement import started
-from ddp_trainer.train.batches import reader
-from ddp_trainer.train.buffers import SharedBuffers
-from ddp_trainer.train.checkpoint import Checkpoint, copied, unpack
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.control import Control
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import GroupEnds, NotFinite, PeerLost, StaleGeneration
-from ddp_trainer.train.failure import leave_group
-from ddp_trainer.train.gradients import add_up
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.hardware import limit_threads
-from ddp_trainer.train.history import History
-from ddp_trainer.train.ledger import Ledger
-from ddp_trainer.train.manifest import Manifest, demand_same
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
+from ddp_trainer.train.checkpoint.manifest import Manifest, demand_same
+from ddp_trainer.train.checkpoint.resume import attained, find_state
+from ddp_trainer.train.checkpoint.saver import Saver
+from ddp_trainer.train.checkpoint.snapshot import state_bytes
+from ddp_trainer.train.checkpoint.summary import Result, Summary
+from ddp_trainer.train.checkpoint.writer import make_odometer, make_saver, renew_saver
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.data.batches import reader
+from ddp_trainer.train.data.ledger import Ledger
+from ddp_trainer.train.data.plan import Plan, digest, owned
+from ddp_trainer.train.data.randomness import KeyedRandom
+from ddp_trainer.train.data.task import Samples
+from ddp_trainer.train.distributed.control import Control
+from ddp_trainer.train.distributed.gradients import add_up
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.hardware import limit_threads
+from ddp_trainer.train.distributed.stop import StopRequest, leave_at_once
+from ddp_trainer.train.exact.buffer_sync import SharedBuffers
+from ddp_trainer.train.loop.history import History
+from ddp_trainer.train.loop.vote import Ballot, Verdict, check, vote
+from ddp_trainer.train.observability.announcement import started
+from ddp_trainer.train.observability.phases import Phases
 from ddp_trainer.train.own_parts import OwnParts, identity_of, plan_of
 from ddp_trainer.train.own_step import Step, StepParts
-from ddp_trainer.train.passage import Passage
-from ddp_trainer.train.phases import Phases
-from ddp_trainer.train.plan import Plan, digest, owned
-from ddp_trainer.train.randomness import KeyedRandom
-from ddp_trainer.train.resume import attained, find_state
-from ddp_trainer.train.saver import Saver
+from ddp_trainer.train.parallel.between_ranks import send_from_first
+from ddp_trainer.train.recovery.passage import Passage
 from ddp_trainer.train.session import make_progress, shown, with_defaults
-from ddp_trainer.train.snapshot import state_bytes
-from ddp_trainer.train.stop import StopRequest, leave_at_once
-from ddp_trainer.train.strategies.between_ranks import send_from_first
-from ddp_trainer.train.summary import Result, Summary
-from ddp_trainer.train.task import Samples
-from ddp_trainer.train.vote import Ballot, Verdict, check, vote
-from ddp_trainer.train.writer import make_odometer, make_saver, renew_saver
+from ddp_trainer.train.utils.errors import GroupEnds, NotFinite, PeerLost, StaleGeneration
+from ddp_trainer.train.utils.failure import leave_group
 
 
 class Job:
@@ -302,7 +302,7 @@ class Job:
             self._save(None)
 
     def _agreed(self, step: Step) -> Verdict:
-        """Add up gradients and vote; see :func:`ddp_trainer.train.vote.check` for what it raises."""
+        """Add up gradients and vote; see :func:`ddp_trainer.train.loop.vote.check` for what it raises."""
         add_up(self._own.weights, self._group)
         self._parts.buffers.gather()
         ballot = Ballot(

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ddp_trainer.train.batches import data_digest
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.lazy_dynamo import uncompiled
-from ddp_trainer.train.manifest import Identity, architecture, signature
-from ddp_trainer.train.mixing import ALGORITHM
-from ddp_trainer.train.plan import Plan, choose_shards
-from ddp_trainer.train.task import Samples
+from ddp_trainer.train.checkpoint.manifest import Identity, architecture, signature
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.data.batches import data_digest
+from ddp_trainer.train.data.plan import Plan, choose_shards
+from ddp_trainer.train.data.task import Samples
+from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.lazy_dynamo import uncompiled
+from ddp_trainer.train.utils.mixing import ALGORITHM
 
 
 class OwnState(TypedDict):

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.common.contract import Phase
-from ddp_trainer.train.batches import to_device
-from ddp_trainer.train.buffers import SharedBuffers
-from ddp_trainer.train.errors import BadTask
-from ddp_trainer.train.phases import Phases
-from ddp_trainer.train.plan import Plan, cut
-from ddp_trainer.train.randomness import KeyedRandom, Stream
-from ddp_trainer.train.task import Batch
+from ddp_trainer.train.data.batches import to_device
+from ddp_trainer.train.data.plan import Plan, cut
+from ddp_trainer.train.data.randomness import KeyedRandom, Stream
+from ddp_trainer.train.data.task import Batch
+from ddp_trainer.train.exact.buffer_sync import SharedBuffers
+from ddp_trainer.train.observability.phases import Phases
+from ddp_trainer.train.utils.errors import BadTask
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ddp_trainer.common.contract import File
 from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.control import Control
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import GroupEnds, PeerLost
-from ddp_trainer.train.option_rules import check_places
-from ddp_trainer.train.outcome import Outcome
-from ddp_trainer.train.progress import Ended, Mode, Progress
-from ddp_trainer.train.stop import StopRequest, leave_at_once
-from ddp_trainer.train.task import TASK_FLAGS, Task, load_task
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.option_rules import check_places
+from ddp_trainer.train.data.task import TASK_FLAGS, Task, load_task
+from ddp_trainer.train.distributed.control import Control
+from ddp_trainer.train.distributed.stop import StopRequest, leave_at_once
+from ddp_trainer.train.loop.outcome import Outcome
+from ddp_trainer.train.observability.progress import Ended, Mode, Progress
+from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.passage import Passage
-    from ddp_trainer.train.surroundings import Surroundings
+    from ddp_trainer.train.loop.surroundings import Surroundings
+    from ddp_trainer.train.recovery.passage import Passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,10 @@ def _import_torch() -> None:
 
 def _train(task: Task, given: _Given) -> Outcome:
     # These import torch, 0.9 s: what can be refused without it does not wait for it.
-    from ddp_trainer.train.group import Group  # noqa: PLC0415
-    from ddp_trainer.train.hardware import limit_threads  # noqa: PLC0415
-    from ddp_trainer.train.passage import Passage  # noqa: PLC0415
-    from ddp_trainer.train.surroundings import Surroundings  # noqa: PLC0415
+    from ddp_trainer.train.distributed.group import Group  # noqa: PLC0415
+    from ddp_trainer.train.distributed.hardware import limit_threads  # noqa: PLC0415
+    from ddp_trainer.train.loop.surroundings import Surroundings  # noqa: PLC0415
+    from ddp_trainer.train.recovery.passage import Passage  # noqa: PLC0415
     from ddp_trainer.train.training import Run  # noqa: PLC0415
 
     limit_threads(given.env, given.config)

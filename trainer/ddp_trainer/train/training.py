@@ -1,8 +1,9 @@
 """A run from its flags to its summary: build the parts, go on from the newest checkpoint, step, save, evaluate.
 
-The story stands here; the parts and how they are made in :mod:`ddp_trainer.train.groundwork` and
-:mod:`ddp_trainer.train.assembly`, what a checkpoint holds of them in :mod:`ddp_trainer.train.state`, who hears of
-it all in :mod:`ddp_trainer.train.audience`, and what is left behind in :mod:`ddp_trainer.train.outcome`.
+The story stands here; the parts and how they are made in :mod:`ddp_trainer.train.loop.groundwork` and
+:mod:`ddp_trainer.train.loop.assembly`, what a checkpoint holds of them in :mod:`ddp_trainer.train.loop.state`, who
+hears of it all in :mod:`ddp_trainer.train.loop.audience`, and what is left behind in
+:mod:`ddp_trainer.train.loop.outcome`.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from typing import Self
 from torch import nn
 
 from ddp_trainer.common.contract import Exit, Phase, Section
-from ddp_trainer.train.assembly import Assembly, Kept, assemble, keep
-from ddp_trainer.train.audience import Audience
-from ddp_trainer.train.checkpoint import Checkpoint
-from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import GroupEnds, NotFinite, StaleGeneration
-from ddp_trainer.train.exchange import newest_of_all
-from ddp_trainer.train.groundwork import draw, lay_groundwork
-from ddp_trainer.train.guards import Guard, RollBack
-from ddp_trainer.train.history import History
-from ddp_trainer.train.ledger import Ledger
-from ddp_trainer.train.luggage import find_slot, pack_again, pack_up, unpack_slot
-from ddp_trainer.train.manifest import Manifest, demand_same
-from ddp_trainer.train.option_rules import check_shard
-from ddp_trainer.train.options import OnNonFinite
-from ddp_trainer.train.outcome import Outcome, summarize
-from ddp_trainer.train.places import await_end, awaits_ranks, give_places
-from ddp_trainer.train.plan import Plan
-from ddp_trainer.train.profiling import Profile
-from ddp_trainer.train.resume import Origin, attained, find_state
-from ddp_trainer.train.saver import Saver
-from ddp_trainer.train.state import Restored, State
-from ddp_trainer.train.summary import Result, Summary
-from ddp_trainer.train.surroundings import Surroundings
-from ddp_trainer.train.takeover import Luggage, Taken
-from ddp_trainer.train.task import Task
-from ddp_trainer.train.together import write_together
-from ddp_trainer.train.watch import Watch
-from ddp_trainer.train.weights import initialize
-from ddp_trainer.train.writer import make_odometer, make_saver, renew_saver
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
+from ddp_trainer.train.checkpoint.exchange import newest_of_all
+from ddp_trainer.train.checkpoint.manifest import Manifest, demand_same
+from ddp_trainer.train.checkpoint.resume import Origin, attained, find_state
+from ddp_trainer.train.checkpoint.saver import Saver
+from ddp_trainer.train.checkpoint.summary import Result, Summary
+from ddp_trainer.train.checkpoint.together import write_together
+from ddp_trainer.train.checkpoint.weights import initialize
+from ddp_trainer.train.checkpoint.writer import make_odometer, make_saver, renew_saver
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.option_rules import check_shard
+from ddp_trainer.train.config.options import OnNonFinite
+from ddp_trainer.train.data.ledger import Ledger
+from ddp_trainer.train.data.plan import Plan
+from ddp_trainer.train.data.task import Task
+from ddp_trainer.train.evaluation.watch import Watch
+from ddp_trainer.train.loop.assembly import Assembly, Kept, assemble, keep
+from ddp_trainer.train.loop.audience import Audience
+from ddp_trainer.train.loop.groundwork import draw, lay_groundwork
+from ddp_trainer.train.loop.guards import Guard, RollBack
+from ddp_trainer.train.loop.history import History
+from ddp_trainer.train.loop.outcome import Outcome, summarize
+from ddp_trainer.train.loop.state import Restored, State
+from ddp_trainer.train.loop.surroundings import Surroundings
+from ddp_trainer.train.observability.profiling import Profile
+from ddp_trainer.train.recovery.luggage import find_slot, pack_again, pack_up, unpack_slot
+from ddp_trainer.train.recovery.places import await_end, awaits_ranks, give_places
+from ddp_trainer.train.recovery.takeover import Luggage, Taken
+from ddp_trainer.train.utils.collection import collect_if_due, collecting_by_hand
+from ddp_trainer.train.utils.errors import GroupEnds, NotFinite, StaleGeneration
 
 
 class Run:
@@ -87,7 +88,7 @@ class Run:
 
         Raises:
             PeerLost: the group is over; after :meth:`abandon`, the next one may go on where it was.
-            TrainError: see :mod:`ddp_trainer.train.errors`.
+            TrainError: see :mod:`ddp_trainer.train.utils.errors`.
         """
         try:
             with around.group.blamed():

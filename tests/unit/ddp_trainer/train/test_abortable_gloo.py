@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, distributed_c10d
 
-from ddp_trainer.train.abortable_gloo import AbortableGloo
+from ddp_trainer.train.distributed.abortable_gloo import AbortableGloo
 
 LONG = timedelta(minutes=10)
 """The group's timeout: a test that waits for it has failed."""
@@ -132,7 +132,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from ddp_trainer.train.abortable_gloo import AbortableGloo
+from ddp_trainer.train.distributed.abortable_gloo import AbortableGloo
 
 store = dist.HashStore()
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as some
 from ddp_trainer.common.contract import File, JobTime, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.account import SIZE, Account, Moments
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.history import History, HistoryState
-from ddp_trainer.train.odometer import Odometer
-from ddp_trainer.train.phases import Phase, Phases
+from ddp_trainer.train.checkpoint.odometer import Odometer
+from ddp_trainer.train.config.account import SIZE, Account, Moments
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.loop.history import History, HistoryState
+from ddp_trainer.train.observability.phases import Phase, Phases
 
 FIRST = 1_700_000_000.0
 LAUNCH, JOIN, START, LOAD, PREPARE = 2.0, 4.0, 8.0, 1.0, 0.5

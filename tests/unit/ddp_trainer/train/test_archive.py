@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.archive import Archive, pack
-from ddp_trainer.train.memory_copy import copy_all
-from ddp_trainer.train.snapshot import Snapshot, state_bytes
+from ddp_trainer.train.checkpoint.archive import Archive, pack
+from ddp_trainer.train.checkpoint.snapshot import Snapshot, state_bytes
+from ddp_trainer.train.utils.memory_copy import copy_all
 
 
 def written(archive: Archive) -> bytes:

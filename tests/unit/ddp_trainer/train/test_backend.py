@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.train.backend import choose_backend
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import BackendName
+from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.distributed.backend import choose_backend
+from ddp_trainer.train.utils.errors import BadConfig
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.contract import Phase
-from ddp_trainer.train.balance import WINDOW_STEPS, Balance, fair, slowest
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.phases import Phases
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.observability.phases import Phases
+from ddp_trainer.train.parallel.balance import WINDOW_STEPS, Balance, fair, slowest
 
 costs = st.floats(1e-6, 1e3)
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_trainer.train.activation_checkpointing import _costly, blocks, checkpoint_activations
-from ddp_trainer.train.compilation import compile_blocks
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.options import Recompute, recomputed
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import Recompute, recomputed
+from ddp_trainer.train.transforms.activation_checkpointing import _costly, blocks, checkpoint_activations
+from ddp_trainer.train.transforms.compilation import compile_blocks
+from ddp_trainer.train.utils.errors import BadConfig
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from ddp_trainer.common.contract import Exit
-from ddp_trainer.train.archive import pack
-from ddp_trainer.train.checkpoint import MANIFEST, PAYLOAD, unpack
-from ddp_trainer.train.claim import Claim
-from ddp_trainer.train.errors import CheckpointMismatch, StaleGeneration
-from ddp_trainer.train.manifest import demand_same
+from ddp_trainer.train.checkpoint.archive import pack
+from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, PAYLOAD, unpack
+from ddp_trainer.train.checkpoint.claim import Claim
+from ddp_trainer.train.checkpoint.manifest import demand_same
+from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
 from tests.unit.ddp_trainer.train.train_builders import IDENTITY, a_directory, a_manifest, write
 
 
@@ -218,7 +218,7 @@ import sys
 from pathlib import Path
 import resource, torch
 from tests.unit.ddp_trainer.train.train_builders import a_directory, a_manifest, write
-from ddp_trainer.train.archive import pack
+from ddp_trainer.train.checkpoint.archive import pack
 path = Path(sys.argv[1])
 directory = a_directory(path)
 write(directory, 1)

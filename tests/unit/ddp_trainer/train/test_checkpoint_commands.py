@@ -12,8 +12,8 @@ from torch import nn
 
 from ddp_trainer.common.contract import Exit
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.checkpoint_cli import main
-from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.checkpoint.checkpoint_cli import main
+from ddp_trainer.train.utils.errors import BadConfig
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.contract import Exit
-from ddp_trainer.train.claim import Claim
-from ddp_trainer.train.errors import DamagedClaim, StaleGeneration
+from ddp_trainer.train.checkpoint.claim import Claim
+from ddp_trainer.train.utils.errors import DamagedClaim, StaleGeneration
 
 NOW = 1_800_000_000.0
 DAY = 86_400_000

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.contiguity import lay_out
+from ddp_trainer.train.utils.contiguity import lay_out
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
 
 

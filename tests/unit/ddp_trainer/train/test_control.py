@@ -11,15 +11,15 @@ import torch
 
 from ddp_trainer.common.contract import Env, Exit
 from ddp_trainer.process.channel import Able, Begin, Left, Lines, Message, Regroup, encode
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.control import Control
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig, GroupEnds, PeerLost
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.passage import Passage
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.distributed.control import Control
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.stop import StopRequest
+from ddp_trainer.train.distributed.stream_abort import CudaStreams, StreamAbort
+from ddp_trainer.train.recovery.passage import Passage
 from ddp_trainer.train.session import with_defaults
-from ddp_trainer.train.stop import StopRequest
-from ddp_trainer.train.stream_abort import CudaStreams, StreamAbort
+from ddp_trainer.train.utils.errors import BadConfig, GroupEnds, PeerLost
 from tests.ports import free_port
 
 GENERATION = 3

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from ddp_trainer.common.contract import Exit
-from ddp_trainer.train.config import DeviceName
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig, GpuFailed, TrainError
-from ddp_trainer.train.hardware import TorchDriver, choose_device
+from ddp_trainer.train.config.config import DeviceName
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.distributed.hardware import TorchDriver, choose_device
+from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, TrainError
 
 OLD = (
     "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by downloading "

@@ -15,9 +15,9 @@ import torch.distributed as dist
 
 from ddp_trainer.common.contract import Exit
 from ddp_trainer.common.gpu_faults import cause_line
-from ddp_trainer.train.errors import BadConfig, GpuFailed, PeerLost
-from ddp_trainer.train.failure import code_of
-from ddp_trainer.train.group import Group
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, PeerLost
+from ddp_trainer.train.utils.failure import code_of
 
 ECC = torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be ...")
 TWO_RANKS = (
@@ -32,7 +32,7 @@ REMOTE = (
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
-    monkeypatch.setattr("ddp_trainer.train.group.limit_exit", lambda _: None)
+    monkeypatch.setattr("ddp_trainer.train.distributed.group.limit_exit", lambda _: None)
     return Group(1, 2, "nccl", torch.device("cpu"))
 
 
@@ -92,7 +92,7 @@ def test_the_last_error_of_nccl_is_its_sentence() -> None:
 
 HANGS_AT_THE_END = """
 import sys, time, torch
-from ddp_trainer.train.group import Group
+from ddp_trainer.train.distributed.group import Group
 try:
     with Group(0, 1, "none", torch.device("cpu")).watched_pass():
         raise torch.AcceleratorError("CUDA error: unspecified launch failure")
@@ -103,7 +103,10 @@ finally:
 
 def test_a_process_whose_gpu_failed_ends_though_its_end_hangs(tmp_path: Path) -> None:
     file = tmp_path / "error.json"
-    script = "import ddp_trainer.train.device_errors as e; e.limit_exit.__defaults__ = (0.2,)\n" + HANGS_AT_THE_END
+    script = (
+        "import ddp_trainer.train.distributed.device_errors as e; e.limit_exit.__defaults__ = (0.2,)\n"
+        + HANGS_AT_THE_END
+    )
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", script],

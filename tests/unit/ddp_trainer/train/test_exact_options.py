@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ddp_trainer.common.contract import Exit
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.cli import main, parse
-from ddp_trainer.train.errors import BadTask
+from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.data.merging import merge
 from ddp_trainer.train.exact.kin import demand_kin, kind_of_machine
-from ddp_trainer.train.merging import merge
-from ddp_trainer.train.options import Level
+from ddp_trainer.train.utils.errors import BadTask
 from tests.unit.ddp_trainer.train.train_builders import ALONE, HERE, Lines
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ddp_trainer.train.data.plan import owned
 from ddp_trainer.train.exact.tree import BinaryCounter, Node, cover
 from ddp_trainer.train.exact.tree_sum import TreeSum
 from ddp_trainer.train.exact.wire import buckets
-from ddp_trainer.train.plan import owned
 from tests.unit.ddp_trainer.train.train_builders import ALONE
 
 

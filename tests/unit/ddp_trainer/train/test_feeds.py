@@ -12,13 +12,15 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig, BadData, BadSample, BadTask, DataWorkerLost
-from ddp_trainer.train.feeds import Feed, Fetched, Request, Skips, make_feed, sample_count
-from ddp_trainer.train.feeds.skips import MOST_TOLD
-from ddp_trainer.train.options import Level, OnBadSample
-from ddp_trainer.train.plan import Plan, cut
-from ddp_trainer.train.task import rowwise
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import Level, OnBadSample
+from ddp_trainer.train.data.loaders.choice import make_feed, sample_count
+from ddp_trainer.train.data.loaders.feed import Feed
+from ddp_trainer.train.data.loaders.fetched import Fetched, Request
+from ddp_trainer.train.data.loaders.skips import MOST_TOLD, Skips
+from ddp_trainer.train.data.plan import Plan, cut
+from ddp_trainer.train.data.task import rowwise
+from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTask, DataWorkerLost
 
 CPU = torch.device("cpu")
 SKIP = Config(on_bad_sample=OnBadSample.SKIP)

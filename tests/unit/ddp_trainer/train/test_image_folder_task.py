@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from ddp_trainer.train.errors import BadData, BadSample
-from ddp_trainer.train.feeds import Request
-from ddp_trainer.train.feeds.shard_reader import ShardReader
-from ddp_trainer.train.randomness import KeyedRandom
+from ddp_trainer.train.data.loaders.fetched import Request
+from ddp_trainer.train.data.loaders.shard_reader import ShardReader
+from ddp_trainer.train.data.randomness import KeyedRandom
 from ddp_trainer.train.tasks.image_folder import ImageFolder, Images, random_cut, sides
+from ddp_trainer.train.utils.errors import BadData, BadSample
 
 CPU = torch.device("cpu")
 

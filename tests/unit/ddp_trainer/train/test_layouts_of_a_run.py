@@ -8,16 +8,16 @@ import torch
 from ddp_trainer.common.contract import Exit
 from ddp_trainer.common.layout import Layout, LayoutRange
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig, BadData, BadSample
-from ddp_trainer.train.feeds.shard_reader import first_batch
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.option_rules import check_places, layout_of
-from ddp_trainer.train.options import Level
-from ddp_trainer.train.passes import Passes
-from ddp_trainer.train.places import awaits_ranks
-from ddp_trainer.train.plan import Plan, owned
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.option_rules import check_places, layout_of
+from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.data.loaders.shard_reader import first_batch
+from ddp_trainer.train.data.passes import Passes
+from ddp_trainer.train.data.plan import Plan, owned
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.recovery.places import awaits_ranks
+from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample
 
 
 @pytest.mark.parametrize(

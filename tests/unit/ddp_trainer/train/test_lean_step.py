@@ -12,12 +12,12 @@ from torch.optim import SGD, AdamW, Optimizer
 from train_builders import Lines
 
 from ddp_trainer.common.choices import OptimizerName
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.optimization import Optimization
-from ddp_trainer.train.optimizer_step import OptimizerStep, inside
-from ddp_trainer.train.options import KernelName
-from ddp_trainer.train.strategies import backward
-from ddp_trainer.train.strategies.backward import MeanBackward
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import KernelName
+from ddp_trainer.train.optim.optimization import Optimization
+from ddp_trainer.train.optim.optimizer_step import OptimizerStep, inside
+from ddp_trainer.train.parallel import backward
+from ddp_trainer.train.parallel.backward import MeanBackward
 
 MAKE: list[Callable[[list[nn.Parameter]], Optimizer]] = [
     lambda weights: AdamW(weights, lr=0.1),

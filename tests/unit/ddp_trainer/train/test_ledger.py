@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.ledger import Ledger, pack, unpack
+from ddp_trainer.train.data.ledger import Ledger, pack, unpack
 
 
 def ids(*numbers: int) -> torch.Tensor:

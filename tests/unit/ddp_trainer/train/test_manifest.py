@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from ddp_trainer.train.errors import BadTask, CheckpointMismatch
-from ddp_trainer.train.manifest import Manifest, architecture, demand_same, signature
+from ddp_trainer.train.checkpoint.manifest import Manifest, architecture, demand_same, signature
 from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 from tests.unit.ddp_trainer.train.train_builders import IDENTITY, a_manifest
 
 MANIFEST = a_manifest(5)

@@ -10,19 +10,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import PeerLost
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.options import BackendName
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.utils.errors import PeerLost
 from tests.ports import free_port
 
 CPU = torch.device("cpu")
 PEER = """
 import sys
 import torch
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.options import BackendName
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.config.options import BackendName
 
 port, generation = sys.argv[1:]
 place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "DDP_GENERATION": generation}

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ddp_trainer.train.activation_checkpointing import checkpoint_activations
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.models import MODELS, build, flops, tokens
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.models.choice import MODELS, build, flops, tokens
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.options import Recompute
-from ddp_trainer.train.recomputation import recomputed_ratio
+from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
+from ddp_trainer.train.transforms.recomputation import recomputed_ratio
+from ddp_trainer.train.utils.errors import BadConfig
 
 IMAGES = {"channels": 3, "side": 64, "classes": 10}
 TEXT = {"vocabulary": 256, "window": 16}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.contract import JobTime
-from ddp_trainer.train.account import Account
-from ddp_trainer.train.odometer import FILE, Odometer, Reading
+from ddp_trainer.train.checkpoint.odometer import FILE, Odometer, Reading
+from ddp_trainer.train.config.account import Account
 
 
 def account(seconds: float) -> Account:
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(file: Path) -> None:
 def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_one(tmp_path: Path) -> None:
     code = (
         "import sys, itertools, pathlib\n"
-        "from ddp_trainer.train.odometer import Odometer, Reading\n"
+        "from ddp_trainer.train.checkpoint.odometer import Odometer, Reading\n"
         "odometer = Odometer(pathlib.Path(sys.argv[1]), 'run')\n"
         "for step in itertools.count(1):\n"
         "    odometer.write(Reading(step, 2 * step, 1000.0))\n"

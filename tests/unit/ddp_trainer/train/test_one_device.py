@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.one_device import demand_one_device
-from ddp_trainer.train.options import BackendName
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.one_device import demand_one_device
+from ddp_trainer.train.utils.errors import BadConfig
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 

@@ -16,21 +16,22 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.choices import OptimizerName
 from ddp_trainer.common.contract import Exit
-from ddp_trainer.train.activation_checkpointing import blocks, checkpoint_activations
-from ddp_trainer.train.buffers import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.collection import collect_if_due, collecting_by_hand
-from ddp_trainer.train.computation import channels_last
-from ddp_trainer.train.config import Config, ScheduleName
-from ddp_trainer.train.errors import BadConfig, BadTask
-from ddp_trainer.train.finiteness import flaw, total_norm
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.loss_scale import LossScale
-from ddp_trainer.train.micro_batches import micro_batches
-from ddp_trainer.train.optimization import Optimization, lr_scale, rate_factor
-from ddp_trainer.train.options import KernelName, LrScaling
-from ddp_trainer.train.plan import Plan
-from ddp_trainer.train.strategies import Parts, Strategy, build
+from ddp_trainer.train.config.config import Config, ScheduleName
+from ddp_trainer.train.config.options import KernelName, LrScaling
+from ddp_trainer.train.data.micro_batches import micro_batches
+from ddp_trainer.train.data.plan import Plan
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
+from ddp_trainer.train.mesh.finiteness import flaw, total_norm
+from ddp_trainer.train.optim.loss_scale import LossScale
+from ddp_trainer.train.optim.optimization import Optimization, lr_scale, rate_factor
+from ddp_trainer.train.parallel.build import build
+from ddp_trainer.train.parallel.strategy import Parts, Strategy
+from ddp_trainer.train.transforms.activation_checkpointing import blocks, checkpoint_activations
+from ddp_trainer.train.transforms.computation import channels_last
+from ddp_trainer.train.utils.collection import collect_if_due, collecting_by_hand
+from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.unit.ddp_trainer.train.train_builders import ALONE, Lines
 
 CPU = torch.device("cpu")
@@ -185,7 +186,7 @@ def test_torch_still_answers_whether_a_processor_has_fp16() -> None:
 def test_torch_still_lets_determinism_be_asked_for_without_its_compiler() -> None:
     program = (
         "import sys, torch\n"
-        "from ddp_trainer.train.determinism import be_deterministic\n"
+        "from ddp_trainer.train.transforms.determinism import be_deterministic\n"
         "be_deterministic()\n"
         "assert torch.are_deterministic_algorithms_enabled()\n"
         "assert 'torch._dynamo' not in sys.modules and 'torch._inductor' not in sys.modules\n"

@@ -12,17 +12,17 @@ from torch.distributed.tensor.parallel import ColwiseParallel
 
 from ddp_trainer.common.choices import PipelineSchedule, PrecisionName
 from ddp_trainer.common.layout import LayoutRange
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig, BadTask
-from ddp_trainer.train.groundwork import demand_numbers
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.loop.groundwork import demand_numbers
+from ddp_trainer.train.mesh.sliced_draws import DrawsApart, share_draws
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.options import Recompute
-from ddp_trainer.train.sliced_draws import DrawsApart, share_draws
-from ddp_trainer.train.stage_computation import StageComputation
-from ddp_trainer.train.stage_stream import BetweenStreams, Stream
-from ddp_trainer.train.stages import stages_of
-from ddp_trainer.train.strategies.pipeline_schedule import KINDS, demand_fit
-from ddp_trainer.train.tensor_plan import find_plan
+from ddp_trainer.train.parallel.pipeline_schedule import KINDS, demand_fit
+from ddp_trainer.train.parallel.pp.stage_computation import StageComputation
+from ddp_trainer.train.parallel.pp.stage_stream import BetweenStreams, Stream
+from ddp_trainer.train.parallel.pp.stages import stages_of
+from ddp_trainer.train.parallel.tensor_plan import find_plan
+from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.unit.ddp_trainer.train.train_builders import Lines
 
 

@@ -8,9 +8,9 @@ import mmap
 import pytest
 import torch
 
-from ddp_trainer.train.archive import pack
-from ddp_trainer.train.pinned_memory import host_memory
-from ddp_trainer.train.snapshot import Snapshot
+from ddp_trainer.train.checkpoint.archive import pack
+from ddp_trainer.train.checkpoint.snapshot import Snapshot
+from ddp_trainer.train.utils.pinned_memory import host_memory
 
 ODD_BYTES = (17 << 20) + 1
 """Rounded up to a power of two it would be 32 MiB."""

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.mixing import mix, mix_all
-from ddp_trainer.train.plan import Plan, choose_shards, cut, digest, order, owned, shares
+from ddp_trainer.train.data.plan import Plan, choose_shards, cut, digest, order, owned, shares
+from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.mixing import mix, mix_all
 
 
 def a_plan(**changes: int) -> Plan:

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp_trainer.train.feeds.portions import Portion, Portions
-from ddp_trainer.train.plan import Plan, digest, owned
+from ddp_trainer.train.data.loaders.portions import Portion, Portions
+from ddp_trainer.train.data.plan import Plan, digest, owned
 
 
 @st.composite

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.groundwork import draw_model
+from ddp_trainer.train.deferred_init.recording import CannotRecord, Recording
+from ddp_trainer.train.loop.groundwork import draw_model
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.recording import CannotRecord, Recording
 from tests.unit.ddp_trainer.train.train_builders import Lines
 
 SIDE = 24

@@ -15,7 +15,7 @@ from ddp_trainer.common.contract import JobTime
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.errors import CheckpointMismatch, NotFinite
+from ddp_trainer.train.utils.errors import CheckpointMismatch, NotFinite
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
 
 

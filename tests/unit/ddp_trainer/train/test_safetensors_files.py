@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.safetensors_files import INDEX, is_safetensors, read
+from ddp_trainer.train.checkpoint.safetensors_files import INDEX, is_safetensors, read
+from ddp_trainer.train.utils.errors import BadConfig
 
 save_file = pytest.importorskip("safetensors.torch").save_file
 

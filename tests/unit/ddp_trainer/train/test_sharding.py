@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from ddp_trainer.train.activation_checkpointing import COMPUTES_AGAIN, blocks, checkpoint_activations
-from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.sharding import named_blocks
+from ddp_trainer.train.parallel.sharding import named_blocks
+from ddp_trainer.train.transforms.activation_checkpointing import COMPUTES_AGAIN, blocks, checkpoint_activations
+from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.plan.recomputation import Recomputation
 
 

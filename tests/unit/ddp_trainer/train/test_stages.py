@@ -13,15 +13,15 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ddp_trainer.common.choices import PipelineSchedule
 from ddp_trainer.common.layout import Layout
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import BadConfig, BadTask
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.mesh import Mesh
-from ddp_trainer.train.optimization import Optimization
-from ddp_trainer.train.spread import Spread
-from ddp_trainer.train.stage_stream import BetweenStreams, Stream
-from ddp_trainer.train.stages import Stages, demand_cuttable, demand_shared
-from ddp_trainer.train.strategies.pipeline_schedule import KINDS
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.mesh.device_mesh import Mesh
+from ddp_trainer.train.mesh.spread import Spread
+from ddp_trainer.train.optim.optimization import Optimization
+from ddp_trainer.train.parallel.pipeline_schedule import KINDS
+from ddp_trainer.train.parallel.pp.stage_stream import BetweenStreams, Stream
+from ddp_trainer.train.parallel.pp.stages import Stages, demand_cuttable, demand_shared
+from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.unit.ddp_trainer.train.train_builders import Lines
 
 

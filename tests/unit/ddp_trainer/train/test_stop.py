@@ -11,7 +11,7 @@ from ddp_trainer.common.contract import Exit
 
 TOLD_AT_EVERY_LINE = """
 import os, signal, sys, threading
-from ddp_trainer.train.stop import StopRequest
+from ddp_trainer.train.distributed.stop import StopRequest
 
 def told_at(line):
     def trace(frame, event, _):

@@ -16,13 +16,14 @@ from torch import nn
 from torch.distributed import ProcessGroupGloo
 
 from ddp_trainer.common.contract import Exit
-from ddp_trainer.train import failure, stream_abort
-from ddp_trainer.train.buffers import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.errors import BadData, PeerLost
-from ddp_trainer.train.failure import end_for_lost_peer
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.meeting import Meeting
-from ddp_trainer.train.stream_abort import CudaStreams, StreamAbort
+from ddp_trainer.train.distributed import stream_abort
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.meeting import Meeting
+from ddp_trainer.train.distributed.stream_abort import CudaStreams, StreamAbort
+from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
+from ddp_trainer.train.utils import failure
+from ddp_trainer.train.utils.errors import BadData, PeerLost
+from ddp_trainer.train.utils.failure import end_for_lost_peer
 from tests.ports import free_port
 from tests.support import stream_model
 from tests.support.stream_model import HostWaits, ModelStreams, StreamModel
@@ -301,7 +302,7 @@ def test_ranks_that_agreed_to_end_wait_for_each_other_before_they_abort(monkeypa
     abort, _ = aborting(monkeypatch, Fake("all", noted))
     group = group_of(abort)
     group._meeting = Meeting(store, "here", "nccl", timedelta(seconds=SOON))
-    monkeypatch.setattr("ddp_trainer.train.ending_group._PARTING", timedelta(seconds=SOON))
+    monkeypatch.setattr("ddp_trainer.train.distributed.ending_group._PARTING", timedelta(seconds=SOON))
     leaving = threading.Thread(target=group.free_device, kwargs={"agreed": True})
     leaving.start()
     leaving.join(0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_trainer.common.layout import Layout
-from ddp_trainer.train.takeover import handings, kind_of
+from ddp_trainer.train.recovery.takeover import handings, kind_of
 
 
 @pytest.mark.parametrize(

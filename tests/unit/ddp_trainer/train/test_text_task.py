@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.errors import BadData
-from ddp_trainer.train.showing import shown
+from ddp_trainer.train.evaluation.showing import shown
 from ddp_trainer.train.tasks.digits import Digits
 from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, continued, read
+from ddp_trainer.train.utils.errors import BadData
 
 
 def a_folder(path: Path, files: int = 30, length: int = 100) -> Path:

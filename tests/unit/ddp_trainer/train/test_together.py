@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from ddp_trainer.common.layout import Layout
-from ddp_trainer.train.archive import Archive, pack
-from ddp_trainer.train.checkpoint import MANIFEST, CheckpointDirectory, Damaged, looks_whole, read
-from ddp_trainer.train.checkpoint_cli import main
-from ddp_trainer.train.connections import Connections
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.manifest import Manifest
-from ddp_trainer.train.together import First, Other, Together
+from ddp_trainer.train.checkpoint.archive import Archive, pack
+from ddp_trainer.train.checkpoint.checkpoint_cli import main
+from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, CheckpointDirectory, Damaged, looks_whole, read
+from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.together import First, Other, Together
+from ddp_trainer.train.distributed.connections import Connections
+from ddp_trainer.train.distributed.group import Group
 from tests.unit.ddp_trainer.train.train_builders import a_directory, a_manifest, write
 
 STEP = 2

@@ -12,10 +12,10 @@ import pytest
 from ddp_trainer.common.choices import OptimizerName
 from ddp_trainer.common.contract import CheckpointScope, Exit
 from ddp_trainer.train.cli import main, parse
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
 from ddp_trainer.train.session import with_defaults
+from ddp_trainer.train.utils.errors import BadConfig
 
 
 def test_flags_become_a_config() -> None:

@@ -5,10 +5,10 @@ import pytest
 from ddp_trainer.common.contract import Env
 from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train.cli import parse
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.environment import Environment
 from ddp_trainer.train.session import with_defaults
+from ddp_trainer.train.utils.errors import BadConfig
 
 
 def test_the_jobs_layout_is_taken_where_no_flag_gives_one() -> None:

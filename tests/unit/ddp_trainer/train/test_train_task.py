@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.train.batches import data_digest
-from ddp_trainer.train.errors import BadConfig, BadData, BadTask
-from ddp_trainer.train.task import Task, load_task
+from ddp_trainer.train.data.batches import data_digest
+from ddp_trainer.train.data.task import Task, load_task
 from ddp_trainer.train.tasks.digits import Digits, locate
+from ddp_trainer.train.utils.errors import BadConfig, BadData, BadTask
 from tests.unit.ddp_trainer.train.train_builders import Lines
 
 HERE = "tests.unit.ddp_trainer.train.train_builders"

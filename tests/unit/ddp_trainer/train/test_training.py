@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.recipe import Recipe
+from ddp_trainer.train.deferred_init.recipe import Recipe
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines, Points
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_trainer.train.config import LARGEST_BATCH
-from ddp_trainer.train.errors import PeerFailed, WrongSamples
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.vote import Ballot, Verdict, _page, _written, check, vote
+from ddp_trainer.train.config.config import LARGEST_BATCH
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.loop.vote import Ballot, Verdict, _page, _written, check, vote
+from ddp_trainer.train.utils.errors import PeerFailed, WrongSamples
 
 ALONE = Group(0, 1, "none", torch.device("cpu"))
 

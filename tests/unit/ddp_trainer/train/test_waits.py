@@ -15,13 +15,13 @@ from torch.distributed.pipelining import schedules
 from ddp_trainer.common.contract import Phase, Section, Wait
 from ddp_trainer.common.layout import Layout
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train import stage_pieces
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.mesh import Mesh
-from ddp_trainer.train.phases import Phases
-from ddp_trainer.train.stage_pieces import StagePieces
-from ddp_trainer.train.stage_transfers import WAIT, timed_transfers
-from ddp_trainer.train.waits import StreamWaits, Waits, follow
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.mesh.device_mesh import Mesh
+from ddp_trainer.train.observability.phases import Phases
+from ddp_trainer.train.observability.waits import StreamWaits, Waits, follow
+from ddp_trainer.train.parallel.pp import stage_pieces
+from ddp_trainer.train.parallel.pp.stage_pieces import StagePieces
+from ddp_trainer.train.parallel.pp.stage_transfers import WAIT, timed_transfers
 
 
 class Clock:

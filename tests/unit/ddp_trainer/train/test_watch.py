@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.contract import Exit
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.archive import pack
-from ddp_trainer.train.cadence import best_interval, suggestion
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.keeping import EarlyStop, ProfileWindow
-from ddp_trainer.train.manifest import Manifest
-from ddp_trainer.train.options import OnNonFinite
+from ddp_trainer.train.checkpoint.archive import pack
+from ddp_trainer.train.checkpoint.cadence import best_interval, suggestion
+from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.keeping import EarlyStop, ProfileWindow
+from ddp_trainer.train.config.options import OnNonFinite
+from ddp_trainer.train.utils.errors import BadConfig
 from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
 
 
@@ -233,7 +233,7 @@ def test_a_csv_file_that_cannot_be_written_is_refused_in_a_sentence() -> None:
 
 
 def test_other_ranks_write_no_reports(tmp_path: Path) -> None:
-    from ddp_trainer.train.reports import open_reports
+    from ddp_trainer.train.observability.reports import open_reports
 
     with closing(open_reports(a_config(csv=tmp_path / "c.csv"), Environment(rank=1, world_size=2))) as reports:
         reports.begin(0)

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.archive import Archive
-from ddp_trainer.train.checkpoint import CheckpointDirectory
-from ddp_trainer.train.claim import Claim
-from ddp_trainer.train.config import Config
-from ddp_trainer.train.errors import StaleGeneration
-from ddp_trainer.train.manifest import Manifest
-from ddp_trainer.train.saver import Saver
-from ddp_trainer.train.writing import Writing
+from ddp_trainer.train.checkpoint.archive import Archive
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
+from ddp_trainer.train.checkpoint.claim import Claim
+from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.saver import Saver
+from ddp_trainer.train.checkpoint.writing import Writing
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.utils.errors import StaleGeneration
 from tests.unit.ddp_trainer.train.train_builders import ALONE, a_directory, a_manifest, a_state
 
 

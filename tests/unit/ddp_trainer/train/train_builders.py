@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.archive import Archive, pack
-from ddp_trainer.train.checkpoint import CheckpointDirectory
-from ddp_trainer.train.claim import Claim
-from ddp_trainer.train.environment import Environment
-from ddp_trainer.train.goal import Goal
-from ddp_trainer.train.group import Group
-from ddp_trainer.train.manifest import Identity, Manifest
+from ddp_trainer.train.checkpoint.archive import Archive, pack
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
+from ddp_trainer.train.checkpoint.claim import Claim
+from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
+from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.goal import Goal
+from ddp_trainer.train.distributed.group import Group
 
 ALONE = Group(0, 1, "none", torch.device("cpu"))
 HERE = Environment()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.layout import Layout
-from ddp_trainer.train.gradients import buckets
+from ddp_trainer.train.distributed.gradients import buckets
 from ddp_trainer.train.models.gpt import Gpt
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.activations import kept

@@ -8,7 +8,7 @@ import pytest
 
 from ddp_trainer.common.choices import OptimizerName
 from ddp_trainer.train.cli import parse
-from ddp_trainer.train.config import Config
+from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.tasks.text import VOCABULARY, WINDOW
 from kubectl_ddp.errors import UsageError

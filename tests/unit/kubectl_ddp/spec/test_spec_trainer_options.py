@@ -10,8 +10,8 @@ from ddp_trainer.common.choices import CHOICES
 from ddp_trainer.common.clashes import CLASHES, WITHOUT_SHARD, Clash, Where
 from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train.cli import parse
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.option_rules import check_shard
+from ddp_trainer.train.config.option_rules import check_shard
+from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Nodes

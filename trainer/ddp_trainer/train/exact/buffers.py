@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.buffers import SharedBuffers
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.exact.tree_sum import TreeSum
-from ddp_trainer.train.group import Group
 
 
 class TreeBuffers(SharedBuffers):

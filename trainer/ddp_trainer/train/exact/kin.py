@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.group import Group
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.utils.errors import BadConfig
 
 
 def kind_of_machine(device: torch.device) -> str:

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_trainer.train.collective_names import ALL_GATHER
+from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact.tree import BinaryCounter, Node
-from ddp_trainer.train.group import Group
+from ddp_trainer.train.utils.collective_names import ALL_GATHER
 
 BUCKET_BYTES: Final = 64 << 20
 """Exchanged at a time, so that memory beside the gradients stays bounded."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
     from torch import nn

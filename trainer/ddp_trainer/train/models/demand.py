@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.train.errors import BadConfig
+from ddp_trainer.train.utils.errors import BadConfig
 
 
 def at_least(least: int, **options: int) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ddp_trainer.train.errors import BadConfig
 from ddp_trainer.train.models.demand import at_least, share
+from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle

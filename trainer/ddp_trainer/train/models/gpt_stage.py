@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.common.demands import of_stages
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.plan import cut
+from ddp_trainer.train.data.plan import cut
+from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
     from ddp_trainer.train.models.gpt import Block, Gpt

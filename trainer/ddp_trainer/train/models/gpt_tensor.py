@@ -23,8 +23,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from ddp_trainer.common.demands import of_slices
-from ddp_trainer.train.errors import BadConfig
-from ddp_trainer.train.sliced_draws import DrawsApart
+from ddp_trainer.train.mesh.sliced_draws import DrawsApart
+from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
     from ddp_trainer.train.models.gpt import Gpt

@@ -1,1 +1,1 @@
-"""The tasks that come with the trainer; :mod:`ddp_trainer.train.task` says what a task is."""
+"""The tasks that come with the trainer; :mod:`ddp_trainer.train.data.task` says what a task is."""

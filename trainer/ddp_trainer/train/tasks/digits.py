@@ -18,11 +18,11 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.errors import BadData
-from ddp_trainer.train.models import build
-from ddp_trainer.train.plan import order
-from ddp_trainer.train.task import rowwise
+from ddp_trainer.train.data.plan import order
+from ddp_trainer.train.data.task import rowwise
+from ddp_trainer.train.models.choice import build
 from ddp_trainer.train.tasks.classification import Classification
+from ddp_trainer.train.utils.errors import BadData
 
 SIDE: Final = 8
 CLASSES: Final = 10

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.errors import BadData, BadSample
-from ddp_trainer.train.models import build
-from ddp_trainer.train.plan import order
+from ddp_trainer.train.data.plan import order
+from ddp_trainer.train.models.choice import build
 from ddp_trainer.train.tasks.classification import Classification
+from ddp_trainer.train.utils.errors import BadData, BadSample
 
 if TYPE_CHECKING:
     from PIL.Image import Image

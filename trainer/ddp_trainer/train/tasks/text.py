@@ -18,9 +18,9 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.errors import BadData
-from ddp_trainer.train.models import build
-from ddp_trainer.train.task import rowwise
+from ddp_trainer.train.data.task import rowwise
+from ddp_trainer.train.models.choice import build
+from ddp_trainer.train.utils.errors import BadData
 
 VOCABULARY: Final = 256
 WINDOW: Final = 128

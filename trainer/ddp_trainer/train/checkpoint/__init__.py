@@ -1,0 +1,1 @@
+"""Checkpoints: writing, verification, and the choice of the one to resume from."""

@@ -1,0 +1,232 @@
+"""``python -m ddp_trainer checkpoint (inspect|verify|export) DIR``: what lies in a directory of checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.train.checkpoint.checkpoint_files import (
+    PAYLOAD,
+    Checkpoint,
+    Damaged,
+    best_of,
+    directories,
+    looks_whole,
+    parse_name,
+    read,
+    unpack,
+    weights,
+)
+from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest
+from ddp_trainer.train.checkpoint.weights import export_weights
+from ddp_trainer.train.config.goal import Goal
+from ddp_trainer.train.utils.errors import BadConfig, TrainError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One checkpoint, as it was found."""
+
+    directory: Path
+    manifest: Manifest | None
+    """None where it cannot be read."""
+    trouble: str
+    """Why it is not valid; empty where it is."""
+    contents: str = ""
+    """What the payload holds, in words."""
+
+    def to_dict(self) -> dict[str, object]:
+        """For ``-o json``."""
+        manifest = self.manifest
+        return {
+            "name": self.directory.name,
+            "valid": not self.trouble,
+            "reason": self.trouble or None,
+            "step": parse_name(self.directory)[0],
+            "epoch": None if manifest is None else manifest.epoch,
+            "size_bytes": None if manifest is None else manifest.total_bytes,
+            "world_size": None if manifest is None else manifest.world_size,
+            "written_at": None if manifest is None else manifest.written_at,
+            "metrics": None if manifest is None else manifest.metrics,
+            "contents": self.contents,
+        }
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadConfig(f"{message[0].upper()}{message[1:]}.", hint="See python -m ddp_trainer checkpoint --help.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command.
+
+    Returns:
+        0; 1 from ``inspect`` and ``verify`` when a checkpoint is damaged or none is there; 2 for what cannot be meant.
+    """
+    try:
+        arguments = _parser().parse_args(list(argv))
+        if not arguments.directory.is_dir():
+            raise BadConfig(f"There is no directory {arguments.directory}.", hint="Give a --checkpoint-dir of a run.")
+        return {"inspect": _listed, "verify": _listed, "export": _export}[arguments.command](arguments)
+    except TrainError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return err.exit_code
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="python -m ddp_trainer checkpoint", description="Look into a directory of checkpoints.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    for name, text in (
+        ("inspect", "list the checkpoints, what is in them, and whether they are valid; exits with 1 when one is not"),
+        ("verify", "check every digest; exits with 1 when one is wrong"),
+        ("export", "write the weights of one as a plain file, for inference"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("directory", type=Path, metavar="DIR", help="a run's checkpoint directory")
+        if name != "export":
+            command.add_argument("-o", "--output", choices=["table", "json"], default="table")
+            continue
+        command.add_argument("--to", type=Path, required=True, metavar="FILE", help="*.pt or *.safetensors")
+        which = command.add_mutually_exclusive_group()
+        which.add_argument("--step", type=int, metavar="N", help="of this step (default: the newest)")
+        which.add_argument("--best", metavar="METRIC", help="the best by this metric")
+    return parser
+
+
+def _listed(arguments: argparse.Namespace) -> int:
+    with_contents = arguments.command == "inspect"
+    entries = [_entry(directory, with_contents=with_contents) for directory in directories(arguments.directory)]
+    _show(entries, arguments)
+    bad = [entry for entry in entries if entry.trouble]
+    for entry in bad:
+        print(f"{entry.directory}: {entry.trouble}.", file=sys.stderr)
+    if not entries:
+        print(f"There is no checkpoint in {arguments.directory}.", file=sys.stderr)
+    return Exit.FAILURE if bad or not entries else Exit.SUCCESS
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    checkpoint = _chosen(arguments)
+    try:
+        found = weights(checkpoint)
+    except OSError as err:
+        raise BadConfig(
+            f"{checkpoint.directory} cannot be read: {err.strerror or err}.", hint="Export another one."
+        ) from None
+    try:
+        export_weights(found, arguments.to)
+    except OSError as err:
+        raise BadConfig(
+            f"{arguments.to} cannot be written: {err.strerror or err}.", hint="Give another --to."
+        ) from None
+    print(f"{arguments.to}: weights after step {checkpoint.manifest.step}.", file=sys.stderr)
+    return Exit.SUCCESS
+
+
+def _chosen(arguments: argparse.Namespace) -> Checkpoint:
+    whole = {path: each for path in directories(arguments.directory) if (each := looks_whole(path)) is not None}
+    wanted = list(whole)
+    if arguments.step is not None:
+        wanted = [path for path, manifest in whole.items() if manifest.step == arguments.step]
+    elif arguments.best is not None:
+        best = best_of(whole, Goal(arguments.best))
+        wanted = [] if best is None else [best]
+    for path in wanted:
+        try:
+            checkpoint = read(path)
+        except (Damaged, OSError) as err:
+            print(f"Skipped {path}: {err}.", file=sys.stderr)
+            continue
+        if checkpoint.manifest.format > FORMAT:
+            raise BadConfig(
+                f"{path} has format {checkpoint.manifest.format}, and this version reads format {FORMAT}.",
+                hint="Export with the version that wrote it.",
+            )
+        return checkpoint
+    steps = ", ".join(str(manifest.step) for manifest in whole.values()) or "none"
+    which = "valid checkpoint"
+    if arguments.step is not None:
+        which += f" of step {arguments.step}"
+    elif arguments.best is not None:
+        which += f" that was evaluated by {arguments.best!r}"
+    raise BadConfig(f"There is no {which} in {arguments.directory}.", hint=f"There are steps: {steps}.")
+
+
+def _entry(directory: Path, *, with_contents: bool) -> Entry:
+    manifest = looks_whole(directory)
+    try:
+        checkpoint = read(directory)
+    except Damaged as err:
+        return Entry(directory, manifest, str(err))
+    except OSError as err:
+        return Entry(directory, manifest, err.strerror or str(err))
+    manifest = checkpoint.manifest
+    if manifest.format > FORMAT:
+        return Entry(directory, manifest, f"format {manifest.format} is newer than this version")
+    try:
+        contents = ", ".join(_described(unpack(checkpoint))) if with_contents else ""
+    except OSError as err:
+        return Entry(directory, manifest, err.strerror or str(err))
+    except TrainError as err:
+        return Entry(directory, manifest, err.message.rstrip("."))
+    return Entry(directory, manifest, "", contents)
+
+
+def _described(state: dict[str, object]) -> Iterator[str]:
+    for name, value in state.items():
+        tensors = list(_tensors(value))
+        numbers = sum(tensor.numel() for tensor in tensors)
+        if value is not None:
+            yield f"{name} ({numbers:,} numbers in {len(tensors)} tensors)" if tensors else name
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _show(entries: Sequence[Entry], arguments: argparse.Namespace) -> None:
+    if arguments.output == "json":
+        print(json.dumps([entry.to_dict() for entry in entries]))
+        return
+    rows = [("STEP", "EPOCH", "SIZE", "WORLD", "WRITTEN", "METRICS", "VALID")]
+    for entry in entries:
+        step = str(parse_name(entry.directory)[0])
+        valid = entry.trouble or "yes"
+        if entry.manifest is None:
+            rows.append((step, "", _size(entry.directory), "", "", "", valid))
+            continue
+        manifest = entry.manifest
+        metrics = " ".join(f"{name}={value:.4g}" for name, value in (manifest.metrics or {}).items())
+        written = datetime.fromtimestamp(manifest.written_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        size = f"{manifest.total_bytes:,}"
+        rows.append((step, str(manifest.epoch), size, str(manifest.world_size), written, metrics or "-", valid))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    newest = next((entry.contents for entry in entries if entry.contents), "")
+    if newest:
+        print(f"\nThe newest holds {newest}.")
+
+
+def _size(directory: Path) -> str:
+    try:
+        return f"{(directory / PAYLOAD).stat().st_size:,}"
+    except OSError:
+        return ""

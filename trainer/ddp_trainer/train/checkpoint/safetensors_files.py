@@ -1,0 +1,143 @@
+"""Weights in safetensors, in one file or in several with an index, mapped into memory: read is what is copied from.
+
+The format (https://huggingface.co/docs/safetensors, "Format"): eight bytes with the length of a header, little endian;
+the header, JSON, with type, shape and place of each tensor; their numbers. An index, ``*.safetensors.index.json``, says
+under ``weight_map`` in which file beside it each tensor lies. A rank that takes a piece of each weight, or the weights
+of its stage, has so much read from the disk and no more, which the format's own library does for one file at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.train.utils.errors import BadConfig
+
+SAFETENSORS: Final = ".safetensors"
+INDEX: Final = ".safetensors.index.json"
+_LENGTH: Final = 8
+"""Bytes that say how long the header is."""
+_TYPES: Final[Mapping[str, torch.dtype]] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+class Damaged(Exception):
+    """The bytes are not what the format says; the message says how."""
+
+
+def is_safetensors(given: Path) -> bool:
+    """Whether these are weights in this format: a file, an index, or a directory, which is to have one of these."""
+    return given.name.endswith((SAFETENSORS, INDEX)) or given.is_dir()
+
+
+def read(given: Path) -> dict[str, Tensor]:
+    """Every tensor, on the CPU, none of it read yet; not to be written to.
+
+    Raises:
+        BadConfig: a file is missing, cannot be read, or is damaged.
+    """
+    file = _chosen(given) if given.is_dir() else given
+    if not file.name.endswith(INDEX):
+        return _mapped(file)
+    found: dict[str, dict[str, Tensor]] = {}
+    weights: dict[str, Tensor] = {}
+    for name, part in _places(file).items():
+        if part not in found:
+            found[part] = _mapped(file.parent / part)
+        if name not in found[part]:
+            raise BadConfig(
+                f"--init-from is {file}, by which {name} lies in {part}, where it does not.",
+                hint="Give an index that was written with its files.",
+            )
+        weights[name] = found[part][name]
+    return weights
+
+
+def _chosen(directory: Path) -> Path:
+    for suffix in (INDEX, SAFETENSORS):
+        files = sorted(each for each in directory.iterdir() if each.name.endswith(suffix))
+        if len(files) == 1:
+            return files[0]
+        if files:
+            raise BadConfig(
+                f"--init-from is {directory}, which has {len(files)} files of the name *{suffix}.",
+                hint="Name one of them, or the index of several.",
+            )
+    raise BadConfig(
+        f"--init-from is {directory}, a directory without weights in safetensors.", hint=f"Name a file, or *{INDEX}."
+    )
+
+
+def _places(index: Path) -> Mapping[str, str]:
+    """Name of a tensor → name of a file beside the index."""
+    try:
+        places = json.loads(index.read_text())["weight_map"]
+        foreign = next((each for each in places.values() if Path(each).name != each), None)
+    except OSError as err:
+        raise _unreadable(index, err) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadConfig(
+            f"--init-from is {index}, which is no index of safetensors.", hint='It needs a "weight_map".'
+        ) from None
+    if foreign is not None:
+        raise BadConfig(
+            f"--init-from is {index}, which names the file {foreign!r}.", hint="Files lie beside their index."
+        )
+    return places  # type: ignore[no-any-return] # a mapping of names, as was just seen
+
+
+def _mapped(file: Path) -> dict[str, Tensor]:
+    try:
+        begin, header = _header(file)
+        storage = torch.UntypedStorage.from_file(str(file), shared=False, nbytes=file.stat().st_size)
+        content = torch.tensor([], dtype=torch.uint8).set_(storage)[begin:]  # type: ignore[arg-type] # torch's stub
+        return {name: _tensor(name, entry, content) for name, entry in header.items() if name != "__metadata__"}
+    except OSError as err:
+        raise _unreadable(file, err) from None
+    except (Damaged, ValueError, KeyError, TypeError, AttributeError) as err:
+        why = str(err) if isinstance(err, Damaged) else "its header is none of safetensors"
+        raise BadConfig(f"--init-from is {file}, which is damaged: {why}.", hint="Give a whole file.") from None
+
+
+def _header(file: Path) -> tuple[int, Mapping[str, Any]]:
+    """Where the numbers begin, and what is said of them."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(_LENGTH), "little")
+        if size < _LENGTH or length > size - _LENGTH:
+            raise Damaged(f"its {size} bytes end before its header does")
+        return _LENGTH + length, json.loads(stream.read(length))
+
+
+def _tensor(name: str, entry: Mapping[str, Any], content: Tensor) -> Tensor:
+    kind, shape, (begin, end) = _TYPES.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
+    if kind is None:
+        raise Damaged(f"{name} has numbers of the type {entry['dtype']!r}, which is not known")
+    if not 0 <= begin <= end <= len(content) or end - begin != math.prod(shape) * kind.itemsize:
+        raise Damaged(f"{name} lies at {begin} to {end} of {len(content)} bytes, and has the shape {tuple(shape)}")
+    own = content[begin:end]
+    # Numbers that do not begin at a multiple of their size cannot be looked at where they are.
+    aligned = own if own.storage_offset() % kind.itemsize == 0 else own.clone()
+    return aligned.view(kind).view(shape)
+
+
+def _unreadable(file: Path, err: OSError) -> BadConfig:
+    return BadConfig(f"--init-from is {file}, which cannot be read: {err.strerror}.", hint="Check the name.")

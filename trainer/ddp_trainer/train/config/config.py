@@ -1,0 +1,146 @@
+"""What a run is asked to do: one frozen record, checked as a whole when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.contract import CheckpointScope
+from ddp_trainer.train.config.keeping import Keeping
+from ddp_trainer.train.config.option_rules import check as check_options
+from ddp_trainer.train.utils.errors import BadConfig
+
+LARGEST_BATCH = 1 << 20
+"""Sums of this many 32-bit sample hashes are exact in float64, in which the ranks vote."""
+
+
+class ScheduleName(StrEnum):
+    """Shapes of the learning rate over the run."""
+
+    COSINE = "cosine"
+    LINEAR = "linear"
+    CONSTANT = "constant"
+
+
+class DeviceName(StrEnum):
+    """Where to compute."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(Keeping):
+    """One run. Nothing in it depends on how many workers there are."""
+
+    task: str = "digits"
+    """Name of a built-in task, or ``module:factory`` of the user's own."""
+    epochs: int = 30
+    """Passes over the training samples."""
+    max_steps: int | None = None
+    """End after this many global steps, even within an epoch."""
+    global_batch: int = 64
+    """Samples per global step, over all ranks together; the last step of an epoch may have fewer."""
+    shards: int | None = None
+    """Logical shards of a global batch, the most ranks that can share it; derived when None."""
+    seed: int = 0
+    """Decides initial weights, sample order and every random draw."""
+
+    optimizer: OptimizerName = OptimizerName.ADAMW
+    learning_rate: float = 3e-3
+    """Peak learning rate."""
+    weight_decay: float = 0.01
+    momentum: float = 0.9
+    """Of SGD; AdamW keeps torch's betas."""
+    schedule: ScheduleName = ScheduleName.COSINE
+    warmup_steps: int = 50
+    """Global steps over which the learning rate rises linearly from zero."""
+    clip_norm: float | None = None
+    """Largest norm of the whole gradient, after the ranks' parts were added."""
+
+    evaluate_every: int = 1
+    """Epochs between evaluations on the test samples; the end of the run is always evaluated."""
+
+    checkpoint_dir: Path | None = None
+    """Directory of the checkpoints; none are kept when None."""
+    checkpoint_scope: CheckpointScope | None = None
+    """Whether all ranks see the same directory, or each pod has its own; as the launcher says when None."""
+    checkpoint_steps: int | None = None
+    """Save when the global step is a multiple of this."""
+    checkpoint_seconds: float | None = 30.0
+    """Save when the last save is this long ago, by the clock of rank 0."""
+    keep: int = 3
+    """Checkpoints that are kept."""
+
+    device: DeviceName = DeviceName.AUTO
+    timeout_seconds: float = 120.0
+    """A collective that takes longer means that a peer is lost."""
+    log_seconds: float = 5.0
+    """Seconds between plain progress lines."""
+    log_steps: int | None = None
+    """Print a plain progress line every so many steps instead."""
+    log_json: bool = False
+    """Print progress as JSON lines."""
+    summary: Path | None = None
+    """File of the final summary; none is written when None."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            BadConfig: a value is out of its range, or two do not go together.
+        """
+        check_options(self)
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise BadConfig(f"{flag(name)} is {value}.", hint=f"Give {least} or more.")
+        for name in ("learning_rate", "timeout_seconds", "clip_norm"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise BadConfig(f"{flag(name)} is {value}.", hint="Give a finite number above 0.")
+        if self.global_batch > LARGEST_BATCH:
+            raise BadConfig(f"--global-batch is {self.global_batch}.", hint=f"Give {LARGEST_BATCH} or fewer.")
+        if self.shards is not None and self.shards > self.global_batch:
+            raise BadConfig(
+                f"--shards is {self.shards}, but a global batch of {self.global_batch} holds no more than "
+                f"{self.global_batch} shards.",
+                hint="Raise --global-batch or lower --shards.",
+            )
+        if not 0 <= self.seed < 1 << 63:
+            raise BadConfig(f"--seed is {self.seed}.", hint="Give a number from 0 to 2^63 - 1.")
+
+
+_LEAST: dict[str, float] = {
+    "epochs": 1,
+    "max_steps": 1,
+    "global_batch": 1,
+    "shards": 1,
+    "weight_decay": 0,
+    "momentum": 0,
+    "warmup_steps": 0,
+    "evaluate_every": 1,
+    "checkpoint_steps": 1,
+    "checkpoint_seconds": 0,
+    "keep": 1,
+    "window": 1,
+    "image_size": 1,
+    "workers": 0,
+    "prefetch": 1,
+    "mtbf": 1,
+    "profile_rank": 0,
+    "log_seconds": 0,
+    "log_steps": 1,
+}
+
+
+def flag(field: str) -> str:
+    """The command-line flag of a field.
+
+    >>> flag("global_batch")
+    '--global-batch'
+    """
+    return "--" + field.replace("_", "-")

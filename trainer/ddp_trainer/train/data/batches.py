@@ -1,0 +1,81 @@
+"""From sample ids to a batch on the device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, default_collate
+
+from ddp_trainer.train.data.task import Batch, DigestsData, Samples, Task
+
+_FINGERPRINT_SAMPLES = 8
+
+
+def is_stream(samples: Samples | Iterable[Any]) -> bool:
+    """Whether samples can only be read one after the other."""
+    return isinstance(samples, IterableDataset) or not hasattr(samples, "__getitem__")
+
+
+def many_reader(samples: Samples) -> Callable[[Tensor], Batch] | None:
+    """The fastest way the samples offer to fetch many at once, from int64 ids to a collated batch; None without any."""
+    whole = getattr(samples, "batch", None)
+    if callable(whole):
+        return whole  # type: ignore[no-any-return] # the protocol is checked by using it
+    many = getattr(samples, "__getitems__", None)
+    if callable(many):
+        return lambda ids: default_collate(many(ids.tolist()))
+    return None
+
+
+def reader(samples: Samples) -> Callable[[Tensor], Batch]:
+    """From int64 ids to a collated batch."""
+    return many_reader(samples) or (lambda ids: default_collate([samples[index] for index in ids.tolist()]))
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with every tensor on the device."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch
+
+
+def data_digest(task: Task, samples: Samples | Iterable[Any]) -> str:
+    """What tells these training samples from others: the task's own digest, or one of a few samples."""
+    if isinstance(task, DigestsData):
+        return task.data_digest()
+    if is_stream(samples):
+        # A stream cannot be looked into without reading it.
+        return f"stream {type(samples).__qualname__}"
+    samples = cast("Samples", samples)
+    count = len(samples)
+    sha = hashlib.sha256(str(count).encode())
+    for index in sorted({count * part // _FINGERPRINT_SAMPLES for part in range(_FINGERPRINT_SAMPLES)}):
+        _feed(sha.update, samples[index])
+    return sha.hexdigest()
+
+
+def _feed(update: Callable[[bytes], None], value: Any) -> None:
+    if isinstance(value, Tensor):
+        update(f"{value.dtype}{tuple(value.shape)}".encode())
+        update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, Mapping):
+        for key in value:
+            update(str(key).encode())
+            _feed(update, value[key])
+    elif isinstance(value, tuple | list):
+        for each in value:
+            _feed(update, each)
+    else:
+        update(repr(value).encode())

@@ -1,0 +1,1 @@
+"""Process group of the ranks, devices, and the socket to the launcher."""

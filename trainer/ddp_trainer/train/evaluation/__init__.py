@@ -1,0 +1,1 @@
+"""Evaluation on all ranks, early stopping, and the report of a task."""

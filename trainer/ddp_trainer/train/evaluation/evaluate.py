@@ -1,0 +1,140 @@
+"""Exact evaluation on all ranks: every test sample once, none twice to fill up a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import ClassVar, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.config.keeping import EvaluateOn
+from ddp_trainer.train.data.batches import is_stream, to_device
+from ddp_trainer.train.data.loaders.fetched import Request
+from ddp_trainer.train.data.loaders.shard_reader import ShardReader
+from ddp_trainer.train.data.plan import cut
+from ddp_trainer.train.data.randomness import KeyedRandom
+from ddp_trainer.train.data.task import Batch, Task
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.utils.errors import BadTask, WrongSamples
+
+BATCH: Final = 256
+"""Samples of a pass."""
+
+
+class Sums(NamedTuple):
+    """What a part of the test samples comes to."""
+
+    metrics: Mapping[str, Tensor]
+    samples: int
+    skipped: int
+
+    def vector(self, names: Sequence[str]) -> Tensor:
+        """As float64, the metrics in this order and then the two counts."""
+        zero = torch.zeros((), dtype=torch.float64)
+        return torch.stack(
+            [*(self.metrics.get(name, zero) for name in names), zero + self.samples, zero + self.skipped]
+        )
+
+
+class Evaluation:
+    """Means of the task's metrics over the test samples."""
+
+    mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.inference_mode
+    """What the model computes in."""
+
+    def __init__(
+        self,
+        task: Task,
+        group: Group,
+        *,
+        on: EvaluateOn = EvaluateOn.ALL,
+        skipped: Callable[[str], None] | None = None,
+    ) -> None:
+        """``on`` rank 0 alone, the others wait for it, and learn the result.
+
+        Args:
+            task: whose test samples and metrics.
+            group: the ranks.
+            on: who evaluates.
+            skipped: gets the sentence of each sample that cannot be read; without it, such a sample is an error.
+
+        Raises:
+            BadTask: the test samples can only be read in order, and so not be shared.
+        """
+        samples = task.test_samples()
+        if is_stream(samples):
+            raise BadTask(
+                f"The test samples of the task {task.name!r} are a stream.", hint="Let them have len() and an index."
+            )
+        self._skipped = skipped
+        self._metrics: Callable[[nn.Module, Batch], Mapping[str, Tensor]] = task.metrics
+        self._samples = samples
+        self._group = group
+        self._shared = on is EvaluateOn.ALL
+
+    def run(self, model: nn.Module) -> dict[str, float]:
+        """Mean of each metric; empty where there are no test samples. Every rank must call it.
+
+        Raises:
+            WrongSamples: the ranks together counted more or fewer samples than there are.
+        """
+        if not len(self._samples):
+            return {}
+        self._group.activity = "in an evaluation"
+        training = model.training
+        model.eval()
+        try:
+            with type(self).mode():
+                parts = [self._sums_of(model, part) for part in self._own_parts()]
+        finally:
+            model.train(training)
+        return self._means(parts)
+
+    def _own_parts(self) -> list[range]:
+        """Test samples that this rank evaluates, perhaps in several parts."""
+        parts, part = (self._group.data_size, self._group.data_rank) if self._shared else (1, self._group.rank)
+        own = cut(len(self._samples), parts, part) if part < parts else slice(0)
+        return [range(len(self._samples))[own]]
+
+    def _sums_of(self, model: nn.Module, own: range) -> Sums:
+        random = KeyedRandom(0, torch.device("cpu"))
+        reader = ShardReader(self._samples, random, skips=self._skipped is not None)
+        sums: dict[str, Tensor] = {}
+        skipped = 0
+        for start in range(own.start, own.stop, BATCH):
+            ids = torch.arange(start, min(start + BATCH, own.stop))
+            fetched = reader.read(Request(0, 0, 0, ids))
+            for sentence in fetched.skipped:
+                skipped += 1
+                if self._skipped is not None:
+                    self._skipped(sentence)
+            if fetched.batch is None:
+                continue
+            batch = to_device(fetched.batch, self._group.device)
+            for name, value in self._metrics(model, batch).items():
+                sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
+        return Sums(sums, len(own), skipped)
+
+    def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
+        """The sum of the vectors of all parts of all ranks; ``zeros`` are like one of them."""
+        return self._group.sum(zeros + sum(vectors) if self._group.counts else zeros)
+
+    def _means(self, parts: Sequence[Sums]) -> dict[str, float]:
+        # A rank without test samples does not know the names.
+        known = sorted({name for part in parts for name in part.metrics})
+        knowing = self._group.gather(bool(known))
+        names = json.loads(self._group.broadcast(json.dumps(known).encode(), source=knowing.index(max(knowing))))
+        if not names:
+            raise BadTask("metrics() of the task returned none.", hint="Return at least one sum over the batch.")
+        vectors = [part.vector(names).to(self._group.device) for part in parts]
+        zeros = torch.zeros(len(names) + 2, dtype=torch.float64, device=self._group.device)
+        *totals, counted, unread = self._group.read(self._added_up(vectors, zeros))
+        if int(counted) != len(self._samples):
+            raise WrongSamples(
+                f"The ranks evaluated {int(counted)} samples of {len(self._samples)}.",
+                hint="Check that all ranks see the same test samples.",
+            )
+        return {name: total / (counted - unread) for name, total in zip(names, totals, strict=True)}

@@ -1,0 +1,53 @@
+"""Metrics with the same bits at any number of ranks: early stops, and which state is the best, rest on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from ddp_trainer.train.config.keeping import EvaluateOn
+from ddp_trainer.train.data.plan import cut, owned
+from ddp_trainer.train.data.task import Task
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.evaluation.evaluate import Evaluation
+from ddp_trainer.train.exact.tree_sum import TreeSum
+
+
+class TreeEvaluation(Evaluation):
+    """Cuts the test samples into as many logical shards as a batch, and adds up along the tree."""
+
+    def __init__(
+        self,
+        task: Task,
+        group: Group,
+        shards: int,
+        *,
+        on: EvaluateOn = EvaluateOn.ALL,
+        skipped: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(task, group, on=on, skipped=skipped)
+        self._shards = shards
+
+    def _own_parts(self) -> list[range]:
+        everything = range(len(self._samples))
+        if self._shared:
+            own = owned(self._shards, self._group.world_size, self._group.rank)
+        else:
+            own = range(self._shards if self._group.rank == 0 else 0)
+        return [everything[cut(len(everything), self._shards, shard)] for shard in own]
+
+    def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
+        if self._shared:
+            return self._along_tree(vectors, zeros, self._group)
+        # Rank 0 does it alone, and adding the zeros of the others changes nothing.
+        alone = Group(0, 1, "none", self._group.device)
+        return self._group.sum(self._along_tree(vectors, zeros, alone))
+
+    def _along_tree(self, vectors: Sequence[Tensor], zeros: Tensor, group: Group) -> Tensor:
+        own = owned(self._shards, group.world_size, group.rank)
+        tree = TreeSum(self._shards, group, lambda: [zeros.clone()])
+        for shard, vector in zip(own, vectors, strict=False):
+            tree.put(shard, [vector])
+        (total,) = tree.total()
+        return total

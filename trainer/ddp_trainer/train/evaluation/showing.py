@@ -1,0 +1,23 @@
+"""What a model has learnt, in the words of its task."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ddp_trainer.train.data.task import ShowsModel, Task
+
+
+def shown(task: Task, model: nn.Module) -> str | None:
+    """What the task shows of the model; None of a task that shows nothing. A run does not fail of it."""
+    if not isinstance(task, ShowsModel):
+        return None
+    trains = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return task.show(model)
+    except Exception as err:  # noqa: BLE001 - the user's code may raise anything, and the run is over and saved
+        return f"What was learnt could not be shown: {err!r}."
+    finally:
+        model.train(trains)

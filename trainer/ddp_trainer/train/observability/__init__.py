@@ -1,0 +1,1 @@
+"""Time and output of a run: step timer, console, loggers, profiler."""

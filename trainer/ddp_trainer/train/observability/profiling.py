@@ -1,0 +1,59 @@
+"""A look inside a few steps of one rank: torch's profiler, for a window of global steps, as a trace file.
+
+The file opens in https://ui.perfetto.dev and in chrome://tracing. Outside the window nothing is measured, and nothing
+of the profiler is imported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from torch.profiler import profile
+
+    from ddp_trainer.train.config.environment import Environment
+    from ddp_trainer.train.config.keeping import Keeping
+
+
+class Profile:
+    """Told of every step; wakes up for the window."""
+
+    def __init__(self, config: Keeping, env: Environment) -> None:
+        window = config.profile if config.profile_rank == env.rank else None
+        self._start = -1 if window is None else window.start
+        self._stop = -1 if window is None else window.start + window.count
+        directory = config.profile_dir or env.run_dir or Path()
+        self.file = directory / f"profile-rank{env.rank}-step{self._start}.json"
+        """Where the trace goes."""
+        self._profile: profile | None = None
+
+    def step(self, step: int) -> None:
+        """The global step of this number, from 0, begins."""
+        if self._profile is None:
+            # A run that was resumed within the window profiles the rest of it.
+            if self._start <= step < self._stop:
+                self._begin()
+        elif step >= self._stop:
+            self._end()
+
+    def _begin(self) -> None:
+        from torch.profiler import profile  # noqa: PLC0415 - slow to import, and seldom asked for
+
+        self._profile = profile()
+        self._profile.start()
+
+    def _end(self) -> None:
+        if self._profile is None:
+            return
+        self._profile.stop()
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self._profile.export_chrome_trace(str(self.file))
+        self._profile = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._end()

@@ -1,0 +1,25 @@
+"""The two things that hand-made strategies do with tensors: send the first rank's to all, and average over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_trainer.train.distributed.group import Group
+
+
+def send_from_first(tensors: Sequence[Tensor], group: Group) -> None:
+    """Overwrite the tensors with those of rank 0, in place."""
+    with group.watched():
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), 0)
+
+
+def average(tensors: Sequence[Tensor], group: Group) -> None:
+    """Replace the tensors by their mean over ranks, in place; the same bits on every rank."""
+    with group.watched():
+        for tensor in tensors:
+            dist.all_reduce(tensor.detach())
+            tensor.detach().div_(group.world_size)

@@ -1,0 +1,1 @@
+"""Pipeline parallelism: stages, their state, and the transfers between them."""

@@ -1,0 +1,69 @@
+"""Numbers of fewer bits: which the device has, and how forward and loss are computed with them.
+
+Weights, gradients' sums and the optimizer stay in 32 bits; torch's autocast chooses the operations that bear less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+import torch
+
+from ddp_trainer.common.choices import PrecisionName
+from ddp_trainer.train.utils.errors import BadConfig
+
+_AUTOCAST: Final[Mapping[PrecisionName, torch.dtype]] = {
+    PrecisionName.BF16: torch.bfloat16,
+    PrecisionName.FP16: torch.float16,
+}
+_AMPERE: Final = (8, 0)
+_PASCAL: Final = (5, 3)
+
+
+def lacking(precision: PrecisionName, device: torch.device) -> str:
+    """What the device lacks to compute in this precision; empty where it lacks nothing."""
+    if precision is PrecisionName.FP32:
+        return ""
+    if device.type == "cuda":
+        have = torch.cuda.get_device_capability(device)
+        need = _PASCAL if precision is PrecisionName.FP16 else _AMPERE
+        name = torch.cuda.get_device_name(device)
+        return f"{name} has no {precision} arithmetic (it came with {need[0]}.{need[1]})" if have < need else ""
+    if precision is PrecisionName.TF32:
+        return "the CPU has no tf32 arithmetic, only NVIDIA GPUs have"
+    if precision is PrecisionName.FP16 and not _cpu_has_fp16():
+        return "this processor has no fp16 arithmetic"
+    return ""
+
+
+def _cpu_has_fp16() -> bool:
+    """What torch's CPU kernels ask; one that cannot be asked is taken at its word when it computes."""
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())  # noqa: SLF001 - there is no public question
+    except (AttributeError, RuntimeError):
+        return True
+
+
+def demand(precision: PrecisionName, device: torch.device) -> None:
+    """Refuse a precision that the device would only imitate, at a fraction of the speed.
+
+    Raises:
+        BadConfig: the device lacks it.
+    """
+    reason = lacking(precision, device)
+    if reason:
+        instead = "fp32" if precision in {PrecisionName.BF16, PrecisionName.TF32} else "bf16 or fp32"
+        raise BadConfig(f"--precision is {precision}, but {reason}.", hint=f"Give --precision {instead}.")
+
+
+def around(precision: PrecisionName, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+    """What to put around forward and loss; switches tf32 on where it was asked for."""
+    if precision is PrecisionName.TF32:
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+    dtype = _AUTOCAST.get(precision)
+    if dtype is None:
+        return nullcontext
+    return lambda: torch.autocast(device.type, dtype)
