@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.protocol.messages import (
     KEY_PURPOSE,
     VERSION,
     Hello,
@@ -27,7 +27,7 @@ RANKS_PER_AGENT: Final = 8
 AT_ONCE: Final = 128
 """Connections that are opened at a time; pods of a job come one by one, too."""
 PING_SECONDS: Final = 1.0
-"""As :data:`ddp_trainer.launch.timing.HEARTBEAT`."""
+"""As :data:`ddp_trainer.launch.protocol.timing.HEARTBEAT`."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from bench._gpu.findings import Bench
-from ddp_trainer.launch import worker_server
+from ddp_trainer.launch.in_worker import worker_server
 from ddp_trainer.process import flight_recorder
 
 COLLECTIVES: Final = 8

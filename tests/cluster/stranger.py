@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any, Final
 
 from ddp_trainer.common.contract import Label, Port, PortName, Role
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.protocol.messages import (
     KEY_PURPOSE,
     VERSION,
     Failed,

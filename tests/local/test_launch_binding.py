@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from launch_harness import Stage, stage_of
 
-from ddp_trainer.launch.children import Children
-from ddp_trainer.launch.environment import Launch
-from ddp_trainer.launch.logs import LogSpec
-from ddp_trainer.launch.protocol import Generation, Node
-from ddp_trainer.launch.workers import Program, Workers
+from ddp_trainer.launch.host.environment import Launch
+from ddp_trainer.launch.protocol.messages import Generation, Node
+from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.workers.logs import LogSpec
+from ddp_trainer.launch.workers.worker_group import Program, Workers
 
 ONE = min(os.sched_getaffinity(0))
 

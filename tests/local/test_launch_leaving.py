@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launch_harness import Stage, stage_of
 
-from ddp_trainer.launch.workers import BOOTSTRAP
+from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
 
 SCRIPT = """
 import atexit, ctypes, os, sys

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from launch_harness import LOOP, STORE, Stage, stage_of, wait_until
 
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.protocol.messages import (
     KEY_PURPOSE,
     VERSION,
     Hello,

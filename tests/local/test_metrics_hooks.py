@@ -14,7 +14,7 @@ from launch_harness import SCRIPTS, Stage, stage_of
 from metrics_processes import Scrape
 from prometheus_client import generate_latest
 
-from ddp_trainer.launch import bootstrap
+from ddp_trainer.launch.in_worker import bootstrap
 from ddp_trainer.metrics.exposition import Exposition
 
 READ = """

@@ -14,7 +14,7 @@ from ddp_trainer.common.contract import Exit
 from ddp_trainer.process.standard_streams import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
-    from ddp_trainer.launch.workers import Program
+    from ddp_trainer.launch.workers.worker_group import Program
 
 
 def _launch(argv: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def _is_our_trainer(program: Program) -> bool:
 
 
 def _store(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.store import main  # noqa: PLC0415
+    from ddp_trainer.launch.rendezvous.store import main  # noqa: PLC0415
 
     return main(argv)
 
@@ -63,13 +63,13 @@ def _checkpoint(argv: Sequence[str]) -> int:
 
 
 def _profile(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.profile import main  # noqa: PLC0415
+    from ddp_trainer.launch.in_worker.profile import main  # noqa: PLC0415
 
     return main(argv)
 
 
 def _hang(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.hang_show import main  # noqa: PLC0415
+    from ddp_trainer.launch.hang.hang_show import main  # noqa: PLC0415
 
     return main(argv)
 

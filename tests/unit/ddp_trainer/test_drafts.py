@@ -19,7 +19,7 @@ def write(directory, size):
     Claim(directory, generation=1, fence=1, run_id="", token="t" * size).take()
 """
 ERROR = """
-from ddp_trainer.launch.report import _replace
+from ddp_trainer.launch.agent.report import _replace
 def write(directory, size):
     _replace(directory / "error.json", '{"message": "' + "m" * size + '"}')
 """

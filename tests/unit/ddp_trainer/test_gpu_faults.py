@@ -10,7 +10,7 @@ import pytest
 
 from ddp_trainer.common.contract import Exit, FailureReason
 from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_memory, refusal_in
-from ddp_trainer.launch import evidence
+from ddp_trainer.launch.failures import evidence
 
 SAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "samples" / "nccl_errors.json").read_text())
 BY_MESSAGE = [pytest.param(each["message"], each["is"], id=each["message"][:60]) for each in SAMPLES]

@@ -205,7 +205,7 @@ libraries. An aggregator that does not know it tells everything."""
 
 HANG_PATH: Final = "/hang"
 """Where the aggregator serves how the ranks of its pod look to their launcher now, without stacks: a JSON document, see
-``ddp_trainer.launch.hang_page``."""
+``ddp_trainer.launch.hang.hang_page``."""
 
 HISTORY_PATH: Final = "/history"
 """Where the aggregator serves, beside ``/metrics``, what the numbers of its pod have been: a JSON document, see

@@ -16,24 +16,20 @@ from typing import Final
 
 from ddp_trainer.common.contract import Env, Port
 from ddp_trainer.launch import platforms, settings
-from ddp_trainer.launch.agent import Agent
-from ddp_trainer.launch.children import Children
-from ddp_trainer.launch.client import TcpLink
-from ddp_trainer.launch.companions import Companion
-from ddp_trainer.launch.core import Core, Limits
+from ddp_trainer.launch.agent.agent import Agent
+from ddp_trainer.launch.agent.core import Core, Limits
+from ddp_trainer.launch.agent.preflight import Care
+from ddp_trainer.launch.agent.report import Report
+from ddp_trainer.launch.agent.setup import Setup
 from ddp_trainer.launch.doubts import doubts
-from ddp_trainer.launch.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
-from ddp_trainer.launch.environment import Launch
-from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
-from ddp_trainer.launch.folders import folders
-from ddp_trainer.launch.hang_limits import HangPolicy
-from ddp_trainer.launch.hang_limits import policy_of as hang_policy_of
-from ddp_trainer.launch.link import HereLink, Link, StaticLink
-from ddp_trainer.launch.logs import LogSpec
-from ddp_trainer.launch.mig import slices_for
-from ddp_trainer.launch.preflight import Care
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
+from ddp_trainer.launch.host.environment import Launch
+from ddp_trainer.launch.host.folders import folders
+from ddp_trainer.launch.host.mig import slices_for
+from ddp_trainer.launch.host.secret_file import optional_secret, required_secret
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Assignment,
     Hello,
@@ -44,12 +40,16 @@ from ddp_trainer.launch.protocol import (
     decode,
     encode,
 )
-from ddp_trainer.launch.ranks import node_index
-from ddp_trainer.launch.report import Report
-from ddp_trainer.launch.saying import say
-from ddp_trainer.launch.secret_file import optional_secret, required_secret
-from ddp_trainer.launch.setup import Setup
-from ddp_trainer.launch.workers import Program
+from ddp_trainer.launch.protocol.saying import say
+from ddp_trainer.launch.rendezvous.client import TcpLink
+from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy
+from ddp_trainer.launch.rendezvous.hang_limits import policy_of as hang_policy_of
+from ddp_trainer.launch.rendezvous.link import HereLink, Link, StaticLink
+from ddp_trainer.launch.rendezvous.ranks import node_index
+from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.workers.companions import Companion
+from ddp_trainer.launch.workers.logs import LogSpec
+from ddp_trainer.launch.workers.worker_group import Program
 from ddp_trainer.net import event_loop
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.process.recorder import AgentRecorder, SilentAgentRecorder

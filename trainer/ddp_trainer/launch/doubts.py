@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.contract import Env
-from ddp_trainer.launch.endpoint import is_loopback
+from ddp_trainer.launch.host.endpoint import is_loopback
 
 _CONCERNED: Final = (
     *("NCCL_", "TORCH", "PYTORCH_", "GLOO_", "TP_", "FI_", "RDMAV_", "UCX_", "CUDA_", "OMP_NUM_THREADS"),
@@ -41,7 +41,7 @@ def doubts(environ: Mapping[str, str], *, nodes: int, nproc: int, endpoint: str 
     # Most runs have nothing to look at, and must not pay for the rules.
     from ddp_trainer.common.lint.catalogue import check, unknown_ids  # noqa: PLC0415
     from ddp_trainer.common.lint.model import Facts, Severity  # noqa: PLC0415
-    from ddp_trainer.launch.sockets import interface_to  # noqa: PLC0415
+    from ddp_trainer.launch.host.sockets import interface_to  # noqa: PLC0415
 
     facts = Facts(
         route=interface_to(environ.get(Env.POD_IP) or endpoint),

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from ddp_trainer.common.contract import Env
-from ddp_trainer.launch import completion, numa, platforms
-from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch import completion, platforms
+from ddp_trainer.launch.host import numa
+from ddp_trainer.launch.protocol.errors import LaunchError
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,11 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ddp_trainer.common.contract import Env, Exit, FailureReason
-from ddp_trainer.launch.client import TcpLink
-from ddp_trainer.launch.endpoint import parse_endpoint
-from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.evidence import MESSAGE_CHARACTERS, quoted
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.failures.evidence import MESSAGE_CHARACTERS, quoted
+from ddp_trainer.launch.host.endpoint import parse_endpoint
+from ddp_trainer.launch.host.secret_file import required_secret
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Assignment,
     Failure,
@@ -64,8 +64,8 @@ from ddp_trainer.launch.protocol import (
     Verdict,
     Waiting,
 )
-from ddp_trainer.launch.ranks import node_index
-from ddp_trainer.launch.secret_file import required_secret
+from ddp_trainer.launch.rendezvous.client import TcpLink
+from ddp_trainer.launch.rendezvous.ranks import node_index
 
 BACKEND: Final = "ddp"
 _STORE_TIMEOUT: Final = timedelta(seconds=300)
@@ -168,7 +168,7 @@ class StoreRendezvous(RendezvousHandler):
     # ------------------------------------------------------------------ what the store says, on the thread
 
     def opening(self, address: str) -> list[FromAgent]:
-        """See :class:`~ddp_trainer.launch.link.Listener`."""
+        """See :class:`~ddp_trainer.launch.rendezvous.link.Listener`."""
         with self._changed:
             self._link_up = True
             self._address = self._address or address
@@ -186,15 +186,15 @@ class StoreRendezvous(RendezvousHandler):
             return [hello] if self._joining is None else [hello, Join(port=self._joining)]
 
     def link_down(self) -> None:
-        """See :class:`~ddp_trainer.launch.link.Listener`."""
+        """See :class:`~ddp_trainer.launch.rendezvous.link.Listener`."""
         self._link_up = False
 
     def link_trouble(self, why: str) -> None:
-        """See :class:`~ddp_trainer.launch.link.Listener`."""
+        """See :class:`~ddp_trainer.launch.rendezvous.link.Listener`."""
         self._trouble = f": {why}"
 
     def told(self, message: FromStore) -> None:
-        """See :class:`~ddp_trainer.launch.link.Listener`."""
+        """See :class:`~ddp_trainer.launch.rendezvous.link.Listener`."""
         with self._changed:
             match message:
                 case Start():

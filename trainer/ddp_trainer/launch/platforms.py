@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.hostlist import first_host
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.hostlist import first_host
 
 Environ = Mapping[str, str]
 

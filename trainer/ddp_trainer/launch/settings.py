@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.contract import Env
-from ddp_trainer.launch import numa
-from ddp_trainer.launch.core import Limits
-from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.logs import LogSpec, parse_std
-from ddp_trainer.launch.preflight import Care
-from ddp_trainer.launch.protocol import Identity, Policy
-from ddp_trainer.launch.timing import Heartbeat
-from ddp_trainer.launch.workers import Program
+from ddp_trainer.launch.agent.core import Limits
+from ddp_trainer.launch.agent.preflight import Care
+from ddp_trainer.launch.host import numa
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.messages import Identity, Policy
+from ddp_trainer.launch.protocol.timing import Heartbeat
+from ddp_trainer.launch.workers.logs import LogSpec, parse_std
+from ddp_trainer.launch.workers.worker_group import Program
 from ddp_trainer.process.gpu_devices import visible_gpus
 
 GRACE_MARGIN_SECONDS: Final = 5.0

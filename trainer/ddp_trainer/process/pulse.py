@@ -1,9 +1,9 @@
 """A pulse: what a worker is doing now, in a page of memory that others can read whatever became of the worker.
 
 The training thread marks where it is with two stores of a double, no lock and no system call. A thread of the worker
-(:mod:`ddp_trainer.launch.beat`) adds that it got its turn, and how many collectives were begun. The launcher reads the
-page, also of a process that is stopped, holds the GIL or is dead. Times are of the monotonic clock, which all processes
-of a machine share.
+(:mod:`ddp_trainer.launch.in_worker.beat`) adds that it got its turn, and how many collectives were begun. The launcher
+reads the page, also of a process that is stopped, holds the GIL or is dead. Times are of the monotonic clock, which all
+processes of a machine share.
 
 Standard library only, and loaded by path inside of workers: import nothing of ours here.
 """

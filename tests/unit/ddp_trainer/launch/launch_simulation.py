@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddp_trainer.launch.membership import Membership
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Aside,
     Assignment,
@@ -30,7 +29,8 @@ from ddp_trainer.launch.protocol import (
     Succeeded,
     Waiting,
 )
-from ddp_trainer.launch.timing import Patience
+from ddp_trainer.launch.protocol.timing import Patience
+from ddp_trainer.launch.rendezvous.membership import Membership
 
 PATIENCE = Patience(reconnect=0.5, adopt=10, ended=3, first=3)
 

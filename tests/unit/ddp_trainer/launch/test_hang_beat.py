@@ -15,7 +15,7 @@ import torch
 import torch._C._distributed_c10d as c10d_extension
 from torch.distributed import distributed_c10d
 
-from ddp_trainer.launch import beat
+from ddp_trainer.launch.in_worker import beat
 from ddp_trainer.process import pulse
 from tests.recorder_server import entry, record
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.launch.hang_guard import FIRST_STEP_SECONDS, HangGuard
-from ddp_trainer.launch.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
-from ddp_trainer.launch.protocol import Assignment, FromAgent, Generation, Hung, Looks, Node, Show
+from ddp_trainer.launch.hang.hang_guard import FIRST_STEP_SECONDS, HangGuard
+from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, Generation, Hung, Looks, Node, Show
+from ddp_trainer.launch.rendezvous.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
 from ddp_trainer.process import pulse
 from tests.recorder_server import entry, record, recorder_at
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.hang_judge import ASK_SECONDS, FRESH_SECONDS, HangJudge
-from ddp_trainer.launch.protocol import Alarm, Hung, Looks, Show
+from ddp_trainer.launch.protocol.messages import Alarm, Hung, Looks, Show
+from ddp_trainer.launch.rendezvous.hang_judge import ASK_SECONDS, FRESH_SECONDS, HangJudge
 
 NODES = ("a", "b")
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ddp_trainer.common.contract import Section
-from ddp_trainer.launch.errors import LaunchError
-from ddp_trainer.launch.hang_limits import (
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.rendezvous.hang_limits import (
     FACTOR,
     FIRST_FACTOR,
     FIRST_FLOORS,

@@ -20,9 +20,9 @@ from typing import Self
 import pytest
 
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch import hang_ras
-from ddp_trainer.launch.hang_page import LINES_PER_MINUTE, MOST_CONNECTIONS, MOST_FINDINGS, Findings, HangPage
-from ddp_trainer.launch.hang_sight import Outline, Sight, Teller
+from ddp_trainer.launch.hang import hang_ras
+from ddp_trainer.launch.hang.hang_page import LINES_PER_MINUTE, MOST_CONNECTIONS, MOST_FINDINGS, Findings, HangPage
+from ddp_trainer.launch.hang.hang_sight import Outline, Sight, Teller
 from ddp_trainer.metrics import relay
 from ddp_trainer.metrics.server import Answer
 from ddp_trainer.process import pulse

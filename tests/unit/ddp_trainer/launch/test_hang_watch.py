@@ -10,8 +10,8 @@ import pytest
 
 from ddp_trainer.common.contract import Section
 from ddp_trainer.common.hanging.look import WARNING, Look, RankState
-from ddp_trainer.launch.hang_limits import FIRST_SECONDS, NOTICE_SECONDS, WARM_UP_MOVES, HangPolicy, Pace
-from ddp_trainer.launch.hang_watch import RankWatch
+from ddp_trainer.launch.hang.hang_watch import RankWatch
+from ddp_trainer.launch.rendezvous.hang_limits import FIRST_SECONDS, NOTICE_SECONDS, WARM_UP_MOVES, HangPolicy, Pace
 from ddp_trainer.process import pulse
 from ddp_trainer.process.recorder import SECTION_NUMBERS
 

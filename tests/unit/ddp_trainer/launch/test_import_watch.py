@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from ddp_trainer.launch.import_watch import when_imported
+from ddp_trainer.launch.in_worker.import_watch import when_imported
 
 PACKAGE = "package_of_a_test"
 

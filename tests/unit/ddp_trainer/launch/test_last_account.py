@@ -6,7 +6,7 @@ import pytest
 
 from ddp_trainer.common.contract import JobTime, Moment
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.launch.last_account import account_at_the_end
+from ddp_trainer.launch.agent.last_account import account_at_the_end
 
 LAUNCHED, JOINED, FORMED, NOW = 1000.0, 1004.0, 1014.0, 1074.0
 TIMES = {Moment.LAUNCHED: LAUNCHED, Moment.JOINED: JOINED, Moment.FORMED: FORMED}

@@ -10,11 +10,11 @@ import pytest
 from launch_simulation import a_policy
 
 from ddp_trainer.common.contract import FailureReason
-from ddp_trainer.launch import evidence
-from ddp_trainer.launch.core import Core, Limits
-from ddp_trainer.launch.logs import TAIL_LINES, LogPump, Prefix, Tail
-from ddp_trainer.launch.protocol import VERSION, Failure, Hello, Node, Standing
-from ddp_trainer.launch.witness import Witness
+from ddp_trainer.launch.agent.core import Core, Limits
+from ddp_trainer.launch.agent.witness import Witness
+from ddp_trainer.launch.failures import evidence
+from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, Node, Standing
+from ddp_trainer.launch.workers.logs import TAIL_LINES, LogPump, Prefix, Tail
 
 SAMPLES = Path(__file__).parents[3] / "samples"
 TIMEOUT = (SAMPLES / "nccl_watchdog_timeout.txt").read_text()

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.launch.client import TcpLink
-from ddp_trainer.launch.endpoint import Endpoint
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.host.endpoint import Endpoint
+from ddp_trainer.launch.protocol.messages import (
     KEY_PURPOSE,
     VERSION,
     FromAgent,
@@ -27,8 +26,9 @@ from ddp_trainer.launch.protocol import (
     Verdict,
     encode,
 )
-from ddp_trainer.launch.store import Store
-from ddp_trainer.launch.timing import Patience
+from ddp_trainer.launch.protocol.timing import Patience
+from ddp_trainer.launch.rendezvous.client import TcpLink
+from ddp_trainer.launch.rendezvous.store import Store
 from ddp_trainer.net.handshake import ServerHandshake
 from ddp_trainer.net.run_secret import RunSecret
 

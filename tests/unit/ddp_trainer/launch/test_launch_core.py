@@ -8,7 +8,9 @@ import pytest
 from launch_simulation import a_failure, a_policy
 
 from ddp_trainer.common.contract import Exit, GroupState
-from ddp_trainer.launch.actions import (
+from ddp_trainer.launch.agent.core import Core, Limits, State
+from ddp_trainer.launch.failures.evidence import EARLY_EXIT
+from ddp_trainer.launch.protocol.actions import (
     Arm,
     Disarm,
     Enter,
@@ -21,9 +23,7 @@ from ddp_trainer.launch.actions import (
     StartWorkers,
     Timer,
 )
-from ddp_trainer.launch.core import Core, Limits, State
-from ddp_trainer.launch.evidence import EARLY_EXIT
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Aside,
     Failed,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch.completion import script
-from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for, unclaimed
+from ddp_trainer.launch.protocol.errors import LaunchError
 
 NOT_STRINGS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}
 """torch parses these into lists in the parser, we do later."""

@@ -8,10 +8,10 @@ import pytest
 from launch_simulation import a_failure, a_policy
 
 from ddp_trainer.common.contract import Exit, FailureReason
-from ddp_trainer.launch import evidence
-from ddp_trainer.launch.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
-from ddp_trainer.launch.core import Core, Limits, State
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.agent.core import Core, Limits, State
+from ddp_trainer.launch.failures import evidence
+from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
+from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Aside,
     Failed,

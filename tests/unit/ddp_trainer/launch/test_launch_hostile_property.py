@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
 
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Alarm,
     Aside,

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
-from ddp_trainer.launch import identity
-from ddp_trainer.launch.identity import is_same_job
-from ddp_trainer.launch.membership import Phase
-from ddp_trainer.launch.protocol import Identity, Refused, Standing
+from ddp_trainer.launch.protocol import identity
+from ddp_trainer.launch.protocol.identity import is_same_job
+from ddp_trainer.launch.protocol.messages import Identity, Refused, Standing
+from ddp_trainer.launch.rendezvous.membership import Phase
 from ddp_trainer.launch.settings import identity_of
-from ddp_trainer.launch.workers import Program
+from ddp_trainer.launch.workers.worker_group import Program
 
 OURS = Identity(program="train.py", path="/home/ann/train.py", digest="1")
 THEIRS = Identity(program="serve.py", path="/home/bob/serve.py", digest="2")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
-from ddp_trainer.launch.inspection import AGAIN_SECONDS, AT_ONCE, MOST_ONLOOKERS
-from ddp_trainer.launch.membership import Phase
-from ddp_trainer.launch.protocol import Meet, Prepare, Waiting
+from ddp_trainer.launch.protocol.messages import Meet, Prepare, Waiting
+from ddp_trainer.launch.rendezvous.inspection import AGAIN_SECONDS, AT_ONCE, MOST_ONLOOKERS
+from ddp_trainer.launch.rendezvous.membership import Phase
 
 
 def comes(run: SimulatedRun, *indices: int, looks: bool = True) -> list[SimulatedAgent]:

@@ -10,11 +10,11 @@ from pathlib import Path
 AGENT = """
 import asyncio, os, pathlib, sys
 from ddp_trainer.launch import joining
-from ddp_trainer.launch.children import Children
-from ddp_trainer.launch.core import Core, Limits
-from ddp_trainer.launch.preflight import Care, Preflight
-from ddp_trainer.launch.ports import HeldPort
-from ddp_trainer.launch.protocol import VERSION, Generation, Hello, Meet, Node, Policy, Standing
+from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.agent.core import Core, Limits
+from ddp_trainer.launch.agent.preflight import Care, Preflight
+from ddp_trainer.launch.host.ports import HeldPort
+from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Meet, Node, Policy, Standing
 
 other, own = (Node(token=each, name=each, local_world_size=1, address="127.0.0.1") for each in ("other", "own"))
 policy = Policy(min_nodes=1, max_nodes=2, max_restarts=0)

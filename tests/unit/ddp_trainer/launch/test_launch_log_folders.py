@@ -8,11 +8,11 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_trainer.launch.children import Children
-from ddp_trainer.launch.environment import Launch
-from ddp_trainer.launch.logs import LogSpec, Std
-from ddp_trainer.launch.protocol import Generation, Node
-from ddp_trainer.launch.workers import Program, Workers
+from ddp_trainer.launch.host.environment import Launch
+from ddp_trainer.launch.protocol.messages import Generation, Node
+from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.workers.logs import LogSpec, Std
+from ddp_trainer.launch.workers.worker_group import Program, Workers
 
 NODE = Node(token="token", name="worker-0", index=0, local_world_size=1)
 FIRST = Generation(number=1, fence=1, nodes=(NODE,), master_address="127.0.0.1", master_port=1).assignment_of(

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
 
-from ddp_trainer.launch.evidence import EARLY_EXIT
-from ddp_trainer.launch.membership import Phase
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.failures.evidence import EARLY_EXIT
+from ddp_trainer.launch.protocol.messages import (
     MOST_NAMED,
     Failed,
     Join,
@@ -19,7 +18,8 @@ from ddp_trainer.launch.protocol import (
     Verdict,
     Waiting,
 )
-from ddp_trainer.launch.rollcall import MOST_TOLD
+from ddp_trainer.launch.rendezvous.membership import Phase
+from ddp_trainer.launch.rendezvous.rollcall import MOST_TOLD
 
 
 def stop_and_join(*agents: SimulatedAgent) -> None:

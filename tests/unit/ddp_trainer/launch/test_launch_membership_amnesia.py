@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launch_simulation import SimulatedRun, a_policy
 
-from ddp_trainer.launch.protocol import Standing, Stop, Verdict
+from ddp_trainer.launch.protocol.messages import Standing, Stop, Verdict
 
 
 def test_a_store_that_forgot_everything_adopts_a_running_group_without_disturbing_it() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from launch_simulation import SimulatedRun, a_policy
 
-from ddp_trainer.launch.membership import Phase
-from ddp_trainer.launch.protocol import Stop, Waiting
+from ddp_trainer.launch.protocol.messages import Stop, Waiting
+from ddp_trainer.launch.rendezvous.membership import Phase
 
 
 def test_the_others_go_on_at_once_without_a_node_that_steps_aside_and_take_it_in_when_it_is_ready() -> None:

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
-from ddp_trainer.launch.membership import Phase
-from ddp_trainer.launch.protocol import Over, Standing
+from ddp_trainer.launch.protocol.messages import Over, Standing
+from ddp_trainer.launch.rendezvous.membership import Phase
 
 
 class RandomRun(RuleBasedStateMachine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launch_simulation import SimulatedRun, a_policy
 
-from ddp_trainer.launch.protocol import Prepare, Stop, Waiting
+from ddp_trainer.launch.protocol.messages import Prepare, Stop, Waiting
 
 
 def test_a_newcomer_gets_ready_first_where_the_others_workers_stay() -> None:

@@ -8,8 +8,8 @@ import pytest
 from launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 from ddp_trainer.common.contract import Exit
-from ddp_trainer.launch.parting import Parting
-from ddp_trainer.launch.protocol import FromAgent, Leave, Over, Part, Verdict
+from ddp_trainer.launch.agent.parting import Parting
+from ddp_trainer.launch.protocol.messages import FromAgent, Leave, Over, Part, Verdict
 
 OVER = Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS)
 

@@ -15,16 +15,18 @@ from launch_simulation import a_failure
 
 from ddp_trainer.common.contract import FailureReason, JobTime
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.launch import evidence, exitcodes, settings
-from ddp_trainer.launch.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
-from ddp_trainer.launch.environment import Launch, common_environment, place_in, with_local_rank
-from ddp_trainer.launch.errors import LaunchError
+from ddp_trainer.launch import settings
+from ddp_trainer.launch.agent.report import Report, fit
+from ddp_trainer.launch.failures import evidence
 from ddp_trainer.launch.flags import parse
-from ddp_trainer.launch.logs import LogPump, LogSpec, Prefix, Std, parse_std
-from ddp_trainer.launch.ports import HeldPort
-from ddp_trainer.launch.protocol import Assignment, Generation, Node
-from ddp_trainer.launch.ranks import choose, in_order, node_index
-from ddp_trainer.launch.report import Report, fit
+from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
+from ddp_trainer.launch.host.environment import Launch, common_environment, place_in, with_local_rank
+from ddp_trainer.launch.host.ports import HeldPort
+from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
+from ddp_trainer.launch.rendezvous.ranks import choose, in_order, node_index
+from ddp_trainer.launch.workers.logs import LogPump, LogSpec, Prefix, Std, parse_std
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 from launch_simulation import a_policy
 
 from ddp_trainer.common.contract import Env
-from ddp_trainer.launch import farewell
-from ddp_trainer.launch.actions import Finish
-from ddp_trainer.launch.core import Core, Limits
-from ddp_trainer.launch.protocol import VERSION, Generation, Hello, Node, Standing
-from ddp_trainer.launch.report import Report
-from ddp_trainer.launch.witness import Witness
+from ddp_trainer.launch.agent.core import Core, Limits
+from ddp_trainer.launch.agent.report import Report
+from ddp_trainer.launch.agent.witness import Witness
+from ddp_trainer.launch.failures import farewell
+from ddp_trainer.launch.protocol.actions import Finish
+from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Node, Standing
 
 
 def witness(parallel: str) -> Witness:

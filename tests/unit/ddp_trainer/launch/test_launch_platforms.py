@@ -7,10 +7,10 @@ import doctest
 
 import pytest
 
-from ddp_trainer.launch import hostlist
-from ddp_trainer.launch.errors import LaunchError
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.platforms import NAMES, PLATFORMS, apply
+from ddp_trainer.launch.protocol import hostlist
+from ddp_trainer.launch.protocol.errors import LaunchError
 
 VOLCENGINE = {
     "MLP_WORKER_NUM": "4",

@@ -12,7 +12,7 @@ from launch_simulation import a_failure, a_policy
 
 from ddp_trainer.common.bounds import Bounds
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.protocol import (
+from ddp_trainer.launch.protocol.messages import (
     MOST_NAMED,
     VERSION,
     Alarm,

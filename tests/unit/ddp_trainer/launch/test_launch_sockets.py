@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.launch.protocol import Assignment, Generation, Node
-from ddp_trainer.launch.sockets import interface_to, sockets_of
+from ddp_trainer.launch.host.sockets import interface_to, sockets_of
+from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
 from ddp_trainer.net.interfaces import interfaces, route_from
 
 FAR = "198.51.100.7"

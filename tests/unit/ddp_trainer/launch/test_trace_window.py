@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.optim import optimizer as optimizers
 
-from ddp_trainer.launch import trace_window
-from ddp_trainer.launch.trace_window import ASKED, READY, REFUSAL, TRACE, Window
+from ddp_trainer.launch.in_worker import trace_window
+from ddp_trainer.launch.in_worker.trace_window import ASKED, READY, REFUSAL, TRACE, Window
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.launch import zygote_process
-from ddp_trainer.launch.zygote import NVML_CHECK, Zygote
+from ddp_trainer.launch.in_worker import zygote_process
+from ddp_trainer.launch.workers.zygote import NVML_CHECK, Zygote
 
 TORCH = """
 import os

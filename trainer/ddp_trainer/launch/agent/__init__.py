@@ -1,0 +1,1 @@
+"""The agent of a pod: joins the rendezvous, starts and watches its workers, and reports how they ended."""

@@ -1,0 +1,340 @@
+"""The agent of a pod: carries out what :mod:`core` decides, on one event loop and without polling."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ddp_trainer.common.contract import Exit, FailureReason, GroupState, Moment, RestartCause
+from ddp_trainer.launch.agent.core import State
+from ddp_trainer.launch.agent.gpu_probes import GpuProbes
+from ddp_trainer.launch.agent.joining import Joining
+from ddp_trainer.launch.agent.last_account import last_account, last_step
+from ddp_trainer.launch.agent.parting import Parting
+from ddp_trainer.launch.agent.setup import Setup
+from ddp_trainer.launch.agent.starting import Starting
+from ddp_trainer.launch.agent.witness import Witness
+from ddp_trainer.launch.failures import farewell
+from ddp_trainer.launch.hang.hang_guard import HangGuard
+from ddp_trainer.launch.host.environment import common_environment
+from ddp_trainer.launch.host.ports import HeldPort
+from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol.actions import (
+    Action,
+    Arm,
+    Disarm,
+    Enter,
+    Finish,
+    PrepareWorkers,
+    ProbeGpus,
+    RegroupWorkers,
+    Rejoin,
+    Send,
+    SignalWorkers,
+    StartWorkers,
+    Timer,
+)
+from ddp_trainer.launch.protocol.messages import (
+    Assignment,
+    Failure,
+    FromAgent,
+    FromStore,
+    Hello,
+    Hung,
+    Meet,
+    Ping,
+    Show,
+    Waiting,
+)
+from ddp_trainer.launch.protocol.moments import Moments
+from ddp_trainer.launch.protocol.saying import say
+from ddp_trainer.launch.rendezvous import absence
+from ddp_trainer.launch.rendezvous.link import Link
+from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.workers.logs import Std
+from ddp_trainer.launch.workers.worker_group import Workers
+from ddp_trainer.launch.workers.zygote import Zygote
+from ddp_trainer.process.channel import Able, Laid, Left, Message
+
+CANNOT_EXECUTE: Final = 126
+"""What a shell exits with when a program cannot be started."""
+
+
+class Agent:
+    """One agent; :meth:`run` is its life. It is the link's listener."""
+
+    def __init__(self, setup: Setup, link: Link, children: Children, last_words: Callable[[], Awaitable[None]]) -> None:
+        """``last_words`` are waited for when the run is over for good: no other pod goes on with this one's numbers."""
+        self._setup = setup
+        self._last_words = last_words
+        self._parting = Parting()
+        self._core = setup.core
+        self._link = link
+        self._children = children
+        self._loop = asyncio.get_running_loop()
+        self._finished: asyncio.Future[Finish] = self._loop.create_future()
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
+        self._port: HeldPort | None = None
+        self._joined_at = self._started_at = time.monotonic()
+        self._moments = Moments()
+        self._troubles: set[str] = set()
+        self._restarts: dict[str, int] | None = None
+        self._kept: Failure | None = None
+        self._guard = HangGuard(
+            policy=setup.hangs,
+            folder=setup.pulse_dir,
+            node=setup.core.node.name,
+            send=link.send,
+            kill=self._kill,
+            say=say,
+            stalled=setup.recorder.stalled,
+        )
+        self._hang_page = self._guard.page(setup.environment)
+        environment = common_environment(setup.environment, setup.launch)
+        self._workers = Workers(
+            children=children,
+            program=setup.program,
+            launch=setup.launch,
+            logs=setup.logs,
+            log_dir=setup.log_dir,
+            environment=environment,
+            zygote=None
+            if setup.preload is None
+            else Zygote(children, setup.program.python, setup.preload, environment),
+            exited=self._exited,
+            pulse_of=self._guard.prepare,
+            said=self._said,
+        )
+        self._core.longest_step = self._guard.longest_step
+        self._core.stuck = self._guard.stuck
+        self._witness = Witness(setup.core, setup.environment, self._workers.error_file, self._workers.last_lines)
+        self._starting = Starting(
+            setup, children, self._workers, self._guard, self._moments, environment, self._exited, self._give_up
+        )
+        self._probes = GpuProbes(setup, children, environment, lambda trouble: self._do(self._core.probed(trouble)))
+        self._joining = Joining(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
+
+    async def run(self) -> int:
+        """Until the run is over for this pod; returns the exit code, of contract.Exit."""
+        for which in self._setup.signals:
+            self._loop.add_signal_handler(which, self._signalled, which)
+        self._do(self._core.begin(prepares=self._setup.prepares, is_suspect=self._setup.report.had_gpu_fault()))
+        self._link.start(self)
+        await self._hang_page.start()
+        finish = await self._finished
+        await self._hang_page.close()
+        if finish.code != Exit.SUCCESS:
+            self._children.kill_strays()
+        self._starting.end()
+        self._workers.close()
+        if self._port:
+            self._port.close()
+        self._say_goodbye(finish)
+        if finish.code < Exit.SIGNAL_BASE:
+            await self._last_words()
+            await self._parting.wait(self._link.send)
+        await self._link.close()
+        return finish.code
+
+    # ------------------------------------------------------------------ what happens
+
+    def opening(self, address: str) -> list[FromAgent]:
+        """The link is up."""
+        first, *others = self._core.opening(address)
+        return [replace(first, clock=time.time()) if isinstance(first, Hello) else first, *others]
+
+    def link_down(self) -> None:
+        """The link broke."""
+        self._parting.alone()
+        self._do(self._core.link_down())
+
+    def link_trouble(self, why: str) -> None:
+        """A try to reach the store failed."""
+        self._core.link_trouble(why)
+        self._setup.recorder.rendezvous_failed()
+        is_soon = time.monotonic() - self._joined_at < absence.SILENT_SECONDS
+        if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
+            self._troubles.add(why)
+            say(f"The store at {self._setup.endpoint} cannot be reached yet: {why}. {self._patience()}")
+
+    def _patience(self) -> str:
+        left = self._setup.limits.join - (time.monotonic() - self._joined_at)
+        return absence.gives_up(left, time.time())
+
+    def told(self, message: FromStore) -> None:
+        """The store said something."""
+        if isinstance(message, Waiting):
+            say(absence.sentence(message, self._setup.min_nodes, self._patience()))
+        if isinstance(message, Show | Hung):
+            self._guard.told(message)
+        if isinstance(message, Ping) and self._core.generation and self._core.generation.node_rank == 0:
+            self._setup.recorder.rendezvous_refused(message.refused)
+        if isinstance(message, Meet):
+            self._joining.told(message)
+        self._parting.told(message)
+        self._do(self._core.told(message))
+
+    def _signalled(self, which: signal.Signals) -> None:
+        self._parting.alone()
+        self._do(self._core.signalled(which))
+
+    def _fire(self, timer: Timer) -> None:
+        actions = self._core.fired(timer)
+        if timer is Timer.KILL:
+            for action in actions:
+                if isinstance(action, SignalWorkers):
+                    self._announce_kill(action.local_ranks)
+        self._do(actions)
+
+    def _announce_kill(self, local_ranks: Collection[int] | None) -> None:
+        if late := [rank for rank in self._workers.alive if local_ranks is None or rank in local_ranks]:
+            ranks = ", ".join(map(str, late))
+            say(f"Killing what did not stop in time: local {'rank' if len(late) == 1 else 'ranks'} {ranks}.")
+
+    def _exited(self, local_rank: int, returncode: int) -> None:
+        self._guard.gone(local_rank)
+        code = exitcodes.of_wait_status(returncode)
+        failure = self._failure(local_rank, code) if code else self._witness.finished(local_rank)
+        if code and self._core.state is State.PREPARING:
+            say(f"A worker that got ready without a rank ended with {failure.exit_code}; it starts again with one.")
+        self._do(self._core.exited(local_rank, failure))
+        self._keep_failure()
+
+    def _said(self, local_rank: int, message: Message) -> None:
+        """A worker that can outlive its group speaks."""
+        generation = self._core.generation.number if self._core.generation else 0
+        match message:
+            case Able():
+                self._do(self._core.able(local_rank, able=message.able))
+            case Laid():
+                self._witness.parallel = message.parallel
+            case Left() if message.generation in {0, generation}:
+                failure = self._witness.left(local_rank, message) if message.generation else None
+                if failure:
+                    self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
+                self._do(self._core.left(local_rank, failure, stays=message.stays, publishes=message.publishes))
+                self._keep_failure()
+            case _:
+                pass
+
+    def _keep_failure(self) -> None:
+        if self._core.failure is not self._kept and self._core.failure:
+            self._kept = self._core.failure
+            self._setup.report.keep(self._kept)
+
+    def _failure(self, local_rank: int, exit_code: int) -> Failure:
+        failure = self._guard.failure_of(local_rank, self._witness.ended(local_rank, exit_code))
+        if self._core.state is State.RUNNING:
+            self._setup.recorder.failed(FailureReason(failure.reason))
+        self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
+        return failure
+
+    # ------------------------------------------------------------------ what to do
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._do_one(action)
+
+    def _do_one(self, action: Action) -> None:
+        match action:
+            case Send():
+                self._link.send(action.message)
+            case StartWorkers() | PrepareWorkers() | RegroupWorkers() | SignalWorkers():
+                self._do_to_workers(action)
+            case Arm():
+                self._disarm(action.timer)
+                self._timers[action.timer] = self._loop.call_later(action.seconds, self._fire, action.timer)
+            case Disarm():
+                self._disarm(action.timer)
+            case Enter():
+                self._enter(action.state)
+            case Rejoin():
+                self._rejoin()
+            case ProbeGpus():
+                self._probes.start(self._workers.alive)
+            case Finish():
+                if not self._finished.done():
+                    self._finished.set_result(action)
+
+    def _enter(self, state: GroupState) -> None:
+        self._setup.recorder.state(state)
+        if state is not GroupState.RUNNING:
+            self._guard.end()
+
+    def _kill(self, local_rank: int) -> None:
+        self._workers.kill(local_rank)
+
+    def _do_to_workers(self, action: StartWorkers | PrepareWorkers | RegroupWorkers | SignalWorkers) -> None:
+        match action:
+            case StartWorkers():
+                self._joining.end()
+                self._record(action.generation)
+                self._starting.start(action.generation)
+            case PrepareWorkers():
+                self._starting.prepare()
+            case RegroupWorkers():
+                number = self._core.generation.number if self._core.generation else 0
+                self._workers.regroup(action.local_ranks, number, graceful=action.graceful)
+            case SignalWorkers():
+                self._workers.signal(action.signal, action.local_ranks)
+                self._starting.preflight.stop()
+
+    def _disarm(self, timer: Timer) -> None:
+        if handle := self._timers.pop(timer, None):
+            handle.cancel()
+
+    def _rejoin(self) -> None:
+        if self._port:
+            self._port.close()
+        self._children.kill_strays()
+        self._port = HeldPort()
+        self._joined_at = time.monotonic()
+        self._moments.reached(Moment.JOINED)
+        self._do(self._core.join(self._port.number))
+
+    def _give_up(self, why: str) -> None:
+        self._do_one(Finish(CANNOT_EXECUTE, why))
+
+    def _record(self, generation: Assignment) -> None:
+        recorder = self._setup.recorder
+        self._moments.reached(Moment.FORMED)
+        recorder.rendezvous(time.monotonic() - self._joined_at, generation.number)
+        size, nodes = generation.world_size, generation.node_count
+        first = generation.first_rank
+        recorder.world(size=size, nodes=nodes, nodes_desired=self._setup.max_nodes, first_rank=first)
+        recorder.restarts_remaining(generation.restarts_left)
+        # What happened before this pod came is not this pod's to count.
+        before = generation.restarts if self._restarts is None else self._restarts
+        for cause in RestartCause:
+            for _ in range(generation.restarts.get(cause, 0) - before.get(cause, 0)):
+                recorder.restarted(cause)
+        self._restarts = dict(generation.restarts)
+        master = f"{generation.master_address}:{generation.master_port}"
+        rank = generation.node_rank
+        say(f"generation {generation.number}: {size} worker{'s' * (size > 1)}, node {rank} of {nodes}, master {master}")
+
+    # ------------------------------------------------------------------ the end
+
+    def _say_goodbye(self, finish: Finish) -> None:
+        setup, moments = self._setup, self._moments
+        restarts = finish.restarts or self._restarts or {}
+        generation = self._core.generation
+        if finish.code == Exit.SUCCESS:
+            seconds = round(time.monotonic() - self._started_at, 3)
+            world = generation.world_size if generation else 0
+            setup.report.succeeded(restarts, world_size=world, seconds=seconds, **last_step(setup.recorder))
+        elif finish.failure:
+            setup.report.failed(finish.failure, finish.code, restarts, last_account(setup, moments, finish.failure))
+        elif finish.code != Exit.TERMINATED:
+            setup.report.ended(finish.code, finish.sentence, last_account(setup, moments, None))
+        if generation:
+            shown = setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
+            told = farewell.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
+        else:
+            told = [farewell.sentence(finish)]
+        for line in filter(None, told):
+            say(line)

@@ -1,0 +1,111 @@
+"""Probes of this node's GPUs before it joins again: one child process for each, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+
+from ddp_trainer.common.contract import Env
+from ddp_trainer.common.gpu_faults import fault_in
+from ddp_trainer.launch.agent.setup import Setup
+from ddp_trainer.launch.protocol.saying import say
+from ddp_trainer.launch.workers.children import Children, kill
+from ddp_trainer.process.gpu_devices import visible_gpus
+from ddp_trainer.process.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, trouble_of
+
+
+class GpuProbes:
+    """Those of one agent."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        children: Children,
+        environment: Mapping[str, str],
+        ended: Callable[[str], None],
+        *,
+        library: str = LIBRARY,
+        seconds: float = PROBE_SECONDS,
+    ) -> None:
+        """Make what probes.
+
+        Args:
+            setup: What the agent was given.
+            children: Of this launcher.
+            environment: That all workers have in common.
+            ended: Called once after each :meth:`start`: with a sentence where a GPU does not work, else with none.
+            library: The driver's, by name or path.
+            seconds: Time limit of a probe.
+        """
+        self._launch = setup.launch
+        self._folder = setup.pulse_dir
+        self._node = setup.environment.get(Env.NODE_NAME) or socket.gethostname()
+        self._children = children
+        self._environment = environment
+        self._ended = ended
+        self._library = library
+        self._seconds = seconds
+        self._waited_for: dict[str, asyncio.TimerHandle] = {}
+        self._found: dict[str, str] = {}
+
+    def start(self, busy: Collection[int]) -> None:
+        """Probe the GPU of every local rank but the ``busy`` ones, whose workers live and hold theirs."""
+        self._found.clear()
+        for device in self._devices(busy):
+            self._start_one(device)
+        if not self._waited_for:
+            # An action is done before what it leads to.
+            asyncio.get_running_loop().call_soon(self._ended, "")
+
+    def _devices(self, busy: Collection[int]) -> list[str]:
+        devices = self._launch.slices or visible_gpus(self._environment)
+        first = self._launch.first_device
+        own = devices[first : first + self._launch.local_world_size]
+        return [device for local_rank, device in enumerate(own) if local_rank not in busy]
+
+    def _start_one(self, device: str) -> None:
+        output = self._folder / f"gpu-probe-{device}.txt"
+        environment = environment_of(device, self._environment)
+        with contextlib.suppress(OSError):
+            with output.open("wb") as stdout:
+                pid = self._children.start(
+                    command(self._library), environment, partial(self._one_ended, device, output), stdout=stdout
+                )
+            loop = asyncio.get_running_loop()
+            self._waited_for[device] = loop.call_later(self._seconds, self._one_is_late, device, pid)
+
+    def _one_is_late(self, device: str, pid: int) -> None:
+        kill(pid, signal.SIGKILL)  # the kernel may hold it for good, so its end is not waited for
+        self._one_said(device, trouble_of(None, ""))
+
+    def _one_ended(self, device: str, output: Path, returncode: int) -> None:
+        text = ""
+        with contextlib.suppress(OSError):
+            text = output.read_text(errors="replace")
+            output.unlink()
+        self._one_said(device, trouble_of(returncode, text))
+
+    def _one_said(self, device: str, trouble: str) -> None:
+        timer = self._waited_for.pop(device, None)
+        if timer is None:
+            return
+        timer.cancel()
+        if trouble:
+            self._found[device] = trouble
+        if not self._waited_for:
+            self._ended(self._sentence())
+
+    def _sentence(self) -> str:
+        if not self._found:
+            say(f"The GPUs of {self._node} answer; the node joins again.")
+            return ""
+        device, words = min(self._found.items())
+        others = f", nor do {len(self._found) - 1} others" if len(self._found) > 1 else ""
+        fault = fault_in(words)
+        fix = f" Fix: {fault.fix}." if fault else ""
+        return f"GPU {device} of {self._node} does not work{others}: {words}.{fix}"

@@ -1,0 +1,1 @@
+"""Hangs of ranks: watchdog, snapshots of all ranks, NCCL's report, and the page that serves them."""

@@ -1,0 +1,110 @@
+"""Where the store listens: ``host[:port]`` as torchrun takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddp_trainer.common.contract import Env, Port
+from ddp_trainer.launch.protocol.errors import LaunchError
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host name or address, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """As it is written on a command line."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoint(text: str, default_port: int = Port.RENDEZVOUS) -> Endpoint:
+    """``host``, ``host:port``, ``[v6]`` or ``[v6]:port``. Raises LaunchError.
+
+    >>> parse_endpoint("digits-store"), parse_endpoint("[::1]:29500").port
+    (Endpoint(host='digits-store', port=29400), 29500)
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text.strip(), str(int(default_port))
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
+        raise LaunchError(f"--rdzv-endpoint {text!r} is not host:port, with a port of at most 65535.")
+    return Endpoint(host, int(port))
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """What peers reach this node at, as the pod says; empty where it does not. Raises LaunchError for no address."""
+    text = environ.get(Env.POD_IP, "")
+    try:
+        ipaddress.ip_address(text.partition("%")[0] or "::")
+    except ValueError:
+        told = f"{Env.POD_IP}={text!r} is no address"
+        raise LaunchError(f"{told}; set it to one of this machine, or leave it unset.") from None
+    return text
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` leads every machine to itself, so that all nodes which meet there are on one.
+
+    >>> [is_loopback(host) for host in ("localhost", "127.16.0.1", "::1", "10.0.0.1", "")]
+    [True, True, True, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def addresses_of(host: str, seconds: float) -> list[str]:
+    """What ``host`` leads to, in the resolver's order; nothing where it does not say within ``seconds``.
+
+    A resolver without a name server takes as long as it likes, and cannot be called off: so a thread of its own asks
+    it, which neither holds up signals nor the end of this process.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str]) -> None:
+        if not answer.done():
+            answer.set_result(found)
+
+    def ask() -> None:
+        found: list[str] = []
+        with contextlib.suppress(OSError, UnicodeError):
+            found = [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, name="ddp-resolver", daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await answer
+    return []
+
+
+def is_this_host(host: str) -> bool:
+    """Whether ``host`` names this machine: an address that a socket here can be bound to."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_can_bind(family, address[0]) for family, _, _, _, address in found)
+
+
+def _can_bind(family: int, address: str | int) -> bool:
+    if not ipaddress.ip_address(str(address).partition("%")[0]).is_loopback:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((str(address), 0))
+            except OSError:
+                return False
+    return True

@@ -1,0 +1,104 @@
+"""What a worker finds in its environment: torchrun's variables, and ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import Template
+
+from ddp_trainer.common.contract import Env
+from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.process.gpu_devices import VISIBLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What all workers of this pod have in common."""
+
+    run_id: str
+    local_world_size: int
+    max_restarts: int
+    nodes: str = ""
+    """``MIN:MAX`` of the run, where that is known."""
+    role: str = "default"
+    virtual_local_rank: bool = False
+    """LOCAL_RANK is 0 everywhere, and each worker sees one GPU."""
+    first_device: int = 0
+    """The GPU of the first worker then: the platform's, where it starts a launcher per worker."""
+    slices: tuple[str, ...] = ()
+    """UUIDs of the node's MIG slices, which then take the place of indices; empty for whole GPUs."""
+    on_hang: str = ""
+    """What the launcher does about a rank that hangs: as ``--on-hang``."""
+    cpus: tuple[frozenset[int], ...] = ()
+    """Processors of each worker; all that we may use when empty."""
+
+
+def place_in(
+    base: Mapping[str, str], launch: Launch, generation: Assignment, local_rank: int, error_file: str
+) -> dict[str, str]:
+    """The part of a worker's environment that tells its place in the generation; ``base`` is the rest of it."""
+    own = {
+        "RANK": str(generation.first_rank + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(generation.world_size),
+        "LOCAL_WORLD_SIZE": str(launch.local_world_size),
+        "GROUP_RANK": str(generation.node_rank),
+        "GROUP_WORLD_SIZE": str(generation.node_count),
+        "ROLE_NAME": launch.role,
+        "ROLE_RANK": str(generation.role_first_rank + local_rank),
+        "ROLE_WORLD_SIZE": str(generation.role_world_size),
+        "MASTER_ADDR": generation.master_address,
+        "MASTER_PORT": str(generation.master_port),
+        "TORCHELASTIC_RUN_ID": launch.run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(sum(generation.restarts.get(cause, 0) for cause in exitcodes.CHARGED)),
+        "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
+        # Rank 0 hosts the store of the ranks itself, at a port that no earlier attempt has used: a store that
+        # outlives an attempt would hand out the addresses of the dead.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        Env.GENERATION: str(generation.number),
+        Env.FENCE: str(generation.fence),
+        Env.RESTARTS: json.dumps(generation.restarts, sort_keys=True),
+    }
+    if launch.virtual_local_rank:
+        own |= _one_gpu(base, launch, launch.first_device + local_rank)
+    return {str(name): value for name, value in own.items()}
+
+
+def prepared_environment(base: Mapping[str, str], launch: Launch, local_rank: int) -> dict[str, str]:
+    """The environment of a worker that belongs to no generation yet: by ``RANK``, which is not there, it knows."""
+    own = {"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(launch.local_world_size)}
+    if launch.virtual_local_rank:
+        own |= _one_gpu(base, launch, launch.first_device + local_rank)
+    return {**base, **own}
+
+
+def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """What does not differ between workers; ``base`` is the launcher's own environment."""
+    defaults = {str(Env.SHARE_STORE_OFF): "1"}
+    if launch.local_world_size > 1:
+        defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun's choice too
+    told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang}
+    return {**defaults, **base, **{name: value for name, value in told.items() if value}}
+
+
+def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
+    """Torchrun's one macro: ``${local_rank}`` in an argument of the script."""
+    return [Template(argument).safe_substitute(local_rank=local_rank) for argument in arguments]
+
+
+def _one_gpu(base: Mapping[str, str], launch: Launch, place: int) -> dict[str, str]:
+    visible = base.get(VISIBLE)
+    if visible is None and not launch.slices:
+        return {"LOCAL_RANK": "0", VISIBLE: str(place)}
+    devices = launch.slices if visible is None else [each.strip() for each in visible.split(",") if each.strip()]
+    if place >= len(devices):
+        has = f"{VISIBLE}={visible} has" if visible is not None else "the MIG slices of this node are"
+        raise LaunchError(
+            f"Each worker is to have a GPU of its own, but {has} {len(devices)}; start fewer workers, or leave "
+            "--virtual-local-rank out."
+        )
+    return {"LOCAL_RANK": "0", VISIBLE: devices[place]}

@@ -1,0 +1,32 @@
+"""Where the launcher and the store find the secret of their run."""
+
+from __future__ import annotations
+
+from ddp_trainer.common.contract import Env
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.saying import say
+from ddp_trainer.net.run_secret import HOW_TO_MAKE, BadSecret, RunSecret, read_run_secret
+
+
+def optional_secret(path: str, run_id: str) -> RunSecret | None:
+    """Return the secret in a file; None without a path. Raises LaunchError for a file that cannot be used."""
+    try:
+        secret = read_run_secret(path, run_id) if path else None
+    except BadSecret as error:
+        raise LaunchError(f"{error}.") from None
+    if secret and secret.is_published:
+        say(
+            f"The secret in {path} is the published placeholder of the examples, so it keeps nobody out; {HOW_TO_MAKE}."
+        )
+    return secret
+
+
+def required_secret(path: str, run_id: str) -> RunSecret:
+    """Return the secret in a file. Raises LaunchError for a file that cannot be used, and without a path."""
+    secret = optional_secret(path, run_id)
+    if secret is None:
+        raise LaunchError(
+            f"This run has no secret. Set {Env.SECRET_FILE}, or --rdzv-conf secret_file=FILE, to the same secret on "
+            f"all nodes; {HOW_TO_MAKE}."
+        )
+    return secret

@@ -1,0 +1,1 @@
+"""What runs inside of a worker: bootstrap, heartbeat, fork server, profiler. Loaded by path; standard library only."""

@@ -1,0 +1,273 @@
+"""First code of a worker process: run a script as ``python script`` would, but die with the launcher, and leave a
+note when it raises.
+
+This file is run by path, by whatever interpreter the user chose, so it imports nothing but the standard library and
+as little of that as it can. ``python bootstrap.py PARENT_PID (script|module|command) TARGET ARGUMENTS...``
+"""
+
+from __future__ import annotations
+
+import sys
+
+# The interpreter put our own folder first, where a script must find its own; no import may come before this.
+SAFE_PATH = getattr(sys.flags, "safe_path", False)
+if not SAFE_PATH:
+    sys.path.pop(0)
+
+import atexit  # noqa: E402
+import ctypes  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import types  # noqa: E402
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
+    from typing import Any
+
+PR_SET_PDEATHSIG = 1
+OWN_FILES = {__file__, "<frozen runpy>"}
+"""Whose frames are not the user's."""
+HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms
+WATCHERS = {"DDP_PULSE": "beat.py", "DDP_METRICS_DIR": "../../metrics/on_import.py"}
+"""Files of ours that watch what the script imports, by the variable that asks for each."""
+C10D = "torch.distributed.distributed_c10d"
+
+CHANNEL = "DDP_CHANNEL"
+"""The contract's name, which this file, run by path, cannot import."""
+STACKS_AFTER_SECONDS = 7
+"""The launcher kills a process whose program is over after 8 s (``workers.EXIT_SECONDS``)."""
+FLUSH_FAILED = 120
+"""Python's exit code where it cannot flush stdout."""
+
+ended: tuple[int, int] | None = None
+"""Which process ran the program to its end, and the code it exits with; None before, and where Python is to say."""
+channel: tuple[int, int] | None = None
+"""Descriptor and inode of the socket to the launcher; the inode shows whether the script closed the descriptor."""
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however it ends."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return  # no Linux: orphans are then the launcher's to kill
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)  # it ended before the kernel was asked
+
+
+def leave() -> None:
+    """Report the program's exit code to the launcher, and exit here where the process has used torch's process groups.
+
+    Python would take its modules apart next, while threads of torch's groups still need the GIL. torch 2.13 then
+    aborts in about one of three plain gloo scripts, and a program that did all its work would count as failed.
+
+    Python's exit functions have run by now. C's exit functions run without the GIL: one of them may join a thread
+    that needs it, as Arrow's thread pool does.
+    """
+    if ended is None or ended[0] != os.getpid():
+        return
+    code = ended[1]
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        code = FLUSH_FAILED
+    report_end(code)
+    if code == ended[1] and C10D in sys.modules:
+        park_threads()
+        ctypes.CDLL(None).exit(code)
+
+
+def report_end(code: int) -> None:
+    """Send the launcher the exit code of the program: from now on it limits the time to exit.
+
+    A process that does not make it prints the stacks of its threads first.
+    """
+    try:
+        if channel and os.fstat(channel[0]).st_ino == channel[1]:
+            import faulthandler  # noqa: PLC0415 - built in, but not needed before
+
+            os.write(channel[0], b'{"is": "ended", "exit_code": %d}\n' % code)
+            faulthandler.dump_traceback_later(STACKS_AFTER_SECONDS, file=2)
+    except (OSError, RuntimeError):
+        pass  # the launcher is gone, or stderr is closed
+
+
+def park_threads() -> None:
+    """Let no thread that Python started execute another line: it would use libraries that are already torn down.
+
+    Python raises an exception in each thread, whose creation blocks forever. Threads of libraries still get the GIL.
+    """
+    import threading  # noqa: PLC0415 - torch has imported it
+
+    closed = threading.Lock()
+    closed.acquire()
+
+    class Parked(BaseException):
+        def __init__(self) -> None:
+            closed.acquire()
+
+    for thread in threading.enumerate():
+        # Dummy threads are those of libraries that have called Python.
+        if thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
+            ident = ctypes.c_ulong(thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Parked))
+
+
+# Before anything else that registers, so that it is called after all of them.
+atexit.register(leave)
+
+
+def code_of(end: SystemExit) -> int:
+    """What Python makes of it: None is 0, a text is printed and 1."""
+    if end.code is None:
+        return 0
+    return end.code & 0xFF if isinstance(end.code, int) else 1
+
+
+def keep_channel() -> None:
+    """Keep a descriptor to the launcher: the program may close the one it was given."""
+    global channel  # noqa: PLW0603 - what is called at exit takes no arguments
+    number = os.environ.get(CHANNEL, "")
+    if number.isdecimal():
+        try:
+            kept = os.dup(int(number))
+            channel = kept, os.fstat(kept).st_ino
+        except OSError:
+            channel = None
+
+
+def run(kind: str, target: str, arguments: list[str]) -> None:
+    """Become the program: ``command`` replaces this process, the others return when the program ends."""
+    if kind == "command":
+        os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
+    keep_channel()
+    have([path for variable, path in WATCHERS.items() if os.environ.get(variable)])
+    sys.argv = [target, *arguments]
+    flags = ["-u"] if kind == "script" else ["-u", "-m"]
+    sys.orig_argv = [sys.executable, *flags, *sys.argv]
+    main = types.ModuleType("__main__")
+    main.__dict__.update({"__builtins__": __builtins__, "__annotations__": {}})
+    sys.modules["__main__"] = main
+    global ended  # noqa: PLW0603 - what is called at exit takes no arguments
+    owner = os.getpid()
+    try:
+        if kind == "module":
+            _first_in_path(os.getcwd())  # noqa: PTH109 - pathlib costs 10 ms
+            _run_module(target)
+        else:
+            _run_script(main, target)
+        ended = owner, 0
+    except SystemExit as error:
+        ended = owner, code_of(error)
+        raise
+    except BaseException as error:
+        hide_own_frames()
+        # Python ends itself by SIGINT after Ctrl-C, for shells to see.
+        ended = None if isinstance(error, KeyboardInterrupt) else (owner, 1)
+        if os.getpid() == owner and not isinstance(error, KeyboardInterrupt):
+            leave_note(error)
+        raise
+
+
+def have(paths: list[str]) -> None:
+    """Run ``install`` of other files of ours, unseen by the script: let the launcher see what this worker does once it
+    has a process group, and have its steps counted once it has torch.
+    """
+    watch = None
+    for path in paths:
+        try:
+            watch = watch or _load("import_watch.py")
+            _load(path).install(watch.when_imported)
+        except Exception:  # noqa: BLE001, S110 - the script is what counts
+            pass
+
+
+def _load(path: str) -> Any:
+    """A module of ours by its path from here: the package need not be installed for this interpreter."""
+    from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
+
+    path = os.path.normpath(os.path.join(HERE, path))  # noqa: PTH118 - pathlib costs 10 ms
+    name = "_ddp_" + os.path.basename(path).partition(".")[0]  # noqa: PTH119
+    module = types.ModuleType(name)
+    module.__file__ = path
+    SourceFileLoader(name, path).exec_module(module)
+    return module
+
+
+def _run_script(main: types.ModuleType, path: str) -> None:
+    from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
+
+    path = os.path.abspath(path)  # noqa: PTH100 - as Python does from 3.9 on; sys.argv keeps what was written
+    if os.path.isdir(path) or _is_zip(path):  # noqa: PTH112 - pathlib costs 10 ms
+        _first_in_path(path)
+        _run_module("__main__", alter_argv=False)
+        return
+    _first_in_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    loader = SourceFileLoader("__main__", path)
+    main.__dict__.update({"__file__": path, "__loader__": loader, "__cached__": None})
+    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)  # noqa: S102 - this is what python does
+
+
+def _first_in_path(folder: str) -> None:
+    if not SAFE_PATH:
+        sys.path.insert(0, folder)
+
+
+def _run_module(name: str, *, alter_argv: bool = True) -> None:
+    import runpy  # noqa: PLC0415 - costs 5 ms, and scripts do not need it
+
+    # What the interpreter itself calls for -m, for a folder and for a zip file.
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined] # noqa: SLF001
+
+
+def _is_zip(path: str) -> bool:
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.read(4) == b"PK\x03\x04"
+
+
+def own_frames_hidden(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """The traceback from the user's code on."""
+    while trace and trace.tb_frame.f_code.co_filename in OWN_FILES:
+        trace = trace.tb_next
+    return trace
+
+
+def hide_own_frames() -> None:
+    """Have the interpreter print the traceback that ``python script`` would, by whatever hook the script has set."""
+    hook = sys.excepthook
+
+    def hook_of_script(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        shown = own_frames_hidden(trace)
+        hook(kind, error.with_traceback(shown), shown)
+
+    sys.excepthook = hook_of_script
+
+
+def leave_note(error: BaseException) -> None:
+    """Write torch's error file, unless the script's own ``@record`` has."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if not path or (os.path.exists(path) and os.path.getsize(path)):  # noqa: PTH110, PTH202
+        return
+    import json  # noqa: PLC0415 - a program that ends well needs none of these
+    import time  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    now = time.time_ns()
+    extra = {
+        "py_callstack": "".join(traceback.format_exception(type(error), error, own_frames_hidden(error.__traceback__))),
+        "timestamp": str(now // 1_000_000_000),
+        "timestamp_ns": str(now),
+    }
+    note = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    try:
+        with open(path, "w") as file:  # noqa: PTH123
+            json.dump(note, file)
+    except OSError as reason:
+        print(f"ddp-launch: the error file {path} could not be written: {reason}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    run(sys.argv[2], sys.argv[3], sys.argv[4:])

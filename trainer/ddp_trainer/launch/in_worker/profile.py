@@ -1,0 +1,162 @@
+"""``python -m ddp_trainer profile``: asks a worker of this pod for a trace of its next steps, and writes it to stdout.
+
+``kubectl ddp profile`` runs it beside the rank. The trace is gzipped JSON for https://ui.perfetto.dev and
+chrome://tracing. What goes wrong is one sentence on stderr. Standard library only.
+
+Exit codes: 0 the trace was written; 1 there is none; 2 usage; 75 somebody else profiles this rank; 124 no step ended in
+time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.contract import Env, Exit, Profile
+from ddp_trainer.launch.hang.hang_watch import status_of
+from ddp_trainer.launch.in_worker.trace_window import ASKED, READY, REFUSAL, TRACE
+
+LOCK: Final = ".profile.lock"
+POLL_SECONDS: Final = 0.05
+
+
+class NoTrace(Exception):
+    """Why there is none."""
+
+    def __init__(self, sentence: str, code: int = Exit.FAILURE) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process of this pod that can be asked."""
+
+    pid: int
+    pulse: str
+
+    def signal(self) -> int:
+        """The signal at which it looks what is asked. Raises NoTrace."""
+        try:
+            number = int(Path(self.pulse + READY).read_text())
+        except (OSError, ValueError):
+            number = 0
+        caught = int(status_of(self.pid).get("SigCgt", "0"), 16)
+        if not number or not caught >> (number - 1) & 1:
+            raise NoTrace(
+                f"Process {self.pid} cannot be profiled: it has not imported torch yet, not in its main thread, or has "
+                "the signal for itself."
+            )
+        return number
+
+
+def worker_of(local_rank: int, environ: dict[str, str], processes: Path = Path("/proc")) -> Worker:
+    """The worker with a local rank in the pod whose environment this is. Raises NoTrace."""
+    same = {name: environ.get(name, "") for name in (Env.RUN_ID, Env.POD_NAME)}
+    found = []
+    for each in processes.iterdir():
+        with contextlib.suppress(OSError):
+            if each.name.isdigit():
+                told = _variables(each / "environ")
+                is_ours = all(told.get(name, "") == value for name, value in same.items())
+                if is_ours and told.get("LOCAL_RANK") == str(local_rank) and told.get(Env.PULSE):
+                    found.append((int(each.name), _parent(each), told[Env.PULSE]))
+    numbers = {pid for pid, _, _ in found}
+    # What a worker starts, such as processes that read its data, has its environment.
+    for pid, parent, pulse in sorted(found):
+        if parent not in numbers:
+            return Worker(pid, pulse)
+    raise NoTrace(f"No worker with local rank {local_rank} runs in this pod under ddp-launch.")
+
+
+def _variables(path: Path) -> dict[str, str]:
+    pairs = (os.fsdecode(each).partition("=") for each in path.read_bytes().split(b"\0") if each)
+    return {name: value for name, _, value in pairs}
+
+
+def _parent(process: Path) -> int:
+    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+@contextlib.contextmanager
+def alone(worker: Worker) -> Iterator[None]:
+    """Nobody else profiles this worker meanwhile. Raises NoTrace."""
+    with Path(worker.pulse + LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NoTrace("Somebody profiles this rank just now.", Profile.BUSY) from None
+        yield
+
+
+def trace(worker: Worker, steps: int, seconds: float, folder: Path) -> Path:
+    """The trace of its next steps, in ``folder``. Raises NoTrace."""
+    number, asked = worker.signal(), Path(worker.pulse + ASKED)
+    asked.write_text(json.dumps({"folder": str(folder), "steps": steps}))
+    deadline = time.monotonic() + seconds
+    try:
+        os.kill(worker.pid, number)
+        while time.monotonic() < deadline:
+            if (folder / TRACE).exists():
+                return _bounded(folder / TRACE, steps)
+            if (folder / REFUSAL).exists():
+                raise NoTrace(f"The rank made no trace: {(folder / REFUSAL).read_text()}.")
+            os.kill(worker.pid, 0)
+            time.sleep(POLL_SECONDS)
+    except ProcessLookupError:
+        raise NoTrace("The rank has ended meanwhile.") from None
+    finally:
+        asked.unlink(missing_ok=True)
+    raise NoTrace(
+        f"Within {seconds:g} s the rank has not ended {steps + 1} steps of an optimizer of torch's.", Profile.LATE
+    )
+
+
+def _bounded(file: Path, steps: int) -> Path:
+    size = file.stat().st_size
+    if size > Profile.MOST_BYTES:
+        raise NoTrace(f"The trace of {steps} steps has {size >> 20} MiB: ask for fewer.")
+    return file
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write one trace; see the module for the exit codes."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # what is here is tidied up then, too
+    try:
+        worker = worker_of(arguments.local_rank, dict(os.environ))
+        with alone(worker), tempfile.TemporaryDirectory(prefix="ddp-profile-") as folder:
+            file = trace(worker, arguments.steps, arguments.seconds, Path(folder))
+            with file.open("rb") as source:
+                shutil.copyfileobj(source, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+    except NoTrace as reason:
+        print(f"profile: {reason}", file=sys.stderr)
+        return reason.code
+    except OSError as error:
+        print(f"profile: {error}", file=sys.stderr)
+        return Exit.FAILURE
+    return Exit.SUCCESS
+
+
+_STEPS: Final = range(1, Profile.MOST_STEPS + 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ddp_trainer profile", description="Trace the next steps of a rank.")
+    parser.add_argument("--local-rank", type=int, required=True, help="of the worker")
+    parser.add_argument("--steps", type=int, default=Profile.STEPS.value, choices=_STEPS, metavar="N")
+    parser.add_argument("--seconds", type=float, default=120.0, help="to wait for the trace")
+    return parser

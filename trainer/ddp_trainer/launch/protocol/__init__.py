@@ -1,0 +1,1 @@
+"""Messages between agents and the store, and names that all of the launcher shares."""

@@ -1,0 +1,1 @@
+"""The store that forms worker groups, and its client."""

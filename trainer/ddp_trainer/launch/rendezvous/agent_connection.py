@@ -1,0 +1,184 @@
+"""One connection of the store: handshake first, then one Hello, then messages of bounded length."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol, cast
+
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.launch.protocol.messages import (
+    LINE_BYTES,
+    VERSION,
+    FromAgent,
+    Hello,
+    ProtocolError,
+    Refused,
+    decode,
+    encode,
+    version_of_hello,
+)
+from ddp_trainer.launch.protocol.timing import Heartbeat
+from ddp_trainer.launch.rendezvous.acceptor import Acceptor
+from ddp_trainer.net.event_loop import tune
+from ddp_trainer.net.handshake import MOST_BYTES as MOST_BYTES_BEFORE
+from ddp_trainer.net.handshake import SECONDS as HANDSHAKE_SECONDS
+from ddp_trainer.net.handshake import HandshakeFailed, ServerHandshake
+
+_OLD_PEER: Final = (
+    "This run's store authenticates every agent, and this launcher does not: it has version {version} of the protocol "
+    f"instead of {VERSION}. Use one image for all pods of a job."
+)
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of its store."""
+
+    key: bytes
+    heartbeat: Heartbeat
+    acceptor: Acceptor
+
+    def authenticated(self, connection: AgentConnection) -> int:
+        """Return the number of a connection that holds the secret."""
+
+    def refuse(self, address: str, why: str) -> None:
+        """Count a connection that failed the handshake."""
+
+    def hear(self, peer: int, message: FromAgent) -> None:
+        """Take a message."""
+
+    def lost(self, peer: int) -> None:
+        """Forget a connection that had authenticated."""
+
+    def log(self, line: str) -> None:
+        """Write a line."""
+
+
+class AgentConnection(asyncio.Protocol):
+    """The store's end of one TCP connection."""
+
+    def __init__(self, store: ConnectionOwner, address: str) -> None:
+        self.address = address
+        self._store = store
+        self._transport: asyncio.Transport | None = None
+        self._handshake: ServerHandshake | None = None
+        """None once it has authenticated."""
+        self._peer = 0
+        """Number of this connection once it has authenticated."""
+        self._has_hello = False
+        self._buffer = bytearray()
+        self._silent_since = 0.0
+        self._handshake_until = 0.0
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        tune(transport.get_extra_info("socket"), self._store.heartbeat.timeout)
+        self._handshake = ServerHandshake(self._store.key, VERSION)
+        self._silent_since = asyncio.get_running_loop().time()
+        self._handshake_until = self._silent_since + HANDSHAKE_SECONDS
+        self._store.acceptor.began(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut what came into lines."""
+        self._silent_since = asyncio.get_running_loop().time()
+        self._buffer += data
+        try:
+            while not self._is_closing and (line := self._next_line()):
+                self._line(line)
+        except HandshakeFailed as error:
+            self._store.refuse(self.address, str(error))
+            self.close()
+        except ProtocolError as error:
+            if self._handshake is None:
+                self._store.log(f"closed the connection from {self.address}: {error}")
+            else:
+                self._store.refuse(self.address, str(error))
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Forget it."""
+        self._store.acceptor.ended(self)
+        if self._peer:
+            self._store.lost(self._peer)
+        self._buffer.clear()
+
+    # ------------------------------------------------------------------ what the store does
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport else 0
+
+    def send(self, line: bytes) -> None:
+        """Send a line."""
+        if self._transport and not self._transport.is_closing():
+            self._transport.write(line)
+
+    def close(self) -> None:
+        """Close it when what was sent is out."""
+        self._store.acceptor.authenticated(self)
+        if self._peer:
+            self._store.lost(self._peer)
+        if self._transport:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close it at once: the peer does not take what was sent."""
+        self.close()
+        if self._transport:
+            self._transport.abort()
+
+    def drop_if_silent(self, now: float) -> None:
+        """Close it if it has been silent for too long, or has not authenticated in time."""
+        is_late = self._handshake is not None and now > self._handshake_until
+        if is_late or now > self._silent_since + self._store.heartbeat.timeout:
+            self.abort()
+
+    # ------------------------------------------------------------------ lines
+
+    @property
+    def _is_closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def _most_bytes(self) -> int:
+        return LINE_BYTES if self._handshake is None else MOST_BYTES_BEFORE
+
+    def _next_line(self) -> bytes:
+        """Return the next whole line; empty if there is none yet. Raises ProtocolError for one that is too long."""
+        end = self._buffer.find(b"\n") + 1
+        if (end or len(self._buffer)) > self._most_bytes:
+            raise ProtocolError("a line that is too long")
+        line = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        return line
+
+    def _line(self, line: bytes) -> None:
+        if self._handshake is None:
+            self._message(decode(line))
+        elif self._handshake.is_challenged:
+            self._handshake.verify(line)
+            self._handshake = None
+            self._store.acceptor.authenticated(self)
+            self._peer = self._store.authenticated(self)
+        else:
+            self._challenge(line)
+
+    def _challenge(self, line: bytes) -> None:
+        assert self._handshake is not None  # noqa: S101 - asked only then
+        try:
+            self.send(self._handshake.challenge(line))
+        except HandshakeFailed:
+            if version := version_of_hello(line):  # a launcher of before the handshake: it prints this and ends
+                self.send(encode(Refused(why=_OLD_PEER.format(version=version), exit_code=int(Exit.RENDEZVOUS_LOST))))
+            raise
+
+    def _message(self, message: object) -> None:
+        if not isinstance(message, FromAgent):
+            raise ProtocolError("a message that only the store sends")
+        if isinstance(message, Hello) == self._has_hello:
+            raise ProtocolError("a second Hello" if self._has_hello else "a message before Hello")
+        self._has_hello = True
+        self._store.hear(self._peer, message)

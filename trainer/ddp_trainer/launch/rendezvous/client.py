@@ -1,0 +1,217 @@
+"""The agent's connection to the store: one authenticated TCP connection, opened again whenever it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import random
+import socket
+from asyncio import staggered
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from ddp_trainer.launch.host.endpoint import Endpoint
+from ddp_trainer.launch.protocol.messages import (
+    KEY_PURPOSE,
+    LINE_BYTES,
+    VERSION,
+    FromAgent,
+    Looks,
+    Ping,
+    ProtocolError,
+    Refused,
+    decode,
+    encode,
+)
+from ddp_trainer.launch.protocol.timing import HEARTBEAT, Heartbeat
+from ddp_trainer.launch.rendezvous import absence
+from ddp_trainer.launch.rendezvous.link import Listener
+from ddp_trainer.net.event_loop import hang_up, tune
+from ddp_trainer.net.handshake import HandshakeFailed, WrongSecret, authenticate
+from ddp_trainer.net.run_secret import RunSecret
+
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_CONNECT_SECONDS: Final = 3.0
+_HANDSHAKE_SECONDS: Final = 2.0
+"""A stranger at the store's name may stay silent; then the name is resolved again, and may lead to the store."""
+_NEXT_ADDRESS_SECONDS: Final = 0.25
+"""After so long without an answer the next address of the name is tried beside."""
+_BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+"""Pauses between tries, the last one for ever; the first tries fall within the store's patience for a blip."""
+
+
+class TcpLink:
+    """See :class:`~ddp_trainer.launch.rendezvous.link.Link`. Each try resolves the name again: a store that moved has a
+    new address.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, secret: RunSecret, *, source: str = "", heartbeat: Heartbeat = HEARTBEAT
+    ) -> None:
+        """``source`` is the address to connect from, any when empty."""
+        self._endpoint = endpoint
+        self._key = secret.key(KEY_PURPOSE)
+        self._source = source
+        self._heartbeat = heartbeat
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_refused = False
+
+    def start(self, listener: Listener) -> None:
+        """See :class:`Link`."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_connected(listener))
+
+    def send(self, message: FromAgent) -> None:
+        """See :class:`Link`."""
+        if self._writer:
+            self._writer.write(_line(message))
+
+    async def close(self) -> None:
+        """See :class:`Link`."""
+        writer = self._writer
+        if writer:
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.drain(), self._heartbeat.timeout)
+        if self._task:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _keep_connected(self, listener: Listener) -> None:
+        tries = 0
+        while not self._is_refused:
+            try:
+                reader, writer = await self._connect()
+            except HandshakeFailed as error:
+                is_other = isinstance(error, WrongSecret)
+                why = absence.WRONG_SECRET if is_other else f"what listens there is no store of this run: {error}"
+                listener.link_trouble(why)
+            except (OSError, TimeoutError) as error:
+                listener.link_trouble(words_of(error))
+            else:
+                connected_at = asyncio.get_running_loop().time()
+                try:
+                    await self._converse(reader, writer, listener)
+                except TimeoutError:
+                    listener.link_trouble("what listens there has fallen silent")
+                except OSError:
+                    pass  # it closed the connection, and may be back soon
+                finally:
+                    self._writer = None
+                    await hang_up(writer)
+                    listener.link_down()
+                    if asyncio.get_running_loop().time() > connected_at + 1:
+                        tries = 0  # it was no store that slams the door
+            pause = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
+            tries += 1
+            await asyncio.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311 - so that a thousand agents spread out
+
+    async def _connect(self) -> _Streams:
+        """Return a connection to the first address of the name that proves to hold the secret.
+
+        The name may also lead to others: to a lost store, which no longer answers, and to pods that only have the
+        labels of the store. So the next address is tried when one has failed or has kept us waiting.
+
+        Raises:
+            HandshakeFailed: If a server answers, and none is of this run.
+            OSError: If no server answers.
+        """
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            found = await loop.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+        tries = [partial(self._authenticated, family, address) for family, _, _, _, address in found]
+        streams: _Streams | None
+        streams, _, errors = await staggered.staggered_race(tries, _NEXT_ADDRESS_SECONDS)
+        if streams is None:
+            raise _most_telling([error for error in errors if error])
+        return streams
+
+    async def _authenticated(self, family: int, address: Any) -> _Streams:
+        """Raises HandshakeFailed, and OSError or TimeoutError where nobody answers."""
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            reader, writer = await self._open(family, address)
+        try:
+            await authenticate(reader, writer, self._key, VERSION, _HANDSHAKE_SECONDS)
+        except TimeoutError:
+            await hang_up(writer)
+            raise HandshakeFailed("it does not answer") from None
+        except BaseException:
+            await hang_up(writer)
+            raise
+        return reader, writer
+
+    async def _open(self, family: int, address: Any) -> _Streams:
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            opened.setblocking(False)
+            if self._source:
+                opened.bind((self._source, 0))
+            await asyncio.get_running_loop().sock_connect(opened, address)
+            streams: _Streams = await asyncio.open_connection(sock=opened, limit=LINE_BYTES)
+        except BaseException:
+            opened.close()
+            raise
+        return streams
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: Listener) -> None:
+        """Until the connection breaks or the store falls silent."""
+        tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
+        for message in listener.opening(str(writer.get_extra_info("sockname")[0])):
+            writer.write(_line(message))
+        self._writer = writer
+        beating = asyncio.get_running_loop().create_task(self._beat(writer))
+        try:
+            while True:
+                async with asyncio.timeout(self._heartbeat.timeout):
+                    line = await reader.readline()
+                if not line:
+                    return
+                told = decode(line)
+                # To knock again would look like yet another pod of this name, which takes the place of its successor.
+                self._is_refused = isinstance(told, Refused)
+                listener.told(told)  # type: ignore[arg-type] # the listener ignores what a store never says
+        except (ProtocolError, ValueError):
+            # Perhaps the store takes the port over later.
+            listener.link_trouble("what listens there is no store of ours; choose another port")
+        finally:
+            beating.cancel()
+
+    async def _beat(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat.interval)
+            writer.write(encode(Ping()))
+
+
+def _most_telling(errors: list[Exception]) -> Exception:
+    """Return the error that tells most about why no address is the store's."""
+    for kind in (WrongSecret, HandshakeFailed):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    return errors[0]
+
+
+def _line(message: FromAgent) -> bytes:
+    """The message as a line that the store takes: looks that are too long go without their stacks."""
+    line = encode(message)
+    if len(line) > LINE_BYTES and isinstance(message, Looks):
+        bare = tuple(replace(look, stack="", collectives=()) for look in message.ranks)
+        line = encode(replace(message, ranks=bare))
+    return line
+
+
+def words_of(error: OSError) -> str:
+    """Why a connection could not be made, as the end of a sentence.
+
+    >>> words_of(ConnectionRefusedError(111, "Connect call failed ('10.0.0.7', 29400)"))
+    'nobody listens there'
+    """
+    if isinstance(error, socket.gaierror):
+        return f"its name does not resolve ({error.strerror})"
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return f"nobody answers within {_CONNECT_SECONDS:g} s"
+    if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):  # one for each address
+        return "nobody listens there"
+    return error.strerror or str(error)

@@ -1,0 +1,56 @@
+"""Which nodes are in a group, and in which order: ranks follow the index of the pod.
+
+torch's own rendezvous sorts by address, so worker-10 comes before worker-2, and a scheduler that placed neighbours
+side by side did so in vain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from ddp_trainer.common.contract import Env
+from ddp_trainer.launch.protocol.messages import Node
+
+
+def node_index(environ: Mapping[str, str], node_rank: int | None = None) -> int | None:
+    """This pod's index: of its indexed Job, else the number its name ends in, else what ``--node-rank`` said.
+
+    >>> node_index({"DDP_POD_NAME": "digits-worker-12"})
+    12
+    """
+    completion_index = environ.get("JOB_COMPLETION_INDEX", "")
+    if completion_index.isdecimal():
+        return int(completion_index)
+    trailing = re.search(r"-(\d{1,9})$", environ.get(Env.POD_NAME, ""))
+    return int(trailing[1]) if trailing else node_rank
+
+
+def in_order(nodes: Iterable[Node]) -> list[Node]:
+    """By index; nodes without one come last, in the natural order of their names (node2 before node10)."""
+    return sorted(nodes, key=lambda node: (node.index is None, node.index or 0, _natural(node.name), node.token))
+
+
+def absent(nodes: Collection[Node], least: int) -> tuple[str, ...]:
+    """Who is not there of the first ``least``, by the numbers of those that are; empty where these have none.
+
+    >>> absent([Node(token="a", name="worker-1", index=1, local_world_size=1)], 3)
+    ('worker-0', 'worker-2')
+    """
+    indices = {node.index for node in nodes}
+    if None in indices or not nodes:
+        return ()
+    stems = {node.name.removesuffix(str(node.index)) for node in nodes if node.name.endswith(f"-{node.index}")}
+    stem = stems.pop() if len(stems) == 1 else "node "
+    return tuple(f"{stem}{index}" for index in range(least) if index not in indices)
+
+
+def choose(candidates: Collection[Node], veterans: Collection[str], limit: int) -> list[Node]:
+    """At most ``limit`` of the candidates: members of the last group first, then the lowest; in order of rank."""
+    ranked = in_order(candidates)
+    kept = [node for node in ranked if node.token in veterans] + [node for node in ranked if node.token not in veterans]
+    return in_order(kept[:limit])
+
+
+def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)

@@ -1,0 +1,287 @@
+"""The store: a small process that forms the worker groups of a run. ``python -m ddp_trainer store --port 29400``.
+
+It holds no training data and can be restarted at any time: running workers do not notice, and their agents report what
+it has forgotten. It ends by itself some seconds after the run is over. :class:`Store` connects the state machine of
+:mod:`ddp_trainer.launch.rendezvous.membership` to sockets; each connection is an :class:`AgentConnection`, which
+authenticates before anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NoReturn
+
+from ddp_trainer.common.contract import Env, Exit, Port
+from ddp_trainer.launch.host.secret_file import required_secret
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.messages import (
+    KEY_PURPOSE,
+    LINE_BYTES,
+    FromAgent,
+    FromStore,
+    Over,
+    Ping,
+    Refused,
+    encode,
+)
+from ddp_trainer.launch.protocol.timing import HEARTBEAT, PATIENCE, Heartbeat, Patience
+from ddp_trainer.launch.rendezvous.acceptor import Acceptor
+from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
+from ddp_trainer.launch.rendezvous.membership import Membership
+from ddp_trainer.net import event_loop
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
+from ddp_trainer.net.run_secret import RunSecret
+
+LINGER_SECONDS: Final = 3.0
+"""How long late comers of a finished run still get an answer, once its nodes have gone."""
+
+_LINGER_FACTOR: Final = 100
+"""Factor for a run that lost a node at its very end: Kubernetes creates the pod again, and it needs its answer."""
+
+MOST_CONNECTIONS: Final = 8192
+MOST_CONNECTIONS_PER_ADDRESS: Final = 256
+"""At most, and a quarter of all; one pod needs one connection. Loopback has no such limit."""
+MOST_UNSENT_BYTES: Final = 2 * LINE_BYTES
+"""A peer that leaves so much unread counts as lost."""
+LOG_LINES_PER_MINUTE: Final = 20
+_TICK_FACTOR: Final = 2.0
+"""A tick that took long is not followed by another one before so many times as long: messages are taken together."""
+
+
+class PortTaken(LaunchError):
+    """Another process listens there."""
+
+
+class Store:
+    """The server around a :class:`Membership`."""
+
+    def __init__(
+        self,
+        secret: RunSecret,
+        *,
+        run_id: str = "",
+        heartbeat: Heartbeat = HEARTBEAT,
+        patience: Patience = PATIENCE,
+        linger: float = LINGER_SECONDS,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.membership = Membership(self._send, loop.time, run_id=run_id, patience=patience)
+        self.finished = asyncio.Event()
+        """Set some seconds after the run is over."""
+        self.heartbeat = heartbeat
+        self.key = secret.key(KEY_PURPOSE)
+        total = fit_connections(MOST_CONNECTIONS)
+        per_address = max(1, min(MOST_CONNECTIONS_PER_ADDRESS, total // 4))
+        limits = ConnectionLimits(total=total, per_address=per_address)
+        self.acceptor = Acceptor(limits, lambda address: AgentConnection(self, address), self.log)
+        self.refused = 0
+        """Connections that failed the handshake."""
+        self._log = RateLimitedLog(lines_per_minute=LOG_LINES_PER_MINUTE, write=_print)
+        self._loop = loop
+        self._linger = linger
+        self._connections: dict[int, AgentConnection] = {}
+        self._next_peer = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._tick_due: asyncio.TimerHandle | None = None
+        self._tick_seconds = 0.0
+        self._ticked_at = 0.0
+        self._ending = False
+        self._sweep = loop.call_later(heartbeat.interval, self._drop_silent)
+
+    def listen(self, host: str, port: int) -> int:
+        """Serve; return the port. Raises LaunchError when the port is taken or the address is not ours."""
+        try:
+            return self.acceptor.listen(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortTaken(
+                    f"Port {port} of {host or 'this host'} is in use by another process; choose another with --port."
+                ) from error
+            raise LaunchError(f"Port {port} of {host or 'this host'} cannot be used: {error}.") from error
+
+    def close(self) -> None:
+        """Close all connections and timers."""
+        self.acceptor.close()
+        for connection in list(self._connections.values()):
+            connection.close()
+        for timer in (self._timer, self._tick_due, self._sweep):
+            if timer:
+                timer.cancel()
+        self._log.flush()
+
+    # ------------------------------------------------------------------ what connections report
+
+    def authenticated(self, connection: AgentConnection) -> int:
+        """A connection has proved that it holds the secret; return its number."""
+        self._next_peer += 1
+        self._connections[self._next_peer] = connection
+        return self._next_peer
+
+    def refuse(self, address: str, why: str) -> None:
+        """A connection failed the handshake."""
+        self.refused += 1
+        self._log.write(f"refused a connection from {address}: {why}")
+
+    def hear(self, peer: int, message: FromAgent) -> None:
+        """A message of an agent."""
+        if isinstance(message, Ping):
+            self._send(peer, Ping(refused=self.refused))
+            return
+        try:
+            self.membership.hear(peer, message)
+        except Exception as error:  # noqa: BLE001 - one agent's message must not end the run of the others
+            self._log.write(f"a message from {self._connections[peer].address} failed: {error!r}")
+            self._connections[peer].close()
+        self._tick_soon()
+
+    def lost(self, peer: int) -> None:
+        """A connection is gone."""
+        if self._connections.pop(peer, None):
+            self.membership.drop(peer)
+            self._tick_soon()
+
+    def log(self, line: str) -> None:
+        """Write a line, at most :data:`LOG_LINES_PER_MINUTE`."""
+        self._log.write(line)
+
+    # ------------------------------------------------------------------ what the membership wants
+
+    def _send(self, peer: int, message: FromStore) -> None:
+        if connection := self._connections.get(peer):
+            connection.send(encode(message))
+            if connection.unsent_bytes > MOST_UNSENT_BYTES:
+                connection.abort()
+            elif isinstance(message, Refused):
+                connection.close()
+
+    def _tick_soon(self) -> None:
+        """Do what is due, after all messages that are here already; less often where that takes long."""
+        if self._tick_due is None:
+            pause = self._ticked_at + _TICK_FACTOR * self._tick_seconds - self._loop.time()
+            self._tick_due = self._loop.call_later(max(0.0, pause), self._tick)
+
+    def _tick(self) -> None:
+        if self._tick_due:
+            self._tick_due.cancel()
+        self._tick_due = None
+        begun = self._loop.time()
+        try:
+            self.membership.tick()
+        except Exception as error:  # noqa: BLE001 - see hear
+            self._log.write(f"a step of the run failed: {error!r}")
+        self._watch()
+        self._ticked_at = self._loop.time()
+        self._tick_seconds = self._ticked_at - begun
+
+    def _watch(self) -> None:
+        """Look at the membership again when it is due, and end when the run has."""
+        if self._timer:
+            self._timer.cancel()
+        deadline = self.membership.deadline()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
+        if self.membership.has_parted and not self._ending:
+            self._ending = True
+            is_awaited = self.membership.misses_a_member
+            self._loop.call_later(_LINGER_FACTOR * self._linger if is_awaited else self._linger, self.finished.set)
+
+    def _drop_silent(self) -> None:
+        """Close connections that have not sent anything for the heartbeat timeout, or not authenticated in time."""
+        now = self._loop.time()
+        for connection in [*self._connections.values(), *self.acceptor.pending()]:
+            connection.drop_if_silent(now)
+        self._sweep = self._loop.call_later(self.heartbeat.interval / 2, self._drop_silent)
+
+
+def _print(line: str) -> None:
+    print(f"ddp-store: {line}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a store until its run is over or it is told to stop; return its exit code.
+
+    A store that is told to stop before the run is over has not succeeded, or the Job of its pod would create no other.
+    """
+    if_free = "--if-free" in argv
+    try:
+        over, signalled = event_loop.run(_run(_parser().parse_args(argv)))
+    except PortTaken as error:
+        if not if_free:
+            print(f"ddp-store: {error}", file=sys.stderr)
+        return Exit.SUCCESS if if_free else error.exit_code
+    except LaunchError as error:
+        print(f"ddp-store: {error}", file=sys.stderr)
+        return error.exit_code
+    if not over:
+        return Exit.SIGNAL_BASE + signalled
+    print(f"ddp-store: the run {over.verdict}, restarts by cause: {json.dumps(over.restarts)}", file=sys.stderr)
+    return Exit.SUCCESS
+
+
+async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
+    """Return how the run ended, and the signal that ended the store before."""
+    store = Store(
+        required_secret(arguments.secret_file, arguments.run_id),
+        run_id=arguments.run_id,
+        heartbeat=Heartbeat(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
+        patience=Patience(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
+        linger=arguments.linger_seconds,
+    )
+    signalled: list[int] = []
+
+    def stop(number: int) -> None:
+        signalled.append(number)
+        store.finished.set()
+
+    for which in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(which, stop, which)
+    with contextlib.closing(store):
+        port = store.listen(arguments.host, arguments.port)
+        print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
+        await store.finished.wait()
+    return store.membership.over, signalled[0] if signalled else 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(f"{message[:1].upper()}{message[1:]}; --help lists the flags.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m ddp_trainer store", description=__doc__)
+    seconds = partial(parser.add_argument, type=_seconds, metavar="SECONDS")
+    # Two jobs on one machine share its ports, and are told apart by the addresses of their pods alone.
+    address = os.environ.get(Env.POD_IP, "")
+    parser.add_argument("--host", default=address, help=f"address to listen on: ${Env.POD_IP}, or all when empty")
+    parser.add_argument("--port", type=_port, default=int(Port.RENDEZVOUS))
+    parser.add_argument("--if-free", action="store_true", help="end well when another store has the port already")
+    run_id = os.environ.get(Env.RUN_ID, "")
+    parser.add_argument("--run-id", default=run_id, help="refuse agents of other runs; the first one's when empty")
+    secret_file = os.environ.get(Env.SECRET_FILE, "")
+    parser.add_argument("--secret-file", default=secret_file, help=f"secret of the run: ${Env.SECRET_FILE}")
+    seconds("--heartbeat-timeout", default=HEARTBEAT.timeout, help="silence after which an agent counts as lost")
+    seconds("--linger-seconds", default=LINGER_SECONDS, help="how long late comers of a finished run are answered")
+    seconds("--adopt-seconds", default=PATIENCE.adopt, help="after a restart, how long known agents are waited for")
+    seconds("--first-seconds", default=PATIENCE.first, help="after a start, how long no group below the most is formed")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return value
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; a port is a number from 0 to 65535")
+    return int(text)

@@ -1,0 +1,83 @@
+"""Processes that accompany an agent: the aggregator of its metrics, and sometimes the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ddp_trainer.launch.workers.children import Children, kill
+from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
+
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 30.0
+_LAST_WORDS_SECONDS: Final = 1.0
+"""How long the agent's end may wait for that of a companion."""
+
+
+class Companion:
+    """``python -m ddp_trainer COMMAND``, started again when something kills it.
+
+    When it ends by its own will it stays ended: its exit code means that it cannot do its work here, which it has
+    said itself, or that its work is done. It dies with the agent. A command that cannot be started is not worth the
+    training, so that too is only said.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        children: Children,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._loop = loop
+        self._children = children
+        # -P: the working directory is the user's, and may hold a module of any name.
+        target = [sys.executable, "-P", "-m", "ddp_trainer", *arguments]
+        self._command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
+        self._environ = environ
+        self._pid: int | None = None
+        self._pause = _FIRST_PAUSE
+        self._is_wanted = True
+        self._is_gone = asyncio.Event()
+        self._start()
+
+    def stop(self) -> None:
+        """End it, and let it stay so."""
+        self._is_wanted = False
+        if self._pid is not None:
+            kill(self._pid, signal.SIGTERM)
+
+    async def stopped(self) -> None:
+        """End it, and give it the time to say its last words: in a container nothing outlives the agent."""
+        self.stop()
+        await self._gone(_LAST_WORDS_SECONDS)
+
+    async def finished(self, seconds: float) -> None:
+        """Let it end by itself, since the work is done, and end it where it takes longer."""
+        self._is_wanted = False
+        if self._pid is not None:
+            kill(self._pid, signal.SIGUSR1)
+            await self._gone(seconds)
+        await self.stopped()
+
+    async def _gone(self, seconds: float) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_gone.wait(), seconds)
+
+    def _start(self) -> None:
+        if self._is_wanted:
+            self._is_gone.clear()
+            self._pid = self._children.start(self._command, self._environ, self._ended)
+
+    def _ended(self, returncode: int) -> None:
+        self._pid = None
+        self._is_gone.set()
+        if self._is_wanted and returncode < 0:
+            self._loop.call_later(self._pause, self._start)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -1,0 +1,78 @@
+"""Time limit of a worker whose program is over: its threads must not keep the run from ending.
+
+:class:`ExitLimit` is made by :mod:`ddp_trainer.launch.workers.worker_group` when the bootstrap of a worker reports the
+exit code of its program. It prints what held the process, kills it, and replaces the return code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.launch.protocol.saying import say
+from ddp_trainer.launch.workers.children import kill
+
+EXIT_SECONDS: Final = 8.0
+"""Between the end of a program and SIGKILL for its process."""
+MOST_THREADS: Final = 32
+"""Threads that the report lists."""
+
+
+class ExitLimit:
+    """That of one worker. Belongs to the launcher's event loop."""
+
+    def __init__(self, pid: int, rank: int | None, exit_code: int) -> None:
+        """Start the clock.
+
+        Args:
+            pid: Process of the worker.
+            rank: Its rank; None before its first generation.
+            exit_code: Of its program.
+        """
+        self._pid = pid
+        self._who = "A worker without a rank" if rank is None else f"Rank {rank}"
+        self._exit_code = exit_code
+        self._has_killed = False
+        self._timer = asyncio.get_running_loop().call_later(EXIT_SECONDS, self._kill)
+
+    def exited(self, returncode: int) -> int:
+        """Stop the clock; return the program's exit code where a signal ended its process."""
+        self._timer.cancel()
+        if returncode >= 0:
+            return returncode
+        if not self._has_killed and returncode != -signal.SIGTERM:  # which the launcher sends where a peer has failed
+            say(
+                f"{self._who} died of signal {-returncode} while it exited. Its program had ended with code "
+                f"{self._exit_code}, which counts."
+            )
+        return self._exit_code
+
+    def _kill(self) -> None:
+        say(
+            f"{self._who} ended with code {self._exit_code}, but its process did not exit within {EXIT_SECONDS:g} s. "
+            f"The launcher kills it. Its threads:\n{threads_of(self._pid)}"
+        )
+        self._has_killed = True
+        kill(self._pid, signal.SIGKILL)
+
+
+def threads_of(pid: int) -> str:
+    """Return a line per thread of a process: id, name, state, and where the kernel holds it."""
+    tasks = sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda task: int(task.name))
+    lines = [_line_of(task) for task in tasks[:MOST_THREADS]]
+    return "\n".join([*lines, f"  and {len(tasks) - MOST_THREADS} more"] if len(tasks) > MOST_THREADS else lines)
+
+
+def _line_of(task: Path) -> str:
+    name, state = _read(task / "comm"), _read(task / "stat").rpartition(") ")[2][:1]
+    system_call = _read(task / "syscall").partition(" ")[0]
+    return f"  {task.name} {name}: state {state}, wchan {_read(task / 'wchan')}, system call {system_call}"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip() or "?"
+    except OSError:  # the thread has ended, or the kernel does not show it
+        return "?"

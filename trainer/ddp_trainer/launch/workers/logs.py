@@ -1,0 +1,264 @@
+"""What workers print: to the console with a prefix, to files, or both; never mixed within a line.
+
+One thread reads the workers' pipes and writes. It is a thread because a console may block, and then only the
+printing may wait for it, not the agent's word with the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from ddp_trainer.launch.protocol.errors import LaunchError
+
+LINE_BYTES: Final = 64 * 1024
+"""A longer line is broken, so that output without line ends does not fill the memory."""
+
+TAIL_LINES: Final = 256
+"""Kept of each stderr: an abort of torch prints some hundred lines after its cause."""
+TAIL_LINE_BYTES: Final = 1000
+CATCH_UP_SECONDS: Final = 0.5
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+"""A progress bar's carriage return ends a line too, else it would be seen only when it is complete."""
+
+
+class Std(IntFlag):
+    """Which streams, in torchrun's numbers."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = 3
+
+
+def parse_std(text: str, flag: str) -> dict[int, Std] | Std:
+    """``3``, or ``0:3,1:2`` per local rank. Raises LaunchError.
+
+    >>> parse_std("0:3,1:2", "--tee")
+    {0: <Std.ALL: 3>, 1: <Std.ERR: 2>}
+    """
+    if re.fullmatch(r"[0-3]", text):
+        return Std(int(text))
+    if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
+        return {int(rank): Std(int(std)) for rank, std in (pair.split(":") for pair in text.split(","))}
+    raise LaunchError(f"{flag} {text!r} is neither 0, 1, 2 or 3 (none, stdout, stderr, both) nor RANK:NUMBER,... .")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpec:
+    """Where the output of workers goes."""
+
+    redirects: dict[int, Std] | Std = Std.NONE
+    tee: dict[int, Std] | Std = Std.NONE
+    shown: frozenset[int] | None = None
+    """Local ranks whose output reaches the console; all when None."""
+    prefix: str = "[${role_name}${local_rank}]:"
+    stdout_filters: tuple[str, ...] = ()
+    """Lines of stdout with one of these words are copied to ``filtered_stdout.log``."""
+    stderr_filters: tuple[str, ...] = ()
+
+    def of(self, local_rank: int, stream: Std) -> tuple[bool, bool]:
+        """Whether a stream goes to a file, and whether to the console."""
+        redirected, teed = (bool(_of_rank(spec, local_rank) & stream) for spec in (self.redirects, self.tee))
+        on_console = teed or not redirected
+        return redirected or teed, on_console and (self.shown is None or local_rank in self.shown)
+
+
+def _of_rank(spec: dict[int, Std] | Std, local_rank: int) -> Std:
+    return spec if isinstance(spec, Std) else spec.get(local_rank, Std.NONE)
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What stands before each line on the console; the rank in it may change while the worker lives."""
+
+    template: str
+    """With ``${rank}``."""
+    rank: int | None
+    """None before the first group."""
+
+    def __bytes__(self) -> bytes:
+        """As it is now."""
+        return Template(self.template).safe_substitute(rank="?" if self.rank is None else self.rank).encode()
+
+
+@dataclass(slots=True)
+class Tail:
+    """The last lines of one stream."""
+
+    _lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Keep these lines, and drop the oldest ones."""
+        self._lines.extend(line[:TAIL_LINE_BYTES] for line in lines)
+
+    def __str__(self) -> str:
+        """Return the lines; a copy, since another thread adds to them."""
+        return b"\n".join(tuple(self._lines)).decode(errors="replace")
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One pipe and where its lines go."""
+
+    source: int
+    console: int | None
+    prefix: Prefix
+    file: int | None
+    filters: tuple[bytes, ...]
+    filtered: Path | None
+    tail: Tail | None = None
+    partial: bytearray = field(default_factory=bytearray)
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        prefix = bytes(self.prefix)
+        if self.tail is not None:
+            self.tail.add(lines)
+        if self.console is not None:
+            _write(self.console, b"".join(prefix + line + b"\n" for line in lines))
+        matching = [line for line in lines if any(word in line for word in self.filters)]
+        if matching and self.filtered:
+            with contextlib.suppress(OSError), self.filtered.open("ab") as file:
+                file.write(b"".join(prefix + line + b"\n" for line in matching))
+
+    def take(self, chunk: bytes) -> None:
+        if self.file is not None:
+            _write(self.file, chunk)
+        self.partial += chunk
+        # A carriage return at the very end may be half of a line end.
+        *lines, rest = _LINE_END.split(bytes(self.partial[:-1] if self.partial.endswith(b"\r") else self.partial))
+        kept = b"\r" if self.partial.endswith(b"\r") else b""
+        while len(rest) > LINE_BYTES:
+            lines.append(rest[:LINE_BYTES])
+            rest = rest[LINE_BYTES:]
+        self.partial = bytearray(rest + kept)
+        self.write(lines)
+
+    def close(self) -> None:
+        if rest := bytes(self.partial).rstrip(b"\r"):
+            self.write([rest])
+        self.partial.clear()
+        os.close(self.source)
+        if self.file is not None:
+            os.close(self.file)
+
+
+class LogPump:
+    """The thread that carries lines. Use :meth:`add` from one other thread."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._lock = threading.Lock()
+        self._new: list[_Stream] = []
+        self._awaited: threading.Event | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="ddp-logs", daemon=True)
+        self._thread.start()
+
+    def add(
+        self,
+        *,
+        console: int | None,
+        prefix: Prefix,
+        file: Path | None,
+        filters: tuple[str, ...] = (),
+        filtered: Path | None = None,
+        tail: Tail | None = None,
+    ) -> int:
+        """Return a pipe's writing end for a worker; the caller closes its copy.
+
+        Args:
+            console: Descriptor that lines are written to.
+            prefix: Written before each line, not to the file.
+            file: File that everything is written to.
+            filters: Words of the lines that go to ``filtered``.
+            filtered: File of these lines.
+            tail: Receives the lines, for somebody who asks for the last ones.
+
+        Raises:
+            OSError: The file or a pipe cannot be opened.
+        """
+        target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644) if file else None
+        source, sink = os.pipe()
+        words = tuple(word.encode() for word in filters)
+        with self._lock:
+            self._new.append(_Stream(source, console, prefix, target, words, filtered, tail))
+        os.write(self._wake_write, b".")
+        return sink
+
+    def catch_up(self, seconds: float = CATCH_UP_SECONDS) -> None:
+        """Wait until what workers have written by now is carried, at most so many seconds."""
+        with self._lock:
+            awaited = self._awaited = threading.Event()
+        os.write(self._wake_write, b".")
+        awaited.wait(seconds)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Write what has arrived, and end. Does not wait for processes that outlived their worker."""
+        with self._lock:
+            self._closing = True
+        os.write(self._wake_write, b".")
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not (self._closing and not self._pump(timeout=0)):
+            self._pump(timeout=None)
+            self._report_caught_up()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Stream):
+                key.data.close()
+
+    def _report_caught_up(self) -> None:
+        with self._lock:
+            awaited, self._awaited = self._awaited, None
+        if awaited:
+            while self._pump(timeout=0):
+                pass
+            awaited.set()
+
+    def _pump(self, timeout: float | None) -> bool:
+        """Carry what there is; whether there was something."""
+        carried = False
+        for key, _ in self._selector.select(timeout):
+            if not isinstance(key.data, _Stream):
+                self._register_new()
+                carried = True
+                continue
+            chunk = os.read(key.data.source, 1 << 16)
+            carried = carried or bool(chunk)
+            if chunk:
+                key.data.take(chunk)
+            else:
+                self._selector.unregister(key.data.source)
+                key.data.close()
+        return carried
+
+    def _register_new(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        with self._lock:
+            new, self._new = self._new, []
+        for stream in new:
+            self._selector.register(stream.source, selectors.EVENT_READ, stream)
+
+
+def _write(target: int, data: bytes) -> None:
+    """All of it, in as few writes as the kernel allows; a console that is gone is no reason to stop training."""
+    view = memoryview(data)
+    with contextlib.suppress(OSError):
+        while view:
+            view = view[os.write(target, view) :]
