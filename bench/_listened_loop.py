@@ -14,10 +14,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddp_trainer.metrics import attach, exposure
-from ddp_trainer.metrics.hooks import Hooks, Stead
-from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.timeline import Timeline
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.record import exposure
+from ddp_trainer.metrics.record.hooks import Hooks, Stead
+from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.timeline import Timeline
 from ddp_trainer.train.checkpoint.odometer import Odometer
 from ddp_trainer.train.loop.history import History
 from ddp_trainer.train.observability.phases import Phases

@@ -78,8 +78,8 @@ def _speaker(first: int, world: int) -> Callable[[str], bytes]:
 
     from ddp_trainer.common.contract import GroupState, Phase
     from ddp_trainer.metrics import attach
-    from ddp_trainer.metrics.exposition import Exposition
-    from ddp_trainer.metrics.selection import Selection, families_in
+    from ddp_trainer.metrics.serve.exposition import Exposition
+    from ddp_trainer.metrics.serve.selection import Selection, families_in
 
     with tempfile.TemporaryDirectory() as folder:
         agent = attach.agent_recorder(Path(folder), {})

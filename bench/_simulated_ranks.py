@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, TextIO
 
 from ddp_trainer.common.contract import GroupState, JobTime, Metric, MetricLabel
-from ddp_trainer.metrics.catalogue import FAMILIES
-from ddp_trainer.metrics.family import Family, Kind, Scope
+from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.metrics.families.family import Family, Kind, Scope
 
 PODS: Final = 125
 RANKS_OF_EACH: Final = 8

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.metrics.trainjob import CA_CERT, SERVER_URL, TOKEN, Progress, Reporter, Server, reporter
+from ddp_trainer.metrics.serve.trainjob import CA_CERT, SERVER_URL, TOKEN, Progress, Reporter, Server, reporter
 from tests.local.metrics_processes import DEADLINE_SECONDS, Rank, aggregator
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/digits/status"

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ddp_trainer.metrics.catalogue import FAMILIES
-from ddp_trainer.metrics.family import Kind
+from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.metrics.families.family import Kind
 from tests import rule_files
 from tests.helm import Helm
 from tests.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules
@@ -28,7 +28,7 @@ REFERENCE = {
     ),
     "ddp_rendezvous_refused_connections_total": "who follows docs/security.md",
     **dict.fromkeys(("ddp_stalled_seconds", "ddp_stalled_by_rank"), "`kubectl ddp status`, `top` and `why`"),
-    "ddp_job_start_time_seconds": "the launcher, for its account of the job's time: ddp_trainer.metrics.account",
+    "ddp_job_start_time_seconds": "the launcher, for its account of the job's time",
 }
 """Metrics that neither a rule nor a panel reads, each with who does."""
 IN_RUNBOOKS = {

@@ -48,7 +48,9 @@ def chosen(series: Iterable[Series], name: str, *labels: str) -> list[Series]:
 
 
 def read(text: str, pod: str) -> list[Series]:
-    """What a pod's aggregator has kept (``ddp_trainer.metrics.history_form``); nothing where that cannot be read."""
+    """What a pod's aggregator has kept (``ddp_trainer.metrics.serve.history_form``); nothing where that cannot be
+    read.
+    """
     try:
         document = json.loads(text)
         if document["version"] != HISTORY_VERSION:

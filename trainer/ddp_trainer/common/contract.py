@@ -209,7 +209,7 @@ HANG_PATH: Final = "/hang"
 
 HISTORY_PATH: Final = "/history"
 """Where the aggregator serves, beside ``/metrics``, what the numbers of its pod have been: a JSON document, see
-``ddp_trainer.metrics.history_form``."""
+``ddp_trainer.metrics.serve.history_form``."""
 
 HISTORY_VERSION: Final = 1
 """Of that document."""

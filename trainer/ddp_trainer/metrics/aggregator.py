@@ -28,14 +28,14 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from ddp_trainer.common.contract import HANG_PATH, HISTORY_PATH, Env, Exit, Port
-from ddp_trainer.metrics import history_form, relay
-from ddp_trainer.metrics.collectives import Collectives
-from ddp_trainer.metrics.exposition import Exposition
-from ddp_trainer.metrics.history import History
-from ddp_trainer.metrics.last_scrape import Scrapes, most_seconds
-from ddp_trainer.metrics.selection import Collected, Selection, families_in
-from ddp_trainer.metrics.server import Answer, Request, Server, listen, refusal
-from ddp_trainer.metrics.strangers import Strangers
+from ddp_trainer.metrics.collect.collectives import Collectives
+from ddp_trainer.metrics.serve import history_form, relay
+from ddp_trainer.metrics.serve.exposition import Exposition
+from ddp_trainer.metrics.serve.history import History
+from ddp_trainer.metrics.serve.last_scrape import Scrapes, most_seconds
+from ddp_trainer.metrics.serve.selection import Collected, Selection, families_in
+from ddp_trainer.metrics.serve.server import Answer, Request, Server, listen, refusal
+from ddp_trainer.metrics.serve.strangers import Strangers
 from ddp_trainer.net import event_loop
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def _telling_kubeflow(directory: Path) -> Iterator[None]:
     if not os.environ.get(TRAINJOB_SERVER):
         yield
         return
-    from ddp_trainer.metrics.trainjob import reporter  # noqa: PLC0415 - TLS, which hardly any pod needs
+    from ddp_trainer.metrics.serve.trainjob import reporter  # noqa: PLC0415 - TLS, which hardly any pod needs
 
     told = reporter(directory)
     yield

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.contract import Env, GroupState, MetricLabel
-from ddp_trainer.metrics import exposure, pauses
-from ddp_trainer.metrics.agent_recorder import BoardAgentRecorder
-from ddp_trainer.metrics.board import AGENT, RANK, Board
-from ddp_trainer.metrics.directory import LOCAL_WORLD_SIZE, agent_board, rank_board
-from ddp_trainer.metrics.log import Log
-from ddp_trainer.metrics.meter import Meter
-from ddp_trainer.metrics.process import ProcessId, is_ancestor, vitals
-from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.watch import Watch
+from ddp_trainer.metrics.collect import pauses
+from ddp_trainer.metrics.record import exposure
+from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
+from ddp_trainer.metrics.record.log import Log
+from ddp_trainer.metrics.record.meter import Meter
+from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.watch import Watch
+from ddp_trainer.metrics.storage.board import AGENT, RANK, Board
+from ddp_trainer.metrics.storage.directory import LOCAL_WORLD_SIZE, agent_board, rank_board
+from ddp_trainer.metrics.storage.process import ProcessId, is_ancestor, vitals
 from ddp_trainer.process.pulse import marks
 from ddp_trainer.process.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
 
@@ -78,12 +79,14 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
 
 
 def meter(environment: Mapping[str, str] = os.environ) -> Meter:
-    """A stopwatch for the training loop of any script, see :class:`~ddp_trainer.metrics.meter.Meter`."""
+    """A stopwatch for the training loop of any script, see :class:`~ddp_trainer.metrics.record.meter.Meter`."""
     return Meter(rank_recorder(environment))
 
 
 def log(environment: Mapping[str, str] = os.environ) -> Log:
-    """What only the script knows is told here, see :class:`~ddp_trainer.metrics.log.Log`; its steps are counted on."""
+    """What only the script knows is told here, see :class:`~ddp_trainer.metrics.record.log.Log`; its steps are counted
+    on.
+    """
     return Log(opened(environment))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddp_trainer.common.contract import Port
-from ddp_trainer.metrics.catalogue import FAMILIES
-from ddp_trainer.metrics.family import Family, Scope
+from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.metrics.families.family import Family, Scope
 
 HEAD: Final = f"""\
 # Metrics

@@ -23,8 +23,8 @@ from ddp_trainer.common.hanging.look import Look, RankState
 from ddp_trainer.launch.hang import hang_ras
 from ddp_trainer.launch.hang.hang_page import LINES_PER_MINUTE, MOST_CONNECTIONS, MOST_FINDINGS, Findings, HangPage
 from ddp_trainer.launch.hang.hang_sight import Outline, Sight, Teller
-from ddp_trainer.metrics import relay
-from ddp_trainer.metrics.server import Answer
+from ddp_trainer.metrics.serve import relay
+from ddp_trainer.metrics.serve.server import Answer
 from ddp_trainer.process import pulse
 
 LOOK = Look(

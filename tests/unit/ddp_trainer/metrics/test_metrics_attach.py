@@ -13,10 +13,10 @@ import pytest
 
 from ddp_trainer.common.contract import Env, GroupState, Metric, Phase
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.board import AGENT, RANK, read
-from ddp_trainer.metrics.directory import agent_board, rank_board, survey
-from ddp_trainer.metrics.family import cell
-from ddp_trainer.metrics.process import ProcessId
+from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.metrics.storage.board import AGENT, RANK, read
+from ddp_trainer.metrics.storage.directory import agent_board, rank_board, survey
+from ddp_trainer.metrics.storage.process import ProcessId
 from ddp_trainer.process.recorder import SilentAgentRecorder, SilentRankRecorder
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)

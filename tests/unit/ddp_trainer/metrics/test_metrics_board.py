@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.contract import Metric
-from ddp_trainer.metrics.board import AGENT, CELLS_AT, RANK, Board, StaleBoard, read
-from ddp_trainer.metrics.process import ProcessId
+from ddp_trainer.metrics.storage.board import AGENT, CELLS_AT, RANK, Board, StaleBoard, read
+from ddp_trainer.metrics.storage.process import ProcessId
 
 LOSS = RANK.index(Metric.LOSS)
 STEPS = RANK.index(Metric.STEPS)

@@ -9,12 +9,13 @@ from types import ModuleType
 import pytest
 
 from ddp_trainer.common.contract import Metric, MetricLabel, Phase
-from ddp_trainer.metrics import family as families
-from ddp_trainer.metrics import gpu, server
-from ddp_trainer.metrics.board import RANK, Board, read
-from ddp_trainer.metrics.catalogue import FAMILIES
-from ddp_trainer.metrics.family import Family, Kind, Scope, Source
+from ddp_trainer.metrics.collect import gpu
+from ddp_trainer.metrics.families import family as families
+from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
 from ddp_trainer.metrics.reference import lines
+from ddp_trainer.metrics.serve import server
+from ddp_trainer.metrics.storage.board import RANK, Board, read
 
 ROOT = Path(__file__).parents[4]
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.collectives import Collectives
+from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.process import pulse
 from tests.recorder_server import entry, record, recorder_at
 

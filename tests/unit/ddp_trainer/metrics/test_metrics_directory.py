@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.board import RANK, Board, Snapshot
-from ddp_trainer.metrics.directory import Slot, current, rank_board, survey
-from ddp_trainer.metrics.process import ProcessId, Vitals, is_ancestor, vitals
+from ddp_trainer.metrics.storage.board import RANK, Board, Snapshot
+from ddp_trainer.metrics.storage.directory import Slot, current, rank_board, survey
+from ddp_trainer.metrics.storage.process import ProcessId, Vitals, is_ancestor, vitals
 
 ALIVE = Vitals(standing_still=False, cpu_seconds=1.0, resident_bytes=1.0, peak_resident_bytes=2.0)
 

@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from ddp_trainer.common.contract import Env, GroupState, JobTime, Metric, Phase, Wait
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.catalogue import FAMILIES
-from ddp_trainer.metrics.collectives import Collectives
-from ddp_trainer.metrics.container import Container
-from ddp_trainer.metrics.exposition import Exposition
-from ddp_trainer.metrics.family import Kind, Scope
-from ddp_trainer.metrics.gpu import Memory
-from ddp_trainer.metrics.rank_recorder import PEAK_FLOPS, BoardRankRecorder
+from ddp_trainer.metrics.collect.collectives import Collectives
+from ddp_trainer.metrics.collect.gpu import Memory
+from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.metrics.families.family import Kind, Scope
+from ddp_trainer.metrics.record.rank_recorder import PEAK_FLOPS, BoardRankRecorder
+from ddp_trainer.metrics.serve.exposition import Exposition
+from ddp_trainer.metrics.storage.container import Container
 from ddp_trainer.process import pulse
 from ddp_trainer.process.flight_recorder import socket_beside
 from ddp_trainer.process.recorder import RankRecorder

@@ -10,8 +10,9 @@ import pytest
 
 from ddp_trainer.common.contract import HISTORY_MARK, Env, GroupState, JobTime, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.metrics import attach, history_form
-from ddp_trainer.metrics.history import FILE, FIRST_SECONDS, MOST_READINGS, History
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.serve import history_form
+from ddp_trainer.metrics.serve.history import FILE, FIRST_SECONDS, MOST_READINGS, History
 from ddp_trainer.process.recorder import RankRecorder
 from kubectl_ddp import past
 

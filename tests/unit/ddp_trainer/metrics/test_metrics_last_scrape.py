@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.metrics.last_scrape import MOST_SECONDS, Scrapes, most_seconds
+from ddp_trainer.metrics.serve.last_scrape import MOST_SECONDS, Scrapes, most_seconds
 
 AGENT = "Prometheus/3.5.0"
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from ddp_trainer.common.contract import Env, Metric
-from ddp_trainer.metrics import attach, harmless
-from ddp_trainer.metrics.board import RANK, read
-from ddp_trainer.metrics.directory import rank_board
-from ddp_trainer.metrics.log import Log
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.record import harmless
+from ddp_trainer.metrics.record.log import Log
+from ddp_trainer.metrics.storage.board import RANK, read
+from ddp_trainer.metrics.storage.directory import rank_board
 
 
 def told(directory: Path) -> dict[str, float]:

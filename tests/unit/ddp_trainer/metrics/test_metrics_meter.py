@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_trainer.common.contract import Phase
-from ddp_trainer.metrics.meter import Meter
+from ddp_trainer.metrics.record.meter import Meter
 from ddp_trainer.process.recorder import SilentRankRecorder
 
 

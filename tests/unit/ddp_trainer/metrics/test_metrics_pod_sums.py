@@ -6,10 +6,11 @@ import doctest
 from pathlib import Path
 
 from ddp_trainer.common.contract import Env, Metric, Phase
-from ddp_trainer.metrics import attach, pod_sums
-from ddp_trainer.metrics.directory import rank_board, survey
-from ddp_trainer.metrics.family import cell
-from ddp_trainer.metrics.pod_sums import PodSums
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.collect import pod_sums
+from ddp_trainer.metrics.collect.pod_sums import PodSums
+from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.metrics.storage.directory import rank_board, survey
 from ddp_trainer.process.recorder import RankRecorder
 
 SAMPLES = "ddp_pod_samples_total"

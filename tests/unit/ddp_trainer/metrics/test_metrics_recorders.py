@@ -25,14 +25,14 @@ from ddp_trainer.common.contract import (
 )
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.layout import LayoutRange
-from ddp_trainer.metrics import harmless
-from ddp_trainer.metrics.agent_recorder import BoardAgentRecorder
-from ddp_trainer.metrics.board import AGENT, RANK, Board, read
-from ddp_trainer.metrics.directory import rank_board
-from ddp_trainer.metrics.family import cell
-from ddp_trainer.metrics.gpu import Memory
-from ddp_trainer.metrics.process import ProcessId
-from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.collect.gpu import Memory
+from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.metrics.record import harmless
+from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
+from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.storage.board import AGENT, RANK, Board, read
+from ddp_trainer.metrics.storage.directory import rank_board
+from ddp_trainer.metrics.storage.process import ProcessId
 from ddp_trainer.process.recorder import AgentRecorder, RankRecorder
 
 seconds = some.floats(0, 1e3)

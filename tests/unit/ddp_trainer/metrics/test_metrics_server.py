@@ -21,8 +21,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, Pages, _parser
-from ddp_trainer.metrics.history import History
-from ddp_trainer.metrics.server import MOST_CONNECTIONS, Answer, Request, Server, listen, parse
+from ddp_trainer.metrics.serve.history import History
+from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, Answer, Request, Server, listen, parse
 
 NOWHERE = Path("/nonexistent")
 NOWHERE = Path("/nonexistent")

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from ddp_trainer.metrics.hooks import Hooks
-from ddp_trainer.metrics.stride import SHORT_SECONDS, STRIDE_SECONDS, TIMED_STEPS, Outlook, Strode
-from ddp_trainer.metrics.timeline import Timeline
+from ddp_trainer.metrics.record.hooks import Hooks
+from ddp_trainer.metrics.record.stride import SHORT_SECONDS, STRIDE_SECONDS, TIMED_STEPS, Outlook, Strode
+from ddp_trainer.metrics.record.timeline import Timeline
 
 WAIT, FORWARD, BACKWARD, MOVE, REST = 0.0001, 0.0002, 0.0004, 0.0008, 0.00005
 """Seconds of a step; it has two samples."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.metrics.intake import Intake
-from ddp_trainer.metrics.stride import Outlook, Strode
-from ddp_trainer.metrics.timeline import RIVAL_STEPS, Timeline
+from ddp_trainer.metrics.record.intake import Intake
+from ddp_trainer.metrics.record.stride import Outlook, Strode
+from ddp_trainer.metrics.record.timeline import RIVAL_STEPS, Timeline
 
 
 @dataclass

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddp_trainer.metrics import exposure, gpu, intake, pauses
-from ddp_trainer.metrics.exposure import MOST_STEPS, STOCK_RATE, Exposure, Sample
-from ddp_trainer.metrics.watch import Watch
+from ddp_trainer.metrics.collect import gpu, pauses
+from ddp_trainer.metrics.record import exposure, intake
+from ddp_trainer.metrics.record.exposure import MOST_STEPS, STOCK_RATE, Exposure, Sample
+from ddp_trainer.metrics.record.watch import Watch
 
 
 class Model:

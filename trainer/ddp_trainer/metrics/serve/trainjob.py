@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.contract import Metric
-from ddp_trainer.metrics.directory import survey
+from ddp_trainer.metrics.storage.directory import survey
 
 SERVER_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 CA_CERT: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"

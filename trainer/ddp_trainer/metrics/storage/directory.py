@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.contract import MetricLabel
-from ddp_trainer.metrics.board import AGENT, RANK, Snapshot, StaleBoard, read
-from ddp_trainer.metrics.process import Vitals, vitals
+from ddp_trainer.metrics.storage.board import AGENT, RANK, Snapshot, StaleBoard, read
+from ddp_trainer.metrics.storage.process import Vitals, vitals
 
 LOCAL_WORLD_SIZE: Final = "local_world_size"
 """Key in a rank's identity: how many ranks its pod has."""

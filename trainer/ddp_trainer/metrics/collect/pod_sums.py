@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ddp_trainer.metrics.catalogue import FAMILIES
-from ddp_trainer.metrics.directory import Slot
-from ddp_trainer.metrics.pod_families import SUMMED, of_pod
+from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.metrics.families.pod_families import SUMMED, of_pod
+from ddp_trainer.metrics.storage.directory import Slot
 
 SUMS: Final = {
     own.key: pod.key

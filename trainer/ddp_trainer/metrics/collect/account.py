@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ddp_trainer.common.contract import JobTime, Metric
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.metrics.board import RANK, StaleBoard, read
-from ddp_trainer.metrics.directory import rank_boards
-from ddp_trainer.metrics.family import cell
+from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.metrics.storage.board import RANK, StaleBoard, read
+from ddp_trainer.metrics.storage.directory import rank_boards
 
 
 def job_account(directory: Path) -> JobAccount | None:

@@ -9,11 +9,11 @@ from typing import Final
 
 from ddp_trainer.common.contract import FailureReason, GroupState, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.metrics.account import highest_step, job_account, steps_planned
-from ddp_trainer.metrics.board import AGENT, RANK, Board
-from ddp_trainer.metrics.directory import rank_board
-from ddp_trainer.metrics.family import cell
-from ddp_trainer.metrics.harmless import harmless
+from ddp_trainer.metrics.collect.account import highest_step, job_account, steps_planned
+from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.metrics.record.harmless import harmless
+from ddp_trainer.metrics.storage.board import AGENT, RANK, Board
+from ddp_trainer.metrics.storage.directory import rank_board
 
 COLLECTIVE_FAILURES: Final = {
     FailureReason.COLLECTIVE_TIMEOUT: RANK.index("ddp_collective_timeouts_total"),

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.metrics.server import Answer, refusal
+from ddp_trainer.metrics.serve.server import Answer, refusal
 from ddp_trainer.process import pulse
 
 ANSWER_SECONDS: Final = 4.5

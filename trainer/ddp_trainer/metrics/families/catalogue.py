@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ddp_trainer.metrics.family import Family, Source
-from ddp_trainer.metrics.pod_families import AGENT, AGGREGATOR
-from ddp_trainer.metrics.rank_families import (
+from ddp_trainer.metrics.families.family import Family, Source
+from ddp_trainer.metrics.families.pod_families import AGENT, AGGREGATOR
+from ddp_trainer.metrics.families.rank_families import (
     ACCOUNT,
     CHECKPOINTS,
     COLLECTIVE_FAILURES,

@@ -17,14 +17,15 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from ddp_trainer.metrics import attach, exposure
-from ddp_trainer.metrics.board import ABSENT_NUMBER
-from ddp_trainer.metrics.detour import Detour
-from ddp_trainer.metrics.intake import intake_of
-from ddp_trainer.metrics.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.stride import Outlook, Strode
-from ddp_trainer.metrics.timeline import Timeline
-from ddp_trainer.metrics.watch import Watch
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.record import exposure
+from ddp_trainer.metrics.record.detour import Detour
+from ddp_trainer.metrics.record.intake import intake_of
+from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.stride import Outlook, Strode
+from ddp_trainer.metrics.record.timeline import Timeline
+from ddp_trainer.metrics.record.watch import Watch
+from ddp_trainer.metrics.storage.board import ABSENT_NUMBER
 
 _log: Final = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.metrics.catalogue import families_of
-from ddp_trainer.metrics.family import Source
-from ddp_trainer.metrics.process import ProcessId
+from ddp_trainer.metrics.families.catalogue import families_of
+from ddp_trainer.metrics.families.family import Source
+from ddp_trainer.metrics.storage.process import ProcessId
 
 MAGIC: Final = b"DDPBRD01"
 HEADER: Final = struct.Struct("8s8sQQQ")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from ddp_trainer.common.contract import FailureReason, GroupState, Metric, MetricLabel, RestartCause
-from ddp_trainer.metrics.family import Family, Kind, Scope, Source
-from ddp_trainer.metrics.rank_families import EVERY_STEP, WORK
+from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
+from ddp_trainer.metrics.families.rank_families import EVERY_STEP, WORK
 
 SUMMED: Final = (
     *(Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.TOKENS, Metric.MODEL_FLOPS),

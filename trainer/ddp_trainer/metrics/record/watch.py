@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ddp_trainer.metrics import gpu
-from ddp_trainer.metrics.exposure import Exposure
+from ddp_trainer.metrics.collect import gpu
+from ddp_trainer.metrics.record.exposure import Exposure
 
 GPU_SECONDS: Final = 5.0
 """How old what is told of a GPU's memory may get."""
@@ -23,7 +23,7 @@ class Sink(Protocol):
         """See :class:`~ddp_trainer.process.recorder.RankRecorder`."""
 
     def gpu_memory(self, memory: gpu.Memory, before: gpu.Memory | None = None) -> None:
-        """See :class:`~ddp_trainer.metrics.rank_recorder.BoardRankRecorder`."""
+        """See :class:`~ddp_trainer.metrics.record.rank_recorder.BoardRankRecorder`."""
 
 
 class Watch:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from ddp_trainer.metrics.harmless import warn_once
+from ddp_trainer.metrics.record.harmless import warn_once
 from ddp_trainer.process.recorder import RankRecorder
 
 COPY_SECONDS: Final = 1.0

@@ -12,12 +12,12 @@ from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
 from ddp_trainer.common.contract import Metric, MetricLabel, Phase
-from ddp_trainer.metrics.catalogue import FAMILIES
-from ddp_trainer.metrics.collectives import Collectives
-from ddp_trainer.metrics.container import Container
-from ddp_trainer.metrics.directory import Slot, Survey, survey
-from ddp_trainer.metrics.family import Family, Kind, Scope, cell
-from ddp_trainer.metrics.pod_sums import PodSums
+from ddp_trainer.metrics.collect.collectives import Collectives
+from ddp_trainer.metrics.collect.pod_sums import PodSums
+from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.metrics.families.family import Family, Kind, Scope, cell
+from ddp_trainer.metrics.storage.container import Container
+from ddp_trainer.metrics.storage.directory import Slot, Survey, survey
 
 
 @dataclass(frozen=True, slots=True)

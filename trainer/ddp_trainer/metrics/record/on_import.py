@@ -25,12 +25,12 @@ def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None
 
 def listen(torch: Any) -> None:
     """Begin, with the package that this file belongs to; it need not be installed for the script's interpreter."""
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+    home = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 3))  # noqa: PTH100, PTH118, PTH120
     is_known = "ddp_trainer" in sys.modules or home in sys.path
     if not is_known:
         sys.path.append(home)
     try:
-        from ddp_trainer.metrics import hooks  # noqa: PLC0415 - see above
+        from ddp_trainer.metrics.record import hooks  # noqa: PLC0415 - see above
 
         hooks.listen(torch)
     except Exception as error:  # noqa: BLE001 - the script is what counts

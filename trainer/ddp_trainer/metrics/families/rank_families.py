@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ddp_trainer.common.contract import PLACE_LABELS, JobTime, Metric, MetricLabel, Phase, Wait
-from ddp_trainer.metrics.family import Family, Kind, Scope, Source
+from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
 
 STEP_SECONDS: Final = (
     *(0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4, 0.63),

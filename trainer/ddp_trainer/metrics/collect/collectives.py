@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.contract import Metric
-from ddp_trainer.metrics.family import cell
-from ddp_trainer.metrics.rank_families import PROCESS_GROUPS
+from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.metrics.families.rank_families import PROCESS_GROUPS
 from ddp_trainer.process import flight_recorder, pulse
 from ddp_trainer.process.flight_recorder import DEFAULT, Record, Silent
 

@@ -2,7 +2,7 @@
 
 A step ends where the optimizer's step does, and everything since the end of the one before belongs to it. Of several
 optimizers the first that stepped counts; should it stop while another goes on, that one counts from then on. Where
-steps are short and plain, most are counted only; see :mod:`ddp_trainer.metrics.stride`.
+steps are short and plain, most are counted only; see :mod:`ddp_trainer.metrics.record.stride`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from ddp_trainer.metrics.intake import Intake
-from ddp_trainer.metrics.stride import SHORT_SECONDS, TIMED_STEPS, Outlook, Stride, Strode
+from ddp_trainer.metrics.record.intake import Intake
+from ddp_trainer.metrics.record.stride import SHORT_SECONDS, TIMED_STEPS, Outlook, Stride, Strode
 
 RIVAL_STEPS: Final = 16
 """So often another optimizer may step while the one that counts does not."""

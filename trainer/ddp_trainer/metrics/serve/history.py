@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.contract import Metric, MetricLabel, Phase
-from ddp_trainer.metrics import history_form
-from ddp_trainer.metrics.catalogue import FAMILIES
-from ddp_trainer.metrics.directory import Slot, Survey, survey
-from ddp_trainer.metrics.family import Family, cell
-from ddp_trainer.metrics.history_form import Key
+from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.metrics.families.family import Family, cell
+from ddp_trainer.metrics.serve import history_form
+from ddp_trainer.metrics.serve.history_form import Key
+from ddp_trainer.metrics.storage.directory import Slot, Survey, survey
 from ddp_trainer.process.drafts import draft_of
 
 MOST_READINGS: Final = 240

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddp_trainer.metrics.intake import INTAKE, Intake
-from ddp_trainer.metrics.rank_families import STEP_SECONDS
+from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
+from ddp_trainer.metrics.record.intake import INTAKE, Intake
 
 SHORT_SECONDS: Final = STEP_SECONDS[0]
 """The first longer step ends a stride; those before it all belong to the first bucket of the histogram."""

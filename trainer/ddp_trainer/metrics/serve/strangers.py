@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.metrics.board import OtherVersion
-from ddp_trainer.metrics.directory import survey
+from ddp_trainer.metrics.storage.board import OtherVersion
+from ddp_trainer.metrics.storage.directory import survey
 
 LOOK_SECONDS: Final = 1.0
 
