@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from ddp_trainer.common.contract import Env, Exit, Port
 from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 from ddp_trainer.preflight import names, present
-from ddp_trainer.preflight.checks import judge
+from ddp_trainer.preflight.checks.all_checks import judge
 from ddp_trainer.preflight.collect import Subject
 from ddp_trainer.preflight.conduct import Order, conduct
 from ddp_trainer.preflight.errors import PreflightError

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from ddp_trainer.preflight.checks import CHECKS
+from ddp_trainer.preflight.checks.all_checks import CHECKS
 from ddp_trainer.preflight.facts import API_VERSION, Facts
 from ddp_trainer.preflight.finding import Finding, Status, worst
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
 
-from ddp_trainer.preflight.checks import CHECKS, judge
+from ddp_trainer.preflight.checks.all_checks import CHECKS, judge
 from ddp_trainer.preflight.facts import (
     Choice,
     Clock,

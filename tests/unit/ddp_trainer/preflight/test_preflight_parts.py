@@ -13,7 +13,7 @@ from preflight_reports import a_probe, a_report, facts_of
 from ddp_trainer.net.interfaces import interfaces
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import names, present, software
-from ddp_trainer.preflight.checks import judge
+from ddp_trainer.preflight.checks.all_checks import judge
 from ddp_trainer.preflight.conduct import in_order
 from ddp_trainer.preflight.facts import Outcome, Purpose, Report
 from ddp_trainer.preflight.listener import Listener, holder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from preflight_reports import a_report, facts_of
 
-from ddp_trainer.preflight.checks import judge
+from ddp_trainer.preflight.checks.all_checks import judge
 from ddp_trainer.preflight.facts import Facts, Rdma
 from ddp_trainer.preflight.finding import Finding, Status
 from ddp_trainer.preflight.rdma import rdma

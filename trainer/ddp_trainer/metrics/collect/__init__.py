@@ -1,0 +1,1 @@
+"""Values that are sampled or summed outside of a step: GPUs, garbage collection, goodput, pods."""

@@ -1,0 +1,1 @@
+"""What writes metrics in a rank or a launcher, by hand or by hooks into torch."""

@@ -1,0 +1,1 @@
+"""Boards: files in memory that hold the metrics of one process."""

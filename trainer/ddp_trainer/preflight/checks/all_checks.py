@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ddp_trainer.preflight import (
+from ddp_trainer.preflight.checks import (
     checks_gpus,
     checks_names,
     checks_network,

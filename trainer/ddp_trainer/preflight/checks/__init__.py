@@ -1,0 +1,1 @@
+"""Checks of collected facts, one module per subject, and the table of all checks."""
