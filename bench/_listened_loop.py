@@ -22,7 +22,7 @@ from ddp_trainer.metrics.record.timeline import Timeline
 from ddp_trainer.train.checkpoint.odometer import Odometer
 from ddp_trainer.train.loop.history import History
 from ddp_trainer.train.observability.phases import Phases
-from tests.unit.ddp_trainer.train.train_builders import ALONE, HERE
+from tests.support.train_builders import ALONE, HERE
 
 
 class ListenedLoop:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.local.train_group import WorkerGroup
 
-NORMALIZED = "tests.unit.ddp_trainer.train.train_builders:NormalizedLines"
+NORMALIZED = "tests.support.train_builders:NormalizedLines"
 FLAGS = ("--global-batch", "32", "--max-steps", "50", "--log-steps", "1", "--warmup-steps", "5")
 
 

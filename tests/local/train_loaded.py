@@ -26,7 +26,7 @@ from ddp_trainer.train.config.environment import Environment
 from ddp_trainer.train.config.options import KernelName
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop import StopRequest, leave_at_once
-from ddp_trainer.train.evaluation.evaluate import even_evaluation  # noqa: F401 - once, before ranks fork
+from ddp_trainer.train.evaluation import even_evaluation  # noqa: F401 - once, before ranks fork
 from ddp_trainer.train.loop.assembly import Kept, keep
 from ddp_trainer.train.loop.groundwork import Groundwork, lay_groundwork
 from ddp_trainer.train.loop.history import History

@@ -9,7 +9,7 @@ from pathlib import Path
 
 AGENT = """
 import asyncio, os, pathlib, sys
-from ddp_trainer.launch import joining
+from ddp_trainer.launch.agent import joining
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.agent.core import Core, Limits
 from ddp_trainer.launch.agent.preflight import Care, Preflight

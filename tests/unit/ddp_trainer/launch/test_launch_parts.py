@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launch_simulation import a_failure
 
 from ddp_trainer.common.contract import FailureReason, JobTime
 from ddp_trainer.common.goodput import JobAccount
@@ -27,22 +26,23 @@ from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
 from ddp_trainer.launch.rendezvous.ranks import choose, in_order, node_index
 from ddp_trainer.launch.workers.logs import LogPump, LogSpec, Prefix, Std, parse_std
+from tests.support.launch_simulation import a_failure
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "ranks",
-        "evidence",
-        "endpoint",
-        "exitcodes",
-        "logs",
-        "report",
+        "rendezvous.ranks",
+        "failures.evidence",
+        "host.endpoint",
+        "protocol.exitcodes",
+        "workers.logs",
+        "agent.report",
         "completion",
-        "absence",
-        "client",
-        "farewell",
-        "numa",
+        "rendezvous.absence",
+        "rendezvous.client",
+        "failures.farewell",
+        "host.numa",
     ],
 )
 def test_examples_in_docstrings_hold(name: str) -> None:

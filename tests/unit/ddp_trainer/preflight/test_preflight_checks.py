@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
 
 from ddp_trainer.preflight.checks.all_checks import CHECKS, judge
 from ddp_trainer.preflight.facts import (
@@ -21,6 +20,7 @@ from ddp_trainer.preflight.facts import (
     Software,
 )
 from ddp_trainer.preflight.finding import Finding, Status
+from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
 
 
 def bad(facts: Facts) -> list[Finding]:

@@ -1,10 +1,10 @@
 """The interface that NCCL and gloo would take, by their documented rules."""
 
 import pytest
-from preflight_reports import LOOPBACK, ethernet
 
 from ddp_trainer.preflight import choice
 from ddp_trainer.preflight.facts import Resolution
+from tests.support.preflight_reports import LOOPBACK, ethernet
 
 MANY = (
     LOOPBACK,

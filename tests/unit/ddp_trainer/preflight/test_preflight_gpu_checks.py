@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from preflight_reports import WHOLE_GPU as WHOLE
-from preflight_reports import a_report, facts_of
 
 from ddp_trainer.preflight.checks.all_checks import judge
 from ddp_trainer.preflight.checks.checks_gpus import FATAL_XIDS, MOST_IDLE_MIB
 from ddp_trainer.preflight.facts import Facts, Gpu, Software
 from ddp_trainer.preflight.finding import Finding, Status
+from tests.support.preflight_reports import WHOLE_GPU as WHOLE
+from tests.support.preflight_reports import a_report, facts_of
 
 
 def bad(facts: Facts) -> list[Finding]:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preflight_reports import WHOLE_GPU
 
 from ddp_trainer.preflight import gpus
 from ddp_trainer.preflight.facts import Gpu
 from ddp_trainer.preflight.nvml import Cards
 from tests import fake_nvml
 from tests.fake_nvml import HEALTHY
+from tests.support.preflight_reports import WHOLE_GPU
 
 Asked = Callable[..., Cards]
 

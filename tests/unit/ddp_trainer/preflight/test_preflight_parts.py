@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preflight_reports import a_probe, a_report, facts_of
 
 from ddp_trainer.net.interfaces import interfaces
 from ddp_trainer.net.run_secret import RunSecret
@@ -20,6 +19,7 @@ from ddp_trainer.preflight.listener import Listener, holder
 from ddp_trainer.preflight.meeting import PROBE_SECONDS, Ask, Host, NobodyMet, Told, Topic, meet
 from ddp_trainer.preflight.probing import knock
 from ddp_trainer.preflight.wire import WireError, decode, encode
+from tests.support.preflight_reports import a_probe, a_report, facts_of
 
 KEY = RunSecret.random().key("preflight")
 

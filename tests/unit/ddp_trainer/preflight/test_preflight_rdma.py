@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from preflight_reports import a_report, facts_of
 
 from ddp_trainer.preflight.checks.all_checks import judge
 from ddp_trainer.preflight.facts import Facts, Rdma
 from ddp_trainer.preflight.finding import Finding, Status
 from ddp_trainer.preflight.rdma import rdma
+from tests.support.preflight_reports import a_report, facts_of
 
 COMPLETE = Rdma(
     libraries={"libibverbs.so.1": ""},

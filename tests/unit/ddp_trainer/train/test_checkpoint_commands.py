@@ -14,7 +14,7 @@ from ddp_trainer.common.contract import Exit
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.utils.errors import BadConfig
-from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
+from tests.support.train_builders import HERE, Lines
 
 
 def a_config(**changes: object) -> Config:

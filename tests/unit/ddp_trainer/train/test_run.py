@@ -16,7 +16,7 @@ from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.utils.errors import CheckpointMismatch, NotFinite
-from tests.unit.ddp_trainer.train.train_builders import HERE, Lines
+from tests.support.train_builders import HERE, Lines
 
 
 def a_config(path: Path | None = None, **changes: object) -> Config:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddp_trainer.common.layout import LayoutRange
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.deferred_init.recipe import Recipe
-from tests.unit.ddp_trainer.train.train_builders import HERE, Lines, Points
+from tests.support.train_builders import HERE, Lines, Points
 
 
 def recipes() -> list[object]:

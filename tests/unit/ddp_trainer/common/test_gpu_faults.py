@@ -1,0 +1,65 @@
+"""What messages of CUDA, NCCL and the driver are about, by recorded ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_trainer.common.contract import Exit, FailureReason
+from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.launch.failures import evidence
+
+SAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "samples" / "nccl_errors.json").read_text())
+BY_MESSAGE = [pytest.param(each["message"], each["is"], id=each["message"][:60]) for each in SAMPLES]
+
+
+@pytest.mark.parametrize(("message", "kind"), BY_MESSAGE)
+def test_each_recorded_message_is_what_its_source_says(message: str, kind: str) -> None:
+    fault = fault_in(message)
+    assert (fault.kind if fault else None) == (kind if kind in list(FaultKind) else None)
+    assert is_out_of_gpu_memory(message) is (kind == "memory")
+    assert (refusal_in(message) is not None) is (kind == "refusal")
+
+
+@pytest.mark.parametrize(("message", "kind"), BY_MESSAGE)
+def test_the_launcher_gives_the_reason_of_each_recorded_message(message: str, kind: str) -> None:
+    reasons = {
+        "memory": FailureReason.GPU_OOM,
+        "refusal": FailureReason.PYTHON_EXCEPTION,
+        "peer": FailureReason.COLLECTIVE_ERROR,
+        "nothing": FailureReason.PYTHON_EXCEPTION,
+    }
+    name = "DistBackendError: " if "NCCL error" in message else "" if "ValueError" in message else "AcceleratorError: "
+    found = evidence.reason_of(1, name + message, oom_killed=False)
+    assert found == reasons.get(kind, FailureReason.GPU_FAULT)
+
+
+def test_a_failed_gpu_is_the_cause_of_what_its_peers_report_and_configuration_is_no_lost_peer() -> None:
+    assert FailureReason.GPU_FAULT not in evidence.CONSEQUENCES
+    failed = evidence.reason_of(int(Exit.GPU_FAULT), "", oom_killed=False)
+    assert failed == FailureReason.GPU_FAULT
+    refused = "BadConfig: Rank 1: NCCL finds no network 'IB'. Fix: use an image with it."
+    assert evidence.reason_of(2, refused, oom_killed=False) == FailureReason.PYTHON_EXCEPTION
+
+
+def test_every_kind_has_a_fix_in_one_sentence() -> None:
+    for sample in SAMPLES:
+        fault = fault_in(sample["message"])
+        if fault:
+            assert fault.fix
+            assert not fault.fix.endswith(".")
+            assert fault.fix[0].islower()
+
+
+def test_the_network_that_was_asked_for_is_named() -> None:
+    unnamed = "NCCL error: ncclInvalidUsage\nLast error:\nFailed to initialize any NET plugin"
+    refusal = refusal_in(unnamed, "AWS Libfabric")
+    assert refusal is not None
+    assert refusal.what == "finds no network 'AWS Libfabric'"
+    named = refusal_in("NCCL ncclInvalidUsage\nLast error:\nError: network IB not found.")
+    assert named is not None
+    assert named.what == "finds no network 'IB'"
+    assert "unset NCCL_NET" in named.fix

@@ -1,0 +1,146 @@
+"""After a fault of a GPU an agent looks at its GPUs before it joins again, and leaves the run where one fails."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from ddp_trainer.common.contract import Exit, FailureReason
+from ddp_trainer.launch.agent.core import Core, Limits, State
+from ddp_trainer.launch.failures import evidence
+from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
+from ddp_trainer.launch.protocol.messages import (
+    VERSION,
+    Aside,
+    Failed,
+    Failure,
+    Generation,
+    Hello,
+    Join,
+    Leave,
+    Node,
+    Over,
+    Prepare,
+    Standing,
+    Start,
+    Verdict,
+)
+from tests.support.launch_simulation import a_failure, a_policy
+
+NODE = Node(token="me", name="w-0", index=0, local_world_size=2)
+OTHER = Node(token="other", name="w-1", index=1, local_world_size=2)
+TROUBLE = "GPU 1 of node-b does not work: CUDA error: uncorrectable ECC error encountered."
+ECC = a_failure(4, reason="gpu_fault", rank=1)
+
+
+def running(*nodes: Node) -> Core:
+    group = Generation(number=4, fence=4, nodes=nodes or (NODE,), master_address="h", master_port=1)
+    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(1, 2), standing=Standing.IDLE)
+    core = Core(hello=hello, limits=Limits(), endpoint="store:29400")
+    core.join(5000)
+    core.opening("10.0.0.7")
+    core.told(Start(assignment=group.assignment_of("me")))
+    return core
+
+
+def probing(failure: Failure = ECC) -> Core:
+    core = running()
+    core.exited(0, None)
+    assert ProbeGpus() in core.exited(1, failure)
+    return core
+
+
+def test_gpus_are_probed_before_this_node_joins_again() -> None:
+    core = probing()
+    assert core.opening("10.0.0.7")[1:] == [Failed(failure=ECC)]  # and of no node that joins
+    assert core.told(Prepare()) == []
+    assert core.told(Start(assignment=core.generation)) == []  # type: ignore[arg-type] # there is one
+    assert core.probed("") == [Rejoin()]
+    assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))
+
+
+def test_a_node_with_a_gpu_that_fails_leaves_with_the_reason() -> None:
+    leave, *_, finish = probing().probed(TROUBLE)
+    assert leave == Send(Leave())
+    assert isinstance(finish, Finish)
+    assert finish.code == Exit.GPU_FAULT
+    assert finish.failure is not None
+    assert (finish.failure.reason, finish.failure.message, finish.failure.rank) == ("gpu_fault", TROUBLE, 1)
+
+
+def test_workers_that_have_stayed_end_first() -> None:
+    core = running()
+    for local_rank in (0, 1):
+        core.able(local_rank)
+    core.left(0, None)
+    assert ProbeGpus() in core.exited(1, ECC)
+    actions = core.probed(TROUBLE)
+    assert SignalWorkers(signal.SIGTERM) in actions
+    assert not any(isinstance(action, Finish) for action in actions)
+    *_, finish = core.exited(0, None)
+    assert isinstance(finish, Finish)
+    assert finish.code == Exit.GPU_FAULT
+
+
+def test_others_do_not_wait_for_a_node_that_looks_at_its_gpus() -> None:
+    core = running(NODE, OTHER)
+    for local_rank in (0, 1):
+        core.able(local_rank)
+    core.exited(0, None)
+    actions = core.exited(1, ECC)
+    assert actions[-2:] == [Send(Aside(generation=4)), ProbeGpus()]
+    assert core.opening("10.0.0.7")[1:] == [Failed(failure=ECC), Aside(generation=4)]
+    assert PrepareWorkers() in core.probed("")
+
+
+@pytest.mark.parametrize("reason", ["python_exception", "collective_error", "sigkill", "hang"])
+def test_nobody_looks_at_gpus_for_another_failure(reason: str) -> None:
+    core = running()
+    core.exited(0, None)
+    actions = core.exited(1, a_failure(4, reason=reason, rank=1))
+    assert actions[-1] == Rejoin()
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "is_suspect"),
+    [
+        (FailureReason.GPU_FAULT, "", True),
+        (FailureReason.COLLECTIVE_TIMEOUT, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8", True),
+        (FailureReason.COLLECTIVE_TIMEOUT, "RuntimeError: Gloo connect Timeout", False),
+        (FailureReason.SIGABRT, "died of SIGABRT", False),
+        (FailureReason.GPU_OOM, "torch.OutOfMemoryError: CUDA out of memory", False),
+    ],
+)
+def test_a_failure_in_nccl_makes_gpus_suspect_too(reason: str, message: str, is_suspect: bool) -> None:
+    failure = a_failure(4, reason=reason)
+    assert evidence.is_of_a_gpu(Failure(**{**vars_of(failure), "message": message})) is is_suspect
+
+
+def vars_of(failure: Failure) -> dict[str, object]:
+    return {name: getattr(failure, name) for name in failure.__dataclass_fields__}
+
+
+def test_a_signal_or_the_end_of_the_run_does_not_wait_for_probes() -> None:
+    core = probing()
+    *_, finish = core.signalled(signal.SIGTERM)
+    assert isinstance(finish, Finish)
+    assert finish.code == Exit.TERMINATED
+    assert core.probed(TROUBLE) == []
+    core = probing()
+    *_, finish = core.told(Over(verdict=Verdict.FAILED, exit_code=93))
+    assert isinstance(finish, Finish)
+    assert finish.code == 93
+    assert core.state is State.OVER
+
+
+def test_a_container_that_follows_one_with_a_fault_probes_first() -> None:
+    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(), standing=Standing.IDLE)
+    fresh = [Core(hello=hello, limits=Limits(), endpoint="") for _ in range(3)]
+    assert fresh[0].begin(prepares=False, is_suspect=False) == [Rejoin()]
+    assert fresh[1].begin(prepares=True, is_suspect=True) == [ProbeGpus()]
+    assert PrepareWorkers() in fresh[1].probed("")
+    fresh[2].begin(prepares=True, is_suspect=True)
+    *_, finish = fresh[2].probed(TROUBLE)
+    assert isinstance(finish, Finish)
+    assert (finish.code, finish.sentence, finish.failure) == (Exit.GPU_FAULT, TROUBLE, None)

@@ -1,0 +1,241 @@
+"""Checkpoints: whole or absent, proven before they are loaded, and written by one writer only."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.train.checkpoint.archive import pack
+from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, PAYLOAD, unpack
+from ddp_trainer.train.checkpoint.claim import Claim
+from ddp_trainer.train.checkpoint.manifest import demand_same
+from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
+from tests.support.train_builders import IDENTITY, a_directory, a_manifest, write
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir() if entry.name != "CLAIM")
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    write(directory, 3)
+    checkpoint = directory.newest(pytest.fail)
+    assert checkpoint is not None
+    assert checkpoint.manifest.step == 3
+    state = unpack(checkpoint)
+    assert state["step"] == 3
+    assert state["weights"].tolist() == list(range(10))
+
+
+def test_an_empty_directory_has_no_checkpoint(tmp_path: Path) -> None:
+    assert a_directory(tmp_path / "new").newest(pytest.fail) is None
+
+
+def test_the_newest_few_are_kept(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path, keep=2)
+    for step in (1, 2, 10, 9_999_999, 100_000_000):
+        write(directory, step)
+    assert names(tmp_path) == ["step-09999999", "step-100000000"]
+    newest = directory.newest(pytest.fail)
+    assert newest is not None
+    assert newest.manifest.step == 100_000_000
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "payload missing": (Path.unlink, PAYLOAD, "state.pt is missing"),
+    "manifest missing": (Path.unlink, MANIFEST, "manifest.json is missing"),
+    "payload empty": (lambda file: file.write_bytes(b"") and None, PAYLOAD, "state.pt has 0 of"),
+    "payload torn": (cut_short, PAYLOAD, "state.pt has "),
+    "payload corrupt": (flip_a_bit, PAYLOAD, "does not have the digest"),
+    "manifest torn": (cut_short, MANIFEST, "manifest.json is damaged"),
+    "manifest empty": (lambda file: file.write_bytes(b"") and None, MANIFEST, "manifest.json is damaged"),
+    "manifest of something else": (lambda file: file.write_text("{}") and None, MANIFEST, "manifest.json is damaged"),
+    "manifest is not text": (lambda file: file.write_bytes(b"\xff\xfe") and None, MANIFEST, "manifest.json is damaged"),
+}
+
+
+@pytest.mark.parametrize(("damage", "file", "reason"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_checkpoint_is_skipped_with_its_name_for_the_one_before(
+    damage: Callable[[Path], None], file: str, reason: str, tmp_path: Path
+) -> None:
+    directory = a_directory(tmp_path)
+    write(directory, 1)
+    write(directory, 2)
+    damage(tmp_path / "step-00000002" / file)
+    said: list[str] = []
+    checkpoint = directory.newest(said.append)
+    assert checkpoint is not None
+    assert checkpoint.manifest.step == 1
+    (sentence,) = said
+    assert str(tmp_path / "step-00000002") in sentence
+    assert reason in sentence
+
+
+def test_damaged_ones_do_not_count_among_those_that_are_kept(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path, keep=2)
+    for step in (1, 2, 3):
+        write(directory, step)
+    cut_short(tmp_path / "step-00000003" / PAYLOAD)
+    write(directory, 4)
+    assert names(tmp_path) == ["step-00000002", "step-00000004"]
+
+
+def test_what_a_crashed_writer_left_is_swept_up(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-step-00000007-dead").mkdir()
+    (tmp_path / ".tmp-step-00000007-dead" / PAYLOAD).write_bytes(b"half")
+    directory = a_directory(tmp_path)
+    assert names(tmp_path) == []
+    assert directory.newest(pytest.fail) is None
+
+
+def test_what_was_prepared_for_several_writers_may_be_written_by_one(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    directory.prepare(5)
+    write(directory, 5)
+    assert names(tmp_path) == ["step-00000005"]
+
+
+def test_nobody_who_still_writes_for_a_group_that_is_over_writes_into_the_next_ones(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    assert directory.prepare(5) != directory.prepare(5)
+    write(directory, 5)
+    assert names(tmp_path) == ["step-00000005"]
+
+
+def test_a_step_that_is_saved_again_replaces_the_first(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    write(directory, 5)
+    directory.write(a_manifest(5), pack({"step": 5, "again": True}))
+    assert names(tmp_path) == ["step-00000005"]
+    newest = directory.newest(pytest.fail)
+    assert newest is not None
+    assert unpack(newest)["again"] is True
+
+
+def test_a_crash_between_the_renames_of_a_replacement_loses_nothing(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    write(directory, 5)
+    (tmp_path / "step-00000005").rename(tmp_path / "step-00000005.old")
+    newest = directory.newest(pytest.fail)
+    assert newest is not None
+    assert newest.manifest.step == 5
+
+
+def test_a_superseded_writer_is_refused_and_replaces_nothing(tmp_path: Path) -> None:
+    stale = a_directory(tmp_path, token="stale", generation=1)
+    write(stale, 1)
+    newer = a_directory(tmp_path, token="newer", generation=2)
+    with pytest.raises(
+        StaleGeneration, match=r"Generation 1 may no longer write to .*generation 2 has claimed"
+    ) as info:
+        write(stale, 2)
+    assert info.value.exit_code == Exit.STALE_GENERATION
+    write(newer, 3)
+    assert names(tmp_path) == ["step-00000001", "step-00000003"]
+
+
+def test_a_superseded_writer_cannot_claim_the_directory_back(tmp_path: Path) -> None:
+    a_directory(tmp_path, generation=2)
+    with pytest.raises(StaleGeneration):
+        a_directory(tmp_path, generation=1, token="b")
+
+
+def test_generations_that_begin_again_after_a_suspension_are_not_stale(tmp_path: Path) -> None:
+    before = Claim(tmp_path, generation=7, fence=1_000, run_id="run", token="before")
+    after = Claim(tmp_path, generation=1, fence=2_000, run_id="run", token="after")
+    before.take()
+    after.take()
+    with pytest.raises(StaleGeneration, match="Generation 7 may no longer write"):
+        before.check()
+    with pytest.raises(StaleGeneration):
+        before.take()
+
+
+def test_a_new_run_may_claim_the_directory_of_an_old_one(tmp_path: Path) -> None:
+    a_directory(tmp_path, generation=7)
+    claim = (tmp_path / "CLAIM").read_text().replace('"run"', '"an earlier run"')
+    (tmp_path / "CLAIM").write_text(claim)
+    write(a_directory(tmp_path, generation=0, token="b"), 1)
+
+
+class Code:
+    """Not a tensor or a plain value."""
+
+
+def test_a_payload_with_anything_but_tensors_and_values_is_not_loaded(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    directory.write(a_manifest(1), pack({"weights": torch.zeros(1), "code": Code()}))
+    checkpoint = directory.newest(pytest.fail)
+    assert checkpoint is not None
+    with pytest.raises(CheckpointMismatch, match="not loaded for safety"):
+        unpack(checkpoint)
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path, keep=2, best="accuracy")
+    for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.9), (4, None), (5, 0.7), (6, float("nan"))):
+        write(directory, step, metrics=None if accuracy is None else {"accuracy": accuracy})
+    assert names(tmp_path) == ["step-00000002", "step-00000005", "step-00000006"]
+    write(directory, 7, metrics={"accuracy": 0.95})
+    write(directory, 8)
+    write(directory, 9)
+    assert names(tmp_path) == ["step-00000007", "step-00000008", "step-00000009"]
+
+
+def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    write(directory, 1)
+    later = {"format": 3, "step": 2, "hashes": {"state.pt": "..."}}
+    (tmp_path / "step-00000002").mkdir()
+    (tmp_path / "step-00000002" / MANIFEST).write_text(json.dumps(later))
+    newest = directory.newest(pytest.fail)
+    assert newest is not None
+    with pytest.raises(CheckpointMismatch, match=r"has format 3, and this version reads format 2\. Go on with"):
+        demand_same(newest.manifest, IDENTITY, where="here", shards=None)
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+import resource, torch
+from tests.support.train_builders import a_directory, a_manifest, write
+from ddp_trainer.train.checkpoint.archive import pack
+path = Path(sys.argv[1])
+directory = a_directory(path)
+write(directory, 1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    directory.write(a_manifest(2), pack({"weights": torch.zeros(100_000)}))
+except OSError as err:
+    print(type(err).__name__, err.strerror)
+write(directory, 3)
+"""
+
+
+def test_a_write_that_the_disk_refuses_leaves_the_older_ones_and_no_rubbish(tmp_path: Path) -> None:
+    # The kernel's limit on file sizes fails in the middle of a write, as a full disk does.
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "OSError File too large\n"
+    assert names(tmp_path) == ["step-00000001", "step-00000003"]

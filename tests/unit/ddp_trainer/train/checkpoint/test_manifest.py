@@ -1,0 +1,97 @@
+"""Whose a checkpoint is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from torch import nn
+
+from ddp_trainer.train.checkpoint.manifest import Manifest, architecture, demand_same, signature
+from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
+from tests.support.train_builders import IDENTITY, a_manifest
+
+MANIFEST = a_manifest(5)
+
+
+def test_a_manifest_survives_being_written() -> None:
+    assert Manifest.from_json(MANIFEST.to_json()) == MANIFEST
+
+
+def test_the_same_run_at_another_world_size_may_go_on() -> None:
+    demand_same(replace(MANIFEST, world_size=7), IDENTITY, where="here", shards=None)
+
+
+@pytest.mark.parametrize(
+    ("field", "theirs", "sentence"),
+    [
+        ("seed", 3, "was written with seed 3, and this run has 0. Give --seed 3 to go on from it"),
+        ("global_batch", 32, "with global batch 32, and this run has 4. Give --global-batch 32"),
+        ("task", "other", "with task other, and this run has lines. Bring back that task"),
+        ("model", "9 weights, x", "with model 9 weights, x, and this run has 2 weights"),
+        ("data", "def", "with data digest def, and this run has abc"),
+        ("samples", 11, "with number of samples 11, and this run has 10"),
+        ("order", "other/2", "with order algorithm other/2"),
+    ],
+)
+def test_another_run_is_refused_with_both_values_and_the_way_out(field: str, theirs: object, sentence: str) -> None:
+    identity = replace(IDENTITY, **{field: theirs})  # type: ignore[arg-type] # by name
+    with pytest.raises(CheckpointMismatch) as info:
+        demand_same(replace(MANIFEST, identity=identity), IDENTITY, where="in /c", shards=None)
+    assert sentence in str(info.value)
+    assert "another --checkpoint-dir" in str(info.value)
+    assert info.value.exit_code == 2
+
+
+def test_shards_must_agree_only_when_they_were_asked_for() -> None:
+    demand_same(MANIFEST, IDENTITY, where="in /c", shards=4)
+    with pytest.raises(CheckpointMismatch, match=r"shards 4, and this run has 8. Give --shards 4"):
+        demand_same(MANIFEST, IDENTITY, where="in /c", shards=8)
+
+
+def test_a_later_format_is_refused() -> None:
+    with pytest.raises(CheckpointMismatch, match="has format 3, and this version reads format 2"):
+        demand_same(replace(MANIFEST, format=3), IDENTITY, where="in /c", shards=None)
+
+
+def test_the_signature_tells_models_of_equal_size_apart() -> None:
+    assert signature(nn.Linear(2, 3)) == signature(nn.Linear(2, 3))
+    assert signature(nn.Linear(2, 3)) != signature(nn.Sequential(nn.Linear(2, 3)))
+
+
+class Cut(nn.Linear):
+    """A model of which shapes do not say all."""
+
+    def __init__(self, architecture: object) -> None:
+        super().__init__(2, 3)
+        self.architecture = architecture
+
+
+def test_another_architecture_of_the_same_shapes_is_refused_with_both() -> None:
+    theirs, ours = (replace(IDENTITY, architecture=architecture(Cut({"heads": heads}))) for heads in (4, 2))
+    demand_same(replace(MANIFEST, identity=theirs), theirs, where="in /c", shards=None)
+    with pytest.raises(CheckpointMismatch, match=r"with architecture heads=4, and this run has heads=2\. Bring back"):
+        demand_same(replace(MANIFEST, identity=theirs), ours, where="in /c", shards=None)
+
+
+def test_an_architecture_is_compared_only_where_both_have_one() -> None:
+    raw = json.loads(MANIFEST.to_json())
+    del raw["identity"]["architecture"], raw["manifest_sha256"]  # as version 0.1.0 left it
+    of_before = Manifest.from_json(json.dumps(raw))
+    says = replace(IDENTITY, architecture="heads=2")
+    demand_same(of_before, says, where="in /c", shards=None)
+    demand_same(replace(MANIFEST, identity=says), IDENTITY, where="in /c", shards=None)
+
+
+def test_a_gpt_says_how_many_heads_it_has() -> None:
+    gpts = [Gpt(vocabulary=8, window=4, layers=1, heads=heads, width=8) for heads in (4, 2)]
+    assert [architecture(gpt) for gpt in gpts] == ["heads=4", "heads=2"]
+    assert len({signature(gpt) for gpt in gpts}) == 1
+
+
+def test_an_architecture_must_be_of_plain_values_and_other_attributes_of_the_name_say_nothing() -> None:
+    with pytest.raises(BadTask, match=r"architecture of the model, a Cut, cannot be written .* Object of type Linear"):
+        architecture(Cut({"layer": nn.Linear(1, 1)}))
+    assert architecture(Cut("resnet")) == architecture(Cut({})) == ""

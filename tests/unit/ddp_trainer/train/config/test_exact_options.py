@@ -1,0 +1,141 @@
+"""Where ``--level exact`` or ``fast`` cannot hold, one sentence says so and why; and what ``fast`` puts together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.common.contract import Exit
+from ddp_trainer.train import Config, run
+from ddp_trainer.train.cli import main, parse
+from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.data.merging import merge
+from ddp_trainer.train.exact.kin import demand_kin, kind_of_machine
+from ddp_trainer.train.utils.errors import BadTask
+from tests.support.train_builders import ALONE, HERE, Lines
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--strategy", "local-sgd"], "with --strategy local-sgd: local-sgd steps by each rank's own gradients."),
+        (["--strategy", "data-parallel"], "with --strategy data-parallel: it adds up gradients in a way of its own."),
+        (["--strategy", "manual"], "with --strategy manual: "),
+        (["--compile"], "with --compile: a compiler chooses kernels by the shapes that a process has seen before."),
+        (["--sync-batchnorm"], "with --sync-batchnorm: it normalizes by the samples that are computed together."),
+        (["--broadcast-buffers"], "with --broadcast-buffers: rank 0 has other shards in another world."),
+    ],
+)
+def test_exact_says_with_what_it_cannot_hold_and_why(
+    flags: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--level", "exact", *flags]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert why in said
+    assert len(said.splitlines()) == 1
+    parse(flags)
+
+
+def test_ordered_is_the_default_and_threads_are_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse([]).level is Level.ORDERED
+    assert main(["--threads", "0"]) == Exit.USAGE
+    assert "--threads is 0. Give 1 or more." in capsys.readouterr().err
+
+
+def test_a_rank_alone_is_kin_to_itself() -> None:
+    kind = kind_of_machine(torch.device("cpu"))
+    assert f"torch {torch.__version__}" in kind
+    demand_kin(kind, ALONE)
+
+
+class SparseLines(Lines):
+    """A gradient whose entries come in an order of their own."""
+
+    def model(self) -> nn.Module:
+        return nn.Embedding(10, 1, sparse=True)
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return model((batch[:, 0] * 10).long()).square().squeeze(1)  # type: ignore[no-any-return] # a Module's call
+
+
+def test_exact_refuses_sparse_gradients_in_a_sentence() -> None:
+    with pytest.raises(BadTask, match=r"--level exact cannot add up sparse gradients.*sparse=False"):
+        run(Config(level=Level.EXACT, optimizer="sgd", epochs=1, global_batch=4), SparseLines(), env=HERE)  # type: ignore[arg-type] # as flags give it
+
+
+class SpareLines(Lines):
+    """A model with a weight that nothing uses."""
+
+    def model(self) -> nn.Module:
+        self.made = nn.Linear(1, 1)
+        self.made.register_parameter("spare", nn.Parameter(torch.ones(3)))
+        return self.made
+
+
+@pytest.mark.parametrize("level", [Level.EXACT, Level.ORDERED])
+def test_a_weight_that_no_shard_uses_is_left_alone_decay_included(level: Level) -> None:
+    task = SpareLines()
+    run(Config(level=level, epochs=1, global_batch=4, weight_decay=0.5, learning_rate=0.5), task, env=HERE)
+    assert task.made.get_parameter("spare").tolist() == [1, 1, 1]
+
+
+class CountedLines(Lines):
+    """Notes how many samples each pass has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: list[int] = []
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        if model.training:
+            self.passes.append(len(batch))
+        return super().losses(model, batch)
+
+
+def test_fast_computes_a_ranks_shards_at_once_and_without_random_draws_comes_to_the_same() -> None:
+    tasks = {level: CountedLines() for level in (Level.ORDERED, Level.FAST)}
+    losses = {}
+    for level, task in tasks.items():
+        config = Config(level=level, epochs=2, global_batch=4, shards=2, warmup_steps=0)
+        losses[level] = run(config, task, env=HERE).summary.loss
+    assert tasks[Level.ORDERED].passes == [2, 2, 2, 2, 1, 1] * 2
+    assert tasks[Level.FAST].passes == [4, 4, 2] * 2
+    assert losses[Level.FAST] == pytest.approx(losses[Level.ORDERED], rel=1e-5)
+
+
+class Pair(NamedTuple):
+    x: Tensor
+    name: list[str]
+
+
+@pytest.mark.parametrize(
+    ("batches", "merged"),
+    [
+        ([torch.ones(1, 2), torch.zeros(2, 2)], torch.tensor([[1.0, 1], [0, 0], [0, 0]])),
+        ([{"x": torch.ones(1)}, {"x": torch.zeros(1)}], {"x": torch.tensor([1.0, 0])}),
+        ([[torch.ones(1), ("a",)], [torch.zeros(1), ("b",)]], [torch.tensor([1.0, 0]), ("a", "b")]),
+        ([Pair(torch.ones(1), ["a"]), Pair(torch.ones(1), ["b"])], Pair(torch.ones(2), ["a", "b"])),
+    ],
+)
+def test_batches_of_any_form_become_one(batches: Sequence[Any], merged: object) -> None:
+    torch.testing.assert_close(flat(merge(batches)), flat(merged))
+    assert type(merge(batches)) is type(merged)
+
+
+def flat(value: Any) -> Any:
+    """Letters in place of names, which assert_close does not compare."""
+    if isinstance(value, dict):
+        return {key: flat(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [flat(each) for each in value]
+    return ord(value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("batches", [[torch.ones(1, 2), torch.ones(1, 3)], [1.5, 2.5], [{"x": 1}, {"y": 1}]])
+def test_batches_that_do_not_go_together_are_told_in_a_sentence(batches: Sequence[Any]) -> None:
+    with pytest.raises(BadTask, match="--level fast computes a rank's shards as one batch"):
+        merge(batches)

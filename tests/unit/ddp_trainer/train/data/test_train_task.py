@@ -1,0 +1,123 @@
+"""Finding a task, and the task ``digits``."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_trainer.train.data.batches import data_digest
+from ddp_trainer.train.data.task import Task, load_task
+from ddp_trainer.train.tasks.digits import Digits, locate
+from ddp_trainer.train.utils.errors import BadConfig, BadData, BadTask
+from tests.support.train_builders import Lines
+
+HERE = "tests.support.train_builders"
+
+
+def test_a_factory_of_the_users_own_is_a_task() -> None:
+    assert isinstance(load_task(f"{HERE}:Lines"), Task)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("digit", "There is no task 'digit'. Did you mean digits?"),
+        ("zzz", "There is no task 'zzz'. Give digits, text, image-folder, or module:factory of your own."),
+        (":f", "There is no task ':f'."),
+        ("m:", "There is no task 'm:'."),
+        ("no_such_module:f", "names the module 'no_such_module', which is not on the path."),
+        ("no_such.module:f", "The module of the task 'no_such.module:f' cannot be found: No module named 'no_such'."),
+        (f"{HERE}:Line", f"Did you mean {HERE}:Lines?"),
+        (f"{HERE}:zzzzzz", f"The module '{HERE}' has no 'zzzzzz'. Define zzzzzz in "),
+        (f"{HERE}:ALONE", "is of type Group. Name a function or a class."),
+        ("builtins:dict", "makes a dict without name, model, train_samples"),
+    ],
+)
+def test_what_is_not_a_task_is_refused_with_the_way_out(name: str, sentence: str) -> None:
+    with pytest.raises(BadTask) as info:
+        load_task(name)
+    assert sentence in str(info.value)
+    assert info.value.exit_code == 2
+
+
+def test_a_factory_that_needs_arguments_is_refused() -> None:
+    with pytest.raises(BadTask, match=r"builtins:divmod cannot be called without its argument 'x'"):
+        load_task("builtins:divmod")
+
+
+def test_a_factory_gets_the_flags_that_it_has_parameters_for(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("to be or not to be " * 100)
+    task = load_task("text", {"data": tmp_path, "window": 7, "model": "gpt:layers=1"})
+    assert task.name == "text/7"
+    assert len(task.model().blocks) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "sentence"),
+    [
+        ("text", {}, "The task 'text' needs --data. Give it."),
+        ("digits", {"data": Path("d")}, "The task 'digits' does not take --data. Leave it out."),
+        (f"{HERE}:Lines", {"model": "cnn"}, f"The task '{HERE}:Lines' does not take --model."),
+        ("text", {"image_size": 4}, "The task 'text' does not take --image-size."),
+    ],
+)
+def test_a_flag_that_a_task_lacks_or_does_not_take_is_told(name: str, flags: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadConfig) as info:
+        load_task(name, flags)
+    assert sentence in str(info.value)
+
+
+def test_the_digits_are_split_once_and_for_all() -> None:
+    digits = Digits()
+    train, test = digits.train_samples(), digits.test_samples()
+    assert (len(train), len(test)) == (1437, 360)
+    assert test.labels.bincount().tolist() == [36] * 10
+    assert (train.images.min(), train.images.max()) == (0, 1)
+    assert train.labels[:8].tolist() == Digits().train_samples().labels[:8].tolist()
+    everything = torch.cat([train.images, test.images])
+    assert len(everything.unique(dim=0)) == 1797
+
+
+def test_the_digits_come_without_importing_scikit_learn() -> None:
+    program = (
+        "import sys; from ddp_trainer.train.tasks.digits import Digits; Digits(); assert 'sklearn' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def damaged(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_a_missing_file_of_digits_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"cannot be read from .*nowhere.gz: No such file"):
+        Digits(tmp_path / "nowhere.gz")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not gzip", locate().read_bytes()[:-100], gzip.compress(b"1,2,three\n"), gzip.compress(b"1,2,3\n")],
+    ids=["empty", "not gzip", "cut short", "not a number", "too few columns"],
+)
+def test_a_damaged_file_of_digits_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(BadData) as info:
+        Digits(damaged(tmp_path / "digits.gz", content))
+    assert len(str(info.value).splitlines()) == 1
+    assert info.value.exit_code == 2
+
+
+def test_the_digest_of_data_changes_with_a_sample() -> None:
+    class Moved(Lines):
+        def __init__(self) -> None:
+            super().__init__()
+            self._x = self._x + 1
+
+    assert data_digest(Lines(), Lines().train_samples()) == data_digest(Lines(), Lines().train_samples())
+    assert data_digest(Lines(), Lines().train_samples()) != data_digest(Moved(), Moved().train_samples())
+    assert data_digest(Digits(), Digits().train_samples()) == Digits().data_digest()

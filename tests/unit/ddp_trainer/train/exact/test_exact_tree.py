@@ -1,0 +1,146 @@
+"""The tree decides every bit of a sum: not the order in which leaves come, nor who adds up what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ddp_trainer.train.data.plan import owned
+from ddp_trainer.train.exact.tree import BinaryCounter, Node, cover
+from ddp_trainer.train.exact.tree_sum import TreeSum
+from ddp_trainer.train.exact.wire import buckets
+from tests.support.train_builders import ALONE
+
+
+@st.composite
+def cut_runs(draw: st.DrawFn) -> tuple[int, list[range]]:
+    """A number of leaves, and any cut of them into contiguous runs, one per rank."""
+    leaves = draw(st.integers(1, 70))
+    inner = draw(st.sets(st.integers(1, leaves - 1))) if leaves > 1 else set()
+    return leaves, [range(start, stop) for start, stop in pairwise([0, *sorted(inner), leaves])]
+
+
+def words(left: str, right: str) -> str:
+    """An addition that shows its association."""
+    return f"({left}+{right})"
+
+
+def by_definition(leaves: int, level: int, place: int) -> str:
+    """The module's own sentence about what a node is."""
+    if level == 0:
+        return str(place)
+    left = by_definition(leaves, level - 1, 2 * place)
+    if (2 * place + 1) << (level - 1) >= leaves:
+        return left
+    return words(left, by_definition(leaves, level - 1, 2 * place + 1))
+
+
+def together(leaves: int, runs: Sequence[range]) -> str:
+    """The ranks' own sums, then those of all, as the exchange adds them."""
+    whole = BinaryCounter[str](leaves, words)
+    for run in runs:
+        own = BinaryCounter[str](leaves, words)
+        for leaf in run:
+            own.put(Node(0, leaf), str(leaf))
+        for node, value in zip(own.nodes, own.values, strict=True):
+            whole.put(node, value)
+    return whole.root()
+
+
+@given(cut_runs())
+def test_the_association_is_the_same_however_the_leaves_are_owned(cut: tuple[int, list[range]]) -> None:
+    leaves, runs = cut
+    assert together(leaves, runs) == by_definition(leaves, (leaves - 1).bit_length(), 0)
+
+
+@given(cut_runs())
+def test_all_ranks_know_which_sums_each_of_them_has(cut: tuple[int, list[range]]) -> None:
+    leaves, runs = cut
+    for run in runs:
+        counter = BinaryCounter[str](leaves, words)
+        for leaf in run:
+            counter.put(Node(0, leaf), str(leaf))
+        assert counter.nodes == cover(leaves, run)
+
+
+@given(st.integers(1, 1000))
+def test_a_rank_alone_holds_no_more_sums_than_the_tree_has_levels(leaves: int) -> None:
+    counter = BinaryCounter[None](leaves, lambda _left, _right: None)
+    for leaf in range(leaves):
+        counter.put(Node(0, leaf), None)
+        assert len(counter.nodes) <= max(1, (leaves - 1).bit_length())
+    assert len(counter.nodes) == 1
+
+
+@pytest.mark.parametrize(("leaves", "sentence"), [(1, "0"), (3, "((0+1)+2)"), (6, "(((0+1)+(2+3))+(4+5))")])
+def test_the_tree_is_balanced(leaves: int, sentence: str) -> None:
+    assert together(leaves, [range(leaves)]) == sentence
+
+
+def test_a_sum_that_lacks_leaves_is_refused() -> None:
+    counter = BinaryCounter[str](3, words)
+    counter.put(Node(0, 0), "0")
+    with pytest.raises(ValueError, match="sum of 3 leaves"):
+        counter.root()
+
+
+def of_ranks(values: Sequence[Tensor], runs: Sequence[range]) -> Tensor:
+    """The sum over the tree with tensors, by ranks that are simulated one after the other."""
+    counter = BinaryCounter[Tensor](len(values), torch.add)
+    for run in runs:
+        own = BinaryCounter[Tensor](len(values), torch.add)
+        for leaf in run:
+            own.put(Node(0, leaf), values[leaf])
+        for node, value in zip(own.nodes, own.values, strict=True):
+            counter.put(node, value)
+    return counter.root()
+
+
+@given(st.integers(2, 33), st.integers(0, 2**31))
+def test_sums_of_floats_have_the_same_bits_at_every_world(leaves: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scale = 10.0 ** torch.randint(-6, 7, (leaves, 50), generator=generator)
+    values = list(torch.randn(leaves, 50, generator=generator) * scale)
+    sums = [
+        of_ranks(values, [owned(leaves, world, rank) for rank in range(world)]).view(torch.int32).tolist()
+        for world in range(1, leaves + 1)
+    ]
+    assert all(each == sums[0] for each in sums)
+
+
+def test_these_bits_tell_the_tree_from_any_other_order() -> None:
+    # 1 is lost beside 2^24, and two of them together are not.
+    values = [torch.tensor(value) for value in (2.0**24, 1.0, 1.0, 1.0)]
+    assert float(of_ranks(values, [range(4)])) == 2**24 + 2
+    assert float(values[0] + values[1] + values[2] + values[3]) == 2**24
+    assert float(of_ranks(values, [range(1), range(1, 4)])) == 2**24 + 2
+
+
+def test_a_shard_that_gives_nothing_gives_zeros() -> None:
+    tree = TreeSum(4, ALONE, lambda: [torch.zeros(1)])
+    tree.put(1, [torch.tensor([-0.0])])
+    tree.put(2, [torch.tensor([-0.0])])
+    (total,) = tree.total()
+    assert not torch.signbit(total).item()
+    tree.put(3, [torch.tensor([5.0])])
+    assert tree.total()[0].tolist() == [5.0]
+
+
+def test_what_an_attempt_left_is_forgotten() -> None:
+    tree = TreeSum(2, ALONE, lambda: [torch.zeros(1)])
+    tree.put(0, [torch.ones(1)])
+    tree.clear()
+    tree.put(0, [torch.full((1,), 3.0)])
+    assert tree.total()[0].tolist() == [3.0]
+
+
+def test_tensors_travel_in_buckets_of_one_type_and_bounded_size() -> None:
+    tensors = [torch.zeros(10), torch.zeros(1, dtype=torch.float64), torch.zeros(30), torch.zeros(5), torch.zeros(5)]
+    assert list(buckets(tensors, limit_bytes=60)) == [[0], [2], [3, 4], [1]]
+    assert list(buckets(tensors, limit_bytes=1000)) == [[0, 2, 3, 4], [1]]

@@ -1,0 +1,268 @@
+"""Plans by which a model is cut into slices and stages: what fits, and what is refused in a sentence."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel
+
+from ddp_trainer.common.choices import PipelineSchedule, PrecisionName
+from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.loop.groundwork import demand_numbers
+from ddp_trainer.train.mesh.sliced_draws import DrawsApart, share_draws
+from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.parallel.pipeline_schedule import KINDS, demand_fit
+from ddp_trainer.train.parallel.pp.stage_computation import StageComputation
+from ddp_trainer.train.parallel.pp.stage_stream import BetweenStreams, Stream
+from ddp_trainer.train.parallel.pp.stages import stages_of
+from ddp_trainer.train.parallel.tensor_plan import find_plan
+from ddp_trainer.train.utils.errors import BadConfig, BadTask
+from tests.support.train_builders import Lines
+
+
+def a_gpt(**options: Any) -> Gpt:
+    return Gpt(**{"vocabulary": 8, "window": 4, "layers": 5, "heads": 4, "width": 8, **options})
+
+
+class Planned(Lines):
+    """A task with a plan of its own."""
+
+    def __init__(self, plan: object) -> None:
+        super().__init__()
+        self.tp_plan = plan
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_stages_together_are_the_model(count: int) -> None:
+    model = a_gpt()
+    stages = [model.pipeline_stage(index, count) for index in range(count)]
+    tokens = torch.arange(8).view(2, 4)
+    stream = tokens
+    for stage in stages:
+        stream = stage(stream)
+    assert torch.equal(stream, model(tokens))
+    assert set().union(*(stage.state_dict() for stage in stages)) == set(model.state_dict())
+
+
+def test_layers_are_balanced() -> None:
+    stages = [a_gpt().pipeline_stage(index, 3) for index in range(3)]
+    assert [len(list(stage.blocks.children())) for stage in stages] == [2, 2, 1]
+
+
+def test_the_output_layer_is_the_embedding_in_the_last_stage_too() -> None:
+    first, middle, last = (a_gpt().pipeline_stage(index, 3).state_dict() for index in range(3))
+    assert "tokens.weight" in first
+    assert "tokens.weight" not in middle
+    assert "tokens.weight" in last
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(BadConfig, match="layers are 5, which cannot fill 6 stages"):
+        a_gpt().pipeline_stage(0, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"heads": 4}, "number of heads is 4, which tp=3", id="heads"),
+        pytest.param({"heads": 3, "width": 9, "vocabulary": 8}, "vocabulary is 8, which tp=3", id="vocabulary"),
+    ],
+)
+def test_what_does_not_divide_is_refused(options: dict[str, int], said: str) -> None:
+    with pytest.raises(BadConfig, match=said):
+        a_gpt(**options).tp_plan(3)
+
+
+def test_every_weight_of_the_gpt_is_in_its_plan() -> None:
+    model = a_gpt()
+    plan = find_plan(model, Lines(), 2)
+    with_weights = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
+    without_numbers = {".".join("*" if part.isdecimal() else part for part in name.split(".")) for name in with_weights}
+    assert without_numbers <= set(plan)
+
+
+def test_a_plan_that_names_no_module_is_told_which_there_are() -> None:
+    with pytest.raises(BadTask, match=r"tp_plan of the task 'lines' names 'blocks\.\*\.mlp\.up'") as caught:
+        find_plan(a_gpt(), Planned({"blocks.*.mlp.up": "colwise"}), 2)
+    assert "blocks.0.mlp" in (caught.value.hint or "")
+
+
+def test_a_plan_in_words_becomes_one_of_torch() -> None:
+    plan = find_plan(a_gpt(), Planned({"blocks.*.mlp.hidden": "colwise"}), 2)
+    assert isinstance(plan["blocks.*.mlp.hidden"], ColwiseParallel)
+
+
+def test_a_plan_that_cuts_what_torch_cannot_is_refused() -> None:
+    with pytest.raises(
+        BadTask, match=r"cuts blocks\.0\.mlp by RowwiseParallel, and it is a Perceptron: that is for nn"
+    ):
+        find_plan(a_gpt(), Planned({"blocks.*.mlp": "rowwise"}), 2)
+
+
+@pytest.mark.parametrize("spreads", [False, True])
+def test_a_model_without_numbers_is_refused(spreads: bool) -> None:
+    model = a_gpt()
+    demand_numbers(model, "mine", spreads=spreads)
+    model.norm.to_empty(device="meta")
+    with pytest.raises(BadTask, match=r"task 'mine' has no numbers in norm\.weight, which is on torch's meta device"):
+        demand_numbers(model, "mine", spreads=spreads)
+
+
+def test_an_unknown_word_in_a_plan_is_refused() -> None:
+    with pytest.raises(BadTask, match="'sideways' for 'blocks"):
+        find_plan(a_gpt(), Planned({"blocks.*.mlp.hidden": "sideways"}), 2)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        pytest.param(["norm"], "gives a value of type list, and no mapping. Give names of modules and", id="a list"),
+        pytest.param(lambda _: None, "gives None, and no mapping.", id="a function that returns nothing"),
+        pytest.param({3: "colwise"}, "has 3 where a name of a module should be.", id="a number for a name"),
+        pytest.param({}, "is empty, and nothing would be cut.", id="nothing"),
+        pytest.param(lambda _, tp: {}, "takes (_, tp), and is called with (model). Let it take", id="other arguments"),
+    ],
+)
+def test_what_is_no_plan_is_refused(plan: object, said: str) -> None:
+    with pytest.raises(BadTask) as caught:
+        find_plan(a_gpt(), Planned(plan), 2)
+    assert str(caught.value).startswith(f"The tp_plan of the task 'lines' {said}")
+
+
+class Staged(Lines):
+    """A task that cuts its model by a function of its own."""
+
+    def __init__(self, stage: object) -> None:
+        super().__init__()
+        self.pipeline_stage = stage
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        pytest.param(lambda *_: None, "returns None, and no module, for stage 0 of 2. Let it return a", id="nothing"),
+        pytest.param(lambda model, *_: model, "returns the model itself, for stage 0 of 2.", id="the model"),
+        pytest.param(
+            lambda model, index: model.blocks[index],
+            "takes (model, index), and is called with (model, index, count). Let it take these.",
+            id="without a count",
+        ),
+        pytest.param([], "is a value of type list, and no function. Let it be one that takes (model, i", id="a list"),
+    ],
+)
+def test_what_is_no_stage_is_refused(stage: object, said: str) -> None:
+    with pytest.raises(BadTask) as caught:
+        stages_of(a_gpt(), Staged(stage), 2)
+    assert str(caught.value).startswith(f"The pipeline_stage of the task 'lines' {said}")
+
+
+def test_stages_are_the_tasks_own_or_the_models() -> None:
+    model = a_gpt()
+    assert stages_of(model, Staged(lambda whole, index, count: whole.blocks[index]), 2) == list(model.blocks)[:2]
+    assert len(stages_of(model, Lines(), 5)) == 5
+    with pytest.raises(BadConfig, match="nor its model, a Linear, has a pipeline_stage"):
+        stages_of(nn.Linear(1, 1), Lines(), 2)
+
+
+def test_a_model_without_a_plan_is_refused() -> None:
+    with pytest.raises(BadConfig, match=r"neither the task 'lines' nor its model, a Linear, has a tp_plan"):
+        find_plan(nn.Linear(1, 1), Lines(), 2)
+
+
+def test_dropout_that_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(BadConfig, match="has tp=2, and 1 of the model is AlphaDropout, which ranks cannot share"):
+        share_draws(nn.Sequential(nn.Dropout(0.1), nn.AlphaDropout(0.1)), "tp=2")
+
+
+def test_a_module_that_is_to_draw_apart_does_and_the_common_stream_goes_on() -> None:
+    drawn, after = [], []
+    for rank in (0, 1, 0):
+        mesh: Any = SimpleNamespace(get_local_rank=lambda rank=rank: rank)
+        module = DrawsApart()._apply(nn.Dropout(0.5), mesh)
+        torch.manual_seed(1)
+        drawn.append([module(torch.ones(64)).tolist() for _ in range(2)])
+        after.append(torch.rand(4).tolist())
+        assert torch.equal(module.eval()(torch.ones(4)), torch.ones(4))
+    assert drawn[0] == drawn[2]
+    assert len({tuple(each) for draws in drawn[:2] for each in draws}) == 4
+    assert after[0] == after[1]
+
+
+def test_attention_draws_apart_where_it_drops_anything() -> None:
+    assert isinstance(a_gpt(dropout=0.1).tp_plan(2)["blocks.*.attention.attend"], DrawsApart)
+    assert "blocks.*.attention.attend" not in a_gpt().tp_plan(2)
+
+
+SPLIT = {"parallel": "pp=2", "pipeline_schedule": PipelineSchedule.ZERO_BUBBLE}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"parallel": "shard=2,pp=2", "fsdp_prefetch": 1}, "stages gather their weights once", id="gather"),
+        pytest.param(
+            {**SPLIT, "activation_checkpointing": True},
+            "--activation-checkpointing does not go with --pipeline-schedule zero-bubble",
+            id="recomputed at two times",
+        ),
+        pytest.param(
+            {**SPLIT, "compile": True}, "--compile does not go with --pipeline-s", id="compiled for two times"
+        ),
+        pytest.param(
+            {"parallel": "tp=2", "compile": True, "activation_checkpointing": True, "recompute": Recompute.CHEAP},
+            "--recompute cheap does not go with --compile where weights are cut by tp",
+            id="what torch's compiler fails at",
+        ),
+    ],
+)
+def test_what_slices_and_stages_do_not_do_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfig, match=said):
+        Config(**{**options, "parallel": LayoutRange.parse(options["parallel"])})
+
+
+def test_stages_draw_apart_and_again_the_same() -> None:
+    stages = {number: nn.Dropout(0.5) for number in (0, 3)}
+    computation = StageComputation(stages, PrecisionName.FP32, 0, torch.device("cpu"))
+    ones = torch.ones(64)
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        computation.begin()
+        drawn.append([stages[number](ones) for number in (0, 3, 0)])
+    assert all(torch.equal(one, other) for one, other in zip(drawn[0], drawn[1], strict=True))
+    assert len({tuple(each.tolist()) for draws in (drawn[0], drawn[2]) for each in draws}) == 6
+
+
+def test_stages_compute_in_few_bits_and_pass_on_32() -> None:
+    seen: list[torch.dtype] = []
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Identity())
+    inner[1].register_forward_pre_hook(lambda _, given: seen.append(given[0].dtype))
+    StageComputation({0: inner}, PrecisionName.BF16, 0, torch.device("cpu"))
+    passed = Stream(torch.empty(1, 2, device="meta"))
+    assert BetweenStreams(inner, passed, passed)(torch.ones(1, 2)).dtype == torch.float32
+    with torch.no_grad():
+        inner(torch.ones(1, 2))
+    assert seen == [torch.bfloat16, torch.float32]
+
+
+@pytest.mark.parametrize("name", PipelineSchedule)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_each_stage_has_one_rank(name: PipelineSchedule, ranks: int) -> None:
+    kind = KINDS[name]
+    stages = [stage for rank in range(ranks) for stage in kind.stages_of(rank, ranks)]
+    assert sorted(stages) == list(range(ranks * kind.stages_per_rank))
+
+
+def test_a_schedule_refuses_micro_batches_that_it_cannot_do() -> None:
+    name = PipelineSchedule.ONE_F_ONE_B
+    with pytest.raises(BadConfig, match="1f1b needs at least 4 micro-batches for 4 stages, and a step has 3"):
+        demand_fit(name, 3, 4)
+    name = PipelineSchedule.INTERLEAVED
+    with pytest.raises(BadConfig, match="equal rounds over 2 ranks, and a step has 5"):
+        demand_fit(name, 5, 2)
