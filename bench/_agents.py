@@ -20,7 +20,7 @@ from bench._jobs import ROOT
 from bench._torchrun import free_port
 from bench._zygotes import has_ready_zygote, workers
 from bench.harness import CannotMeasure
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.parallel_dims import Layout
 
 STEPS: Final = 20
 QUICK_STEPS: Final = 6

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from bench._jobs import ROOT
 from bench.harness import CannotMeasure
-from ddp_trainer.common.contract import Label, Metric, Role
+from ddp_trainer.common.constants import Label, Metric, Role
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.resources import collection

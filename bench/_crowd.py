@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bench._pod_metrics import RANKS, PodMetrics
 from bench.harness import CannotMeasure, Options
-from ddp_trainer.common.contract import PortName, Role
+from ddp_trainer.common.constants import PortName, Role
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.resources import collection

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import recomputed
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.optim.optimization import Optimization
-from ddp_trainer.train.parallel.backward import MeanBackward
+from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.parallel.scaled_backward import MeanBackward
 from ddp_trainer.train.tasks.text import Text
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
 from kubectl_ddp.plan.choice import Choice

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, unpack
-from ddp_trainer.train.checkpoint.claim import Claim
+from ddp_trainer.train.checkpoint.write_lease import Claim
 
 
 @dataclass(slots=True)

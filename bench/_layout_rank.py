@@ -13,7 +13,7 @@ from typing import Any
 
 from bench._resident_bytes import Resident
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.loop.step import Stepper
+from ddp_trainer.train.loop.train_step import Stepper
 
 
 def observe(file: Path, steps: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench._resident_bytes import RETURNING
 from bench.harness import CannotMeasure
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.memory import Memory, memory
 from kubectl_ddp.plan.recomputation import NOTHING, Recomputation

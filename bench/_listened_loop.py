@@ -15,13 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.record import exposure
-from ddp_trainer.metrics.record.hooks import Hooks, Stead
+from ddp_trainer.metrics.record import ddp_comm_sampler
+from ddp_trainer.metrics.record.autolog import Hooks, Stead
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.record.timeline import Timeline
-from ddp_trainer.train.checkpoint.odometer import Odometer
-from ddp_trainer.train.loop.history import History
-from ddp_trainer.train.observability.phases import Phases
+from ddp_trainer.metrics.record.step_detector import Timeline
+from ddp_trainer.train.checkpoint.progress_file import Odometer
+from ddp_trainer.train.loop.goodput_tracker import History
+from ddp_trainer.train.observability.step_timer import Phases
 from tests.support.train_builders import ALONE, HERE
 
 
@@ -32,7 +32,7 @@ class ListenedLoop:
         torch.set_num_threads(1)
         store = torch.distributed.FileStore(str(directory / "store"), 1)
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-        exposure.follow(torch)
+        ddp_comm_sampler.follow(torch)
         layers = [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)]
         self._model = DistributedDataParallel(nn.Sequential(*layers))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
@@ -56,7 +56,7 @@ class ListenedLoop:
 
     def bare(self, steps: int) -> float:
         """Processor's seconds of a step that nobody listens to."""
-        self._model._set_ddp_runtime_logging_sample_rate(exposure.STOCK_RATE)  # noqa: SLF001 - should a sample be open
+        self._model._set_ddp_runtime_logging_sample_rate(ddp_comm_sampler.STOCK_RATE)  # noqa: SLF001 - should a sample be open
         return self._run(steps)
 
     def listened_to(self, steps: int) -> float:

@@ -76,10 +76,10 @@ def _speaker(first: int, world: int) -> Callable[[str], bytes]:
     from prometheus_client import generate_latest
     from prometheus_client.registry import Collector
 
-    from ddp_trainer.common.contract import GroupState, Phase
+    from ddp_trainer.common.constants import GroupState, Phase
     from ddp_trainer.metrics import attach
-    from ddp_trainer.metrics.serve.exposition import Exposition
-    from ddp_trainer.metrics.serve.selection import Selection, families_in
+    from ddp_trainer.metrics.serve.collector import Exposition
+    from ddp_trainer.metrics.serve.name_filter import Selection, families_in
 
     with tempfile.TemporaryDirectory() as folder:
         agent = attach.agent_recorder(Path(folder), {})

@@ -21,7 +21,7 @@ from bench._agents import GIVEN_UP, POLL_SECONDS, TRAIN, ZYGOTE_SECONDS, Telling
 from bench._jobs import ROOT
 from bench._zygotes import has_ready_zygote, workers
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 
 _TEXT: Final = (
     *("-m", "ddp_trainer", "train", "--task", "bench._layouts:Numbers", "--global-batch", "8", "--epochs", "1000000"),

@@ -18,11 +18,11 @@ from typing import NoReturn
 import torch
 
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.checkpoint.archive import PIECE_BYTES
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
-from ddp_trainer.train.checkpoint.claim import Claim
+from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
-from ddp_trainer.train.checkpoint.saver import Saver
+from ddp_trainer.train.checkpoint.torch_zip_writer import PIECE_BYTES
+from ddp_trainer.train.checkpoint.write_lease import Claim
 from ddp_trainer.train.config.config import Config
 
 TENSORS = 8

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.optim.optimization import Optimization
+from ddp_trainer.train.optim.optimizer import Optimization
 
 
 def observe(directory: Path) -> None:
@@ -32,7 +32,7 @@ def observe(directory: Path) -> None:
 
 def state_bytes(optimization: Optimization) -> int:
     """Of what lies on this rank."""
-    from ddp_trainer.train.mesh.spread import state_bytes as bytes_here
+    from ddp_trainer.train.mesh.sharded_state import state_bytes as bytes_here
 
     optimizer = optimization.optimizer
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]

@@ -27,7 +27,7 @@ RANKS_PER_AGENT: Final = 8
 AT_ONCE: Final = 128
 """Connections that are opened at a time; pods of a job come one by one, too."""
 PING_SECONDS: Final = 1.0
-"""As :data:`ddp_trainer.launch.protocol.timing.HEARTBEAT`."""
+"""As :data:`ddp_trainer.launch.protocol.timeouts.HEARTBEAT`."""
 
 
 @dataclass(slots=True)

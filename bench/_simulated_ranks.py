@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, TextIO
 
-from ddp_trainer.common.contract import GroupState, JobTime, Metric, MetricLabel
-from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.common.constants import GroupState, JobTime, Metric, MetricLabel
 from ddp_trainer.metrics.families.family import Family, Kind, Scope
+from ddp_trainer.metrics.families.registry import FAMILIES
 
 PODS: Final = 125
 RANKS_OF_EACH: Final = 8

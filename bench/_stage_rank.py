@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ddp_trainer.common.contract import Phase, Wait
+from ddp_trainer.common.constants import Phase, Wait
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.observability.phases import Phases
+from ddp_trainer.train.observability.step_timer import Phases
 
 
 def observe(steps: list[tuple[float, float]]) -> None:

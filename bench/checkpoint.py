@@ -150,7 +150,7 @@ def make_arms(directory: Path) -> dict[str, Arm]:
     import torch.distributed.checkpoint as dcp
 
     from bench._saving import a_saver, draft
-    from ddp_trainer.train.checkpoint.archive import pack
+    from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 
     state = make_state()
     if not dist.is_initialized():

@@ -22,7 +22,7 @@ from bench._crowd import cluster, crowd, simulated_nodes
 from bench._pod_metrics import RANKS, pod_metrics
 from bench.cli import promise
 from bench.harness import CannotMeasure, Options, Report, Spread, interleaved
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 
 SUMMARY = "how long list and status take over 10,000 pods on a real API server, and in what memory"
 

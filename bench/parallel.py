@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.parallel_dims import Layout
 
 SUMMARY = "losses of a GPT in copies, pieces, slices, stages and their products, beside those of one process"
 

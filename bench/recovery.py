@@ -31,7 +31,7 @@ from bench._jobs import POLL_SECONDS, LocalJobs, Rank, all_stepped
 from bench._torchrun import OURS, Torchrun, torchrun
 from bench._zygotes import children, has_ready_zygote
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.common.contract import Role
+from ddp_trainer.common.constants import Role
 
 SUMMARY = "seconds from a killed worker, a lost node, a scale-up or a lost store to the next committed step"
 

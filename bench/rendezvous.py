@@ -24,7 +24,7 @@ from typing import Final
 
 from bench._simulated_agents import Crowd
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.protocol.messages import Policy
 from ddp_trainer.net.run_secret import read_run_secret
 

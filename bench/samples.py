@@ -36,7 +36,7 @@ PEERS: Final[dict[str, tuple[str, Arm]]] = {
     "hugging_face": ("transformers", _samplers.hugging_face),
 }
 """Name → the module that it needs, and the arm."""
-IMPORTED: Final = ("torch", "ddp_trainer.train.own_loop", "accelerate", "lightning.pytorch", "transformers.trainer")
+IMPORTED: Final = ("torch", "ddp_trainer.train.elastic_loop", "accelerate", "lightning.pytorch", "transformers.trainer")
 LATE: Final = ("torch._dynamo", "torch.distributed.fsdp")
 """What peers import when a step is under way, in every rank anew."""
 ATTEMPTS: Final = 3

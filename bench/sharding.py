@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.parallel_dims import Layout
 
 SUMMARY = "bytes per rank and checkpoints of models in pieces (--parallel shard), against one process"
 PARTS: Final = ("memory", "checkpoints")

@@ -34,7 +34,7 @@ from bench._torchrun import Torchrun, torchrun
 from bench._zygotes import children
 from bench.harness import CannotMeasure, Options, Report
 from bench.scripts.storm_faults import ORDERS, VARIABLE
-from ddp_trainer.common.contract import Env, Role
+from ddp_trainer.common.constants import Env, Role
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, directories, read, unpack
 from ddp_trainer.train.exact.digest import sha256
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bench._gpu.findings import Bench
 from bench._gpu.launches import ALONE, LAUNCH, TASKS, TRAIN, Running
 from bench._gpu.tasks import FAULT, SUMS_FLAGS
-from ddp_trainer.common.contract import Exit, File
+from ddp_trainer.common.constants import Exit, File
 
 EXPECTED: Final = {
     "assert": ("python_exception",),

@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from bench._gpu.findings import Bench
-from ddp_trainer.launch.in_worker import worker_server
+from ddp_trainer.launch.in_worker import flight_recorder_server
 from ddp_trainer.process import flight_recorder
 
 COLLECTIVES: Final = 8
@@ -27,7 +27,7 @@ def run(bench: Bench) -> None:
     if bench.is_gpu:
         torch.cuda.synchronize()
     path = bench.directory / "worker.sock"
-    worker_server.start(str(path))
+    flight_recorder_server.start(str(path))
     deadline = time.monotonic() + SECONDS
     while True:  # what is completed on a GPU, torch's watchdog finds out now and then
         record = flight_recorder.ask(path, bench.patience * SECONDS)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench._gpu.findings import Bench
-from ddp_trainer.train.checkpoint.archive import pack
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
+from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 
 SIZES: Final = (5, 10, 17, 20)
 """Sizes in units of 10⁹ bytes, in a small check of 10⁷ bytes."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Annotation, Exit, FailureReason, Label, Role
+from ddp_trainer.common.constants import Annotation, Exit, FailureReason, Label, Role
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.backend import Object
 
@@ -64,7 +64,7 @@ class FirstError:
     """Of the worker process; 128 + n for signal n."""
     pod_exit_code: int | None = None
     reason: str = ""
-    """A :class:`~ddp_trainer.common.contract.FailureReason`, where it is known."""
+    """A :class:`~ddp_trainer.common.constants.FailureReason`, where it is known."""
     stack: str = ""
     timestamp: float | None = None
     generation: int | None = None

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 from urllib.parse import urlencode
 
-from ddp_trainer.common.contract import FAMILY_QUERY, Metric
+from ddp_trainer.common.constants import FAMILY_QUERY, Metric
 
 Labels = Mapping[str, str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddp_trainer.common import goodput as definition
-from ddp_trainer.common.contract import JobTime, Metric
+from ddp_trainer.common.constants import JobTime, Metric
 from kubectl_ddp.exposition import Samples
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import kept, to_keep

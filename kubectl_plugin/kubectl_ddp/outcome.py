@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.safe_text import redact_object
 from kubectl_ddp import evidence
 from kubectl_ddp.backend import Object

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ddp_trainer.common.contract import HISTORY_MARK
+from ddp_trainer.common.constants import HISTORY_MARK
 
 MOST_BYTES: Final = 8 << 20
 LAST_LINES: Final = 64

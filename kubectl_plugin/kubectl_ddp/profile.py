@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.contract import Profile
+from ddp_trainer.common.constants import Profile
 from kubectl_ddp.backend import Entry, Handover
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut
 

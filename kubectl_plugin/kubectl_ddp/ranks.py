@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.contract import PLACE_LABELS, Metric, MetricLabel, Phase
+from ddp_trainer.common.constants import PLACE_LABELS, Metric, MetricLabel, Phase
 from kubectl_ddp.exposition import RANK_STOPPED, Samples
 
 

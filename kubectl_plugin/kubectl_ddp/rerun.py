@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.common.contract import GROUP
+from ddp_trainer.common.constants import GROUP
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.errors import UsageError

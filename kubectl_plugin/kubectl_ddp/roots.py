@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backend import Object
 
 Condition = Mapping[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from ddp_trainer.common.contract import GroupState, Metric, MetricLabel
+from ddp_trainer.common.constants import GroupState, Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp import evidence, outcome, roots
 from kubectl_ddp.backend import Object, Queued, Snapshot
@@ -253,7 +253,7 @@ def _facts(
 
 
 def group_state(samples: Samples) -> str:
-    """What a pod's worker group is doing, a :class:`~ddp_trainer.common.contract.GroupState`; empty when it does not
+    """What a pod's worker group is doing, a :class:`~ddp_trainer.common.constants.GroupState`; empty when it does not
     say.
     """
     states = samples.by(MetricLabel.STATE, Metric.GROUP_STATE)

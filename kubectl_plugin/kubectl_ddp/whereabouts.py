@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_trainer.common.contract import Metric
+from ddp_trainer.common.constants import Metric
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.describe import why_no_ranks
 from kubectl_ddp.errors import NotFound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
 
 TRIES = 3

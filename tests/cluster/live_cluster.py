@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.kubeconfig import read_context
 from kubectl_ddp.cluster.refusals import NotServed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp import roots
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import workers

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Label, Port, PortName, Role
+from ddp_trainer.common.constants import Label, Port, PortName, Role
 from ddp_trainer.launch.protocol.messages import (
     KEY_PURPOSE,
     VERSION,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backend import Snapshot
 from kubectl_ddp.cluster import ClusterBackend, reflector
 from kubectl_ddp.cluster.api import Api

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_engines import ENGINES, need
 

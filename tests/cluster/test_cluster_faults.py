@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench._hands import NODE_COMMAND, Hands, node_command, without
-from ddp_trainer.common.contract import Role
+from ddp_trainer.common.constants import Role
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_engines import need
 

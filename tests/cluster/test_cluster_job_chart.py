@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp import roots
 from kubectl_ddp.cluster.refusals import NotServed
 from tests.cluster.live_cluster import Namespace, until

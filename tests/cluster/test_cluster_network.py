@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Metric, Port, Role
+from ddp_trainer.common.constants import Metric, Port, Role
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus

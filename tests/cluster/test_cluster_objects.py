@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from tests.cluster.live_cluster import Namespace, until
 
 CHEAP = ("--nnodes", "1:2", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench._hands import Hands, workers
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.cluster.live_cluster import Namespace, until
 
 SMALL = ("--nnodes", "1", "--cpu", "1", "--memory", "1Gi", "--shm", "64Mi")

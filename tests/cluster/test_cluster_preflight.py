@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from tests.cluster.live_cluster import Namespace, Result, until
 
 TINY = ("--nproc", "1", "--cpu", "50m", "--memory", "128Mi", "--shm", "16Mi", "--command", "sleep 3600")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import SECRET_KEY, Env, Label
+from ddp_trainer.common.constants import SECRET_KEY, Env, Label
 from kubectl_ddp import roots
 from tests.cluster.live_cluster import Namespace, until
 from tests.helm import program

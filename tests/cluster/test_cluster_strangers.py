@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Role
+from ddp_trainer.common.constants import Role
 from ddp_trainer.launch.rendezvous.store import LINGER_SECONDS
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.stranger import counts_of, start_stranger

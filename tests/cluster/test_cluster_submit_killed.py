@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp import roots
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.submission import INCOMPLETE

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddp_trainer.common.contract import Port
+from ddp_trainer.common.constants import Port
 from kubectl_ddp.spec import dns
 
 ROOT = Path(__file__).resolve().parents[2]

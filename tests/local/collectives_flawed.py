@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_trainer.preflight.collectives.cell import Call, Cell
+from ddp_trainer.preflight.collectives.case import Call, Cell
 from ddp_trainer.preflight.collectives.operations import OPERATIONS
 from ddp_trainer.preflight.collectives.worker import main
 

@@ -10,5 +10,5 @@ from bench.samples import COLUMNS
 
 
 def test_an_epoch_of_three_worlds_with_a_batch_that_three_ranks_cannot_share(tmp_path: Path) -> None:
-    context = server(["torch", "ddp_trainer.train.own_loop"])
+    context = server(["torch", "ddp_trainer.train.elastic_loop"])
     assert account(read_epoch(context, ours, COLUMNS["uneven"], tmp_path, dies=True)) == (0, 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Port
+from ddp_trainer.common.constants import Port
 from kubectl_ddp import evidence
 from kubectl_ddp.waiting import parse_goal, wait_for
 from tests.dashboards import Question, filled, questions

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Label, Metric, Role
+from ddp_trainer.common.constants import Label, Metric, Role
 from kubectl_ddp.exposition import parse
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.waiting import parse_goal, wait_for

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import JobTime, Metric, MetricLabel
-from ddp_trainer.train.checkpoint.odometer import _COUNTS, _RECORD, FILE
+from ddp_trainer.common.constants import JobTime, Metric, MetricLabel
+from ddp_trainer.train.checkpoint.progress_file import _COUNTS, _RECORD, FILE
 from kubectl_ddp import evidence
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.exposition import Samples, parse

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import SECRET_KEY, Env
+from ddp_trainer.common.constants import SECRET_KEY, Env
 from tests.local.test_local_submit import Person
 
 PRINTS_ALL = f"""\

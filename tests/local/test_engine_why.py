@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.cli.group import root
 from tests.local.engine_place import Place, a_place, condition
 

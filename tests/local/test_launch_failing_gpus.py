@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launch_harness import Stage, stage_of
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.fake_driver import compiled
 
 FAILS_ONCE = """

@@ -11,7 +11,7 @@ import pytest
 from launch_harness import Running, Stage, stage_of
 
 import bench
-from ddp_trainer.common.contract import Exit, FailureReason
+from ddp_trainer.common.constants import Exit, FailureReason
 
 SCRIPT = Path(bench.__file__).parent / "scripts" / "hanging_ddp.py"
 ACT = ["--on-hang", "act", "--hang-floor", "2"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch_harness import secret_file
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 from tests.ports import free_port
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.metrics.serve.server import LINES_PER_MINUTE, MOST_CONNECTIONS
-from ddp_trainer.net.interfaces import interfaces
+from ddp_trainer.net.network_interfaces import interfaces
 from tests.local.metrics_processes import DEADLINE_SECONDS, Aggregator, Rank, aggregate, aggregator, announced_port
 
 

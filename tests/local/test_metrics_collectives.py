@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import FailureReason, Metric
+from ddp_trainer.common.constants import FailureReason, Metric
 from kubectl_ddp.hang.judge import Answer, Verdict, judge
 from kubectl_ddp.hang.sight import PodSight, Sight, read
 from tests.local.launch_harness import Running, Stage, stage_of, wait_until, worker_pid

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.storage.board import Layout
-from ddp_trainer.metrics.storage.directory import rank_board
+from ddp_trainer.metrics.storage.mmap_directory import rank_board
+from ddp_trainer.metrics.storage.mmap_store import Layout
 from tests.local.launch_harness import LAUNCH, Running, Stage, stage_of, wait_until
 from tests.local.metrics_processes import Aggregator, Rank, Scrape, aggregator
 
 STEPS = """
 import os, pathlib, sys, time
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.storage.directory import survey
+from ddp_trainer.metrics.storage.mmap_directory import survey
 recorder = attach.rank_recorder()
 for step in range(int(sys.argv[1])):
     recorder.step(step + 1, 0, 16, *[0.125] * 8)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Metric, Phase
+from ddp_trainer.common.constants import Metric, Phase
 from tests.local.metrics_processes import Aggregator, Rank, aggregator
 
 

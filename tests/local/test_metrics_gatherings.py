@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.storage.board import AGENT, RANK, read
-from ddp_trainer.metrics.storage.directory import agent_board, rank_board
+from ddp_trainer.metrics.storage.mmap_directory import agent_board, rank_board
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from tests.local.launch_harness import Stage, stage_of, wait_until
 
 ONE_DIES = """

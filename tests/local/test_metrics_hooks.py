@@ -15,12 +15,12 @@ from metrics_processes import Scrape
 from prometheus_client import generate_latest
 
 from ddp_trainer.launch.in_worker import bootstrap
-from ddp_trainer.metrics.serve.exposition import Exposition
+from ddp_trainer.metrics.serve.collector import Exposition
 
 READ = """
 import json, os
 from pathlib import Path
-from ddp_trainer.metrics.storage.board import RANK, read
+from ddp_trainer.metrics.storage.mmap_store import RANK, read
 
 def told(name):
     return read(Path(os.environ["DDP_METRICS_DIR"], "rank-0.board"), RANK).values.get(name, 0.0)

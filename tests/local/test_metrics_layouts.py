@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Env, Metric, Phase, Wait
+from ddp_trainer.common.constants import Env, Metric, Phase, Wait
 from ddp_trainer.metrics.families.family import cell
-from ddp_trainer.metrics.storage.board import RANK, read
+from ddp_trainer.metrics.storage.mmap_store import RANK, read
 from ddp_trainer.train.models.gpt import Gpt
 from tests.local.train_group import WorkerGroup
 from tests.local.train_layouts import Numbers

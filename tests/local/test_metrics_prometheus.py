@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Env, GroupState, JobTime
+from ddp_trainer.common.constants import Env, GroupState, JobTime
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics import attach
 from tests.local.metrics_processes import Rank, aggregator

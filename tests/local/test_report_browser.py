@@ -16,7 +16,7 @@ from threading import Thread
 
 import pytest
 
-from ddp_trainer.common.contract import Metric, Port
+from ddp_trainer.common.constants import Metric, Port
 from kubectl_ddp import evidence, past
 from kubectl_ddp.exposition import parse
 from kubectl_ddp.waiting import parse_goal, wait_for

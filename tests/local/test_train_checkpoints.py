@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import CheckpointScope, Env, Exit
-from ddp_trainer.train.checkpoint.claim import Claim
+from ddp_trainer.common.constants import CheckpointScope, Env, Exit
+from ddp_trainer.train.checkpoint.write_lease import Claim
 from tests.local.train_group import ENTRY, WorkerGroup
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.local.train_group import WorkerGroup
 
 TASKS = "tests.local.train_data_tasks"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launch_harness import Running, Stage, stage_of
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 
 CLOCK = """
 import os, sys, time

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.local.train_outcome import STEPS, fail, train
 
 EXACTLY_ONCE = {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS}

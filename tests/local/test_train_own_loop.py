@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.local import train_own_loop
 from tests.local.train_group import WorkerGroup
 from tests.local.train_logged import surviving_steps

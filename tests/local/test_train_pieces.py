@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from ddp_trainer.train.checkpoint.dcp_reader import PieceReader, assembled
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.piece_reader import PieceReader, assembled
 from tests.local import train_pieces
 from tests.local.train_group import WorkerGroup
 from tests.local.train_pieces import FIRST, LATER, LAYOUTS

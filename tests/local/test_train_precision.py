@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.common.choices import PrecisionName
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.train.transforms.precision import lacking
 from tests.local import train_imitated
 from tests.local.train_outcome import STEPS, fail, train

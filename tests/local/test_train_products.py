@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Env, Metric, Phase, Wait
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.constants import Env, Metric, Phase, Wait
+from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.metrics.families.family import cell
-from ddp_trainer.metrics.storage.board import RANK, read
+from ddp_trainer.metrics.storage.mmap_store import RANK, read
 
 FLAGS = (
     *("--task", "tests.local.train_layouts:Numbers", "--log-steps", "1", "--threads", "1", "--device", "cpu"),

@@ -14,7 +14,7 @@ import pytest
 from launch_harness import Running, Stage, stage_of
 from test_launch_reform import QUICKLY, hurry, workers_of
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 from tests.local import train_half_voted, train_handed_on, train_slow_disk
 
 STEPS = 60

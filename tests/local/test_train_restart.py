@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.local import train_logged
 from tests.local.train_group import WorkerGroup
 from tests.local.train_outcome import fail

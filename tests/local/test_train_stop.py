@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.local.train_group import WorkerGroup
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from tests.local.train_group import WorkerGroup
 from tests.local.train_outcome import COMMON, STEPS, TASKS, Ended, fail, train
 

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train import BadSample, cli
-from ddp_trainer.train.checkpoint.archive import Archive
 from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
-from ddp_trainer.train.checkpoint.saver import Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.exact.digest import sha256
-from ddp_trainer.train.optim.optimization import Optimization
-from ddp_trainer.train.parallel.exact import Exact
+from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.parallel.bitwise_ddp import Exact
 from ddp_trainer.train.tasks.digits import Digits, LabelledImages
 from ddp_trainer.train.transforms import precision
-from ddp_trainer.train.utils.durable import SyncedStream
+from ddp_trainer.train.utils.durable_files import SyncedStream
 from tests.local.train_group import WorkerGroup
 
 TASK = f"{__name__}:SmallDigits"

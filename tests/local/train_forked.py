@@ -20,12 +20,12 @@ from tests.ports import free_port
 IMPORTED = (
     "ddp_trainer.metrics.attach",
     "ddp_trainer.train.cli",
-    "ddp_trainer.train.evaluation.even_evaluation",
-    "ddp_trainer.train.parallel.sharding",
-    "ddp_trainer.train.parallel.slicing",
-    "ddp_trainer.train.parallel.pp.stage_spread",
+    "ddp_trainer.train.evaluation.sharded_evaluation",
+    "ddp_trainer.train.parallel.fully_shard",
+    "ddp_trainer.train.parallel.apply_tp",
+    "ddp_trainer.train.parallel.pp.pp_state",
     "ddp_trainer.train.parallel.pipeline",
-    "ddp_trainer.train.parallel.sliced_fsdp",
+    "ddp_trainer.train.parallel.fsdp_tp",
     "tests.local.train_layouts",
 )
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop import step
-from ddp_trainer.train.loop.vote import Ballot, Verdict
+from ddp_trainer.train.loop import train_step
+from ddp_trainer.train.loop.step_consensus import Ballot, Verdict
 from ddp_trainer.train.utils.errors import PeerLost
 from tests.local import train_made
 from tests.local.train_layouts import Numbers, Rows
@@ -23,7 +23,7 @@ from tests.local.train_reformed import dawdle
 UNHEARD = 4
 """Votes of a process whose verdict is heard everywhere."""
 
-_whole = step.vote
+_whole = train_step.vote
 _votes = 0
 
 
@@ -62,5 +62,5 @@ class SlowNumbers(Numbers):
 
 
 if __name__ == "__main__":
-    step.vote = half
+    train_step.vote = half
     sys.exit(main(sys.argv[1:]))

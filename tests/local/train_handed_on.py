@@ -14,15 +14,15 @@ import sys
 
 import torch
 
-from ddp_trainer.common.layout import Layout, LayoutRange
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
-from ddp_trainer.train.checkpoint.resume import attained
-from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.checkpoint.resume_source import attained
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed import group as of_groups
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.recovery.places import give_places
-from ddp_trainer.train.recovery.takeover import Luggage, take_over
+from ddp_trainer.train.recovery.peer_recovery import Luggage, take_over
+from ddp_trainer.train.recovery.spare_ranks import give_places
 from kubectl_ddp.local.prctl import die_with
 from tests.ports import free_port
 

@@ -19,29 +19,25 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.train.api import make_progress
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.environment import Environment
 from ddp_trainer.train.config.options import KernelName
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.distributed.stop import StopRequest, leave_at_once
-from ddp_trainer.train.evaluation import even_evaluation  # noqa: F401 - once, before ranks fork
-from ddp_trainer.train.loop.assembly import Kept, keep
-from ddp_trainer.train.loop.groundwork import Groundwork, lay_groundwork
-from ddp_trainer.train.loop.history import History
-from ddp_trainer.train.loop.state import Restored, State
-from ddp_trainer.train.loop.surroundings import Surroundings
-from ddp_trainer.train.mesh.spread import piece
-from ddp_trainer.train.observability.waits import Waits
-from ddp_trainer.train.parallel import (
-    sharding,  # noqa: F401 - once, before ranks fork
-    slicing,  # noqa: F401 - once, before ranks fork
-)
-from ddp_trainer.train.parallel.pp import stage_spread
-from ddp_trainer.train.recovery.luggage import find_slot, pack_up, unpack_slot
-from ddp_trainer.train.recovery.takeover import Luggage
-from ddp_trainer.train.session import make_progress
+from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
+from ddp_trainer.train.evaluation import sharded_evaluation  # noqa: F401 - once, before ranks fork
+from ddp_trainer.train.loop.build_components import Kept, keep
+from ddp_trainer.train.loop.goodput_tracker import History
+from ddp_trainer.train.loop.process_context import Surroundings
+from ddp_trainer.train.loop.run_context import Groundwork, lay_groundwork
+from ddp_trainer.train.loop.train_state import Restored, State
+from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.observability.comm_wait import Waits
+from ddp_trainer.train.parallel.pp import pp_state
+from ddp_trainer.train.recovery.local_state import find_slot, pack_up, unpack_slot
+from ddp_trainer.train.recovery.peer_recovery import Luggage
 from kubectl_ddp.local.prctl import die_with
 from tests.local import train_made
 from tests.local.train_layouts import Numbers
@@ -174,7 +170,7 @@ class Stand:
 
 def begin_step(kept: Kept) -> None:
     """One that will never end: stages in pieces have their weights whole in it."""
-    if isinstance(kept.spread, stage_spread.StageSpread) and kept.spread.stages.pieces is not None:
+    if isinstance(kept.spread, pp_state.StageSpread) and kept.spread.stages.pieces is not None:
         kept.spread.stages.pieces.gather(Waits())
 
 

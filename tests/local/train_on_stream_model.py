@@ -22,10 +22,10 @@ from typing import Any, TextIO
 
 import torch
 
-from ddp_trainer.train import training
+from ddp_trainer.train import trainer
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.loop import step as step_module
-from ddp_trainer.train.loop.vote import Verdict
+from ddp_trainer.train.loop import train_step as step_module
+from ddp_trainer.train.loop.step_consensus import Verdict
 from tests.local.train_layouts import Numbers
 from tests.support import stream_model
 
@@ -108,7 +108,7 @@ class EvenNumbers(Numbers):
 
 def prepare() -> None:
     """Let steps and groups be noted."""
-    take, fetch, assemble = step_module.Stepper.take, step_module.Stepper._fetch, training.assemble
+    take, fetch, assemble = step_module.Stepper.take, step_module.Stepper._fetch, trainer.assemble
 
     def noted(stepper: Any, step: int, **options: Any) -> Verdict:
         generation = os.environ["DDP_GENERATION"]
@@ -131,7 +131,7 @@ def prepare() -> None:
 
     step_module.Stepper.take = noted  # type: ignore[method-assign,assignment]
     step_module.Stepper._fetch = fetched  # type: ignore[method-assign]
-    training.assemble = assembled
+    trainer.assemble = assembled
 
 
 if __name__ == "__main__":

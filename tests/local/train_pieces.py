@@ -18,23 +18,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.checkpoint.exchange import newest_of_all
-from ddp_trainer.train.checkpoint.saver import Saver
-from ddp_trainer.train.checkpoint.writer import make_saver
+from ddp_trainer.train.api import make_progress
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import newest_of_all
+from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.environment import Environment
 from ddp_trainer.train.config.options import KernelName
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.distributed.stop import StopRequest, leave_at_once
+from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
 from ddp_trainer.train.exact.digest import sha256
-from ddp_trainer.train.loop.assembly import keep
-from ddp_trainer.train.loop.groundwork import lay_groundwork
-from ddp_trainer.train.loop.history import History
-from ddp_trainer.train.loop.state import State
-from ddp_trainer.train.loop.surroundings import Surroundings
-from ddp_trainer.train.session import make_progress
+from ddp_trainer.train.loop.build_components import keep
+from ddp_trainer.train.loop.goodput_tracker import History
+from ddp_trainer.train.loop.process_context import Surroundings
+from ddp_trainer.train.loop.run_context import lay_groundwork
+from ddp_trainer.train.loop.train_state import State
 from tests.local.train_layouts import Numbers
 
 LAYOUTS = ("replicate=2", "shard=2", "tp=2", "pp=2")

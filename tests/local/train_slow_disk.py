@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.train.checkpoint.archive import Archive
-from ddp_trainer.train.checkpoint.claim import FILE
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.together import Other
+from ddp_trainer.train.checkpoint.sharded_writer import Other
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
+from ddp_trainer.train.checkpoint.write_lease import FILE
 from ddp_trainer.train.cli import main
 
 LATE_SECONDS: Final = 3.0

@@ -9,9 +9,9 @@ import sys
 import torch
 from torch import Tensor
 
-from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.exact import wire
+from ddp_trainer.train.exact import tree_allreduce
 from ddp_trainer.train.exact.digest import sha256
 from ddp_trainer.train.exact.tree_sum import TreeSum
 
@@ -51,7 +51,7 @@ def main() -> int:
     tree = TreeSum(shards, group, zeros)
     found = []
     for bucket_bytes, small_bytes in ((1 << 20, 1 << 20), (1 << 20, 0), (100, 0), (1, 600)):
-        wire.BUCKET_BYTES, wire.SMALL_BYTES = bucket_bytes, small_bytes  # type: ignore[misc] # to reach every path
+        tree_allreduce.BUCKET_BYTES, tree_allreduce.SMALL_BYTES = bucket_bytes, small_bytes  # type: ignore[misc] # to reach every path
         found.append(total(tree, tree.own))
     starts = [*UNEVEN[group.world_size], shards]
     tree.reassign(range(starts[group.rank], starts[group.rank + 1]))

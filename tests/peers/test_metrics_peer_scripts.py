@@ -11,7 +11,7 @@ from launch_harness import SCRIPTS, Stage, stage_of
 from metrics_processes import Scrape
 from prometheus_client import generate_latest
 
-from ddp_trainer.metrics.serve.exposition import Exposition
+from ddp_trainer.metrics.serve.collector import Exposition
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ddp_trainer.metrics.families.catalogue import FAMILIES
 from ddp_trainer.metrics.families.family import Family, Kind, Scope
 from ddp_trainer.metrics.families.pod_families import SUMMED, of_pod
+from ddp_trainer.metrics.families.registry import FAMILIES
 from tests.prometheus import STEP_SECONDS
 
 SECONDS: Final = 4500

@@ -14,8 +14,8 @@ import pytest
 
 from charts.dashboards import promql
 from charts.dashboards.__main__ import files
-from ddp_trainer.metrics.families.catalogue import FAMILIES
 from ddp_trainer.metrics.families.family import Kind
+from ddp_trainer.metrics.families.registry import FAMILIES
 from tests.dashboards import BUILT_IN, DASHBOARDS, FILES, Question, panels, questions, written_files
 from tests.helm import ROOT, Helm, Object
 from tests.render.dashboard_history import GPUS

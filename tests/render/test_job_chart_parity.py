@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from ddp_trainer.common.contract import FIELD_MANAGER, SECRET_KEY, Annotation, Label
+from ddp_trainer.common.constants import FIELD_MANAGER, SECRET_KEY, Annotation, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.chart.constants import RENDERED

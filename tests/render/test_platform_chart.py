@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddp_trainer.common.contract import SECRET_KEY, Env
-from ddp_trainer.common.contract import Path as FolderPath
+from ddp_trainer.common.constants import SECRET_KEY, Env
+from ddp_trainer.common.constants import Path as FolderPath
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
 from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import OWNER_READS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ddp_trainer.common.contract import Annotation, Exit, Label, Role
+from ddp_trainer.common.constants import Annotation, Exit, Label, Role
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import Site, engine_of, render

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddp_trainer.common.contract import SECRET_KEY, Label
+from ddp_trainer.common.constants import SECRET_KEY, Label
 from ddp_trainer.train.cli import parse
 from kubectl_ddp.examples import JOB_FILE, RENDERED, main, rendered, targets
 from kubectl_ddp.render.secret import PLACEHOLDER

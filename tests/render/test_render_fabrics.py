@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.fabrics.catalogue import FABRICS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ddp_trainer.common.contract import (
+from ddp_trainer.common.constants import (
     CONTAINER,
     SWITCHES,
     CheckpointScope,

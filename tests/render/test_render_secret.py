@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.common.contract import SECRET_KEY, Env, Label, Path
+from ddp_trainer.common.constants import SECRET_KEY, Env, Label, Path
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render import Site, render

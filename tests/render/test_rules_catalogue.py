@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ddp_trainer.metrics.families.catalogue import FAMILIES
 from ddp_trainer.metrics.families.family import Kind
+from ddp_trainer.metrics.families.registry import FAMILIES
 from tests import rule_files
 from tests.helm import Helm
 from tests.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules

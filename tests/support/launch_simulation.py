@@ -29,8 +29,8 @@ from ddp_trainer.launch.protocol.messages import (
     Succeeded,
     Waiting,
 )
-from ddp_trainer.launch.protocol.timing import Patience
-from ddp_trainer.launch.rendezvous.membership import Membership
+from ddp_trainer.launch.protocol.timeouts import Patience
+from ddp_trainer.launch.rendezvous.state_machine import Membership
 
 PATIENCE = Patience(reconnect=0.5, adopt=10, ended=3, first=3)
 

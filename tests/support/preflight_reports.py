@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from ddp_trainer.preflight.facts import (
+from ddp_trainer.preflight.schema import (
     Choice,
     Facts,
     Gpu,

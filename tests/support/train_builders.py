@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.checkpoint.archive import Archive, pack
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
-from ddp_trainer.train.checkpoint.claim import Claim
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
-from ddp_trainer.train.config.environment import Environment
-from ddp_trainer.train.config.goal import Goal
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
+from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.config.metric_goal import Goal
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 
 ALONE = Group(0, 1, "none", torch.device("cpu"))

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ddp_trainer.common.contract import Exit
-from ddp_trainer.process.standard_streams import open_closed, run_for_a_reader
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.process.stdio import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
     from ddp_trainer.launch.workers.worker_group import Program
@@ -69,7 +69,7 @@ def _profile(argv: Sequence[str]) -> int:
 
 
 def _hang(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.hang.hang_show import main  # noqa: PLC0415
+    from ddp_trainer.launch.hang.hang_report import main  # noqa: PLC0415
 
     return main(argv)
 
@@ -87,7 +87,7 @@ def _collectives(argv: Sequence[str]) -> int:
     return main(argv, launch=_launch, unclaimed=unclaimed)
 
 
-PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.training")}
+PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")}
 """What our own trainer imports, so that a restart of it need not."""
 
 SUBCOMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

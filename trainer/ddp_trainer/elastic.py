@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from ddp_trainer.train.data.task import Samples
-    from ddp_trainer.train.own_loop import Job
+    from ddp_trainer.train.elastic_loop import Job
 
 
 def run(
@@ -73,9 +73,9 @@ def run(
     # torch and the rooms come in here: importing ddp_trainer must cost nothing.
     from ddp_trainer.metrics.attach import rank_recorder  # noqa: PLC0415
     from ddp_trainer.train.config.config import Config  # noqa: PLC0415
-    from ddp_trainer.train.config.environment import Environment  # noqa: PLC0415
-    from ddp_trainer.train.distributed.control import Control  # noqa: PLC0415
-    from ddp_trainer.train.own_loop import Job  # noqa: PLC0415
+    from ddp_trainer.train.config.worker_env import Environment  # noqa: PLC0415
+    from ddp_trainer.train.distributed.agent_channel import Control  # noqa: PLC0415
+    from ddp_trainer.train.elastic_loop import Job  # noqa: PLC0415
 
     config = Config(
         task=name,

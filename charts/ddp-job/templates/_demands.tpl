@@ -1,4 +1,4 @@
-{{/* What a layout demands of the reference trainer's GPT: ddp_trainer.common.demands and the plugin's spec.own_gpt, in their words. */}}
+{{/* What a layout demands of the reference trainer's GPT: ddp_trainer.common.model_constraints and the plugin's spec.own_gpt, in their words. */}}
 
 {{/* The last value of a flag of the reference trainer's, as {isSaid, text}; the arguments of other programs are their own. */}}
 {{- define "ddp-job.argument" -}}
@@ -18,7 +18,7 @@
 {{- toJson $said -}}
 {{- end -}}
 
-{{/* Words of the reference trainer's: ddp_trainer.common.choices. */}}
+{{/* Words of the reference trainer's: ddp_trainer.common.enums. */}}
 {{- define "ddp-job.wordsAreTheTrainers" -}}
 {{- $job := . -}}
 {{- range .c.choices -}}
@@ -132,7 +132,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Options that go with no layout, or not with the job's: ddp_trainer.common.clashes, in its words. */}}
+{{/* Options that go with no layout, or not with the job's: ddp_trainer.common.option_conflicts, in its words. */}}
 {{- define "ddp-job.optionsFitTheLayout" -}}
 {{- $job := . -}}
 {{- $own := dict "job" . "flag" "--parallel" | include "ddp-job.argument" | fromJson -}}

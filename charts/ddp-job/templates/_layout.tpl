@@ -1,4 +1,4 @@
-{{/* How the ranks share one model: what ddp_trainer.common.layout reads, and the rules of the plugin's spec, in its words. */}}
+{{/* How the ranks share one model: what ddp_trainer.common.parallel_dims reads, and the rules of the plugin's spec, in its words. */}}
 
 {{/* Text becomes its canonical form and the bounds of each dimension, as JSON. */}}
 {{- define "ddp-job.layouts" -}}

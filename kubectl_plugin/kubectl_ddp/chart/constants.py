@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final
 
-from ddp_trainer.common import contract
-from ddp_trainer.common import layout as arithmetic
-from ddp_trainer.common.choices import CHOICES
-from ddp_trainer.common.clashes import CLASHES, WITHOUT_SHARD, Clash
-from ddp_trainer.common.demands import SCHEDULES
+from ddp_trainer.common import constants as names
+from ddp_trainer.common import parallel_dims as arithmetic
+from ddp_trainer.common.enums import CHOICES
+from ddp_trainer.common.model_constraints import SCHEDULES
+from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, Clash
 from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
@@ -23,7 +23,7 @@ from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
 
-RENDERED: Final = f"{contract.GROUP}/rendered"
+RENDERED: Final = f"{names.GROUP}/rendered"
 """Annotation of a release's root object: the digest of all that cannot be changed while it is there."""
 
 
@@ -42,16 +42,16 @@ def constants() -> dict[str, Any]:
 
 def _contract() -> dict[str, Any]:
     return {
-        "env": _members(contract.Env),
-        "port": _members(contract.Port),
-        "portName": _members(contract.PortName),
-        "label": _members(contract.Label),
-        "annotation": _members(contract.Annotation),
-        "path": _members(contract.Path),
-        "role": _members(contract.Role),
-        "scope": _members(contract.CheckpointScope),
-        "logPrefix": contract.LOG_PREFIX,
-        "manager": contract.FIELD_MANAGER,
+        "env": _members(names.Env),
+        "port": _members(names.Port),
+        "portName": _members(names.PortName),
+        "label": _members(names.Label),
+        "annotation": _members(names.Annotation),
+        "path": _members(names.Path),
+        "role": _members(names.Role),
+        "scope": _members(names.CheckpointScope),
+        "logPrefix": names.LOG_PREFIX,
+        "manager": names.FIELD_MANAGER,
         "renderedAnnotation": RENDERED,
     }
 
@@ -74,15 +74,15 @@ def _pods() -> dict[str, Any]:
         "largestCode": LARGEST_BYTES,
         "runIdLength": objects.PLACEHOLDER_LENGTH,
         "runSecret": {
-            "key": contract.SECRET_KEY,
-            "file": f"{contract.Path.SECRET}/{contract.SECRET_KEY}",
+            "key": names.SECRET_KEY,
+            "file": f"{names.Path.SECRET}/{names.SECRET_KEY}",
             "bytes": secret.SECRET_BYTES,
             "hashLength": secret.HASH_LENGTH,
             "mode": secret.OWNER_READS,
         },
         "readableByGroup": volumes.READABLE_BY_GROUP,
         "largestBackoffLimit": failures.LARGEST_LIMIT,
-        "permanentExitCodes": {"first": contract.Exit.FAILURE.value, "beyond": contract.Exit.SIGNAL_BASE.value},
+        "permanentExitCodes": {"first": names.Exit.FAILURE.value, "beyond": names.Exit.SIGNAL_BASE.value},
         "platformMonitor": PLATFORM_MONITOR,
         "dns": {"servers": [str(server) for server in dns.DEFAULT], "ports": list(dns.PORTS)},
         "presets": {
@@ -102,7 +102,7 @@ def _pods() -> dict[str, Any]:
 
 def _rules() -> dict[str, Any]:
     return {
-        "nameLength": contract.NAME_LENGTH,
+        "nameLength": names.NAME_LENGTH,
         "storePodSuffix": rules.STORE_POD_SUFFIX,
         "podOfJobSet": rules.POD_OF_JOBSET.replace("{index}", "%d"),
         "layout": {
@@ -130,8 +130,8 @@ def _rules() -> dict[str, Any]:
         "leastGrace": rules.LEAST_GRACE_SECONDS,
         "trainer": TRAINER,
         "variables": {
-            "free": sorted(contract.SWITCHES),
-            "taken": sorted({*contract.Env, *rules.TORCHRUN_NAMES} - contract.SWITCHES),
+            "free": sorted(names.SWITCHES),
+            "taken": sorted({*names.Env, *rules.TORCHRUN_NAMES} - names.SWITCHES),
             "prefixes": list(rules.RESERVED_PREFIXES),
         },
         "secret": {

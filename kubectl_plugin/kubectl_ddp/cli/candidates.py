@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from ddp_trainer.common.contract import PortName
+from ddp_trainer.common.constants import PortName
 from kubectl_ddp import roots
 from kubectl_ddp.access import kubeconfig_files
 from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, local_job_names

@@ -97,7 +97,7 @@ def _refusal(finding: Finding) -> DdpError:
 
 def _is_there(backend: Backend, name: str, objects: Sequence[Object]) -> bool:
     """Whether this very job was submitted before: then nothing is created, and there is nothing to refuse."""
-    from ddp_trainer.common.contract import Annotation  # noqa: PLC0415 - for a refusal alone
+    from ddp_trainer.common.constants import Annotation  # noqa: PLC0415 - for a refusal alone
     from kubectl_ddp import roots  # noqa: PLC0415
 
     try:

@@ -131,7 +131,7 @@ def _of_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, opt
 
 
 def _of_job(options: Options, request: JobRequest, ignored: str) -> Looked:
-    from ddp_trainer.common.contract import Env  # noqa: PLC0415 - help and completion do without these
+    from ddp_trainer.common.constants import Env  # noqa: PLC0415 - help and completion do without these
     from ddp_trainer.common.lint.catalogue import check  # noqa: PLC0415
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415
     from kubectl_ddp.lint.model import Placed  # noqa: PLC0415

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.enums import OptimizerName
 from kubectl_ddp.cli.options import Options, shared_options
 
 

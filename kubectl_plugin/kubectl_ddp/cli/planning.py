@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.enums import OptimizerName
 from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.cli.target import print_document, style

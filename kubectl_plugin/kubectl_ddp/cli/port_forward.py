@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from ddp_trainer.common.contract import PortName
+from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cli.exec import where
 from kubectl_ddp.cli.handover import hand_over

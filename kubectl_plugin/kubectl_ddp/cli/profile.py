@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from ddp_trainer.common.contract import Profile
+from ddp_trainer.common.constants import Profile
 from kubectl_ddp.access import parse_timeout
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import print_document, target

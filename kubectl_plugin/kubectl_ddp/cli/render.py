@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 from kubectl_ddp.cli.job_options import JobRequest, ProgramCommand, job_options, warn
 from kubectl_ddp.cli.options import Options, shared_options
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.suspend import keeps_checkpoints_in_pods, wait_after

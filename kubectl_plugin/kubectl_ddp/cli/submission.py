@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.backends import Where, backend_for, cluster_of
 from kubectl_ddp.cli.inspection import level_of, look_before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ddp_trainer.common.contract import CheckpointScope, Env
+from ddp_trainer.common.constants import CheckpointScope, Env
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from ddp_trainer.common.contract import FIELD_MANAGER
+from ddp_trainer.common.constants import FIELD_MANAGER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.connection import Connection
 from kubectl_ddp.cluster.credentials import joined

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddp_trainer.common.contract import HANG_PATH, HISTORY_PATH, Label
+from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label
 from kubectl_ddp import roots
 from kubectl_ddp.access import Access
 from kubectl_ddp.aside import Aside

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from ddp_trainer.common.contract import Annotation, Label
+from ddp_trainer.common.constants import Annotation, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.checks import subject as of

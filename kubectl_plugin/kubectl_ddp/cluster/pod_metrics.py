@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.common.contract import Port, PortName
+from ddp_trainer.common.constants import Port, PortName
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.resources import main_container, pod_path

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ddp_trainer.common.contract import FIELD_MANAGER, Annotation, Label
+from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api

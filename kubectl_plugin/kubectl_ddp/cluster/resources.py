@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ddp_trainer.common.contract import CONTAINER
+from ddp_trainer.common.constants import CONTAINER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.refusals import NotServed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.cluster.belongings import moment
 from kubectl_ddp.queued import queued

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Final
 
-from ddp_trainer.common.contract import GROUP, Annotation, Label
+from ddp_trainer.common.constants import GROUP, Annotation, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api

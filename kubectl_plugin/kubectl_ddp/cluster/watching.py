@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backend import Object, Queued, Snapshot
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.belongings import is_named_after

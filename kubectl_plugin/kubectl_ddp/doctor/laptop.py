@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Final
 
-from ddp_trainer.common.contract import Path
+from ddp_trainer.common.constants import Path
 from kubectl_ddp.backends import local_jobs_directory
 from kubectl_ddp.doctor.model import Look, Verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.common.contract import FailureReason
+from ddp_trainer.common.constants import FailureReason
 from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.hang.judge import HANGING, Answer, Verdict
 from kubectl_ddp.hang.sight import RankSight, Sight

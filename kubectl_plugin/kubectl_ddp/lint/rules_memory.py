@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Path
+from ddp_trainer.common.constants import Path
 from ddp_trainer.common.lint.model import Found, Severity
 from kubectl_ddp.lint import sources
 from kubectl_ddp.lint.container import Container

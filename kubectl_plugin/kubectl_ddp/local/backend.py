@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.common.contract import HANG_PATH, HISTORY_PATH, Label, Port, PortName
+from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label, Port, PortName
 from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.backends import local_jobs_directory
 from kubectl_ddp.bounds import demand_within

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.contract import GROUP
+from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, PreflightFailed
 from kubectl_ddp.program import program

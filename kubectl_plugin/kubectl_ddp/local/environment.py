@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ddp_trainer.common.contract import CONTAINER, Port, PortName
+from ddp_trainer.common.constants import CONTAINER, Port, PortName
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import PreflightFailed
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.contract import TERMINATION_MESSAGE_BYTES, Env, File
-from ddp_trainer.common.contract import Path as ContractPath
+from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, File
+from ddp_trainer.common.constants import Path as ContractPath
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.local import pods as pod_states

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Label, Role
+from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.backend import Object
 
 REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"

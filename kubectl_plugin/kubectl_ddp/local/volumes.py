@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Path as ContractPath
+from ddp_trainer.common.constants import Path as ContractPath
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import PreflightFailed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp_trainer.common.demands import logical_shards, of_micro_batches, share
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.model_constraints import logical_shards, of_micro_batches, share
+from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.recomputation import TRIED, Recomputation
 from kubectl_ddp.plan.shape import Shape

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.amounts import count, gibibytes
 from kubectl_ddp.plan.machine import Machine

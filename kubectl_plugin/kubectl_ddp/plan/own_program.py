@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.enums import OptimizerName
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.recomputation import ALL, FLAG, NOTHING, WHAT, Recomputation
 from kubectl_ddp.plan.shape import MOST, Shape

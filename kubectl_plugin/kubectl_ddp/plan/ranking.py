@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ddp_trainer.common.demands import Misfit
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.choice import Choice, choices, layouts, obstacle
 from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.memory import Memory, memory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from ddp_trainer.common.clashes import Word
-from ddp_trainer.common.demands import Misfit
-from ddp_trainer.common.layout import Layout, LayoutRange
+from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.option_conflicts import Word
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from kubectl_ddp.plan.ranking import Refusal
 from kubectl_ddp.plan.recomputation import FLAG, WHAT, Recomputation
 from kubectl_ddp.spec.trainer_options import misplaced, said_option

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.enums import OptimizerName
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.recomputation import Recomputation
 

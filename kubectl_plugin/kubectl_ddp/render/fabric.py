@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from kubectl_ddp.fabrics.model import Target
 from kubectl_ddp.render.pod import literal
 from kubectl_ddp.spec.fabric import additions

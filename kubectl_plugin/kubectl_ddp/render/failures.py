@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from kubectl_ddp.spec.model import JobSpec
 
 LARGEST_LIMIT: Final = 2**31 - 1

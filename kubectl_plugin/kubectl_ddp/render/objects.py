@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from ddp_trainer.common import contract
+from ddp_trainer.common import constants
 from kubectl_ddp.backend import Object
 from kubectl_ddp.render import fabric, failures, gangs, network, placement, pod, secret, volumes
 from kubectl_ddp.render.code import Code, name_of
@@ -66,7 +66,7 @@ def render(
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
     view |= failures.view(spec, rendering.container) | network.view(spec, api_servers)
     view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())
-    mine = view["selector"](contract.Role.WORKER) | {contract.Label.RUN_ID: run_id}
+    mine = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
     view |= placement.view(spec, mine, view["node_labels"])
     group = view["together"].template
     templates = [
@@ -93,18 +93,18 @@ def engine_of(spec: JobSpec, site: Site = Site.CLUSTER) -> Engine:
 def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict[str, Any]:
     """What templates may say about the job as a whole."""
 
-    def selector(role: contract.Role | None = None) -> dict[str, str]:
-        chosen: dict[str, str] = {contract.Label.JOB: spec.name}
-        return chosen | ({contract.Label.ROLE: role} if role else {})
+    def selector(role: constants.Role | None = None) -> dict[str, str]:
+        chosen: dict[str, str] = {constants.Label.JOB: spec.name}
+        return chosen | ({constants.Label.ROLE: role} if role else {})
 
-    def labels(role: contract.Role | None = None) -> dict[str, str]:
-        return selector(role) | {contract.Label.RUN_ID: run_id, contract.Label.MANAGED_BY: contract.FIELD_MANAGER}
+    def labels(role: constants.Role | None = None) -> dict[str, str]:
+        return selector(role) | {constants.Label.RUN_ID: run_id, constants.Label.MANAGED_BY: constants.FIELD_MANAGER}
 
     gang = gangs.view(spec, engine)
     together = gang["together"]
     annotations = {
-        contract.Annotation.DIGEST: digest(spec, code.text if code else ""),
-        contract.Annotation.SPEC: compact(to_document(spec)),
+        constants.Annotation.DIGEST: digest(spec, code.text if code else ""),
+        constants.Annotation.SPEC: compact(to_document(spec)),
     }
     namespace = {"namespace": spec.namespace} if spec.namespace else {}
     return gang | {
@@ -125,8 +125,8 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict
         "selector": selector,
         "labels": labels,
         "container": RENDERINGS[engine].container,
-        "path": contract.Path,
-        "port": contract.Port,
-        "port_name": contract.PortName,
-        "role": contract.Role,
+        "path": constants.Path,
+        "port": constants.Port,
+        "port_name": constants.PortName,
+        "role": constants.Role,
     }

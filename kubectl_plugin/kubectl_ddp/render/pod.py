@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from ddp_trainer.common.contract import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
+from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
 from kubectl_ddp.render.code import ARCHIVE
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Module, Script

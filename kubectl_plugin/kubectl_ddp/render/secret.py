@@ -1,7 +1,7 @@
 """The Secret of a run: 256 random bits with which its launchers and its store authenticate to one another.
 
 :func:`new_secret` makes the bits, :func:`view` names the object and its volume for the templates. The launcher reads
-the mounted file, see :data:`ddp_trainer.common.contract.SECRET_KEY`.
+the mounted file, see :data:`ddp_trainer.common.constants.SECRET_KEY`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import secrets
 from typing import Any, Final
 
-from ddp_trainer.common.contract import SECRET_KEY
+from ddp_trainer.common.constants import SECRET_KEY
 
 SECRET_BYTES: Final = 32
 

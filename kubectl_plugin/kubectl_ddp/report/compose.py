@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Annotation, JobTime, Label
+from ddp_trainer.common.constants import Annotation, JobTime, Label
 from ddp_trainer.common.safe_text import clean_text, redact_object
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ddp_trainer.common.contract import Metric, MetricLabel, Phase, RestartCause
+from ddp_trainer.common.constants import Metric, MetricLabel, Phase, RestartCause
 from kubectl_ddp.present import counted
 from kubectl_ddp.report.series import POD, Series, chosen
 from kubectl_ddp.report.timeline import Timeline, Values, growth, quotients, spanning, together

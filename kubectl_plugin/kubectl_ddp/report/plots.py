@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.common.contract import JobTime, Phase
+from ddp_trainer.common.constants import JobTime, Phase
 from kubectl_ddp.present import counted
 from kubectl_ddp.report import draw, heat
 from kubectl_ddp.report.measured import LOST, Measured, RankPast

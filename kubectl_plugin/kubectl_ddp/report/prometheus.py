@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Metric, MetricLabel, Phase
+from ddp_trainer.common.constants import Metric, MetricLabel, Phase
 from ddp_trainer.common.safe_text import clean_text, redact_text
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.parallel import each

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.common.contract import HISTORY_VERSION
+from ddp_trainer.common.constants import HISTORY_VERSION
 
 POD: Final = "pod"
 """Label that says which pod told a series."""
@@ -48,7 +48,7 @@ def chosen(series: Iterable[Series], name: str, *labels: str) -> list[Series]:
 
 
 def read(text: str, pod: str) -> list[Series]:
-    """What a pod's aggregator has kept (``ddp_trainer.metrics.serve.history_form``); nothing where that cannot be
+    """What a pod's aggregator has kept (``ddp_trainer.metrics.serve.history_format``); nothing where that cannot be
     read.
     """
     try:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ddp_trainer.common.contract import GROUP
+from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec

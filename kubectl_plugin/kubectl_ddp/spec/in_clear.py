@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.common.contract import CREDENTIALS
+from ddp_trainer.common.constants import CREDENTIALS
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.program import Command
 

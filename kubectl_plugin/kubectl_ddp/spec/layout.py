@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.common.layout import Layout, LayoutError, LayoutRange
+from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Gang

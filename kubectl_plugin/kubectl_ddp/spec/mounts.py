@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
-from ddp_trainer.common.contract import Path
+from ddp_trainer.common.constants import Path
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.quantity import BadValue, Memory
 from kubectl_ddp.spec.values import SUBDOMAIN

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.common.demands import (
+from ddp_trainer.common.model_constraints import (
     SCHEDULES,
     Misfit,
     logical_shards,
@@ -23,7 +23,7 @@ from ddp_trainer.common.demands import (
     of_stages,
     share,
 )
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.spec.program import TRAINER, Module, Program
 
 TASK: Final = "text"

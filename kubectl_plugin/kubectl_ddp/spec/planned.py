@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ddp_trainer.common.layout import Layout, LayoutRange
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.amounts import gibibytes, seconds
 from kubectl_ddp.plan.machine import RESERVED_BYTES, Machine, gpu_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.common.contract import Path
+from ddp_trainer.common.constants import Path
 from ddp_trainer.common.lint import sources
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.values import Raw

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.common.contract import NAME_LENGTH, SWITCHES, Env
+from ddp_trainer.common.constants import NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import fabric, layout, machines, mounts, queues
 from kubectl_ddp.spec.doubt import Doubt

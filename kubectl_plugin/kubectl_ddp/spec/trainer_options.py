@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ddp_trainer.common.choices import unknown
-from ddp_trainer.common.clashes import CLASHES, WITHOUT_SHARD, Said, Word, clashes
-from ddp_trainer.common.demands import Misfit
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.enums import unknown
+from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, Said, Word, clashes
+from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.spec.own_gpt import last_said
 
 

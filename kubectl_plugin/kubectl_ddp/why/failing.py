@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Exit, FailureReason
+from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.common.gpu_faults import cause_line, fault_in
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object

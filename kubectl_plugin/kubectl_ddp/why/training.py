@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddp_trainer.common.contract import GroupState, Section
+from ddp_trainer.common.constants import GroupState, Section
 from ddp_trainer.common.hanging.look import Look
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of

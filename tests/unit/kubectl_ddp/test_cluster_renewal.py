@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp import roots
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cluster import api

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api

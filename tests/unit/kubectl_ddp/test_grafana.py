@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Dashboard
+from ddp_trainer.common.constants import Dashboard
 from kubectl_ddp.backend import Handover
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import NotFound, Unreachable, UsageError

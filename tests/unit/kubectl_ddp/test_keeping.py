@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.evidence import KEPT_CHARACTERS, FirstError, explaining, kept, to_keep

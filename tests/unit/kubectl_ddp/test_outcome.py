@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.describe import header
 from kubectl_ddp.keeping import keep_last_words

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from ddp_trainer.common.contract import HISTORY_MARK
+from ddp_trainer.common.constants import HISTORY_MARK
 from kubectl_ddp.past import MOST_BYTES, is_part, unpacked, without
 
 

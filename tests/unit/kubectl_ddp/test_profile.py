@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Profile
+from ddp_trainer.common.constants import Profile
 from kubectl_ddp.backend import Handover
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut
 from kubectl_ddp.profile import bring, entry

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from ddp_trainer.common.contract import Path
+from ddp_trainer.common.constants import Path
 from kubectl_ddp.fabrics.catalogue import FABRICS
 from kubectl_ddp.fabrics.model import Need
 from release.project import ROOT

@@ -1,6 +1,6 @@
 """Bounds that a field declares with ``Annotated``: of a number, of a length, of the characters of a string.
 
-:mod:`ddp_trainer.net.exact_json` enforces them on what comes over a network. Standard library only.
+:mod:`ddp_trainer.net.strict_json` enforces them on what comes over a network. Standard library only.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from ddp_trainer.common.contract import JobTime
+from ddp_trainer.common.constants import JobTime
 
 _NO_COST: Final = frozenset({JobTime.PRODUCTIVE, JobTime.SUSPENDED})
 _SHOWN_SECONDS: Final = 0.0005
@@ -25,7 +25,7 @@ class JobAccount:
     started: float
     """Unix time at which the job first started."""
     seconds: Sequence[float]
-    """In the order of :class:`~ddp_trainer.common.contract.JobTime`."""
+    """In the order of :class:`~ddp_trainer.common.constants.JobTime`."""
     lost_steps: int
     """Committed steps that did not survive, and had to be done again."""
     lost_seconds: float

@@ -14,20 +14,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.contract import Env, Port
-from ddp_trainer.launch import platforms, settings
+from ddp_trainer.common.constants import Env, Port
+from ddp_trainer.launch import config, platforms
 from ddp_trainer.launch.agent.agent import Agent
-from ddp_trainer.launch.agent.core import Core, Limits
-from ddp_trainer.launch.agent.preflight import Care
-from ddp_trainer.launch.agent.report import Report
-from ddp_trainer.launch.agent.setup import Setup
-from ddp_trainer.launch.doubts import doubts
+from ddp_trainer.launch.agent.agent_config import Setup
+from ddp_trainer.launch.agent.agent_state import Core, Limits
+from ddp_trainer.launch.agent.preflight_policy import Care
+from ddp_trainer.launch.agent.termination_report import Report
+from ddp_trainer.launch.env_lint import doubts
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
 from ddp_trainer.launch.host.environment import Launch
-from ddp_trainer.launch.host.folders import folders
 from ddp_trainer.launch.host.mig import slices_for
+from ddp_trainer.launch.host.run_dirs import folders
 from ddp_trainer.launch.host.secret_file import optional_secret, required_secret
+from ddp_trainer.launch.protocol.console import say
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
@@ -40,17 +41,16 @@ from ddp_trainer.launch.protocol.messages import (
     decode,
     encode,
 )
-from ddp_trainer.launch.protocol.saying import say
 from ddp_trainer.launch.rendezvous.client import TcpLink
 from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy
 from ddp_trainer.launch.rendezvous.hang_limits import policy_of as hang_policy_of
-from ddp_trainer.launch.rendezvous.link import HereLink, Link, StaticLink
 from ddp_trainer.launch.rendezvous.ranks import node_index
+from ddp_trainer.launch.rendezvous.transport import HereLink, Link, StaticLink
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.workers.companions import Companion
 from ddp_trainer.launch.workers.logs import LogSpec
+from ddp_trainer.launch.workers.sidecars import Companion
 from ddp_trainer.launch.workers.worker_group import Program
-from ddp_trainer.net import event_loop
+from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.process.recorder import AgentRecorder, SilentAgentRecorder
 
@@ -70,7 +70,7 @@ class Plan:
     """How this node takes part in the run."""
 
     arguments: argparse.Namespace
-    conf: settings.Conf
+    conf: config.Conf
     policy: Policy
     node: Node
     endpoint: Endpoint | None
@@ -117,7 +117,7 @@ def main(
             for sentence in doubts(environ, nodes=plan.policy.max_nodes, nproc=nproc, endpoint=host):
                 say(sentence)
         with folders(arguments, environ, plan.node.local_world_size, say) as (log_dir, metrics_dir):
-            return event_loop.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
+            return asyncio_utils.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
     except LaunchError as error:
         say(str(error))
         Report(environ).ended(error.exit_code, str(error))
@@ -126,9 +126,9 @@ def main(
 
 def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     """From flags to a plan. Raises LaunchError."""
-    settings.check_backend(arguments.rdzv_backend)
-    conf = settings.conf_of(arguments.rdzv_conf)
-    policy = settings.policy_of(arguments, conf)
+    config.check_backend(arguments.rdzv_backend)
+    conf = config.conf_of(arguments.rdzv_conf)
+    policy = config.policy_of(arguments, conf)
     endpoint: Endpoint | None = None
     is_alone = policy.max_nodes == 1 and arguments.master_port is None and _meets_nobody(arguments, conf, environ)
     is_static = arguments.rdzv_backend == "static" and not is_alone and not arguments.standalone
@@ -145,7 +145,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     node = _this_node(arguments, environ)
     workers, one_each = node.local_world_size, arguments.virtual_local_rank
     slices, doubt = slices_for(workers, environ, one_each=one_each)
-    if sentence := doubt or settings.too_few_gpus(workers, environ, one_each=one_each):
+    if sentence := doubt or config.too_few_gpus(workers, environ, one_each=one_each):
         say(sentence)
     return Plan(
         arguments=arguments,
@@ -156,15 +156,15 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         slices=slices,
         secret=_secret(conf, arguments, environ, endpoint, is_static=is_static),
         is_static=is_static,
-        limits=settings.limits_of(arguments, conf, environ),
-        program=settings.program_of(arguments, environ),
-        logs=settings.logs_of(arguments, environ),
-        signals=settings.signals_of(arguments.signals_to_handle),
+        limits=config.limits_of(arguments, conf, environ),
+        program=config.program_of(arguments, environ),
+        logs=config.logs_of(arguments, environ),
+        signals=config.signals_of(arguments.signals_to_handle),
         hangs=hang_policy_of(arguments.on_hang, arguments.hang_floor, environ),
     )
 
 
-def _meets_nobody(arguments: argparse.Namespace, conf: settings.Conf, environ: Mapping[str, str]) -> bool:
+def _meets_nobody(arguments: argparse.Namespace, conf: config.Conf, environ: Mapping[str, str]) -> bool:
     """Whether a launch on one node needs no store: it names none, or one on this host that no other node may join.
 
     ``torchrun --nnodes 1 --rdzv-backend c10d --rdzv-endpoint localhost:0`` is usual, and has no secret.
@@ -177,7 +177,7 @@ def _meets_nobody(arguments: argparse.Namespace, conf: settings.Conf, environ: M
 
 
 def _secret(
-    conf: settings.Conf,
+    conf: config.Conf,
     arguments: argparse.Namespace,
     environ: Mapping[str, str],
     endpoint: Endpoint | None,
@@ -204,7 +204,7 @@ def _this_node(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Nod
         token=uuid.uuid4().hex,
         name=environ.get(Env.POD_NAME) or f"{socket.gethostname()}-{os.getpid()}",
         index=node_index(environ, arguments.node_rank if "node_rank" in arguments.told else None),
-        local_world_size=settings.local_world_size_of(arguments.nproc_per_node, environ),
+        local_world_size=config.local_world_size_of(arguments.nproc_per_node, environ),
         role=arguments.role,
         address=arguments.local_addr or own_address(environ),
     )
@@ -269,7 +269,7 @@ async def _run(
     if plan.endpoint and not plan.is_static and _hosts_store(plan):
         companions.append(Companion(loop, children, _store_flags(plan), environ))
     try:
-        modules = settings.preload_of(plan.arguments, environ, preload)
+        modules = config.preload_of(plan.arguments, environ, preload)
         setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules)
         # Alone, or with places that are known, there is nothing to wait for.
         waits = plan.endpoint is not None and not plan.is_static
@@ -296,7 +296,7 @@ def _setup(
     preload: Sequence[str] | None,
 ) -> Setup:
     arguments = plan.arguments
-    device = arguments.device if settings.gpus(environ) > 1 else None
+    device = arguments.device if config.gpus(environ) > 1 else None
     launch = Launch(
         run_id=arguments.rdzv_id,
         local_world_size=plan.node.local_world_size,
@@ -307,7 +307,7 @@ def _setup(
         virtual_local_rank=arguments.virtual_local_rank or device is not None,
         first_device=device or 0,
         slices=plan.slices,
-        cpus=settings.cpus_of(arguments.numa_binding, plan.node.local_world_size, device or 0, environ),
+        cpus=config.cpus_of(arguments.numa_binding, plan.node.local_world_size, device or 0, environ),
     )
     return Setup(
         core=Core(hello=_hello(plan, environ), limits=plan.limits, endpoint=plan.where),
@@ -324,8 +324,8 @@ def _setup(
         limits=plan.limits,
         environment=environ,
         preload=preload,
-        zygote_delay=settings.zygote_delay_of(environ),
-        care=settings.care_of(arguments, environ),
+        zygote_delay=config.zygote_delay_of(environ),
+        care=config.care_of(arguments, environ),
         hangs=plan.hangs,
         pulse_dir=pulse_dir,
     )
@@ -339,8 +339,8 @@ def _hello(plan: Plan, environ: Mapping[str, str]) -> Hello:
         node=plan.node,
         policy=plan.policy,
         standing=Standing.IDLE,
-        identity=settings.identity_of(plan.program, environ) if meets_others else None,
-        looks=meets_others and settings.care_of(plan.arguments, environ) is not Care.OFF,
+        identity=config.identity_of(plan.program, environ) if meets_others else None,
+        looks=meets_others and config.care_of(plan.arguments, environ) is not Care.OFF,
     )
     try:
         decode(encode(hello))

@@ -8,8 +8,8 @@ A rank writes doubles into a file that it has mapped into memory, its *board*; s
 per pod, the *aggregator*, reads all boards whenever it is scraped. A rank that hangs, holds the GIL or is gone cannot
 answer a scrape, but its board still can, and a process that is started again finds its counters where it left them.
 
-Steps of a script that knows nothing of this are counted by :mod:`ddp_trainer.metrics.record.hooks`, which the launcher
-lets into its workers. What only the script knows takes three lines::
+Steps of a script that knows nothing of this are counted by :mod:`ddp_trainer.metrics.record.autolog`, which the
+launcher lets into its workers. What only the script knows takes three lines::
 
     from ddp_trainer.metrics import attach
 

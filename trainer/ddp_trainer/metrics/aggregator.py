@@ -27,16 +27,16 @@ from prometheus_client import exposition as prometheus_text
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from ddp_trainer.common.contract import HANG_PATH, HISTORY_PATH, Env, Exit, Port
+from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Env, Exit, Port
 from ddp_trainer.metrics.collect.collectives import Collectives
-from ddp_trainer.metrics.serve import history_form, relay
-from ddp_trainer.metrics.serve.exposition import Exposition
+from ddp_trainer.metrics.serve import hang_proxy, history_format
+from ddp_trainer.metrics.serve.collector import Exposition
+from ddp_trainer.metrics.serve.final_scrape import Scrapes, most_seconds
 from ddp_trainer.metrics.serve.history import History
-from ddp_trainer.metrics.serve.last_scrape import Scrapes, most_seconds
-from ddp_trainer.metrics.serve.selection import Collected, Selection, families_in
+from ddp_trainer.metrics.serve.name_filter import Collected, Selection, families_in
 from ddp_trainer.metrics.serve.server import Answer, Request, Server, listen, refusal
-from ddp_trainer.metrics.serve.strangers import Strangers
-from ddp_trainer.net import event_loop
+from ddp_trainer.metrics.serve.unreadable_files import Strangers
+from ddp_trainer.net import asyncio_utils
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Pages:
         self.scrapes = Scrapes()
         self._collector = collector
         self._history = history
-        self._hang = relay.HangRelay(directory)
+        self._hang = hang_proxy.HangRelay(directory)
         self._clock = clock
         self._made: dict[Hashable, Any] = {}
         self._made_at = float("-inf")
@@ -142,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
     collectives.start()
     pages = Pages(Exposition(arguments.directory, job, collectives=collectives), history, arguments.directory)
     with _telling_kubeflow(arguments.directory):
-        event_loop.run(_serve(pages, listener, arguments.parent, announcement, history))
+        asyncio_utils.run(_serve(pages, listener, arguments.parent, announcement, history))
     if Env.JOB in os.environ:
         _leave(history)
     return Exit.SUCCESS
@@ -165,7 +165,7 @@ def _telling_kubeflow(directory: Path) -> Iterator[None]:
 def _leave(history: History) -> None:
     """Put the history where it outlives the pod's memory: into a file for the next container, and into the log."""
     history.keep()
-    for line in history_form.lines(history_form.thinned(history.document())):
+    for line in history_format.lines(history_format.thinned(history.document())):
         with contextlib.suppress(OSError):  # nobody reads any more
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
 

@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.contract import Env, GroupState, MetricLabel
-from ddp_trainer.metrics.collect import pauses
-from ddp_trainer.metrics.record import exposure
+from ddp_trainer.common.constants import Env, GroupState, MetricLabel
+from ddp_trainer.metrics.collect import gc_time
+from ddp_trainer.metrics.record import ddp_comm_sampler
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
-from ddp_trainer.metrics.record.log import Log
-from ddp_trainer.metrics.record.meter import Meter
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.record.watch import Watch
-from ddp_trainer.metrics.storage.board import AGENT, RANK, Board
-from ddp_trainer.metrics.storage.directory import LOCAL_WORLD_SIZE, agent_board, rank_board
+from ddp_trainer.metrics.record.sampler import Watch
+from ddp_trainer.metrics.record.step_meter import Meter
+from ddp_trainer.metrics.record.user_metrics import Log
+from ddp_trainer.metrics.storage.mmap_directory import LOCAL_WORLD_SIZE, agent_board, rank_board
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
 from ddp_trainer.metrics.storage.process import ProcessId, is_ancestor, vitals
-from ddp_trainer.process.pulse import marks
+from ddp_trainer.process.heartbeat_page import marks
 from ddp_trainer.process.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
 
 _log: Final = logging.getLogger(__name__)
@@ -79,13 +79,13 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
 
 
 def meter(environment: Mapping[str, str] = os.environ) -> Meter:
-    """A stopwatch for the training loop of any script, see :class:`~ddp_trainer.metrics.record.meter.Meter`."""
+    """A stopwatch for the training loop of any script, see :class:`~ddp_trainer.metrics.record.step_meter.Meter`."""
     return Meter(rank_recorder(environment))
 
 
 def log(environment: Mapping[str, str] = os.environ) -> Log:
-    """What only the script knows is told here, see :class:`~ddp_trainer.metrics.record.log.Log`; its steps are counted
-    on.
+    """What only the script knows is told here, see :class:`~ddp_trainer.metrics.record.user_metrics.Log`; its steps are
+    counted on.
     """
     return Log(opened(environment))
 
@@ -129,6 +129,6 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
     )
     recorder = BoardRankRecorder(board, marks=marks(environment))
     recorder.watch(Watch(recorder, waits_are_told=waits_are_told))
-    exposure.follow(sys.modules.get("torch"))
-    pauses.watch(recorder.collected)
+    ddp_comm_sampler.follow(sys.modules.get("torch"))
+    gc_time.watch(recorder.collected)
     return recorder

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from ddp_trainer.common.bounds import Bounds, Matching
-from ddp_trainer.net import exact_json
+from ddp_trainer.net import strict_json
 
 MOST_BYTES: Final = 4096
 """Longest line before the proof, in bytes."""
@@ -63,11 +63,11 @@ def _encode(kind: str, **values: str | int) -> bytes:
 
 def _decode(kind: type, name: str, line: bytes) -> object:
     try:
-        data = exact_json.loads(line)
+        data = strict_json.loads(line)
         if not isinstance(data, dict) or data.pop("is", None) != name:
             raise HandshakeFailed("it does not authenticate")
-        return exact_json.parse(kind, data)
-    except exact_json.Malformed:
+        return strict_json.parse(kind, data)
+    except strict_json.Malformed:
         raise HandshakeFailed("it does not authenticate") from None
 
 

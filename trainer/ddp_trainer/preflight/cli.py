@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from ddp_trainer.common.contract import Env, Exit, Port
+from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
-from ddp_trainer.preflight import names, present
+from ddp_trainer.preflight import formatter, names
 from ddp_trainer.preflight.checks.all_checks import judge
-from ddp_trainer.preflight.collect import Subject
-from ddp_trainer.preflight.conduct import Order, conduct
+from ddp_trainer.preflight.collector import Subject
 from ddp_trainer.preflight.errors import PreflightError
-from ddp_trainer.preflight.finding import Status
+from ddp_trainer.preflight.result import Status
+from ddp_trainer.preflight.runner import Order, conduct
 
 TIMEOUT_SECONDS: Final = 60.0
 _STATIC_PORT: Final = 29500
@@ -41,11 +41,11 @@ def main(argv: Sequence[str]) -> int:
         return Exit.SIGNAL_BASE + 2
     findings = judge(facts)
     if arguments.json_file:
-        _write(arguments.json_file, present.document(facts, findings))
-    show = present.document if arguments.output == "json" else present.table
+        _write(arguments.json_file, formatter.document(facts, findings))
+    show = formatter.document if arguments.output == "json" else formatter.table
     if facts.trouble or not arguments.quiet:
         print(show(facts, findings).rstrip("\n"), flush=True)
-    return Exit.FAILURE if present.verdict(findings) is Status.FAIL else Exit.SUCCESS
+    return Exit.FAILURE if formatter.verdict(findings) is Status.FAIL else Exit.SUCCESS
 
 
 def _write(file: str, document: str) -> None:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.net import exact_json
-from ddp_trainer.preflight.facts import Gpu
+from ddp_trainer.net import strict_json
 from ddp_trainer.preflight.nvml import Cards
 from ddp_trainer.preflight.nvml_library import LIBRARY
+from ddp_trainer.preflight.schema import Gpu
 
 _TIMEOUT_SECONDS: Final = 20.0
 _KERNEL_LOG: Final = Path("/dev/kmsg")
@@ -47,8 +47,8 @@ def _asked(library: str) -> Cards:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return Cards(error=f"the process that asks NVML ended with {done.returncode}: {''.join(last) or 'no message'}")
     try:
-        cards: Cards = exact_json.parse(Cards, exact_json.loads(done.stdout))
-    except exact_json.Malformed as error:
+        cards: Cards = strict_json.parse(Cards, strict_json.loads(done.stdout))
+    except strict_json.Malformed as error:
         return Cards(error=f"NVML's answer is not understood: {error}")
     return cards if cards.gpus or cards.error else replace(cards, error="NVML lists no GPU")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import resource
 
-from ddp_trainer.common.contract import Path
-from ddp_trainer.preflight.facts import Limits
+from ddp_trainer.common.constants import Path
+from ddp_trainer.preflight.schema import Limits
 
 
 def limits() -> Limits:

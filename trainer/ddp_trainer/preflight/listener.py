@@ -1,7 +1,7 @@
 """Ports of this node that the preflights of other nodes connect to.
 
 A peer authenticates by :mod:`ddp_trainer.net.handshake`, receives a :class:`Banner` with this node's token and time,
-and may then go on to the :class:`~ddp_trainer.preflight.meeting.Host`. Without a secret, the banner comes first.
+and may then go on to the :class:`~ddp_trainer.preflight.exchange.Host`. Without a secret, the banner comes first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Final
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, admit
 from ddp_trainer.net.limited_server import Connection, LimitedServer
-from ddp_trainer.preflight.facts import VERSION
-from ddp_trainer.preflight.wire import HANDSHAKE_VERSION, encode
+from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, encode
+from ddp_trainer.preflight.schema import VERSION
 
 MOST_CONNECTIONS: Final = 4096
 """Of all ports together."""
@@ -39,7 +39,7 @@ class Banner:
     """First line after the handshake, and the answer to a request for the time."""
 
     preflight: int
-    """:data:`~ddp_trainer.preflight.facts.VERSION` of who speaks."""
+    """:data:`~ddp_trainer.preflight.schema.VERSION` of who speaks."""
     token: str
     time: float
     """Seconds since the epoch."""

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ddp_trainer.preflight.facts import Resolution
+from ddp_trainer.preflight.schema import Resolution
 
 _HOSTS: Final = Path("/etc/hosts")
 ANSWER_SECONDS: Final = 5.0

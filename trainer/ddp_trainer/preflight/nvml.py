@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from ddp_trainer.preflight.facts import Gpu
 from ddp_trainer.preflight.nvml_library import GPU_IS_LOST, LIBRARY, MOST_LINKS, Device, Nvml, NvmlError
+from ddp_trainer.preflight.schema import Gpu
 
 UNKNOWN: Final = "unknown"
 """Name of a GPU that does not tell its own."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.preflight.facts import Rdma
+from ddp_trainer.preflight.schema import Rdma
 
 VERBS: Final = ("libibverbs.so.1", "librdmacm.so.1")
 """What NCCL and libfabric open by these names."""

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.preflight.facts import Software
+from ddp_trainer.preflight.schema import Software
 
 _PREFIXES: Final = (
     "NCCL_",

@@ -1,8 +1,8 @@
 """torch's flight recorder, asked from outside: which collectives a worker has begun, also while it holds the GIL.
 
 Every worker in a group has a server of torch's (``_WorkerServer``) at a socket beside its pulse, started by
-:mod:`ddp_trainer.launch.in_worker.beat`. Threads of C++ answer there. It obeys whoever reaches it, so it is a socket of
-this file system, in a folder of our own user's, and never a port. Standard library only.
+:mod:`ddp_trainer.launch.in_worker.heartbeat`. Threads of C++ answer there. It obeys whoever reaches it, so it is a
+socket of this file system, in a folder of our own user's, and never a port. Standard library only.
 """
 
 from __future__ import annotations

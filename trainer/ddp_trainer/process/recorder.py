@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from ddp_trainer.common.contract import FailureReason, GroupState, RestartCause, Section, Wait
+from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause, Section, Wait
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 
 
 class Marks(Protocol):

@@ -13,11 +13,11 @@ the command. Importing this package does not import torch.
 
 from __future__ import annotations
 
+from ddp_trainer.train.api import run
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.task import Task, load_task, rowwise
-from ddp_trainer.train.session import run
 from ddp_trainer.train.utils.errors import BadSample, TrainError
 
 __all__ = ["BadSample", "Config", "Environment", "Summary", "Task", "TrainError", "load_task", "rowwise", "run"]

@@ -12,17 +12,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_trainer.common.choices import OptimizerName
-from ddp_trainer.common.contract import CheckpointScope, Env, Exit
+from ddp_trainer.common.constants import CheckpointScope, Env, Exit
+from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.process.recorder import RankRecorder
-from ddp_trainer.process.standard_streams import say_or_not
+from ddp_trainer.process.stdio import say_or_not
+from ddp_trainer.train.api import run
 from ddp_trainer.train.config.config import Config, DeviceName, ScheduleName, flag
-from ddp_trainer.train.config.environment import Environment
-from ddp_trainer.train.config.keeping import Keeping
-from ddp_trainer.train.distributed.control import Control
-from ddp_trainer.train.session import run
+from ddp_trainer.train.config.output_options import Keeping
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.distributed.agent_channel import Control
+from ddp_trainer.train.utils.error_file import last_words, leave_group, named_error_file
 from ddp_trainer.train.utils.errors import BadConfig
-from ddp_trainer.train.utils.failure import last_words, leave_group, named_error_file
 
 
 def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None) -> int:
@@ -137,7 +137,9 @@ def _add_optimization(parser: _Parser) -> None:
 
 
 def _add_options(parser: _Parser) -> None:
-    """The flags of the table in :mod:`ddp_trainer.train.config.options` and :mod:`ddp_trainer.train.config.keeping`."""
+    """The flags of the table in :mod:`ddp_trainer.train.config.options` and
+    :mod:`ddp_trainer.train.config.output_options`.
+    """
     groups: dict[str, argparse._ArgumentGroup] = {}
     for each in fields(Keeping):
         meta = each.metadata

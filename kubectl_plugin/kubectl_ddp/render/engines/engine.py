@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddp_trainer.common import contract
+from ddp_trainer.common import constants
 from kubectl_ddp.roots import Root
 
 
@@ -20,7 +20,7 @@ class Rendering:
     """Templates of what the API server must know before it takes the root."""
     beside: tuple[str, ...] = ()
     """Templates of what only this engine needs beside the root."""
-    container: str = contract.CONTAINER
+    container: str = constants.CONTAINER
     """Name of the trainer's container."""
     job_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that the engine looks for on the batch Job inside of a set."""

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import FailureReason, JobTime
+from ddp_trainer.common.constants import FailureReason, JobTime
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.launch import settings
-from ddp_trainer.launch.agent.report import Report, fit
-from ddp_trainer.launch.failures import evidence
+from ddp_trainer.launch import config as settings
+from ddp_trainer.launch.agent.termination_report import Report, fit
+from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
 from ddp_trainer.launch.host.environment import Launch, common_environment, place_in, with_local_rank
-from ddp_trainer.launch.host.ports import HeldPort
+from ddp_trainer.launch.host.port_reservation import HeldPort
 from ddp_trainer.launch.protocol import exitcodes
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
@@ -109,25 +109,25 @@ class TestEvidence:
     def test_reasons_are_read_off_codes_and_messages(
         self, code: int, message: str, oom_killed: bool, reason: str
     ) -> None:
-        assert evidence.reason_of(code, message, oom_killed=oom_killed) == reason
+        assert failure_reason.reason_of(code, message, oom_killed=oom_killed) == reason
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"message": 3}', "nonsense", '{"message": {}}'])
     def test_an_error_file_that_cannot_be_read_is_none(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "error.json"
         path.write_text(text)
-        assert evidence.read_error_file(path) is None
+        assert failure_reason.read_error_file(path) is None
 
     def test_an_error_file_of_torch_has_the_time_it_was_written(self, tmp_path: Path) -> None:
         path = tmp_path / "error.json"
         note = {"message": {"message": "E: x", "extraInfo": {"py_callstack": "trace", "timestamp": "12"}}}
         path.write_text(json.dumps(note))
         os.utime(path, (12.5, 12.5))
-        assert evidence.read_error_file(path) == evidence.ErrorFile("E: x", "trace", 12.5)
+        assert failure_reason.read_error_file(path) == failure_reason.ErrorFile("E: x", "trace", 12.5)
 
     def test_the_kernels_count_of_memory_kills_is_read(self, tmp_path: Path) -> None:
         (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
-        assert evidence.oom_kills(tmp_path) == 2
-        assert evidence.oom_kills(tmp_path / "none") == 0
+        assert failure_reason.oom_kills(tmp_path) == 2
+        assert failure_reason.oom_kills(tmp_path / "none") == 0
 
 
 class TestEndpoints:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Env, GroupState, Metric, Phase
+from ddp_trainer.common.constants import Env, GroupState, Metric, Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.families.family import cell
-from ddp_trainer.metrics.storage.board import AGENT, RANK, read
-from ddp_trainer.metrics.storage.directory import agent_board, rank_board, survey
+from ddp_trainer.metrics.storage.mmap_directory import agent_board, rank_board, survey
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId
 from ddp_trainer.process.recorder import SilentAgentRecorder, SilentRankRecorder
 

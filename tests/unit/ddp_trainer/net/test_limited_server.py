@@ -14,8 +14,8 @@ import pytest
 
 from ddp_trainer.net import limited_server
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
-from ddp_trainer.net.interfaces import interfaces
 from ddp_trainer.net.limited_server import Connection, LimitedServer
+from ddp_trainer.net.network_interfaces import interfaces
 
 BUFFER_BYTES = 4096
 Serve = Callable[[Connection], Awaitable[None]]

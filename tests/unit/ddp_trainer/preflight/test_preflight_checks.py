@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ddp_trainer.preflight.checks.all_checks import CHECKS, judge
-from ddp_trainer.preflight.facts import (
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import (
     Choice,
     Clock,
     Facts,
@@ -19,7 +20,6 @@ from ddp_trainer.preflight.facts import (
     Resolution,
     Software,
 )
-from ddp_trainer.preflight.finding import Finding, Status
 from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
 
 

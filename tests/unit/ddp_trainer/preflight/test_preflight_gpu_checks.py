@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.preflight.checks.all_checks import judge
-from ddp_trainer.preflight.checks.checks_gpus import FATAL_XIDS, MOST_IDLE_MIB
-from ddp_trainer.preflight.facts import Facts, Gpu, Software
-from ddp_trainer.preflight.finding import Finding, Status
+from ddp_trainer.preflight.checks.gpu_checks import FATAL_XIDS, MOST_IDLE_MIB
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import Facts, Gpu, Software
 from tests.support.preflight_reports import WHOLE_GPU as WHOLE
 from tests.support.preflight_reports import a_report, facts_of
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.preflight import gpus
-from ddp_trainer.preflight.facts import Gpu
 from ddp_trainer.preflight.nvml import Cards
+from ddp_trainer.preflight.schema import Gpu
 from tests import fake_nvml
 from tests.fake_nvml import HEALTHY
 from tests.support.preflight_reports import WHOLE_GPU

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.net.interfaces import interfaces
+from ddp_trainer.net.network_interfaces import interfaces
 from ddp_trainer.net.run_secret import RunSecret
-from ddp_trainer.preflight import names, present, software
+from ddp_trainer.preflight import formatter, names, software
 from ddp_trainer.preflight.checks.all_checks import judge
-from ddp_trainer.preflight.conduct import in_order
-from ddp_trainer.preflight.facts import Outcome, Purpose, Report
+from ddp_trainer.preflight.exchange import PROBE_SECONDS, Ask, Host, NobodyMet, Told, Topic, meet
+from ddp_trainer.preflight.json_codec import WireError, decode, encode
 from ddp_trainer.preflight.listener import Listener, holder
-from ddp_trainer.preflight.meeting import PROBE_SECONDS, Ask, Host, NobodyMet, Told, Topic, meet
-from ddp_trainer.preflight.probing import knock
-from ddp_trainer.preflight.wire import WireError, decode, encode
+from ddp_trainer.preflight.port_probe import knock
+from ddp_trainer.preflight.runner import in_order
+from ddp_trainer.preflight.schema import Outcome, Purpose, Report
 from tests.support.preflight_reports import a_probe, a_report, facts_of
 
 KEY = RunSecret.random().key("preflight")
@@ -207,19 +207,19 @@ def older(rank: int) -> Report:
 
 def test_the_table_shows_every_check_of_every_node_and_the_fix() -> None:
     facts = facts_of(a_report(0), older(1))
-    assert present.table(facts, judge(facts)) == TABLE
+    assert formatter.table(facts, judge(facts)) == TABLE
 
 
 def test_of_many_nodes_the_worst_are_shown() -> None:
     facts = facts_of(*map(a_report, range(20)), older(20))
-    table = present.table(facts, judge(facts))
+    table = formatter.table(facts, judge(facts))
     assert table.startswith("CHECK            node-0  node-1  node-2  node-3  node-4  node-5  node-6  node-20\n")
     assert "(13 more nodes, no worse than these; -o json has them all)" in table
 
 
 def test_the_document_has_a_version_a_verdict_and_everything_that_was_found() -> None:
     facts = facts_of(a_report(0), older(1), probes=(a_probe(0, 1, Purpose.RANDOM),))
-    document = json.loads(present.document(facts, judge(facts)))
+    document = json.loads(formatter.document(facts, judge(facts)))
     assert (document["apiVersion"], document["kind"]) == ("preflight.ddp/v1", "Preflight")
     assert (document["verdict"], document["expected"]) == ("fail", 2)
     assert document["findings"][0] == {

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.preflight.checks.all_checks import judge
-from ddp_trainer.preflight.facts import Facts, Rdma
-from ddp_trainer.preflight.finding import Finding, Status
 from ddp_trainer.preflight.rdma import rdma
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import Facts, Rdma
 from tests.support.preflight_reports import a_report, facts_of
 
 COMPLETE = Rdma(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.hanging.look import GroupPosition, Look, RankState
-from ddp_trainer.launch.hang.hang_sight import recorded_by_torch
+from ddp_trainer.launch.hang.rank_snapshot import recorded_by_torch
 from ddp_trainer.process import flight_recorder
 from ddp_trainer.process.flight_recorder import Position, Record, Silent
 from tests.recorder_server import entry, record, recorder_at

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.utils.errors import BadConfig

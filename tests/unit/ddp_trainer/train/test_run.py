@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer import train
-from ddp_trainer.common.contract import JobTime
+from ddp_trainer.common.constants import JobTime
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train import Config, run

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.cli.prepare import check_local
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import PreflightFailed

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from ddp_trainer.common.contract import Annotation, Label
+from ddp_trainer.common.constants import Annotation, Label
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.document import compact, to_document

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Annotation
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backends import local_jobs_directory
 from kubectl_ddp.cli.registry import DESTRUCTIVE
 from kubectl_ddp.cli.run import run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.cli.options import Options

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.common.contract import FailureReason
+from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.hanging.look import Look, RankState
 from ddp_trainer.common.hanging.naming import culprits
 from kubectl_ddp.backend import Snapshot

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.hang.hang_page import VERSION
-from ddp_trainer.launch.hang.hang_sight import Outline, Teller
-from ddp_trainer.launch.hang.hang_sight import Sight as Shown
+from ddp_trainer.launch.hang.rank_snapshot import Outline, Teller
+from ddp_trainer.launch.hang.rank_snapshot import Sight as Shown
+from ddp_trainer.launch.hang.status_socket import VERSION
 from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.hang.judge import Answer, Verdict, judge
 from kubectl_ddp.hang.report import HangReport

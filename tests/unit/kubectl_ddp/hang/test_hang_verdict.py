@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.hang.hang_page import VERSION as LAUNCHERS
-from ddp_trainer.launch.hang.hang_sight import Sight as Shown
-from ddp_trainer.launch.hang.hang_sight import Teller
+from ddp_trainer.launch.hang.rank_snapshot import Sight as Shown
+from ddp_trainer.launch.hang.rank_snapshot import Teller
+from ddp_trainer.launch.hang.status_socket import VERSION as LAUNCHERS
 from kubectl_ddp.hang.judge import Answer, have_moved, is_final, judge, last_word
 from kubectl_ddp.hang.sight import VERSION, PodSight, RankSight, Sight, read
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.common.layout import Layout
-from ddp_trainer.train.distributed.gradients import buckets
+from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.models.gpt import Gpt
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.activations import kept

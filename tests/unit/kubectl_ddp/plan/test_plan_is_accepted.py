@@ -7,12 +7,12 @@ from typing import Final
 import pytest
 import torch
 
-from ddp_trainer.common.demands import logical_shards, micro_batch_size, share
-from ddp_trainer.common.layout import Layout, LayoutRange
+from ddp_trainer.common.model_constraints import logical_shards, micro_batch_size, share
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.models.choice import build
 from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.models.registry import build
 from ddp_trainer.train.parallel.pipeline_schedule import demand_fit
 from ddp_trainer.train.tasks.text import VOCABULARY
 from kubectl_ddp.plan.machine import GPUS, RESERVED_BYTES, Machine

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.models.gpt import Gpt

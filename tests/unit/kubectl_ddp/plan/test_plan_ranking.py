@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.demands import Misfit
-from ddp_trainer.common.layout import Layout
+from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.choice import layouts, obstacle
 from kubectl_ddp.plan.known import known

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from ddp_trainer.common.contract import JobTime, Metric, Phase
+from ddp_trainer.common.constants import JobTime, Metric, Phase
 from kubectl_ddp.report.measured import Change, Kind, Measured, measured
 from kubectl_ddp.report.series import MOST_READINGS, POD, Series, read
 from tests.report_cases import START, a_job, counter, times

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ddp_trainer.common.contract import Metric
+from ddp_trainer.common.constants import Metric
 from kubectl_ddp.report import heat
 from kubectl_ddp.report.page import page
 from kubectl_ddp.report.scale import scale_of, ticks, time_ticks

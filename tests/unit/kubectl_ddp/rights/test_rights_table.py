@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from ddp_trainer.common.contract import Label
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cluster.refusals import call

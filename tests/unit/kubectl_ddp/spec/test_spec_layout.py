@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.common.contract import Env
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.constants import Env
+from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.objects import render
 from kubectl_ddp.spec.document import from_document, to_document

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.errors import DdpError, PreflightFailed, UsageError
 from kubectl_ddp.spec.derive import Surroundings
 from kubectl_ddp.spec.document import from_document, to_document

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import SWITCHES, Env
+from ddp_trainer.common.constants import SWITCHES, Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.machines import Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.common.choices import CHOICES
-from ddp_trainer.common.clashes import CLASHES, WITHOUT_SHARD, Clash, Where
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.enums import CHOICES
+from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, Clash, Where
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.option_rules import check_shard
 from ddp_trainer.train.utils.errors import BadConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.contract import Label, Role
+from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.backend import Object
 from kubectl_ddp.moments import epoch
 from kubectl_ddp.surroundings import Around

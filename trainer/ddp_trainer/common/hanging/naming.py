@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.common.contract import Section
+from ddp_trainer.common.constants import Section
 from ddp_trainer.common.hanging.look import Look, RankState, is_long
 
 

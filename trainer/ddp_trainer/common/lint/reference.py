@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint.catalogue import RULES
 from ddp_trainer.common.lint.model import Rule
 

@@ -9,19 +9,19 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ddp_trainer.common.contract import Exit, FailureReason, GroupState, Moment, RestartCause
-from ddp_trainer.launch.agent.core import State
+from ddp_trainer.common.constants import Exit, FailureReason, GroupState, Moment, RestartCause
+from ddp_trainer.launch.agent.agent_config import Setup
+from ddp_trainer.launch.agent.agent_state import State
+from ddp_trainer.launch.agent.exit_barrier import Parting
+from ddp_trainer.launch.agent.failure_report import Witness
+from ddp_trainer.launch.agent.final_goodput import last_account, last_step
 from ddp_trainer.launch.agent.gpu_probes import GpuProbes
-from ddp_trainer.launch.agent.joining import Joining
-from ddp_trainer.launch.agent.last_account import last_account, last_step
-from ddp_trainer.launch.agent.parting import Parting
-from ddp_trainer.launch.agent.setup import Setup
-from ddp_trainer.launch.agent.starting import Starting
-from ddp_trainer.launch.agent.witness import Witness
-from ddp_trainer.launch.failures import farewell
-from ddp_trainer.launch.hang.hang_guard import HangGuard
+from ddp_trainer.launch.agent.join_preflight import Joining
+from ddp_trainer.launch.agent.worker_start import Starting
+from ddp_trainer.launch.failures import final_report
+from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.environment import common_environment
-from ddp_trainer.launch.host.ports import HeldPort
+from ddp_trainer.launch.host.port_reservation import HeldPort
 from ddp_trainer.launch.protocol import exitcodes
 from ddp_trainer.launch.protocol.actions import (
     Action,
@@ -38,6 +38,8 @@ from ddp_trainer.launch.protocol.actions import (
     StartWorkers,
     Timer,
 )
+from ddp_trainer.launch.protocol.console import say
+from ddp_trainer.launch.protocol.lifecycle_times import Moments
 from ddp_trainer.launch.protocol.messages import (
     Assignment,
     Failure,
@@ -50,15 +52,13 @@ from ddp_trainer.launch.protocol.messages import (
     Show,
     Waiting,
 )
-from ddp_trainer.launch.protocol.moments import Moments
-from ddp_trainer.launch.protocol.saying import say
-from ddp_trainer.launch.rendezvous import absence
-from ddp_trainer.launch.rendezvous.link import Link
+from ddp_trainer.launch.rendezvous import waiting_messages
+from ddp_trainer.launch.rendezvous.transport import Link
 from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.workers.fork_server import Zygote
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
-from ddp_trainer.launch.workers.zygote import Zygote
-from ddp_trainer.process.channel import Able, Laid, Left, Message
+from ddp_trainer.process.worker_protocol import Able, Laid, Left, Message
 
 CANNOT_EXECUTE: Final = 126
 """What a shell exits with when a program cannot be started."""
@@ -156,19 +156,19 @@ class Agent:
         """A try to reach the store failed."""
         self._core.link_trouble(why)
         self._setup.recorder.rendezvous_failed()
-        is_soon = time.monotonic() - self._joined_at < absence.SILENT_SECONDS
+        is_soon = time.monotonic() - self._joined_at < waiting_messages.SILENT_SECONDS
         if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
             self._troubles.add(why)
             say(f"The store at {self._setup.endpoint} cannot be reached yet: {why}. {self._patience()}")
 
     def _patience(self) -> str:
         left = self._setup.limits.join - (time.monotonic() - self._joined_at)
-        return absence.gives_up(left, time.time())
+        return waiting_messages.gives_up(left, time.time())
 
     def told(self, message: FromStore) -> None:
         """The store said something."""
         if isinstance(message, Waiting):
-            say(absence.sentence(message, self._setup.min_nodes, self._patience()))
+            say(waiting_messages.sentence(message, self._setup.min_nodes, self._patience()))
         if isinstance(message, Show | Hung):
             self._guard.told(message)
         if isinstance(message, Ping) and self._core.generation and self._core.generation.node_rank == 0:
@@ -333,8 +333,8 @@ class Agent:
             setup.report.ended(finish.code, finish.sentence, last_account(setup, moments, None))
         if generation:
             shown = setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
-            told = farewell.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
+            told = final_report.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
         else:
-            told = [farewell.sentence(finish)]
+            told = [final_report.sentence(finish)]
         for line in filter(None, told):
             say(line)

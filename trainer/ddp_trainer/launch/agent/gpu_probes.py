@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 from ddp_trainer.common.gpu_faults import fault_in
-from ddp_trainer.launch.agent.setup import Setup
-from ddp_trainer.launch.protocol.saying import say
+from ddp_trainer.launch.agent.agent_config import Setup
+from ddp_trainer.launch.protocol.console import say
 from ddp_trainer.launch.workers.children import Children, kill
 from ddp_trainer.process.gpu_devices import visible_gpus
 from ddp_trainer.process.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, trouble_of

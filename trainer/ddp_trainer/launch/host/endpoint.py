@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddp_trainer.common.contract import Env, Port
+from ddp_trainer.common.constants import Env, Port
 from ddp_trainer.launch.protocol.errors import LaunchError
 
 

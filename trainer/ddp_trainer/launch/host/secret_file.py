@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
+from ddp_trainer.launch.protocol.console import say
 from ddp_trainer.launch.protocol.errors import LaunchError
-from ddp_trainer.launch.protocol.saying import say
 from ddp_trainer.net.run_secret import HOW_TO_MAKE, BadSecret, RunSecret, read_run_secret
 
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.contract import Env, Exit, Profile
-from ddp_trainer.launch.hang.hang_watch import status_of
-from ddp_trainer.launch.in_worker.trace_window import ASKED, READY, REFUSAL, TRACE
+from ddp_trainer.common.constants import Env, Exit, Profile
+from ddp_trainer.launch.hang.rank_monitor import status_of
+from ddp_trainer.launch.in_worker.ondemand_profiler import ASKED, READY, REFUSAL, TRACE
 
 LOCK: Final = ".profile.lock"
 POLL_SECONDS: Final = 0.05

@@ -1,4 +1,4 @@
-"""What an agent can be told to do by its :class:`~ddp_trainer.launch.agent.core.Core`: plain data."""
+"""What an agent can be told to do by its :class:`~ddp_trainer.launch.agent.agent_state.Core`: plain data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ddp_trainer.common.contract import GroupState
+from ddp_trainer.common.constants import GroupState
 from ddp_trainer.launch.protocol.messages import Assignment, Failure, FromAgent
 
 

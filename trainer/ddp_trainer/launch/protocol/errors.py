@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 
 
 class LaunchError(Exception):

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.common.contract import Exit, RestartCause
+from ddp_trainer.common.constants import Exit, RestartCause
 
 RETRYABLE: Final = 128
 """From here on a controller makes the pod anew; below, it gives up."""

@@ -1,7 +1,7 @@
 """Messages between agents and the store: one JSON object per line, each a frozen dataclass here.
 
 A connection begins with the handshake of :mod:`ddp_trainer.net.handshake`; what follows is decoded by
-:mod:`ddp_trainer.net.exact_json`, which accepts exactly the declared fields, types and bounds. No pickle, no code.
+:mod:`ddp_trainer.net.strict_json`, which accepts exactly the declared fields, types and bounds. No pickle, no code.
 Every integer, string and list has a bound in its declaration, and no message to an agent grows with the number of
 nodes.
 """
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 from ddp_trainer.common.bounds import Bounds, Matching
 from ddp_trainer.common.hanging.look import Look
-from ddp_trainer.net import exact_json
-from ddp_trainer.net.exact_json import MOST_INTEGER
+from ddp_trainer.net import strict_json
+from ddp_trainer.net.strict_json import MOST_INTEGER
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -57,7 +57,7 @@ Number = Annotated[int, Bounds(0, MOST_INTEGER)]
 ExitCode = Annotated[int, Bounds(0, 255)]
 Seconds = Annotated[float, Bounds(0, 1e12)]
 Restarts = Annotated[dict[Annotated[str, Bounds(1, 32)], Number], Bounds(0, 16)]
-"""Cause (:class:`~ddp_trainer.common.contract.RestartCause`) → count, over the run so far."""
+"""Cause (:class:`~ddp_trainer.common.constants.RestartCause`) → count, over the run so far."""
 
 
 class ProtocolError(Exception):
@@ -215,7 +215,7 @@ class Failure:
     exit_code: ExitCode
     """As a shell shows it: 128 + n for signal n; 0 of a worker that ended before the others."""
     reason: Annotated[str, Bounds(0, 64)]
-    """A :class:`~ddp_trainer.common.contract.FailureReason`."""
+    """A :class:`~ddp_trainer.common.constants.FailureReason`."""
     message: Sentence
     timestamp: Seconds
     """Seconds since the epoch, by the clock of the node."""
@@ -228,7 +228,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a node runs, by which jobs are told apart, see :mod:`ddp_trainer.launch.protocol.identity`."""
+    """What a node runs, by which jobs are told apart, see :mod:`ddp_trainer.launch.protocol.job_identity`."""
 
     program: Name
     """Its file's name, or the module's."""
@@ -462,11 +462,11 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes) -> Message:
     """The message of one line. Raises ProtocolError for anything else."""
     try:
-        data = exact_json.loads(line)
+        data = strict_json.loads(line)
         if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in _MESSAGES:
             raise ProtocolError(f"not a message: {line[:40]!r}")
-        message: Message = exact_json.parse(_MESSAGES[data.pop("is")], data)
-    except exact_json.Malformed as error:
+        message: Message = strict_json.parse(_MESSAGES[data.pop("is")], data)
+    except strict_json.Malformed as error:
         raise ProtocolError(str(error)) from error
     return message
 
@@ -474,8 +474,8 @@ def decode(line: bytes) -> Message:
 def version_of_hello(line: bytes) -> int:
     """Return the version in the first line of a launcher that sends no handshake; 0 for any other line."""
     try:
-        data = exact_json.loads(line)
-    except exact_json.Malformed:
+        data = strict_json.loads(line)
+    except strict_json.Malformed:
         return 0
     version = data.get("version") if isinstance(data, dict) and data.get("is") == "hello" else None
     return version if type(version) is int and 0 < version < VERSION else 0

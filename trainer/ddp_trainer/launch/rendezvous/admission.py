@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.launch.protocol.identity import in_use, is_same_job
+from ddp_trainer.launch.protocol.job_identity import in_use, is_same_job
 from ddp_trainer.launch.protocol.messages import VERSION, Hello
-from ddp_trainer.launch.rendezvous.roster import Agent, Roster
+from ddp_trainer.launch.rendezvous.node_registry import Agent, Roster
 from ddp_trainer.process.fence import is_believable
 
 MOST_AHEAD: Final = 1_000_000

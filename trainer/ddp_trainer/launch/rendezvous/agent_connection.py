@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol, cast
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.protocol.messages import (
     LINE_BYTES,
     VERSION,
@@ -17,9 +17,9 @@ from ddp_trainer.launch.protocol.messages import (
     encode,
     version_of_hello,
 )
-from ddp_trainer.launch.protocol.timing import Heartbeat
+from ddp_trainer.launch.protocol.timeouts import Heartbeat
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
-from ddp_trainer.net.event_loop import tune
+from ddp_trainer.net.asyncio_utils import tune
 from ddp_trainer.net.handshake import MOST_BYTES as MOST_BYTES_BEFORE
 from ddp_trainer.net.handshake import SECONDS as HANDSHAKE_SECONDS
 from ddp_trainer.net.handshake import HandshakeFailed, ServerHandshake

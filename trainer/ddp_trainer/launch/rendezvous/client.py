@@ -25,10 +25,10 @@ from ddp_trainer.launch.protocol.messages import (
     decode,
     encode,
 )
-from ddp_trainer.launch.protocol.timing import HEARTBEAT, Heartbeat
-from ddp_trainer.launch.rendezvous import absence
-from ddp_trainer.launch.rendezvous.link import Listener
-from ddp_trainer.net.event_loop import hang_up, tune
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, Heartbeat
+from ddp_trainer.launch.rendezvous import waiting_messages
+from ddp_trainer.launch.rendezvous.transport import Listener
+from ddp_trainer.net.asyncio_utils import hang_up, tune
 from ddp_trainer.net.handshake import HandshakeFailed, WrongSecret, authenticate
 from ddp_trainer.net.run_secret import RunSecret
 
@@ -43,8 +43,8 @@ _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 
 
 class TcpLink:
-    """See :class:`~ddp_trainer.launch.rendezvous.link.Link`. Each try resolves the name again: a store that moved has a
-    new address.
+    """See :class:`~ddp_trainer.launch.rendezvous.transport.Link`. Each try resolves the name again: a store that moved
+    has a new address.
     """
 
     def __init__(
@@ -86,7 +86,11 @@ class TcpLink:
                 reader, writer = await self._connect()
             except HandshakeFailed as error:
                 is_other = isinstance(error, WrongSecret)
-                why = absence.WRONG_SECRET if is_other else f"what listens there is no store of this run: {error}"
+                why = (
+                    waiting_messages.WRONG_SECRET
+                    if is_other
+                    else f"what listens there is no store of this run: {error}"
+                )
                 listener.link_trouble(why)
             except (OSError, TimeoutError) as error:
                 listener.link_trouble(words_of(error))

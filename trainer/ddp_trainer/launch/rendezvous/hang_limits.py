@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.contract import Env, Section
+from ddp_trainer.common.constants import Env, Section
 from ddp_trainer.common.hanging.look import WARNING
 from ddp_trainer.launch.protocol.errors import LaunchError
 

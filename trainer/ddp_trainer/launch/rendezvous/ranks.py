@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.protocol.messages import Node
 
 

@@ -2,7 +2,7 @@
 
 It holds no training data and can be restarted at any time: running workers do not notice, and their agents report what
 it has forgotten. It ends by itself some seconds after the run is over. :class:`Store` connects the state machine of
-:mod:`ddp_trainer.launch.rendezvous.membership` to sockets; each connection is an :class:`AgentConnection`, which
+:mod:`ddp_trainer.launch.rendezvous.state_machine` to sockets; each connection is an :class:`AgentConnection`, which
 authenticates before anything else.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from ddp_trainer.common.contract import Env, Exit, Port
+from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.launch.host.secret_file import required_secret
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import (
@@ -33,11 +33,11 @@ from ddp_trainer.launch.protocol.messages import (
     Refused,
     encode,
 )
-from ddp_trainer.launch.protocol.timing import HEARTBEAT, PATIENCE, Heartbeat, Patience
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, Heartbeat, Patience
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
-from ddp_trainer.launch.rendezvous.membership import Membership
-from ddp_trainer.net import event_loop
+from ddp_trainer.launch.rendezvous.state_machine import Membership
+from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
 from ddp_trainer.net.run_secret import RunSecret
 
@@ -212,7 +212,7 @@ def main(argv: Sequence[str]) -> int:
     """
     if_free = "--if-free" in argv
     try:
-        over, signalled = event_loop.run(_run(_parser().parse_args(argv)))
+        over, signalled = asyncio_utils.run(_run(_parser().parse_args(argv)))
     except PortTaken as error:
         if not if_free:
             print(f"ddp-store: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.launch.protocol.saying import say
+from ddp_trainer.launch.protocol.console import say
 from ddp_trainer.launch.workers.children import kill
 
 EXIT_SECONDS: Final = 8.0

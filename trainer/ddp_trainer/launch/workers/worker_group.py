@@ -15,15 +15,15 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.host.environment import Launch, place_in, prepared_environment, with_local_rank
 from ddp_trainer.launch.protocol.messages import Assignment
-from ddp_trainer.launch.workers.channels import Channel
 from ddp_trainer.launch.workers.children import Children, kill, kill_group
 from ddp_trainer.launch.workers.exit_limit import ExitLimit
+from ddp_trainer.launch.workers.fork_server import Zygote, has_torch
 from ddp_trainer.launch.workers.logs import LogPump, LogSpec, Prefix, Std, Tail
-from ddp_trainer.launch.workers.zygote import Zygote, has_torch
-from ddp_trainer.process.channel import Begin, Ended, Message, Regroup
+from ddp_trainer.launch.workers.worker_channels import Channel
+from ddp_trainer.process.worker_protocol import Begin, Ended, Message, Regroup
 
 NOTHING: Final[Mapping[str, str]] = {}
 BOOTSTRAP = Path(__file__).parents[1] / "in_worker" / "bootstrap.py"
@@ -79,7 +79,7 @@ class Workers:
     ) -> None:
         """``exited`` is called with a local rank and a return code, negative for a signal; ``said`` with what the
         worker of a local rank says over its channel; ``pulse_of`` makes the pulse of a worker that is about to start,
-        see :mod:`ddp_trainer.launch.hang.hang_guard`, and returns its path.
+        see :mod:`ddp_trainer.launch.hang.watchdog`, and returns its path.
         """
         self._children = children
         self._program = program

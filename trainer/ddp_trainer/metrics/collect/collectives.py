@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.contract import Metric
+from ddp_trainer.common.constants import Metric
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import PROCESS_GROUPS
-from ddp_trainer.process import flight_recorder, pulse
+from ddp_trainer.process import flight_recorder, heartbeat_page
 from ddp_trainer.process.flight_recorder import DEFAULT, Record, Silent
 
 ASK_EVERY_SECONDS: Final = 15.0
@@ -55,13 +55,13 @@ class Collectives:
     def values(self, local_rank: int) -> dict[str, float]:
         """Series of one rank; none of a rank in no group, and of one whose torch does not count."""
         cells = self._pulse(local_rank)
-        if cells is None or not cells[pulse.HAS_GROUP]:
+        if cells is None or not cells[heartbeat_page.HAS_GROUP]:
             return {}
         asked_at, record = self._records.get(local_rank, (float("-inf"), Record()))
         begun = {name: float(place.enqueued) for name, place in record.groups.items()}
         # The later word counts: a rank that can speak tells of every quarter of a second.
-        if cells[pulse.SEQUENCE] >= 0 and asked_at < cells[pulse.BEAT] + pulse.BEAT_SECONDS:
-            begun[DEFAULT] = cells[pulse.SEQUENCE]
+        if cells[heartbeat_page.SEQUENCE] >= 0 and asked_at < cells[heartbeat_page.BEAT] + heartbeat_page.BEAT_SECONDS:
+            begun[DEFAULT] = cells[heartbeat_page.SEQUENCE]
         over = {name: float(place.completed) for name, place in record.groups.items() if place.completed >= 0}
         told = {cell(Metric.ENQUEUED, name): number for name, number in begun.items() if name in PROCESS_GROUPS}
         # A record of the group before may know of more than has begun in this one.
@@ -81,7 +81,7 @@ class Collectives:
         cells = self._pulse(local_rank)
         if now >= last + ASK_EVERY_SECONDS or cells is None:
             return now >= last + ASK_EVERY_SECONDS
-        return bool(cells[pulse.HAS_GROUP]) and last < cells[pulse.BEAT] + SILENT_SECONDS <= now
+        return bool(cells[heartbeat_page.HAS_GROUP]) and last < cells[heartbeat_page.BEAT] + SILENT_SECONDS <= now
 
     def _servers(self) -> Iterable[tuple[int, Path]]:
         for path in sorted(self.directory.glob("rank-*.sock")):
@@ -91,6 +91,6 @@ class Collectives:
 
     def _pulse(self, local_rank: int) -> memoryview[float] | None:
         try:
-            return pulse.open_cells(str(self.directory / f"rank-{local_rank}.pulse"))
+            return heartbeat_page.open_cells(str(self.directory / f"rank-{local_rank}.pulse"))
         except (OSError, ValueError):
             return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.contract import MetricLabel
+from ddp_trainer.common.constants import MetricLabel
 
 INFINITE: Final = "+Inf"
 """The bound of a histogram's last bucket, in Prometheus' word."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from ddp_trainer.common.contract import FailureReason, GroupState, Metric, MetricLabel, RestartCause
+from ddp_trainer.common.constants import FailureReason, GroupState, Metric, MetricLabel, RestartCause
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
 from ddp_trainer.metrics.families.rank_families import EVERY_STEP, WORK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.common.contract import PLACE_LABELS, JobTime, Metric, MetricLabel, Phase, Wait
+from ddp_trainer.common.constants import PLACE_LABELS, JobTime, Metric, MetricLabel, Phase, Wait
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
 
 STEP_SECONDS: Final = (
@@ -230,7 +230,7 @@ ACCOUNT: Final = (
         help="Steps of the whole job that were done before a restart and not saved, so that they were done again.",
     ),
 )
-"""What the job's own ledger beside its checkpoints holds; see :mod:`ddp_trainer.train.config.account`."""
+"""What the job's own ledger beside its checkpoints holds; see :mod:`ddp_trainer.train.config.goodput_account`."""
 
 CHECKPOINTS: Final = (
     Family(

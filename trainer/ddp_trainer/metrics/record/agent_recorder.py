@@ -7,13 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.contract import FailureReason, GroupState, Metric, RestartCause
+from ddp_trainer.common.constants import FailureReason, GroupState, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.metrics.collect.account import highest_step, job_account, steps_planned
+from ddp_trainer.metrics.collect.board_goodput import highest_step, job_account, steps_planned
 from ddp_trainer.metrics.families.family import cell
-from ddp_trainer.metrics.record.harmless import harmless
-from ddp_trainer.metrics.storage.board import AGENT, RANK, Board
-from ddp_trainer.metrics.storage.directory import rank_board
+from ddp_trainer.metrics.record.suppress_errors import harmless
+from ddp_trainer.metrics.storage.mmap_directory import rank_board
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
 
 COLLECTIVE_FAILURES: Final = {
     FailureReason.COLLECTIVE_TIMEOUT: RANK.index("ddp_collective_timeouts_total"),

@@ -16,15 +16,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ddp_trainer.common.contract import PLACE_LABELS, Env, JobTime, Metric, MetricLabel, Phase, Wait
+from ddp_trainer.common.constants import PLACE_LABELS, Env, JobTime, Metric, MetricLabel, Phase, Wait
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.layout import LayoutError, LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from ddp_trainer.metrics.collect.gpu import Memory, identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
-from ddp_trainer.metrics.record.harmless import harmless, warn_once
-from ddp_trainer.metrics.record.watch import Watch
-from ddp_trainer.metrics.storage.board import RANK, Board
+from ddp_trainer.metrics.record.sampler import Watch
+from ddp_trainer.metrics.record.suppress_errors import harmless, warn_once
+from ddp_trainer.metrics.storage.mmap_store import RANK, Board
 from ddp_trainer.process.recorder import Marks
 
 STEPS: Final = RANK.index(Metric.STEPS)

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Metric, MetricLabel, Phase
-from ddp_trainer.metrics.families.catalogue import FAMILIES
+from ddp_trainer.common.constants import Metric, MetricLabel, Phase
 from ddp_trainer.metrics.families.family import Family, cell
-from ddp_trainer.metrics.serve import history_form
-from ddp_trainer.metrics.serve.history_form import Key
-from ddp_trainer.metrics.storage.directory import Slot, Survey, survey
-from ddp_trainer.process.drafts import draft_of
+from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.serve import history_format
+from ddp_trainer.metrics.serve.history_format import Key
+from ddp_trainer.metrics.storage.mmap_directory import Slot, Survey, survey
+from ddp_trainer.process.atomic_files import draft_of
 
 MOST_READINGS: Final = 240
 FIRST_SECONDS: Final = 0.5
@@ -78,13 +78,13 @@ class History:
         current = _values(survey(self.directory))
         told = {key: [*values, current.get(key)] for key, values in self.series.items()}
         told |= {key: [*[None] * len(self.times), value] for key, value in current.items() if key not in told}
-        return history_form.document(times, told)
+        return history_format.document(times, told)
 
     def keep(self) -> None:
         """Write it beside the boards; where that cannot be done, it ends with this process."""
         self._written = self.clock()
         with suppress(OSError), draft_of(self.directory / FILE) as draft:
-            draft.write_text(json.dumps(history_form.document(self.times, self.series)), encoding="utf-8")
+            draft.write_text(json.dumps(history_format.document(self.times, self.series)), encoding="utf-8")
 
     def _add(self, now: float, values: Mapping[Key, float]) -> None:
         for key in values:
@@ -98,7 +98,7 @@ class History:
             self.series = {key: known[1::2] for key, known in self.series.items()}
 
     def _load(self, told: Mapping[str, Any]) -> None:
-        times, self.series = history_form.read(told)
+        times, self.series = history_format.read(told)
         self.times = times
         while len(times) > 1 and (times[-1] - times[0]) / (len(times) - 1) >= 1.5 * self.interval:
             self.interval *= 2

@@ -25,8 +25,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.contract import Metric
-from ddp_trainer.metrics.storage.directory import survey
+from ddp_trainer.common.constants import Metric
+from ddp_trainer.metrics.storage.mmap_directory import survey
 
 SERVER_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 CA_CERT: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common import contract
+from ddp_trainer.common import constants
 
 UNLIMITED: Final = 1 << 60
 """Version 1 of cgroups has no word for "no limit": it tells the largest multiple of a page that it can hold."""
@@ -17,7 +17,7 @@ UNLIMITED: Final = 1 << 60
 class Container:
     """Where to look; another place in tests."""
 
-    shared_memory: Path = Path(contract.Path.SHARED_MEMORY)
+    shared_memory: Path = Path(constants.Path.SHARED_MEMORY)
     cgroup: Path = Path("/sys/fs/cgroup")
 
     def values(self) -> dict[str, float]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddp_trainer.preflight.checks import (
-    checks_gpus,
-    checks_names,
-    checks_network,
-    checks_node,
-    checks_rdma,
-    checks_software,
+    gpu_checks,
+    name_checks,
+    network_checks,
+    node_checks,
+    rdma_checks,
+    software_checks,
 )
-from ddp_trainer.preflight.facts import Facts
-from ddp_trainer.preflight.finding import Finding, Status
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +29,26 @@ class Check:
 
 
 CHECKS: Final = (
-    Check("meeting", checks_names.meeting, takes_two=False),
-    Check("ranks", checks_names.ranks),
-    Check("endpoint-name", checks_names.endpoint, takes_two=False),
-    Check("reverse-name", checks_names.reverse, takes_two=False),
-    Check("address-family", checks_network.families),
-    Check("interface", checks_network.interface, takes_two=False),
-    Check("mtu", checks_network.mtu),
-    Check("rendezvous-port", checks_network.rendezvous_port),
-    Check("random-port", checks_network.random_port),
-    Check("clock", checks_software.clock),
-    Check("versions", checks_software.versions),
-    Check("script", checks_software.script),
-    Check("environment", checks_software.environment),
-    Check("gpus", checks_gpus.gpus, takes_two=False),
-    Check("gpu-health", checks_gpus.health, takes_two=False),
-    Check("gpu-links", checks_gpus.links, takes_two=False),
-    Check("gpu-use", checks_gpus.use, takes_two=False),
-    Check("rdma", checks_rdma.rdma, takes_two=False),
-    Check("shared-memory", checks_node.shared_memory, takes_two=False),
-    Check("open-files", checks_node.open_files, takes_two=False),
+    Check("meeting", name_checks.meeting, takes_two=False),
+    Check("ranks", name_checks.ranks),
+    Check("endpoint-name", name_checks.endpoint, takes_two=False),
+    Check("reverse-name", name_checks.reverse, takes_two=False),
+    Check("address-family", network_checks.families),
+    Check("interface", network_checks.interface, takes_two=False),
+    Check("mtu", network_checks.mtu),
+    Check("rendezvous-port", network_checks.rendezvous_port),
+    Check("random-port", network_checks.random_port),
+    Check("clock", software_checks.clock),
+    Check("versions", software_checks.versions),
+    Check("script", software_checks.script),
+    Check("environment", software_checks.environment),
+    Check("gpus", gpu_checks.gpus, takes_two=False),
+    Check("gpu-health", gpu_checks.health, takes_two=False),
+    Check("gpu-links", gpu_checks.links, takes_two=False),
+    Check("gpu-use", gpu_checks.use, takes_two=False),
+    Check("rdma", rdma_checks.rdma, takes_two=False),
+    Check("shared-memory", node_checks.shared_memory, takes_two=False),
+    Check("open-files", node_checks.open_files, takes_two=False),
 )
 
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.preflight.collectives.cell import Call, Cell
+from ddp_trainer.preflight.collectives.case import Call, Cell
 from ddp_trainer.preflight.collectives.device import Timer
 from ddp_trainer.preflight.collectives.errors import CollectivesError, CommunicationFailed, first_line
 from ddp_trainer.preflight.collectives.exchange import Exchange
+from ddp_trainer.preflight.collectives.fill_pattern import Pattern
 from ddp_trainer.preflight.collectives.operations import Operation
-from ddp_trainer.preflight.collectives.pattern import Pattern
 from ddp_trainer.preflight.collectives.request import Request
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 from ddp_trainer.preflight.collectives.sizes import show

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddp_trainer.preflight.collectives import bandwidth
-from ddp_trainer.preflight.collectives.cell import Call, Cell
+from ddp_trainer.preflight.collectives.case import Call, Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from ddp_trainer.preflight.collectives.errors import (
     first_line,
 )
 from ddp_trainer.preflight.collectives.floors import read_floors
-from ddp_trainer.preflight.collectives.outcome import Outcome
+from ddp_trainer.preflight.collectives.reporter import Outcome
 from ddp_trainer.preflight.collectives.request import OFF, Request, parse
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 

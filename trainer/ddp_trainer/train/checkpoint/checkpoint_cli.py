@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint.checkpoint_files import (
     PAYLOAD,
     Checkpoint,
@@ -28,8 +28,8 @@ from ddp_trainer.train.checkpoint.checkpoint_files import (
     weights,
 )
 from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest
-from ddp_trainer.train.checkpoint.weights import export_weights
-from ddp_trainer.train.config.goal import Goal
+from ddp_trainer.train.checkpoint.weights_io import export_weights
+from ddp_trainer.train.config.metric_goal import Goal
 from ddp_trainer.train.utils.errors import BadConfig, TrainError
 
 

@@ -4,8 +4,8 @@ A checkpoint is a directory ``step-00000420`` of a payload and a manifest. It co
 name, is synced, manifest last, and is renamed; only then are older ones removed. ``write`` streams an archive to the
 disk and may run beside the training, on a snapshot. Of a model that no rank holds whole, each rank writes what it has:
 the payload is then the first rank's part, and the files beside it are those of others, with their digests in the same
-manifest (:mod:`ddp_trainer.train.checkpoint.together`). Loading never trusts a file whose digest the manifest does not
-confirm, and unpickles nothing but tensors and plain values (``weights_only``).
+manifest (:mod:`ddp_trainer.train.checkpoint.sharded_writer`). Loading never trusts a file whose digest the manifest
+does not confirm, and unpickles nothing but tensors and plain values (``weights_only``).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import torch
 
-from ddp_trainer.train.checkpoint.archive import Archive, pack
-from ddp_trainer.train.checkpoint.claim import Claim
 from ddp_trainer.train.checkpoint.manifest import FORMAT, IN_PIECES, Manifest, Piece
-from ddp_trainer.train.config.goal import Goal
-from ddp_trainer.train.utils.durable import SyncedStream, sync_directory, write_synced
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
+from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.config.metric_goal import Goal
+from ddp_trainer.train.utils.durable_files import SyncedStream, sync_directory, write_synced
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
 PAYLOAD: Final = "state.pt"
@@ -78,7 +78,7 @@ class CheckpointDirectory:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def renew(self, *, generation: int, fence: int) -> None:
-        """Stay the writer in a later worker group; see :meth:`ddp_trainer.train.checkpoint.claim.Claim.renew`."""
+        """Stay the writer in a later worker group; see :meth:`ddp_trainer.train.checkpoint.write_lease.Claim.renew`."""
         self._claim.renew(generation=generation, fence=fence)
 
     def newest(self, skipped: Callable[[str], None]) -> Checkpoint | None:
@@ -186,7 +186,7 @@ def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
         CheckpointMismatch: the files are whole, but hold something that must not be loaded.
     """
     if checkpoint.directory is not None:
-        from ddp_trainer.train.checkpoint.piece_reader import assembled  # noqa: PLC0415 - a second of imports; few need it
+        from ddp_trainer.train.checkpoint.dcp_reader import assembled  # noqa: PLC0415 - a second of imports; few need it
 
         return assembled(checkpoint.directory, checkpoint.manifest)
     try:
@@ -204,7 +204,7 @@ def weights(checkpoint: Checkpoint) -> dict[str, Any]:
     """Of the state, the model's part alone. Raises CheckpointMismatch, as :func:`unpack` does."""
     if checkpoint.directory is None:
         return unpack(checkpoint)["model"]  # type: ignore[no-any-return] # as above
-    from ddp_trainer.train.checkpoint.piece_reader import assembled  # noqa: PLC0415 - as above
+    from ddp_trainer.train.checkpoint.dcp_reader import assembled  # noqa: PLC0415 - as above
 
     return assembled(checkpoint.directory, checkpoint.manifest, only="model")["model"]  # type: ignore[no-any-return]
 

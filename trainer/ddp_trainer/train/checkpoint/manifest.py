@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from torch import nn
 
-from ddp_trainer.net import exact_json
+from ddp_trainer.net import strict_json
 from ddp_trainer.train.config.config import flag
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 
@@ -73,8 +73,8 @@ class Piece:
             ValueError: It is something else, or the name leads out of the directory.
         """
         try:
-            piece: Piece = exact_json.parse(cls, raw)
-        except exact_json.Malformed as error:
+            piece: Piece = strict_json.parse(cls, raw)
+        except strict_json.Malformed as error:
             raise ValueError(str(error)) from None
         return piece
 
@@ -127,7 +127,7 @@ class Manifest:
             if _OWN_DIGEST in raw and raw.pop(_OWN_DIGEST) != _digest(raw):
                 raise ValueError("it differs from its own digest")
             manifest = cls.later(raw) if raw.get("format", WHOLE) > FORMAT else cls._of(raw)
-        except exact_json.Malformed as error:
+        except strict_json.Malformed as error:
             raise ValueError(str(error)) from None
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"a manifest without {error}") from None
@@ -142,7 +142,7 @@ class Manifest:
         own["identity"] = _known(Identity, raw["identity"])
         own["pieces"] = [_known(Piece, piece) for piece in raw.get("pieces", ())]
         metrics = own.pop("metrics", None)  # they may be infinite or NaN, which exact JSON has not
-        manifest: Manifest = exact_json.parse(cls, own)
+        manifest: Manifest = strict_json.parse(cls, own)
         return manifest if metrics is None else replace(manifest, metrics=_numbers(metrics))
 
     def demand_range(self) -> None:

@@ -13,8 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.checkpoint.archive import Archive
-from ddp_trainer.train.utils.memory_copy import copy_all
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
+from ddp_trainer.train.utils.parallel_memcpy import copy_all
 from ddp_trainer.train.utils.pinned_memory import CudaPageLocks, PageLocks, host_memory
 
 _SLACK_BYTES: Final = 1 << 16

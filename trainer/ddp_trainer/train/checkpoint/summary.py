@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ddp_trainer.train.evaluation.watch import Best
-from ddp_trainer.train.utils.durable import write_durably
+from ddp_trainer.train.evaluation.early_stopping import Best
+from ddp_trainer.train.utils.durable_files import write_durably
 
 
 class Result(StrEnum):
@@ -58,7 +58,7 @@ class Summary:
     """By cause, as the launcher counted them."""
     goodput: float
     """Productive time of steps that survived, over the time since the run first started in which it was not suspended;
-    see :mod:`ddp_trainer.train.config.account`."""
+    see :mod:`ddp_trainer.train.config.goodput_account`."""
     lost_seconds: float = 0.0
     """Productive time of the steps that were lost."""
     largest_badput: str = ""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ddp_trainer.common.choices import OptimizerName
-from ddp_trainer.common.contract import CheckpointScope
-from ddp_trainer.train.config.keeping import Keeping
+from ddp_trainer.common.constants import CheckpointScope
+from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.config.option_rules import check as check_options
+from ddp_trainer.train.config.output_options import Keeping
 from ddp_trainer.train.utils.errors import BadConfig
 
 LARGEST_BATCH = 1 << 20

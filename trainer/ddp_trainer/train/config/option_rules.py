@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Final
 
-from ddp_trainer.common.choices import PrecisionName
-from ddp_trainer.common.clashes import WITHOUT_SHARD, Word, clashes
-from ddp_trainer.common.layout import Layout, LayoutError, LayoutRange
-from ddp_trainer.train.config.environment import Environment
+from ddp_trainer.common.enums import PrecisionName
+from ddp_trainer.common.option_conflicts import WITHOUT_SHARD, Word, clashes
+from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange
 from ddp_trainer.train.config.options import Level, LrScaling, OnNonFinite, Options, Recompute, StrategyName
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
 
 _ONLY_DDP: Final = (

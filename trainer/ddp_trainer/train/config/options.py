@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from ddp_trainer.common.choices import PipelineSchedule, PrecisionName
-from ddp_trainer.common.contract import Env
-from ddp_trainer.common.layout import LayoutRange
-from ddp_trainer.train.config.flagged import OptionGroup, flagged, layouts, names
+from ddp_trainer.common.constants import Env
+from ddp_trainer.common.enums import PipelineSchedule, PrecisionName
+from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.train.config.cli_fields import OptionGroup, flagged, layouts, names
 from ddp_trainer.train.utils.errors import BadConfig
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.common.gpu_faults import cause_line, fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.train.utils.error_file import leave_group, named_error_file
 from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, TrainError
-from ddp_trainer.train.utils.failure import leave_group, named_error_file
 
 EXIT_SECONDS: Final = 20.0
 """A process with a failed GPU ends after at most so long: whatever it closes may wait for the GPU."""

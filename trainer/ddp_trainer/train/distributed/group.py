@@ -19,20 +19,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_trainer.train.config.environment import Environment
 from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.backend import choose_backend
-from ddp_trainer.train.distributed.connections import Connections
+from ddp_trainer.train.distributed.device_check import demand_one_device
 from ddp_trainer.train.distributed.device_errors import limit_exit, may_be_peers, translated
-from ddp_trainer.train.distributed.ending_group import REFORM, EndingGroup, abort_of, call_off, leave_default_group
-from ddp_trainer.train.distributed.meeting import Meeting
-from ddp_trainer.train.distributed.one_device import demand_one_device
+from ddp_trainer.train.distributed.gloo_sockets import Connections
+from ddp_trainer.train.distributed.group_store import Meeting
+from ddp_trainer.train.distributed.group_teardown import REFORM, EndingGroup, abort_of, call_off, leave_default_group
 from ddp_trainer.train.distributed.stream_abort import StreamAbort
 from ddp_trainer.train.utils.errors import GpuFailed, PeerLost
 
 if TYPE_CHECKING:
-    from ddp_trainer.common.layout import Layout
-    from ddp_trainer.train.distributed.control import Control
+    from ddp_trainer.common.parallel_dims import Layout
+    from ddp_trainer.train.distributed.agent_channel import Control
 
 _CHUNK_BYTES: Final = 64 << 20
 """Bytes are broadcast in pieces, so that a large checkpoint needs no second copy on the device."""

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.common.contract import Env
+from ddp_trainer.common.constants import Env
 
 _WATCHDOG: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
 """With 0 each, torch's watchdog neither ends this process nor tears down what is being aborted here."""

@@ -10,12 +10,12 @@ from typing import ClassVar, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.config.keeping import EvaluateOn
-from ddp_trainer.train.data.batches import is_stream, to_device
-from ddp_trainer.train.data.loaders.fetched import Request
-from ddp_trainer.train.data.loaders.shard_reader import ShardReader
-from ddp_trainer.train.data.plan import cut
-from ddp_trainer.train.data.randomness import KeyedRandom
+from ddp_trainer.train.config.output_options import EvaluateOn
+from ddp_trainer.train.data.batch_plan import cut
+from ddp_trainer.train.data.batch_reader import is_stream, to_device
+from ddp_trainer.train.data.keyed_rng import KeyedRandom
+from ddp_trainer.train.data.loaders.map_reader import ShardReader
+from ddp_trainer.train.data.loaders.request import Request
 from ddp_trainer.train.data.task import Batch, Task
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadTask, WrongSamples

@@ -120,7 +120,7 @@ class FirstRanksBuffers(SharedBuffers):
 def make_buffers(model: nn.Module, group: Group, shards: int, config: Config) -> SharedBuffers:
     """What the options say about running statistics."""
     if config.level is Level.EXACT:
-        from ddp_trainer.train.exact.buffers import TreeBuffers  # noqa: PLC0415 - it is built upon this module
+        from ddp_trainer.train.exact.exact_buffers import TreeBuffers  # noqa: PLC0415 - it is built upon this module
 
         return TreeBuffers(model, group, shards)
     return (FirstRanksBuffers if config.broadcast_buffers else SharedBuffers)(model, group)

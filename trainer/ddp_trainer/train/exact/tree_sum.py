@@ -8,10 +8,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ddp_trainer.train.data.plan import owned
+from ddp_trainer.train.data.batch_plan import owned
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.exact.tree import BinaryCounter, Node, cover
-from ddp_trainer.train.exact.wire import exchange
+from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node, cover
+from ddp_trainer.train.exact.tree_allreduce import exchange
 
 
 class TreeSum:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _random as random
 
-from ddp_trainer.common.layout import DIMENSIONS, Layout, Place
+from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, Place
 from ddp_trainer.train.distributed import abortable_gloo
 from ddp_trainer.train.distributed.group import Group
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ddp_trainer.train.models.demand import at_least, share
+from ddp_trainer.train.models.validation import at_least, share
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ class Gpt(nn.Module):
         return any(isinstance(each, Attend) and each.share > 0 for each in self.modules())
 
     def tp_plan(self, tp: int) -> Mapping[str, ParallelStyle]:
-        """How the weights are cut over ``tp`` ranks: see :mod:`ddp_trainer.train.models.gpt_tensor`."""
-        from ddp_trainer.train.models.gpt_tensor import tp_plan  # noqa: PLC0415 - few runs need it
+        """How the weights are cut over ``tp`` ranks: see :mod:`ddp_trainer.train.models.gpt_tp`."""
+        from ddp_trainer.train.models.gpt_tp import tp_plan  # noqa: PLC0415 - few runs need it
 
         return tp_plan(self, tp)
 
     def pipeline_stage(self, index: int, count: int) -> nn.Module:
-        """Stage ``index`` of ``count`` of this model: see :mod:`ddp_trainer.train.models.gpt_stage`."""
-        from ddp_trainer.train.models.gpt_stage import GptStage  # noqa: PLC0415 - few runs need it
+        """Stage ``index`` of ``count`` of this model: see :mod:`ddp_trainer.train.models.gpt_pp`."""
+        from ddp_trainer.train.models.gpt_pp import GptStage  # noqa: PLC0415 - few runs need it
 
         return GptStage(self, index, count)
 

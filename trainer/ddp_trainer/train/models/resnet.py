@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.demand import at_least
+from ddp_trainer.train.models.validation import at_least
 
 _SHRINKS: Final = 32
 """The last feature map has 1/32 of the image's side. One of 1x1 leaves BatchNorm no variance in a single sample."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-    from ddp_trainer.train.config.environment import Environment
-    from ddp_trainer.train.config.keeping import Keeping
+    from ddp_trainer.train.config.output_options import Keeping
+    from ddp_trainer.train.config.worker_env import Environment
 
 
 class Profile:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.parallel.single import Single
 from ddp_trainer.train.parallel.strategy import Parts
-from ddp_trainer.train.utils.lazy_dynamo import uncompiled
+from ddp_trainer.train.utils.dynamo_stub import uncompiled
 
 WHY_DDP = (
     "nn.DataParallel copies the whole model to every GPU in every pass, drives all GPUs from one Python process, and "

@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
+from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
-from ddp_trainer.train.utils.lazy_dynamo import uncompiled
 
 
 class Ddp(Strategy):

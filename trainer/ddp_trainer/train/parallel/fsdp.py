@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from ddp_trainer.train.data.passes import Passes
+from ddp_trainer.train.data.pass_count import Passes
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 
 
 class Fsdp(Strategy):
-    """Of a model that :func:`ddp_trainer.train.parallel.sharding.shard` has cut.
+    """Of a model that :func:`ddp_trainer.train.parallel.fully_shard.shard` has cut.
 
-    What ranks give is added up, and not averaged: see :class:`ddp_trainer.train.parallel.backward.MeanBackward`.
+    What ranks give is added up, and not averaged: see :class:`ddp_trainer.train.parallel.scaled_backward.MeanBackward`.
     """
 
     def __init__(self, parts: Parts) -> None:

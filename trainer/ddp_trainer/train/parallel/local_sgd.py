@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ddp_trainer.train.parallel.between_ranks import average, send_from_first
+from ddp_trainer.train.parallel.rank_collectives import average, send_from_first
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 
 

@@ -6,7 +6,7 @@ the last one is filled up with copies whose losses do not count. Losses are adde
 the whole global step. With ``replicate``, gradients are added up over replicas when the schedule is through.
 
 Stages may be in slices (``tp``), whose ranks pass on the slices that they have, and in pieces (``shard``), which are
-gathered once in a step: see :mod:`ddp_trainer.train.parallel.pp.stage_pieces`.
+gathered once in a step: see :mod:`ddp_trainer.train.parallel.pp.pp_zero`.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
-from ddp_trainer.common.contract import Wait
-from ddp_trainer.common.demands import micro_batch_size
+from ddp_trainer.common.constants import Wait
+from ddp_trainer.common.model_constraints import micro_batch_size
 from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.data.batch_plan import Plan, cut, owned
 from ddp_trainer.train.data.micro_batches import micro_batches
-from ddp_trainer.train.data.plan import Plan, cut, owned
 from ddp_trainer.train.data.task import Batch
-from ddp_trainer.train.mesh.spread import piece
+from ddp_trainer.train.mesh.sharded_state import piece
 from ddp_trainer.train.parallel.pipeline_schedule import demand_fit, make_schedule
-from ddp_trainer.train.parallel.pp.stage_computation import StageComputation
-from ddp_trainer.train.parallel.pp.stage_stream import BetweenStreams
-from ddp_trainer.train.parallel.pp.stage_transfers import timed_transfers
-from ddp_trainer.train.parallel.pp.stages import Stages
+from ddp_trainer.train.parallel.pp.pipeline_split import Stages
+from ddp_trainer.train.parallel.pp.pp_comm import timed_transfers
+from ddp_trainer.train.parallel.pp.pp_module import StageComputation
+from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
-from ddp_trainer.train.parallel.tensor import add_up_along, in_slices, settle, whole_losses
+from ddp_trainer.train.parallel.tensor_parallel import add_up_along, in_slices, settle, whole_losses
+from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadTask, TrainError
-from ddp_trainer.train.utils.lazy_dynamo import uncompiled
 
 
 class Pipeline(Strategy):
-    """Of a model that :func:`ddp_trainer.train.parallel.pp.stages.cut_into_stages` has cut."""
+    """Of a model that :func:`ddp_trainer.train.parallel.pp.pipeline_split.cut_into_stages` has cut."""
 
     computes_together: ClassVar[bool] = True
     takes_whole_steps: ClassVar[bool] = True

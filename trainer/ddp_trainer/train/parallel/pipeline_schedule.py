@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
-from ddp_trainer.common.choices import PipelineSchedule
-from ddp_trainer.common.demands import SCHEDULES, of_micro_batches
+from ddp_trainer.common.enums import PipelineSchedule
+from ddp_trainer.common.model_constraints import SCHEDULES, of_micro_batches
 from ddp_trainer.train.utils.errors import BadConfig
 
 
@@ -48,7 +48,7 @@ KINDS: Final[Mapping[PipelineSchedule, Kind]] = {
     for name, schedule in _OF_TORCH.items()
 }
 """Schedules by their names; what each asks of the number of micro-batches is said in
-:mod:`ddp_trainer.common.demands`."""
+:mod:`ddp_trainer.common.model_constraints`."""
 
 
 def demand_fit(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:

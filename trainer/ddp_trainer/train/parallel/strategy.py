@@ -29,15 +29,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.plan import Plan
+from ddp_trainer.train.data.batch_plan import Plan
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.observability.waits import Waits
-from ddp_trainer.train.parallel.backward import MeanBackward
-from ddp_trainer.train.parallel.sample_losses import SampleLosses
+from ddp_trainer.train.observability.comm_wait import Waits
+from ddp_trainer.train.parallel.loss_module import SampleLosses
+from ddp_trainer.train.parallel.scaled_backward import MeanBackward
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.mesh.spread import Spread
+    from ddp_trainer.train.mesh.sharded_state import Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

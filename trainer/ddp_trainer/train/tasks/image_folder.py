@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.data.plan import order
-from ddp_trainer.train.models.choice import build
+from ddp_trainer.train.data.batch_plan import order
+from ddp_trainer.train.models.registry import build
 from ddp_trainer.train.tasks.classification import Classification
 from ddp_trainer.train.utils.errors import BadData, BadSample
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.data.task import rowwise
-from ddp_trainer.train.models.choice import build
+from ddp_trainer.train.models.registry import build
 from ddp_trainer.train.utils.errors import BadData
 
 VOCABULARY: Final = 256

@@ -19,8 +19,8 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
-from ddp_trainer.train.utils.lazy_dynamo import uncompiled
 
 _COSTLY: Final = (
     "mm",

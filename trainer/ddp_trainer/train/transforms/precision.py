@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from ddp_trainer.common.choices import PrecisionName
+from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.train.utils.errors import BadConfig
 
 _AUTOCAST: Final[Mapping[PrecisionName, torch.dtype]] = {

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 
 
 class TrainError(Exception):

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from ddp_trainer.common.contract import Section
+from ddp_trainer.common.constants import Section
 from ddp_trainer.common.hanging.look import GroupPosition, Look, RankState, look_of
 from ddp_trainer.common.hanging.naming import culprits, nobody_missing
 

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from ddp_trainer.common.contract import Exit, FailureReason
-from ddp_trainer.launch.agent.core import Core, Limits, State
-from ddp_trainer.launch.failures import evidence
+from ddp_trainer.common.constants import Exit, FailureReason
+from ddp_trainer.launch.agent.agent_state import Core, Limits, State
+from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
@@ -114,7 +114,7 @@ def test_nobody_looks_at_gpus_for_another_failure(reason: str) -> None:
 )
 def test_a_failure_in_nccl_makes_gpus_suspect_too(reason: str, message: str, is_suspect: bool) -> None:
     failure = a_failure(4, reason=reason)
-    assert evidence.is_of_a_gpu(Failure(**{**vars_of(failure), "message": message})) is is_suspect
+    assert failure_reason.is_of_a_gpu(Failure(**{**vars_of(failure), "message": message})) is is_suspect
 
 
 def vars_of(failure: Failure) -> dict[str, object]:

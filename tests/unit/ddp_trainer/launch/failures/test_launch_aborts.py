@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import FailureReason
-from ddp_trainer.launch.agent.core import Core, Limits
-from ddp_trainer.launch.agent.witness import Witness
-from ddp_trainer.launch.failures import evidence
+from ddp_trainer.common.constants import FailureReason
+from ddp_trainer.launch.agent.agent_state import Core, Limits
+from ddp_trainer.launch.agent.failure_report import Witness
+from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, Node, Standing
 from ddp_trainer.launch.workers.logs import TAIL_LINES, LogPump, Prefix, Tail
 from tests.support.launch_simulation import a_policy
@@ -44,7 +44,7 @@ def ended(exit_code: int, stderr: str) -> Failure:
     ids=["timeout", "ECC", "both", "another abort", "silence"],
 )
 def test_an_abort_has_the_reason_that_stderr_gives(stderr: str, reason: FailureReason, begins: str) -> None:
-    failure = ended(evidence.ABORTED, stderr)
+    failure = ended(failure_reason.ABORTED, stderr)
     assert failure.reason == reason
     assert failure.message.startswith(begins)
     assert failure.exit_code == 134
@@ -55,7 +55,10 @@ def test_stderr_counts_for_an_abort_alone() -> None:
 
 
 def test_a_timeout_is_a_consequence_of_what_another_rank_died_of() -> None:
-    assert evidence.reason_of(134, "", oom_killed=False, aborted=evidence.abort_in(TIMEOUT)) in evidence.CONSEQUENCES
+    assert (
+        failure_reason.reason_of(134, "", oom_killed=False, aborted=failure_reason.abort_in(TIMEOUT))
+        in failure_reason.CONSEQUENCES
+    )
 
 
 def test_what_was_written_before_the_end_is_there_at_the_end() -> None:

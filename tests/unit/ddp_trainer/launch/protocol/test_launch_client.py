@@ -26,7 +26,7 @@ from ddp_trainer.launch.protocol.messages import (
     Verdict,
     encode,
 )
-from ddp_trainer.launch.protocol.timing import Patience
+from ddp_trainer.launch.protocol.timeouts import Patience
 from ddp_trainer.launch.rendezvous.client import TcpLink
 from ddp_trainer.launch.rendezvous.store import Store
 from ddp_trainer.net.handshake import ServerHandshake

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import Env
-from ddp_trainer.launch.agent.core import Core, Limits
-from ddp_trainer.launch.agent.report import Report
-from ddp_trainer.launch.agent.witness import Witness
-from ddp_trainer.launch.failures import farewell
+from ddp_trainer.common.constants import Env
+from ddp_trainer.launch.agent.agent_state import Core, Limits
+from ddp_trainer.launch.agent.failure_report import Witness
+from ddp_trainer.launch.agent.termination_report import Report
+from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Node, Standing
 from tests.support.launch_simulation import a_policy
@@ -39,7 +39,7 @@ def witness(parallel: str) -> Witness:
 )
 def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tmp_path: Path) -> None:
     failure = witness(parallel).ended(1, 1)
-    assert farewell.sentence(Finish(1, failure=failure)).startswith(f"{who} failed first")
+    assert final_report.sentence(Finish(1, failure=failure)).startswith(f"{who} failed first")
 
     message = tmp_path / "message"
     Report({Env.TERMINATION_LOG: str(message)}).failed(failure, 1, {})

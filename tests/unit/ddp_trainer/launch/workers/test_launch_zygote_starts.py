@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from ddp_trainer.launch.workers.fork_server_start import MOST_LOOKS, ZygoteWatch
 from ddp_trainer.launch.workers.worker_group import Program, Workers
-from ddp_trainer.launch.workers.zygote_watch import MOST_LOOKS, ZygoteWatch
 
 EMPTY_TORCH = "class cuda: is_initialized = staticmethod(bool)"
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -21,7 +21,7 @@ THREAD = "import threading; threading.Thread(target=threading.Event().wait, daem
 AGENT = """
 import asyncio, os, pathlib, sys
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.workers.zygote import Zygote
+from ddp_trainer.launch.workers.fork_server import Zygote
 
 async def main():
     children = Children(asyncio.get_running_loop())

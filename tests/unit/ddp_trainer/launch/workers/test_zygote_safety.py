@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.launch.in_worker import zygote_process
-from ddp_trainer.launch.workers.zygote import NVML_CHECK, Zygote
+from ddp_trainer.launch.in_worker import fork_server_process
+from ddp_trainer.launch.workers.fork_server import NVML_CHECK, Zygote
 
 TORCH = """
 import os
@@ -34,7 +34,7 @@ def test_a_fork_tells_whether_it_could_use_cuda(
     (tmp_path / "torch.py").write_text(TORCH.format(has_context=has_context, has_touched=has_touched))
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
-    command = [sys.executable, zygote_process.__file__, str(os.getpid()), str(theirs.fileno()), "torch"]
+    command = [sys.executable, fork_server_process.__file__, str(os.getpid()), str(theirs.fileno()), "torch"]
     with ours:
         with theirs:
             process = subprocess.Popen(
@@ -42,7 +42,7 @@ def test_a_fork_tells_whether_it_could_use_cuda(
             )
         said = ours.recv(8)  # nothing where the zygote has ended
     process.wait(60)
-    assert (said == zygote_process.READY) is forks
+    assert (said == fork_server_process.READY) is forks
 
 
 def test_torch_still_has_what_a_fork_asks() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.metrics.collect.collectives import Collectives
-from ddp_trainer.process import pulse
+from ddp_trainer.process import heartbeat_page
 from tests.recorder_server import entry, record, recorder_at
 
 BEGUN = "ddp_collective_last_enqueued_sequence{default}"
@@ -16,9 +16,9 @@ OVER = "ddp_collective_last_completed_sequence{default}"
 
 @pytest.fixture
 def cells(tmp_path: Path) -> memoryview[float]:
-    pulse.create(str(tmp_path / "rank-0.pulse"))
-    cells = pulse.open_cells(str(tmp_path / "rank-0.pulse"))
-    cells[pulse.HAS_GROUP], cells[pulse.SEQUENCE], cells[pulse.BEAT] = 1.0, 7.0, 100.0
+    heartbeat_page.create(str(tmp_path / "rank-0.pulse"))
+    cells = heartbeat_page.open_cells(str(tmp_path / "rank-0.pulse"))
+    cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE], cells[heartbeat_page.BEAT] = 1.0, 7.0, 100.0
     return cells
 
 
@@ -58,7 +58,7 @@ def test_a_rank_that_gets_no_turn_is_where_its_recorder_says(
     clock.now += 60.0
     told.ask()  # now nobody answers any more
     assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
-    cells[pulse.BEAT], cells[pulse.SEQUENCE] = 120.0, 12.0
+    cells[heartbeat_page.BEAT], cells[heartbeat_page.SEQUENCE] = 120.0, 12.0
     assert told.values(0) == {BEGUN: 12.0, OVER: 7.0}
 
 
@@ -67,7 +67,7 @@ def test_at_most_four_groups_are_told_of(tmp_path: Path, told: Collectives, cell
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record(groups, entry(1))}):
         told.ask()
     assert len(told.values(0)) == 8
-    cells[pulse.HAS_GROUP] = 0.0
+    cells[heartbeat_page.HAS_GROUP] = 0.0
     assert told.values(0) == {}
 
 
@@ -76,12 +76,12 @@ def test_a_record_of_the_group_before_is_not_told_as_of_this_one(
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (900, 900)}, entry(900))}):
         told.ask()
-    cells[pulse.BEAT], cells[pulse.SEQUENCE] = 120.0, 2.0
+    cells[heartbeat_page.BEAT], cells[heartbeat_page.SEQUENCE] = 120.0, 2.0
     assert told.values(0) == {BEGUN: 2.0}
 
 
 def test_a_torch_that_does_not_count_tells_nothing(told: Collectives, cells: memoryview[float]) -> None:
-    cells[pulse.SEQUENCE] = -1.0
+    cells[heartbeat_page.SEQUENCE] = -1.0
     assert told.values(0) == {}
 
 
@@ -90,11 +90,11 @@ def test_a_rank_is_asked_now_and_then_and_at_once_when_it_falls_silent(
 ) -> None:
     asked = []
     for moment, beat in ((110.0, 109.9), (111.0, 110.9), (112.0, 110.9), (113.0, 110.9), (128.0, 110.9)):
-        clock.now, cells[pulse.BEAT] = moment, beat
+        clock.now, cells[heartbeat_page.BEAT] = moment, beat
         number = int(moment)
         with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (number, number)}, entry(1))}):
             told.ask()
         (tmp_path / "rank-0.sock").unlink()
         asked.append(told.values(0).get(OVER) == number)
-        cells[pulse.SEQUENCE] = 1000.0
+        cells[heartbeat_page.SEQUENCE] = 1000.0
     assert asked == [False, False, True, False, True]

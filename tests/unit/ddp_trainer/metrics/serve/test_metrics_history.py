@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.contract import HISTORY_MARK, Env, GroupState, JobTime, Metric, RestartCause
+from ddp_trainer.common.constants import HISTORY_MARK, Env, GroupState, JobTime, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.serve import history_form
+from ddp_trainer.metrics.serve import history_format
 from ddp_trainer.metrics.serve.history import FILE, FIRST_SECONDS, MOST_READINGS, History
 from ddp_trainer.process.recorder import RankRecorder
 from kubectl_ddp import past
@@ -57,7 +57,7 @@ def test_a_history_of_any_length_keeps_between_half_of_the_most_readings_and_all
 
 def test_what_is_dropped_costs_resolution_and_no_truth(tmp_path: Path) -> None:
     clock = Clock()
-    times, series = history_form.read(trained(tmp_path, 500, clock).document())
+    times, series = history_format.read(trained(tmp_path, 500, clock).document())
     steps = series[STEPS]
     assert steps[-1] == 500
     assert all(
@@ -77,7 +77,7 @@ def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zer
     agent.world(size=4, nodes=2, nodes_desired=2)
     agent.restarted(RestartCause.FAILURE)
     recorder(tmp_path).account(JobAccount(1000.0, [float(number) for number, _ in enumerate(JobTime)], 3, 1.5))
-    _, series = history_form.read(History(tmp_path, Clock()).document())
+    _, series = history_format.read(History(tmp_path, Clock()).document())
     assert series[Metric.WORLD_SIZE.value, ()] == [4]
     assert series[Metric.RESTARTS.value, (("cause", "failure"),)] == [1]
     assert (Metric.RESTARTS.value, (("cause", "hang"),)) not in series
@@ -93,7 +93,7 @@ def test_an_aggregator_that_is_started_anew_goes_on_where_the_last_one_was(tmp_p
     after = trained(tmp_path, 10, clock, history=History.resumed(tmp_path, clock))
     assert after.times[: len(before.times)] == pytest.approx(before.times, abs=0.01)
     assert after.interval == before.interval
-    assert history_form.read(after.document())[1][STEPS][-1] == 310
+    assert history_format.read(after.document())[1][STEPS][-1] == 310
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"version": 2, "times": [], "series": []}', '{"version": 1}'])
@@ -117,7 +117,7 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
         history.look()
         clock.now += 1
     text = json.dumps(history.document(), allow_nan=False)
-    losses = history_form.read(json.loads(text))[1][LOSS]
+    losses = history_format.read(json.loads(text))[1][LOSS]
     assert losses[0] == 2.5
     assert losses[1] is not None
     assert math.isnan(losses[1])
@@ -126,16 +126,22 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
 
 def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) -> None:
     told = trained(tmp_path, 400, Clock()).document()
-    left = history_form.thinned(told)
-    assert len(left["times"]) == history_form.LEFT_READINGS
+    left = history_format.thinned(told)
+    assert len(left["times"]) == history_format.LEFT_READINGS
     assert (left["times"][0], left["times"][-1]) == (told["times"][0], told["times"][-1])
-    lines = list(history_form.lines(left))
+    lines = list(history_format.lines(left))
     assert all(line.startswith(HISTORY_MARK) and len(line) < 4096 for line in lines)
-    log = ["step 1", *history_form.lines({"version": 1, "times": [], "series": []}), "again", *lines, "Restarts: none."]
+    log = [
+        "step 1",
+        *history_format.lines({"version": 1, "times": [], "series": []}),
+        "again",
+        *lines,
+        "Restarts: none.",
+    ]
     found = past.unpacked(log)
     assert found is not None
     assert json.loads(found) == left
-    assert history_form.read(left)[1][STEPS][-1] == history_form.read(told)[1][STEPS][-1]
+    assert history_format.read(left)[1][STEPS][-1] == history_format.read(told)[1][STEPS][-1]
 
 
 def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) -> None:
@@ -153,4 +159,4 @@ def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) 
             rank.step(step, 0, 8, noise, 0, 0.2 + noise, 0.3 - noise, noise, 0.01, 0, 0)
         history.look()
         clock.now += 0.51
-    assert sum(map(len, history_form.lines(history_form.thinned(history.document())))) < 16_384
+    assert sum(map(len, history_format.lines(history_format.thinned(history.document())))) < 16_384

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ddp_trainer.common.contract import (
+from ddp_trainer.common.constants import (
     PLACE_LABELS,
     Env,
     FailureReason,
@@ -24,14 +24,14 @@ from ddp_trainer.common.contract import (
     Wait,
 )
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.metrics.collect.gpu import Memory
 from ddp_trainer.metrics.families.family import cell
-from ddp_trainer.metrics.record import harmless
+from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.storage.board import AGENT, RANK, Board, read
-from ddp_trainer.metrics.storage.directory import rank_board
+from ddp_trainer.metrics.storage.mmap_directory import rank_board
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board, read
 from ddp_trainer.metrics.storage.process import ProcessId
 from ddp_trainer.process.recorder import AgentRecorder, RankRecorder
 
@@ -271,7 +271,7 @@ REPORTS: list[tuple[str, tuple[Any, ...]]] = [
 def test_nonsense_is_warned_of_once_and_never_raised(
     rank: Rank, caplog: pytest.LogCaptureFixture, method: str, nonsense: tuple[Any, ...]
 ) -> None:
-    harmless._warned.clear()
+    suppress_errors._warned.clear()
     with caplog.at_level(logging.WARNING):
         getattr(rank.recorder, method)(*nonsense)
         getattr(rank.recorder, method)(*nonsense)

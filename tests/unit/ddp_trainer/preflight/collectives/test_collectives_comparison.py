@@ -11,7 +11,7 @@ import pytest
 from ddp_trainer.preflight.collectives import report
 from ddp_trainer.preflight.collectives.comparison import Earlier, Verdict
 from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.outcome import Outcome
+from ddp_trainer.preflight.collectives.reporter import Outcome
 from ddp_trainer.preflight.collectives.request import parse
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.common.contract import Exit
-from ddp_trainer.train.checkpoint.archive import pack
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, PAYLOAD, unpack
-from ddp_trainer.train.checkpoint.claim import Claim
 from ddp_trainer.train.checkpoint.manifest import demand_same
+from ddp_trainer.train.checkpoint.torch_zip_writer import pack
+from ddp_trainer.train.checkpoint.write_lease import Claim
 from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
 from tests.support.train_builders import IDENTITY, a_directory, a_manifest, write
 
@@ -218,7 +218,7 @@ import sys
 from pathlib import Path
 import resource, torch
 from tests.support.train_builders import a_directory, a_manifest, write
-from ddp_trainer.train.checkpoint.archive import pack
+from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 path = Path(sys.argv[1])
 directory = a_directory(path)
 write(directory, 1)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.config.options import Level
-from ddp_trainer.train.data.merging import merge
-from ddp_trainer.train.exact.kin import demand_kin, kind_of_machine
+from ddp_trainer.train.data.concat_batches import merge
+from ddp_trainer.train.exact.hardware_check import demand_kin, kind_of_machine
 from ddp_trainer.train.utils.errors import BadTask
 from tests.support.train_builders import ALONE, HERE, Lines
 

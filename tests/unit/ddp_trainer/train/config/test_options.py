@@ -14,24 +14,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp_trainer.common.choices import OptimizerName
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config.config import Config, ScheduleName
 from ddp_trainer.train.config.options import KernelName, LrScaling
+from ddp_trainer.train.data.batch_plan import Plan
 from ddp_trainer.train.data.micro_batches import micro_batches
-from ddp_trainer.train.data.plan import Plan
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.mesh.finiteness import flaw, total_norm
+from ddp_trainer.train.mesh.grad_norm import flaw, total_norm
 from ddp_trainer.train.optim.loss_scale import LossScale
-from ddp_trainer.train.optim.optimization import Optimization, lr_scale, rate_factor
-from ddp_trainer.train.parallel.build import build
+from ddp_trainer.train.optim.optimizer import Optimization, lr_scale, rate_factor
+from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.transforms.activation_checkpointing import blocks, checkpoint_activations
-from ddp_trainer.train.transforms.computation import channels_last
-from ddp_trainer.train.utils.collection import collect_if_due, collecting_by_hand
+from ddp_trainer.train.transforms.model_transforms import channels_last
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
+from ddp_trainer.train.utils.gc_control import collect_if_due, collecting_by_hand
 from tests.support.train_builders import ALONE, Lines
 
 CPU = torch.device("cpu")

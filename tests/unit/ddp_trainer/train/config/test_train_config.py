@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.choices import OptimizerName
-from ddp_trainer.common.contract import CheckpointScope, Exit
+from ddp_trainer.common.constants import CheckpointScope, Exit
+from ddp_trainer.common.enums import OptimizerName
+from ddp_trainer.train.api import with_defaults
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.environment import Environment
-from ddp_trainer.train.session import with_defaults
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
 
 

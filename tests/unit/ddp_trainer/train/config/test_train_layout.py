@@ -2,12 +2,12 @@
 
 import pytest
 
-from ddp_trainer.common.contract import Env
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.constants import Env
+from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.train.api import with_defaults
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.environment import Environment
-from ddp_trainer.train.session import with_defaults
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
 
 

@@ -15,8 +15,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.ledger import Ledger
-from ddp_trainer.train.data.plan import Plan, cut, owned
+from ddp_trainer.train.data.batch_plan import Plan, cut, owned
+from ddp_trainer.train.data.sample_tracker import Ledger
 
 Split = Callable[[Plan, int, int, int], list[int]]
 """(plan, step, world, rank) → sample ids that the rank processes."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.train.data.batches import data_digest
+from ddp_trainer.train.data.batch_reader import data_digest
 from ddp_trainer.train.data.task import Task, load_task
 from ddp_trainer.train.tasks.digits import Digits, locate
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadTask

@@ -15,15 +15,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroupGloo
 
-from ddp_trainer.common.contract import Exit
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.distributed import stream_abort
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.distributed.meeting import Meeting
+from ddp_trainer.train.distributed.group_store import Meeting
 from ddp_trainer.train.distributed.stream_abort import CudaStreams, StreamAbort
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.utils import failure
+from ddp_trainer.train.utils import error_file
+from ddp_trainer.train.utils.error_file import end_for_lost_peer
 from ddp_trainer.train.utils.errors import BadData, PeerLost
-from ddp_trainer.train.utils.failure import end_for_lost_peer
 from tests.ports import free_port
 from tests.support import stream_model
 from tests.support.stream_model import HostWaits, ModelStreams, StreamModel
@@ -181,7 +181,7 @@ def test_a_process_that_ends_so_exits_with_the_code_of_a_lost_peer_and_leaves_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(failure.os, "_exit", codes.append)
+    monkeypatch.setattr(error_file.os, "_exit", codes.append)
     end_for_lost_peer("This process ends with its group.", tmp_path / "error.json")
     assert codes == [Exit.RENDEZVOUS_LOST]
     assert "This process ends with its group." in (tmp_path / "error.json").read_text()
@@ -302,7 +302,7 @@ def test_ranks_that_agreed_to_end_wait_for_each_other_before_they_abort(monkeypa
     abort, _ = aborting(monkeypatch, Fake("all", noted))
     group = group_of(abort)
     group._meeting = Meeting(store, "here", "nccl", timedelta(seconds=SOON))
-    monkeypatch.setattr("ddp_trainer.train.distributed.ending_group._PARTING", timedelta(seconds=SOON))
+    monkeypatch.setattr("ddp_trainer.train.distributed.group_teardown._PARTING", timedelta(seconds=SOON))
     leaving = threading.Thread(target=group.free_device, kwargs={"agreed": True})
     leaving.start()
     leaving.join(0.5)

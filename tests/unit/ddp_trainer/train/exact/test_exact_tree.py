@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ddp_trainer.train.data.plan import owned
-from ddp_trainer.train.exact.tree import BinaryCounter, Node, cover
+from ddp_trainer.train.data.batch_plan import owned
+from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node, cover
+from ddp_trainer.train.exact.tree_allreduce import buckets
 from ddp_trainer.train.exact.tree_sum import TreeSum
-from ddp_trainer.train.exact.wire import buckets
 from tests.support.train_builders import ALONE
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddp_trainer.common.contract import Exit
-from ddp_trainer.common.layout import Layout, LayoutRange
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.environment import Environment
 from ddp_trainer.train.config.option_rules import check_places, layout_of
 from ddp_trainer.train.config.options import Level
-from ddp_trainer.train.data.loaders.shard_reader import first_batch
-from ddp_trainer.train.data.passes import Passes
-from ddp_trainer.train.data.plan import Plan, owned
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.data.batch_plan import Plan, owned
+from ddp_trainer.train.data.loaders.map_reader import first_batch
+from ddp_trainer.train.data.pass_count import Passes
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.recovery.places import awaits_ranks
+from ddp_trainer.train.recovery.spare_ranks import awaits_ranks
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ddp_trainer.train.deferred_init.filling import empty_out, fill_here
-from ddp_trainer.train.loop.groundwork import Drawn, draw_model
+from ddp_trainer.train.deferred_init.materialize import empty_out, fill_here
+from ddp_trainer.train.loop.run_context import Drawn, draw_model
 from tests.support.train_builders import Lines
 
 SIDE = 40

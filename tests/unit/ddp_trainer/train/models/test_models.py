@@ -9,10 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Recompute
-from ddp_trainer.train.models.choice import MODELS, build, flops, tokens
 from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.models.registry import MODELS, build, flops, tokens
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
-from ddp_trainer.train.transforms.recomputation import recomputed_ratio
+from ddp_trainer.train.transforms.hfu import recomputed_ratio
 from ddp_trainer.train.utils.errors import BadConfig
 
 IMAGES = {"channels": 3, "side": 64, "classes": 10}

@@ -17,20 +17,20 @@ import pytest
 import torch
 from torch import nn
 
-from ddp_trainer.common.choices import OptimizerName
-from ddp_trainer.common.contract import Phase
+from ddp_trainer.common.constants import Phase
+from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.checkpoint.odometer import Odometer, Reading
+from ddp_trainer.train.checkpoint.progress_file import Odometer, Reading
 from ddp_trainer.train.config.config import Config, ScheduleName
-from ddp_trainer.train.data.batches import reader, to_device
-from ddp_trainer.train.data.randomness import KeyedRandom, Stream
+from ddp_trainer.train.data.batch_reader import reader, to_device
+from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
 from ddp_trainer.train.distributed.group import is_network, reason
-from ddp_trainer.train.distributed.stop import StopRequest
+from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.exact.buffer_sync import SharedBuffers
-from ddp_trainer.train.observability.phases import Phases
-from ddp_trainer.train.observability.progress import Evaluated, Mode, Progress, clock_time
-from ddp_trainer.train.optim.optimization import Optimization, rate_factor
-from ddp_trainer.train.utils.failure import write_error_file
+from ddp_trainer.train.observability.console import Evaluated, Mode, Progress, clock_time
+from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.optim.optimizer import Optimization, rate_factor
+from ddp_trainer.train.utils.error_file import write_error_file
 from tests.support.train_builders import ALONE, Lines
 
 CPU = torch.device("cpu")
@@ -94,7 +94,7 @@ def test_a_forward_pass_leaves_pythons_and_numpys_generators_alone() -> None:
 def test_without_numpy_all_else_is_keyed_and_numpy_stays_unimported() -> None:
     program = (
         "import sys; sys.modules['numpy'] = None\n"
-        "import torch; from ddp_trainer.train.data.randomness import KeyedRandom, Stream\n"
+        "import torch; from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream\n"
         "KeyedRandom(7, torch.device('cpu')).enter(Stream.FETCH); print(torch.rand(()).item())\n"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
@@ -356,9 +356,9 @@ os.environ.update(RANK="0", WORLD_SIZE="1")
 import torch, torch.distributed as dist
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.optim.optimization import Optimization
-from ddp_trainer.train.data.plan import Plan
-from ddp_trainer.train.parallel.build import build; from ddp_trainer.train.parallel.strategy import Parts
+from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.parallel.factory import build; from ddp_trainer.train.parallel.strategy import Parts
 from ddp_trainer.train.parallel.ddp import Ddp
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)

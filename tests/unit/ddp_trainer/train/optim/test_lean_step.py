@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from ddp_trainer.common.choices import OptimizerName
+from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import KernelName
-from ddp_trainer.train.optim.optimization import Optimization
-from ddp_trainer.train.optim.optimizer_step import OptimizerStep, inside
-from ddp_trainer.train.parallel import backward
-from ddp_trainer.train.parallel.backward import MeanBackward
+from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.optim.unwrapped_step import OptimizerStep, inside
+from ddp_trainer.train.parallel import scaled_backward
+from ddp_trainer.train.parallel.scaled_backward import MeanBackward
 from tests.support.train_builders import Lines
 
 MAKE: list[Callable[[list[nn.Parameter]], Optimizer]] = [
@@ -107,7 +107,7 @@ def test_a_backward_pass_gives_the_gradient_of_the_mean_over_the_whole_step(rank
 
 def test_the_engine_is_used_as_torch_has_it() -> None:
     # Fails when a new version of torch has changed it: passes then cost more, and nothing else happens.
-    assert backward._engine() is not None
+    assert scaled_backward._engine() is not None
 
 
 def test_without_the_engine_the_gradient_is_the_same() -> None:

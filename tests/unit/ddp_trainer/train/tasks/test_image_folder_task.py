@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from ddp_trainer.train.data.loaders.fetched import Request
-from ddp_trainer.train.data.loaders.shard_reader import ShardReader
-from ddp_trainer.train.data.randomness import KeyedRandom
+from ddp_trainer.train.data.keyed_rng import KeyedRandom
+from ddp_trainer.train.data.loaders.map_reader import ShardReader
+from ddp_trainer.train.data.loaders.request import Request
 from ddp_trainer.train.tasks.image_folder import ImageFolder, Images, random_cut, sides
 from ddp_trainer.train.utils.errors import BadData, BadSample
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.evaluation.showing import shown
+from ddp_trainer.train.evaluation.task_report import shown
 from ddp_trainer.train.tasks.digits import Digits
 from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, continued, read
 from ddp_trainer.train.utils.errors import BadData

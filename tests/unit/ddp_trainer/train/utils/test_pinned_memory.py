@@ -8,8 +8,8 @@ import mmap
 import pytest
 import torch
 
-from ddp_trainer.train.checkpoint.archive import pack
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
+from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.utils.pinned_memory import host_memory
 
 ODD_BYTES = (17 << 20) + 1

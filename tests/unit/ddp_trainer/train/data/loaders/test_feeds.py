@@ -14,11 +14,11 @@ from torch.utils.data import IterableDataset
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Level, OnBadSample
-from ddp_trainer.train.data.loaders.choice import make_feed, sample_count
-from ddp_trainer.train.data.loaders.feed import Feed
-from ddp_trainer.train.data.loaders.fetched import Fetched, Request
-from ddp_trainer.train.data.loaders.skips import MOST_TOLD, Skips
-from ddp_trainer.train.data.plan import Plan, cut
+from ddp_trainer.train.data.batch_plan import Plan, cut
+from ddp_trainer.train.data.loaders.bad_samples import MOST_TOLD, Skips
+from ddp_trainer.train.data.loaders.base import Feed
+from ddp_trainer.train.data.loaders.factory import make_feed, sample_count
+from ddp_trainer.train.data.loaders.request import Fetched, Request
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTask, DataWorkerLost
 

@@ -10,18 +10,18 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel
 
-from ddp_trainer.common.choices import PipelineSchedule, PrecisionName
-from ddp_trainer.common.layout import LayoutRange
+from ddp_trainer.common.enums import PipelineSchedule, PrecisionName
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Recompute
-from ddp_trainer.train.loop.groundwork import demand_numbers
-from ddp_trainer.train.mesh.sliced_draws import DrawsApart, share_draws
+from ddp_trainer.train.loop.run_context import demand_numbers
+from ddp_trainer.train.mesh.tp_rng import DrawsApart, share_draws
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, demand_fit
-from ddp_trainer.train.parallel.pp.stage_computation import StageComputation
-from ddp_trainer.train.parallel.pp.stage_stream import BetweenStreams, Stream
-from ddp_trainer.train.parallel.pp.stages import stages_of
-from ddp_trainer.train.parallel.tensor_plan import find_plan
+from ddp_trainer.train.parallel.pp.pipeline_split import stages_of
+from ddp_trainer.train.parallel.pp.pp_module import StageComputation
+from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, Stream
+from ddp_trainer.train.parallel.tp_plan import find_plan
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
 

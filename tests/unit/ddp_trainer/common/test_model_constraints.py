@@ -1,0 +1,102 @@
+"""What a layout demands is counted as the trainer counts, and refused in the words of the trainer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp_trainer.common.enums import PipelineSchedule
+from ddp_trainer.common.model_constraints import SCHEDULES, logical_shards, share
+from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.data.batch_plan import choose_shards, shares
+from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.parallel.pipeline_schedule import demand_fit
+from ddp_trainer.train.tasks.text import VOCABULARY
+from ddp_trainer.train.utils.errors import BadConfig
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec import own_gpt
+from kubectl_ddp.spec.quantity import Nodes
+from tests.jobs import a_job
+
+
+@given(st.integers(1, 300), st.integers(1, 60), st.integers(1, 40))
+def test_samples_of_a_part_are_those_that_the_trainer_gives_it(batch: int, shards: int, parts: int) -> None:
+    shards = min(shards, batch)
+    parts = min(parts, shards)
+    counted = [share(part, parts=parts, shards=shards, global_batch=batch) for part in range(parts)]
+    assert counted == shares(batch, shards, parts)
+    assert logical_shards(None, most_ranks=parts, parts=parts, global_batch=batch) == choose_shards(
+        None, promised_ranks=parts, most_ranks=parts, world_size=parts, global_batch=batch
+    )
+
+
+def test_schedules_are_the_trainers() -> None:
+    assert set(SCHEDULES) == set(PipelineSchedule)
+
+
+def test_the_plugins_defaults_are_the_trainers() -> None:
+    of_gpt = {name: each.default for name, each in inspect.signature(Gpt).parameters.items()}
+    assert dict(own_gpt.SIZES) == {name: of_gpt[name] for name in own_gpt.SIZES}
+    config = Config()
+    assert (config.global_batch, config.pipeline_schedule) == (own_gpt.GLOBAL_BATCH, own_gpt.SCHEDULE)
+    assert own_gpt.VOCABULARY == VOCABULARY
+
+
+def a_gpt(**options: int) -> Gpt:
+    return Gpt(**{"vocabulary": VOCABULARY, "window": 4, "width": 12, **options})
+
+
+@pytest.mark.parametrize(
+    ("parallel", "words", "of_the_trainer"),
+    [
+        pytest.param("tp=2", "--model gpt:heads=3", lambda: a_gpt(heads=3).tp_plan(2), id="heads"),
+        pytest.param("pp=2", "--model gpt:layers=1", lambda: a_gpt(layers=1).pipeline_stage(0, 2), id="layers"),
+        pytest.param(
+            "pp=2",
+            "--pipeline-schedule interleaved --model=gpt:layers=3",
+            lambda: a_gpt(layers=3).pipeline_stage(0, 4),
+            id="layers of an interleaved schedule",
+        ),
+        pytest.param(
+            "pp=2",
+            "--global-batch 8 --micro-batch 8",
+            lambda: demand_fit(PipelineSchedule.ONE_F_ONE_B, 1, 2),
+            id="micro-batches",
+        ),
+        pytest.param(
+            "pp=2",
+            "--global-batch 5 --micro-batch 1 --pipeline-schedule zero-bubble",
+            lambda: demand_fit(PipelineSchedule.ZERO_BUBBLE, 5, 2),
+            id="rounds",
+        ),
+    ],
+)
+def test_what_the_trainer_would_refuse_is_refused_before_it_is_sent_in_the_same_words(
+    parallel: str, words: str, of_the_trainer: Callable[[], object]
+) -> None:
+    with pytest.raises(BadConfig) as late:
+        of_the_trainer()
+    size = {"nnodes": Nodes(1, 1), "nproc": 2, "parallel": LayoutRange.parse(parallel)}
+    with pytest.raises(UsageError) as early:
+        a_job(args=("train", "--task", "text", *words.split()), **size)
+    assert (early.value.message, early.value.hint) == (late.value.message, late.value.hint)
+    assert early.value.exit_code == late.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--task digits --micro-batch 64",
+        "--task text --model mlp --micro-batch 64",
+        "--task text --micro-batch 64 --pipeline-schedule gpipe",
+        "--task text --micro-batch 64 --global-batch many",
+        "--task text",
+    ],
+)
+def test_what_is_unknown_or_fits_is_let_through(words: str) -> None:
+    a_job(args=("train", *words.split()), nnodes=Nodes(1, 1), nproc=2, parallel=LayoutRange.parse("pp=2"))

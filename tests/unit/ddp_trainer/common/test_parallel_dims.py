@@ -1,0 +1,190 @@
+"""A layout is arithmetic that three programs must do alike: where a rank stands, and who stands there."""
+
+import doctest
+import subprocess
+import sys
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.common import parallel_dims as module
+from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange, Place
+
+EVERY = [Layout(*sizes) for sizes in product((1, 2, 3), repeat=4)]
+
+
+def test_the_examples_of_its_docstrings_are_true() -> None:
+    outcome = doctest.testmod(module)
+    assert outcome.attempted >= 15
+    assert outcome.failed == 0
+
+
+def test_rank_and_place_are_inverse_and_a_place_belongs_to_one_rank() -> None:
+    for layout in EVERY:
+        places = [layout.place(rank) for rank in range(layout.world)]
+        assert [layout.rank(place) for place in places] == list(range(layout.world))
+        assert len(set(places)) == layout.world == layout.replicate * layout.replica
+
+
+def test_its_text_reads_back_as_itself() -> None:
+    for layout in EVERY:
+        assert Layout.parse(str(layout)) == layout
+        assert LayoutRange.parse(str(layout)) == LayoutRange.of(layout)
+        assert LayoutRange.parse(str(layout)).choose(layout.world) == layout
+
+
+def test_a_replica_is_a_block_of_ranks_and_the_ranks_of_tp_are_neighbours() -> None:
+    for layout in EVERY:
+        for rank in range(layout.world):
+            place = layout.place(rank)
+            assert place.replicate == rank // layout.replica
+            assert place.tp == rank % layout.tp
+
+
+def test_the_order_of_the_dimensions_is_replicate_pp_shard_tp() -> None:
+    layout = Layout(replicate=2, shard=3, tp=5, pp=7)
+    assert layout.rank(Place(replicate=0, pp=0, shard=0, tp=1)) == 1
+    assert layout.rank(Place(replicate=0, pp=0, shard=1, tp=0)) == 5
+    assert layout.rank(Place(replicate=0, pp=1, shard=0, tp=0)) == 15
+    assert layout.rank(Place(replicate=1, pp=0, shard=0, tp=0)) == 105
+
+
+def test_a_batch_is_divided_among_replicas_and_shards_and_shared_by_tp_and_pp() -> None:
+    for layout in EVERY:
+        shares: dict[int, int] = {}
+        for rank in range(layout.world):
+            share = layout.place(rank).data_rank
+            shares[share] = shares.get(share, 0) + 1
+        assert shares == dict.fromkeys(range(layout.data_size), layout.tp * layout.pp)
+
+
+def test_a_place_made_by_hand_finds_its_rank_and_refuses_to_guess_its_share_of_a_batch() -> None:
+    layout = Layout(replicate=2, shard=4)
+    assert layout.place(4) == Place(1, 0, 0, 0)
+    assert layout.rank(Place(1, 0, 0, 0)) == 4
+    with pytest.raises(LayoutError, match=r"ask Layout\.place"):
+        _ = Place(1, 0, 0, 0).data_rank
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "'' is no layout; write dimension=size with commas, as in replicate=2,shard=4"),
+        ("4", "'4' is no layout; write"),
+        ("shard=2,", "'shard=2,' is no layout; write"),
+        ("fsdp=4", "'fsdp' is no dimension of a layout; use replicate, shard, tp and pp"),
+        ("Shard=4", "'Shard' is no dimension"),
+        ("shard=2,shard=2", "'shard=2,shard=2' names shard twice; name it once"),
+        ("shard=", "shard= is no size of a dimension; give a whole number from 1 to 1000000, as shard=2"),
+        ("shard=0", "shard=0 is no size"),
+        ("tp=-1", "tp=-1 is no size"),
+        ("tp=2.0", "tp=2.0 is no size"),
+        ("tp=two", "tp=two is no size"),
+        ("tp=٣", "tp=٣ is no size"),
+        ("pp=1000001", "pp=1000001 is no size"),
+        ("pp=" + "9" * 5000, "is no size"),
+        ("shard=1:", "shard=1: is no size"),
+        ("shard=1:2:3", "shard=1:2:3 is no size"),
+        ("shard=0:2", "shard=0:2 is no size"),
+    ],
+)
+def test_what_is_no_layout_is_told_in_one_sentence(text: str, sentence: str) -> None:
+    for parse in (Layout.parse, LayoutRange.parse):
+        with pytest.raises(LayoutError) as caught:
+            parse(text)
+        assert sentence in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_range_that_begins_above_its_end_is_told() -> None:
+    with pytest.raises(LayoutError, match="replicate=4:2 begins above its end; write replicate=2:4"):
+        LayoutRange.parse("replicate=4:2")
+    with pytest.raises(LayoutError, match="tp=2:1 begins above its end; write tp=1:2"):
+        LayoutRange(Layout(tp=2), Layout())
+
+
+@pytest.mark.parametrize("size", [0, -2, True, 2.0, "2", None, module.MOST + 1])
+def test_a_size_is_a_whole_number_of_at_least_one(size: object) -> None:
+    with pytest.raises(LayoutError, match=r"tp=.* is no size of a dimension"):
+        Layout(tp=size)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rank", [-1, 8])
+def test_a_rank_outside_of_the_layout_is_told(rank: int) -> None:
+    with pytest.raises(LayoutError, match=f"there is no rank {rank} in shard=8, which has ranks 0 to 7"):
+        Layout(shard=8).place(rank)
+
+
+def test_a_place_outside_of_the_layout_is_told() -> None:
+    with pytest.raises(LayoutError, match="there is no shard 2 in shard=2; shard counts from 0 to 1"):
+        Layout(shard=2).rank(Place(0, 0, 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "world", "chosen"),
+    [
+        ("replicate=1:4", 3, "replicate=3"),
+        ("replicate=1:4", 9, "replicate=4"),
+        ("replicate=1:4,shard=2", 2, "shard=2"),
+        ("replicate=1:4,shard=2", 5, "replicate=2,shard=2"),
+        ("shard=2:4", 3, "shard=3"),
+        ("replicate=1:8,shard=1:8", 8, "shard=8"),
+        ("replicate=1:8,shard=1:4,tp=1:2", 8, "shard=4,tp=2"),
+        ("shard=1:4,pp=1:4", 4, "shard=4"),
+        ("pp=1:4,tp=1:4", 4, "pp=4"),
+        ("replicate=2:3,tp=3:4", 7, "replicate=2,tp=3"),
+    ],
+)
+def test_a_range_gives_the_layout_with_the_most_ranks_and_then_the_most_spread(
+    allowed: str, world: int, chosen: str
+) -> None:
+    assert str(LayoutRange.parse(allowed).choose(world)) == chosen
+
+
+def test_the_choice_is_the_best_of_all_that_are_allowed() -> None:
+    allowed = LayoutRange.parse("replicate=1:3,shard=1:3,tp=1:2,pp=2:3")
+    every = [Layout(r, s, t, p) for r, s, t, p in product((1, 2, 3), (1, 2, 3), (1, 2), (2, 3))]
+    for world in range(2, 60):
+        best = max(each.world for each in every if each.world <= world)
+        most = max(each.replica for each in every if each.world == best)
+        chosen = allowed.choose(world)
+        assert chosen in every
+        assert (chosen.world, chosen.replica) == (best, most)
+
+
+def test_a_range_of_too_many_kinds_of_replica_is_told() -> None:
+    LayoutRange.parse("replicate=1:1000000,shard=1:4096")
+    with pytest.raises(LayoutError) as caught:
+        LayoutRange.parse("shard=1:4097")
+    assert str(caught.value) == "shard=1:4097 allows 4097 kinds of replica; narrow shard, tp and pp to 4096"
+
+
+def test_more_ranks_never_take_a_smaller_layout() -> None:
+    allowed = LayoutRange.parse("replicate=1:5,shard=2:3,tp=1:2")
+    sizes = [allowed.choose(world).world for world in range(2, 40)]
+    assert all(fewer <= more for fewer, more in pairwise(sizes))
+
+
+def test_too_few_ranks_for_the_smallest_are_told() -> None:
+    with pytest.raises(LayoutError) as ranged:
+        LayoutRange.parse("replicate=1:4,shard=4").choose(3)
+    assert str(ranged.value) == (
+        "shard=4, the smallest layout of replicate=1:4,shard=4, takes 4 ranks, and there are 3; "
+        "give the job more ranks, or allow a smaller layout"
+    )
+    with pytest.raises(LayoutError) as fixed:
+        LayoutRange.parse("shard=4").choose(1)
+    assert str(fixed.value) == (
+        "shard=4 takes 4 ranks, and there is 1; give the job more ranks, or allow a smaller layout"
+    )
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    known = "{*sys.stdlib_module_names, 'ddp_trainer', '__main__'}"
+    code = (
+        f"import sys, ddp_trainer.common.parallel_dims; print({{name.split('.')[0] for name in sys.modules}} - {known})"
+    )
+    package = Path(module.__file__).parents[2]
+    bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(package)!r}); {code}"]
+    assert subprocess.run(bare, check=True, capture_output=True, text=True).stdout.strip() == "set()"

@@ -1,0 +1,92 @@
+"""The nodes of a run that is over exit together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.launch.agent.exit_barrier import Parting
+from ddp_trainer.launch.protocol.messages import FromAgent, Leave, Over, Part, Verdict
+from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
+
+OVER = Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS)
+
+
+def of_three(*, spare: bool = False) -> tuple[SimulatedRun, list[SimulatedAgent]]:
+    run = SimulatedRun(a_policy(2, 2 if spare else 3))
+    agents = run.joined(0, 1, 2)
+    run.wait(10)
+    return run, agents
+
+
+def may_go(agents: list[SimulatedAgent]) -> list[bool]:
+    return [isinstance(agent.last, Part) for agent in agents]
+
+
+def succeed(agents: list[SimulatedAgent]) -> None:
+    for agent in agents:
+        if agent.runs:
+            agent.succeed()
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_nobody_may_go_before_all_have_said_their_last_words(spare: bool) -> None:
+    run, agents = of_three(spare=spare)
+    succeed(agents)
+    assert [agent.last.verdict for agent in agents] == [Verdict.SUCCEEDED] * 3
+    agents[0].leave()
+    agents[2].leave()
+    assert (may_go(agents), run.membership.has_parted) == ([False] * 3, False)
+    agents[1].leave()
+    assert (may_go(agents), run.membership.has_parted) == ([True] * 3, True)
+    assert not run.membership.misses_a_member
+
+
+def test_who_is_lost_at_the_very_end_is_not_waited_for_but_its_next_pod_will_be_answered() -> None:
+    run, agents = of_three()
+    succeed(agents)
+    agents[0].leave()
+    agents[1].leave()
+    agents[2].disconnect()
+    assert may_go(agents) == [True, True, False]
+    assert run.membership.misses_a_member
+
+
+def test_after_a_failure_no_next_pod_is_expected() -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
+    [agent] = run.joined(0)
+    agent.fail().join().disconnect()
+    assert (run.membership.has_parted, run.membership.misses_a_member) == (True, False)
+
+
+def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:
+    async def wait() -> list[FromAgent]:
+        parting, said = Parting(), []
+        parting.alone()  # the link was down once, long before the end
+        parting.told(OVER)
+        waiting = asyncio.create_task(parting.wait(said.append))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        parting.told(Part())
+        await waiting
+        return said
+
+    assert asyncio.run(wait()) == [Leave()]
+
+
+def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_stop() -> None:
+    async def wait() -> None:
+        parting = Parting()
+        parting.told(OVER)
+        parting.alone()
+        await parting.wait(lambda _: None)
+
+    asyncio.run(wait())
+
+
+def test_an_agent_that_ends_while_the_run_goes_on_says_nothing_more() -> None:
+    said: list[FromAgent] = []
+    asyncio.run(Parting().wait(said.append))
+    assert said == []

@@ -1,0 +1,183 @@
+"""How a rank looks by its pulse: a real page, this very process, and a clock that tests turn."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.common.constants import Section
+from ddp_trainer.common.hanging.look import WARNING, Look, RankState
+from ddp_trainer.launch.hang.rank_monitor import RankWatch
+from ddp_trainer.launch.rendezvous.hang_limits import FIRST_SECONDS, NOTICE_SECONDS, WARM_UP_MOVES, HangPolicy, Pace
+from ddp_trainer.process import heartbeat_page
+from ddp_trainer.process.recorder import SECTION_NUMBERS
+
+FLOOR = 10.0
+
+
+class Rank:
+    """A worker of a test, and the agent's watch over it."""
+
+    def __init__(self, folder: Path, *, has_group: bool = True) -> None:
+        self.now = 100.0
+        path = str(folder / "rank-0.pulse")
+        heartbeat_page.create(path)
+        self.cells = heartbeat_page.open_cells(path)
+        self.cells[heartbeat_page.HAS_GROUP] = float(has_group)
+        self.watch = RankWatch(
+            rank=3,
+            local_rank=0,
+            node="w-1",
+            pid=os.getpid(),
+            page=Path(path),
+            cells=heartbeat_page.open_cells(path),
+            folder=folder,
+            pace=Pace(HangPolicy(floor=FLOOR)),
+            moved_at=self.now,
+        )
+
+    def look(self, after: float = 0.0, *, beats: bool = True) -> Look:
+        self.now += after
+        if beats:
+            self.cells[heartbeat_page.BEAT] = self.now
+        return self.watch.observe(self.now)
+
+    def step(self, seconds: float = 0.5) -> Look:
+        """One collective, ``seconds`` after the last."""
+        self.cells[heartbeat_page.TOTAL] += 1
+        self.cells[heartbeat_page.SEQUENCE] = self.cells[heartbeat_page.TOTAL]
+        return self.look(seconds)
+
+    def enter(self, section: Section) -> None:
+        self.cells[heartbeat_page.SECTION], self.cells[heartbeat_page.SINCE] = SECTION_NUMBERS[section], self.now
+
+    def warm_up(self) -> None:
+        for _ in range(WARM_UP_MOVES + 2):
+            self.step()
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Rank:
+    return Rank(tmp_path)
+
+
+def test_a_rank_that_has_begun_no_collective_may_wait_for_ever(rank: Rank) -> None:
+    assert rank.look(10_000).limit is None
+
+
+def test_a_rank_that_loads_before_its_first_collective_is_reported_and_has_no_limit(rank: Rank) -> None:
+    assert rank.look(10_000).notice == NOTICE_SECONDS
+
+
+def test_a_rank_without_a_group_is_never_reported(tmp_path: Path) -> None:
+    assert Rank(tmp_path, has_group=False).look(10_000).notice is None
+
+
+def test_a_script_without_a_group_may_do_what_it_likes(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, has_group=False)
+    rank.cells[heartbeat_page.TOTAL] = 5
+    assert rank.look(10_000).limit is None
+    assert rank.look(10_000).sequence == -1
+
+
+def test_a_script_that_has_left_its_group_may_end_as_late_as_it_likes(rank: Rank) -> None:
+    rank.warm_up()
+    rank.cells[heartbeat_page.HAS_GROUP] = 0
+    assert rank.look(10_000).limit is None
+
+
+def test_the_time_before_the_first_collective_teaches_nothing(rank: Rank) -> None:
+    rank.look(400)
+    rank.warm_up()
+    assert rank.look().limit == FLOOR
+
+
+def test_a_first_step_of_twenty_times_the_others_is_no_alarm_and_teaches_nothing(rank: Rank) -> None:
+    rank.step()
+    assert not rank.look(20 * FLOOR).is_overdue(WARNING)
+    rank.warm_up()
+    assert rank.look().limit == FLOOR
+    assert FIRST_SECONDS > 20 * FLOOR
+
+
+def test_a_pause_below_the_limit_is_no_alarm(rank: Rank) -> None:
+    rank.warm_up()
+    assert not rank.look(WARNING * FLOOR - 0.1).is_overdue(WARNING)
+    assert not rank.step().is_overdue(WARNING)
+
+
+def test_a_rank_that_stands_still_is_overdue_first_for_a_warning_and_then_for_good(rank: Rank) -> None:
+    rank.warm_up()
+    look = rank.look(WARNING * FLOOR + 0.1)
+    assert (look.is_overdue(WARNING), look.is_overdue(1.0)) == (True, False)
+    assert rank.look(FLOOR).is_overdue(1.0)
+
+
+def test_a_straggler_teaches_its_own_pace_and_is_no_alarm(rank: Rank) -> None:
+    rank.warm_up()
+    rank.step(4.0)
+    assert rank.look().limit == 20.0
+    assert not rank.look(8.0).is_overdue(WARNING)
+
+
+def test_an_evaluation_and_a_checkpoint_have_limits_of_their_own(rank: Rank) -> None:
+    for _ in range(WARM_UP_MOVES + 1):
+        rank.enter(Section.FORWARD)
+        rank.look(0.5)
+    for section in (Section.EVALUATION, Section.CHECKPOINT):
+        rank.enter(section)
+        rank.look()
+        assert not rank.look(25 * FLOOR).is_overdue(WARNING)
+    rank.enter(Section.FORWARD)
+    rank.look()
+    assert rank.look(2 * FLOOR).is_overdue(1.0)
+
+
+def test_a_rank_that_sets_up_or_has_ended_its_run_may_take_its_time(rank: Rank) -> None:
+    rank.warm_up()
+    rank.enter(Section.SETUP)
+    assert rank.look(10_000).limit is None
+
+
+def test_a_rank_whose_thread_gets_no_turn_is_deaf_and_one_that_beats_is_not(rank: Rank) -> None:
+    rank.warm_up()
+    assert rank.look(5.0).state is RankState.ALIVE
+    assert rank.look(5.0, beats=False).state is RankState.ALIVE  # a turn may be late, on a busy machine
+    assert rank.look(5.0, beats=False).state is RankState.DEAF
+
+
+def test_what_the_worker_answers_becomes_part_of_the_look(rank: Rank, tmp_path: Path) -> None:
+    rank.warm_up()
+    answer = {
+        "place": "train.py:3 in step",
+        "stack": "Thread MainThread\n",
+        "collectives": [
+            ["0", 6, "all_reduce", [[4]], True],
+            ["1", 1, "broadcast", [[2]], True],
+            ["0", 7, "barrier", [], False],
+        ],
+    }
+    (tmp_path / "answer.json").write_text(json.dumps(answer))
+    rank.watch.ask()
+    assert rank.watch.may_answer(rank.now)
+    assert rank.watch.examine(rank.now).place == ""  # not yet
+    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.ASKED]
+    look = rank.watch.examine(rank.now)
+    assert (look.place, look.waits_in) == ("train.py:3 in step", "barrier[]")
+    assert look.collectives == ("all_reduce[[4]]", "barrier[]")
+
+
+def test_an_answer_that_is_torn_is_none(rank: Rank, tmp_path: Path) -> None:
+    (tmp_path / "answer.json").write_text('{"place": ')
+    rank.watch.ask()
+    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.ASKED]
+    assert rank.watch.examine(rank.now).stack == ""
+
+
+def test_a_rank_without_a_handler_is_sent_no_signal(rank: Rank) -> None:
+    assert rank.watch.catches_stack_signal() == 0
+    rank.cells[heartbeat_page.SIGNAL] = 50.0  # as it says, but a program that has replaced it catches nothing
+    assert rank.watch.catches_stack_signal() == 0

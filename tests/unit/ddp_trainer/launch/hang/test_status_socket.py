@@ -1,0 +1,271 @@
+"""What an agent shows of its ranks at its socket: to the aggregator, and to who may exec."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.launch.hang import nccl_ras
+from ddp_trainer.launch.hang.rank_snapshot import Outline, Sight, Teller
+from ddp_trainer.launch.hang.status_socket import LINES_PER_MINUTE, MOST_CONNECTIONS, MOST_FINDINGS, Findings, HangPage
+from ddp_trainer.metrics.serve import hang_proxy
+from ddp_trainer.metrics.serve.server import Answer
+from ddp_trainer.process import heartbeat_page
+
+LOOK = Look(
+    rank=0,
+    local_rank=0,
+    node="w-0",
+    state=RankState.ALIVE,
+    seconds=1.0,
+    limit=None,
+    sequence=7,
+    waits_in="barrier[]",
+    collectives=("barrier[]",),
+    place="secret_model.py:3 in load",
+    stack="Thread MainThread\n  secret_model.py, 0x7f00deadbeef",
+)
+
+
+@dataclass
+class CountedEyes:
+    """One rank, and how often somebody looked at it with and without its stack."""
+
+    outlined: int = 0
+    sighted: int = 0
+
+    async def outlines(self) -> list[Outline]:
+        self.outlined += 1
+        return [Outline(look=LOOK, usual=0.5)]
+
+    async def sights(self) -> list[Sight]:
+        self.sighted += 1
+        return [Sight(look=LOOK, pid=4711, usual=0.5, told_by=Teller.KERNEL)]
+
+
+@asynccontextmanager
+async def a_page(
+    folder: Path, eyes: CountedEyes | None = None, findings: Findings | None = None
+) -> AsyncIterator[list[str]]:
+    """A page that is served in the folder; yields the lines of its log."""
+    lines: list[str] = []
+    nobody = {"NCCL_RAS_ADDR": "127.0.0.1:1"}
+    page = HangPage(
+        folder, nobody, eyes or CountedEyes(), lambda: {"generation": 3}, findings or Findings(), lines.append
+    )
+    await page.start()
+    try:
+        yield lines
+    finally:
+        await page.close()
+
+
+def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_processes(tmp_path: Path) -> None:
+    findings = Findings()
+    for number in range(MOST_FINDINGS + 2):
+        findings.add(number, (1,), (), ("rank 1 on w-0 is still at secret_model.py:3",))
+    eyes = CountedEyes()
+
+    async def run() -> bytes:
+        async with a_page(tmp_path, eyes, findings):
+            return (await hang_proxy.hang(tmp_path)).body
+
+    body = asyncio.run(run())
+    told = json.loads(body)
+    assert told["generation"] == 3
+    where = {"rank": 0, "local_rank": 0, "node": "w-0", "section": "", "state": "alive"}
+    how_long = {"seconds": 1.0, "limit": None, "notice": None, "usual": 0.5}
+    assert told["ranks"] == [
+        where | how_long | {"sequence": 7, "waits_in": "barrier[]", "collectives": ["barrier[]"], "positions": []}
+    ]
+    assert [finding["generation"] for finding in told["findings"]] == list(range(2, MOST_FINDINGS + 2))
+    assert not any(word in body for word in (b"secret_model", b"4711", b"Thread", b"0x"))
+    assert eyes.sighted == 0
+    assert not (tmp_path / heartbeat_page.LAUNCHER).exists()
+
+
+def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path) -> None:
+    findings = Findings()
+    findings.add(3, (1,), (1,), ("rank 1 is still",))
+
+    async def run() -> subprocess.CompletedProcess[str]:
+        async with a_page(tmp_path, findings=findings):
+            command = [sys.executable, "-m", "ddp_trainer", "hang"]
+            environ = os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
+            return await asyncio.to_thread(
+                subprocess.run, command, env=environ, capture_output=True, text=True, check=False
+            )
+
+    done = asyncio.run(run())
+    told = json.loads(done.stdout)
+    (rank,) = told["ranks"]
+    assert (rank["pid"], rank["stack"], rank["place"], rank["stack_from"]) == (4711, LOOK.stack, LOOK.place, "/proc")
+    assert told["findings"][0]["sentences"] == ["rank 1 is still"]
+    assert (told["ras"], done.returncode) == ("", 0)
+
+
+def test_without_a_launcher_who_may_exec_reads_one_sentence(tmp_path: Path) -> None:
+    environ = os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "ddp_trainer", "hang"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert str(tmp_path) in done.stderr
+
+
+def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> None:
+    eyes = CountedEyes()
+
+    async def run() -> list[Answer]:
+        async with a_page(tmp_path, eyes):
+            return list(await asyncio.gather(*(hang_proxy.hang(tmp_path) for _ in range(10))))
+
+    answers = asyncio.run(run())
+    assert (len({answer.body for answer in answers}), eyes.outlined, eyes.sighted) == (1, 1, 0)
+
+
+def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Path) -> None:
+    async def run() -> tuple[list[Answer], int]:
+        clients = 0
+
+        async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal clients
+            clients += 1
+            assert await reader.readline() == heartbeat_page.OUTLINE
+            await everybody_asks.wait()
+            writer.write(b"{}")
+            writer.close()
+
+        everybody_asks = asyncio.Event()
+        async with await asyncio.start_unix_server(answer_late, tmp_path / heartbeat_page.LAUNCHER):
+            crowd = hang_proxy.HangRelay(tmp_path)
+            asked = [asyncio.create_task(crowd.answer()) for _ in range(64)]
+            await asyncio.sleep(0)
+            everybody_asks.set()
+            return list(await asyncio.gather(*asked)), clients
+
+    answers, clients = asyncio.run(run())
+    assert ({answer.body for answer in answers}, len(answers), clients) == ({b"{}"}, 64, 1)
+
+
+@pytest.mark.parametrize("request_", [b"", b"\n", b"everything\n", b"outline", b"x" * 100_000])
+def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: Path, request_: bytes) -> None:
+    async def run() -> bytes:
+        async with a_page(tmp_path) as lines:
+            crowd = [
+                await asyncio.open_unix_connection(tmp_path / heartbeat_page.LAUNCHER)
+                for _ in range(2 * MOST_CONNECTIONS)
+            ]
+            said = b""
+            for reader, writer in crowd:
+                writer.write(request_)
+                with contextlib.suppress(ConnectionError):
+                    said += await reader.read()
+                writer.transport.abort()
+            assert (await hang_proxy.hang(tmp_path)).status is HTTPStatus.OK
+            assert len(lines) <= LINES_PER_MINUTE
+            return said
+
+    assert asyncio.run(run()) == b""
+
+
+def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path: Path) -> None:
+    (tmp_path / heartbeat_page.LAUNCHER).touch()
+    folder = tmp_path / ("deep" * 40)
+    folder.mkdir()
+
+    async def mode() -> list[int]:
+        found = []
+        for place in (tmp_path, folder):
+            async with a_page(place):
+                found.append(os.stat(place / heartbeat_page.LAUNCHER).st_mode & 0o777)  # noqa: PTH116
+        return found
+
+    before = os.umask(0)
+    try:
+        assert asyncio.run(mode()) == [0o600, 0o600]
+    finally:
+        os.umask(before)
+
+
+def test_without_a_launcher_there_is_a_sentence(tmp_path: Path) -> None:
+    answer = asyncio.run(hang_proxy.hang(tmp_path))
+    assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
+    assert answer.body == b"No launcher shows its ranks here: No such file or directory.\n"
+
+
+def test_a_launcher_that_is_stopped_holds_up_nobody_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hang_proxy, "ANSWER_SECONDS", 0.05)
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / heartbeat_page.LAUNCHER))
+        mute.listen()
+        assert asyncio.run(hang_proxy.hang(tmp_path)).status is HTTPStatus.GATEWAY_TIMEOUT
+
+
+def test_a_folder_that_cannot_be_written_costs_the_page_and_not_the_training(tmp_path: Path) -> None:
+    async def start() -> None:
+        async with a_page(tmp_path / "absent"):
+            pass
+
+    asyncio.run(start())
+
+
+class Ras:
+    """Speaks the server's side of NCCL's RAS, as its client's source has it."""
+
+    def __init__(self, greeting: bytes = b"SERVER PROTOCOL 2\n") -> None:
+        self._greeting = greeting
+        self.heard: list[bytes] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        connection, _ = self.listener.accept()
+        with connection, connection.makefile("rwb") as talk:
+            for answer in (self._greeting, b"OK\n", b"NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"):
+                line = talk.readline()
+                if not line:
+                    return
+                self.heard.append(line)
+                talk.write(answer)
+                talk.flush()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(10)
+        self.listener.close()
+
+
+def test_ras_is_asked_for_all_it_knows() -> None:
+    with Ras() as ras:
+        assert nccl_ras.report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
+    assert ras.heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"VERBOSE STATUS\n"]
+
+
+def test_another_program_at_that_port_is_left_alone() -> None:
+    with Ras(greeting=b"HTTP/1.1 400 Bad Request\n") as other:
+        assert nccl_ras.report({"NCCL_RAS_ADDR": other.address}) == ""
+    assert other.heard == [b"CLIENT PROTOCOL 2\n"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense:port", "localhost:99999999"])
+def test_without_ras_nothing_is_told(address: str) -> None:
+    assert nccl_ras.report({"NCCL_RAS_ADDR": address}) == ""

@@ -1,0 +1,173 @@
+"""The agent's part of the hang watch: real pages, and a real process that is deaf but writes its stacks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.launch.hang.watchdog import FIRST_STEP_SECONDS, HangGuard
+from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, Generation, Hung, Looks, Node, Show
+from ddp_trainer.launch.rendezvous.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
+from ddp_trainer.process import heartbeat_page
+from tests.recorder_server import entry, record, recorder_at
+
+NUMBER = signal.SIGRTMAX - 7
+DEAF = """
+import faulthandler, sys
+faulthandler.register(int(sys.argv[1]), open(sys.argv[2], "a"))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def a_generation(number: int) -> Assignment:
+    node = Node(token="t", name="w-0", local_world_size=1, address="127.0.0.1")
+    group = Generation(number=number, fence=number, nodes=(node,), master_address="127.0.0.1", master_port=1)
+    return group.assignment_of("t")
+
+
+async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
+    """Local ranks that are killed when one is declared hung, and perhaps outlives its group meanwhile."""
+    killed: list[int] = []
+    guard = HangGuard(
+        policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
+        folder=folder,
+        node="w-0",
+        send=lambda _: None,
+        kill=killed.append,
+        say=lambda _: None,
+    )
+    cells = heartbeat_page.open_cells(guard.prepare(0))
+    cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.BEAT], cells[heartbeat_page.SIGNAL] = 1.0, 0.0, float(NUMBER)
+    guard.begin(a_generation(1), 0, {0: pid}, folder)
+    others = asyncio.all_tasks()
+    guard.told(Hung(generation=1, ranks=(0,), to_kill=(0,), sentences=("rank 0 is silent",)))
+    (acting,) = asyncio.all_tasks() - others
+    await asyncio.sleep(0)  # it has sent the signal for stacks, and waits for them
+    if forms_anew:
+        guard.begin(a_generation(2), 0, {0: pid}, folder)
+    await acting
+    guard.end()
+    return killed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("forms_anew", [False, True])
+def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp_path: Path, forms_anew: bool) -> None:
+    (tmp_path / "0").mkdir()
+    command = [sys.executable, "-c", DEAF, str(NUMBER), str(tmp_path / "0" / "stacks.txt")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as deaf:
+        assert deaf.stdout is not None
+        assert deaf.stdout.readline() == b"ready\n"
+        assert asyncio.run(condemn(tmp_path, deaf.pid, forms_anew=forms_anew)) == ([] if forms_anew else [0])
+        deaf.kill()
+
+
+async def longest_steps(folder: Path, *, stays: bool) -> list[float]:
+    """What a process may be busy with: before it is known, when its group ends, and after a group where it was not."""
+    guard = HangGuard(
+        policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
+        folder=folder,
+        node="w-0",
+        send=lambda _: None,
+        kill=lambda _: None,
+        say=lambda _: None,
+    )
+    cells = heartbeat_page.open_cells(guard.prepare(0))
+    guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
+    known = [guard.longest_step({0})]
+    guard.begin(a_generation(2), 0, {0: os.getpid()}, folder)
+    cells[heartbeat_page.HAS_GROUP] = 1.0
+    for step in range(WARM_UP_MOVES + 3):
+        cells[heartbeat_page.TOTAL] = 1.0 + step
+        await guard.outlines()
+    known.append(guard.longest_step({0}))
+    for number, pid in ((3, os.getpid() if stays else os.getppid()), (4, os.getpid())):
+        guard.begin(a_generation(number), 0, {0: pid}, folder)
+    known.append(guard.longest_step({0}))
+    guard.end()
+    return known
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_the_longest_step_of_a_process_is_forgotten_when_the_process_is_gone(tmp_path: Path, stays: bool) -> None:
+    before, learned, after = asyncio.run(longest_steps(tmp_path, stays=stays))
+    assert learned < before == FIRST_STEP_SECONDS
+    assert (after < before) is stays
+
+
+async def stalls(folder: Path) -> list[tuple[bool, int]]:
+    """What is recorded when the store names a rank of another pod, while it waits, and when this pod's rank moves."""
+    recorded: list[tuple[bool, int]] = []
+    changed = asyncio.Event()
+
+    def stalled(seconds: float, rank: int) -> None:
+        if not recorded or recorded[-1] != (seconds > 0, rank):
+            recorded.append((seconds > 0, rank))
+            changed.set()
+
+    guard = HangGuard(
+        policy=HangPolicy(floor=1.0),
+        folder=folder,
+        node="w-0",
+        send=lambda _: None,
+        kill=lambda _: None,
+        say=lambda _: None,
+        stalled=stalled,
+    )
+    cells = heartbeat_page.open_cells(guard.prepare(0))
+    guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
+    await guard.outlines()  # looks at the rank for the first time, which counts as a move
+    changed.clear()
+    guard.told(Hung(generation=1, ranks=(3,), to_kill=(), sentences=("rank 3 on w-1 did not enter all_reduce #8",)))
+    await changed.wait()
+    changed.clear()
+    cells[heartbeat_page.SECTION], cells[heartbeat_page.SINCE] = 1.0, 1.0
+    await changed.wait()
+    guard.end()
+    return recorded
+
+
+def test_a_stall_is_recorded_from_the_stores_report_until_a_rank_moves(tmp_path: Path) -> None:
+    assert asyncio.run(asyncio.wait_for(stalls(tmp_path), 60)) == [(False, -1), (True, 3), (False, -1)]
+
+
+def test_the_record_of_every_rank_is_on_disk_before_one_of_them_is_judged(tmp_path: Path) -> None:
+    """Whichever group of its process a rank is in: torch's own file is that of the first one."""
+    sent: list[FromAgent] = []
+
+    async def show() -> None:
+        guard = HangGuard(
+            policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
+            folder=tmp_path,
+            node="w-0",
+            send=sent.append,
+            kill=lambda _: None,
+            say=lambda _: None,
+        )
+        cells = heartbeat_page.open_cells(guard.prepare(0))
+        cells[heartbeat_page.HAS_GROUP] = 1.0
+        attempt = tmp_path / "attempt"
+        (attempt / "0").mkdir(parents=True)
+        guard.begin(a_generation(2), 0, {0: os.getpid()}, attempt)
+        others = asyncio.all_tasks()
+        guard.told(Show(generation=2))
+        (acting,) = asyncio.all_tasks() - others
+        await acting
+        guard.end()
+
+    second = record({7: (4, 3)}, entry(4, "nccl:all_reduce", group=7, over=False))
+    nothing = record({})
+    answers = {"dump_nccl_trace_json": second, "fr_trace_json": nothing}
+    with recorder_at(tmp_path / "rank-0.sock", answers):
+        asyncio.run(show())
+    assert isinstance(sent[-1], Looks)
+    written = json.loads((tmp_path / "attempt" / "0" / "flight_recorder.json").read_text())
+    assert written == {"dump_nccl_trace_json": json.loads(second)}

@@ -1,0 +1,74 @@
+"""Which interface ranks are told to listen on: what this machine's own routes and interfaces say."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import pytest
+
+from ddp_trainer.launch.host.network_interface import interface_to, sockets_of
+from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
+from ddp_trainer.net.network_interfaces import interfaces, route_from
+
+FAR = "198.51.100.7"
+"""An address of documentation: there is a route to it wherever there is a default one."""
+NOWHERE = "2001:db8::7"
+
+
+def place(*addresses: str, of: int = 0, master: str = "10.0.0.1") -> Assignment:
+    nodes = tuple(
+        Node(token=f"t{rank}", name=f"n{rank}", index=rank, local_world_size=1, role="default", address=address)
+        for rank, address in enumerate(addresses)
+    )
+    group = Generation(number=1, fence=1, nodes=nodes, master_address=master, master_port=29500)
+    return group.assignment_of(f"t{of}")
+
+
+def test_a_node_alone_and_nodes_of_one_machine_are_told_nothing() -> None:
+    for addresses in (("10.0.0.1",), ("127.0.0.1", "127.0.0.1"), ("127.16.1.1", "127.16.1.2")):
+        assert sockets_of({}, place(*addresses, master=addresses[0])).environment == {}
+        assert sockets_of({}, place(*addresses, master=addresses[0])).sentence == ""
+
+
+@pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
+def test_the_interface_on_the_way_to_the_others_is_told() -> None:
+    [name] = [each.name for each in interfaces() if route_from(FAR) in each.addresses]
+    told = sockets_of({}, place("127.0.1.1", FAR)).environment
+    assert (told["GLOO_SOCKET_IFNAME"], told["TP_SOCKET_IFNAME"]) == (name, name)
+    assert told.get("NCCL_SOCKET_IFNAME", f"={name}") == f"={name}"
+    assert interface_to(FAR) == name
+
+
+@pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
+def test_what_somebody_has_named_stays() -> None:
+    assert sockets_of({"GLOO_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment == {}
+    told = sockets_of({"NCCL_SOCKET_IFNAME": "=ib0", "TP_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment
+    assert list(told) == ["GLOO_SOCKET_IFNAME"]
+
+
+@pytest.mark.skipif(bool(route_from(NOWHERE)), reason="This machine has a way to every IPv6 address.")
+def test_a_node_without_a_way_says_so() -> None:
+    told = sockets_of({}, place("", NOWHERE))
+    assert told.environment == {}
+    assert told.sentence == (
+        f"GLOO_SOCKET_IFNAME is left unset, since this machine has no route to {NOWHERE}; name the interface that "
+        "leads to the other nodes."
+    )
+
+
+@pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_in_a_static_group_the_way_to_rank_0_is_all_that_is_known(rank: int) -> None:
+    static = place("", "", of=rank, master="first.example.com")
+    for addressed in (place("", "", of=rank, master=FAR), replace(static, peer_addresses=(FAR,))):
+        assert sockets_of({}, addressed).environment["GLOO_SOCKET_IFNAME"] == interface_to(FAR)
+
+
+def test_a_name_is_not_looked_up_where_the_group_starts() -> None:
+    assert sockets_of({}, place("", "", of=1, master="localhost")) == sockets_of({}, place(""))
+
+
+def test_a_name_and_the_loopback_have_no_interface() -> None:
+    assert (interface_to("digits-store"), interface_to("127.0.0.1"), interface_to("")) == (None, None, None)
+    assert {name for _, name in socket.if_nameindex()} >= {each.name for each in interfaces()}

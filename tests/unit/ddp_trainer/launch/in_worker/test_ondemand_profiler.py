@@ -1,0 +1,113 @@
+"""The worker's side of a trace: real steps of a real optimizer, and torch's own profiler."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim import optimizer as optimizers
+
+from ddp_trainer.launch.in_worker import ondemand_profiler
+from ddp_trainer.launch.in_worker.ondemand_profiler import ASKED, READY, REFUSAL, TRACE, Window
+
+
+@pytest.fixture
+def model() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+
+def a_window(folder: Path, steps: int, clock: list[float] | None = None) -> Window:
+    window = Window(str(folder), steps) if clock is None else Window(str(folder), steps, lambda: clock[0])
+    window.remove = ondemand_profiler.hook()(window.stepped).remove
+    return window
+
+
+def hooks() -> int:
+    return len(optimizers._global_optimizer_post_hooks)
+
+
+def test_a_window_holds_the_steps_that_were_asked_for_and_leaves_nothing_behind(
+    tmp_path: Path, model: torch.optim.Optimizer
+) -> None:
+    before = hooks()
+    a_window(tmp_path, 3)
+    for _ in range(3):
+        model.step()
+        assert list(tmp_path.iterdir()) == []
+    model.step()
+    assert [file.name for file in tmp_path.iterdir()] == [TRACE]
+    assert hooks() == before
+    with gzip.open(tmp_path / TRACE) as file:
+        names = [event.get("name", "") for event in json.load(file)["traceEvents"]]
+    assert sum(name.startswith("Optimizer.step#SGD.step") for name in names) == 3
+
+
+def test_of_several_optimizers_the_first_one_counts(tmp_path: Path, model: torch.optim.Optimizer) -> None:
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    a_window(tmp_path, 1)
+    model.step()
+    other.step()
+    assert list(tmp_path.iterdir()) == []
+    model.step()
+    assert (tmp_path / TRACE).exists()
+
+
+def test_a_window_that_lasts_too_long_ends_at_the_next_step(tmp_path: Path, model: torch.optim.Optimizer) -> None:
+    clock = [0.0]
+    a_window(tmp_path, 50, clock)
+    model.step()
+    clock[0] = ondemand_profiler.MOST_SECONDS + 1
+    model.step()
+    assert (tmp_path / TRACE).exists()
+
+
+def test_nothing_begins_for_somebody_who_has_gone(tmp_path: Path, model: torch.optim.Optimizer) -> None:
+    before = hooks()
+    a_window(tmp_path / "gone", 1)
+    model.step()
+    assert hooks() == before
+
+
+def test_a_profiler_of_the_scripts_own_is_left_alone_and_that_is_told(
+    tmp_path: Path, model: torch.optim.Optimizer
+) -> None:
+    before = hooks()
+    with torch.profiler.profile() as own:
+        a_window(tmp_path, 1)
+        model.step()
+        model.step()
+    assert (tmp_path / REFUSAL).read_text() == "RuntimeError: the script has a profiler of its own at work"
+    assert hooks() == before
+    assert sum(event.count for event in own.key_averages() if event.key.startswith("Optimizer.step")) == 2
+
+
+def test_the_signal_is_answered_once_somebody_asks_and_a_script_that_has_it_keeps_it(
+    tmp_path: Path, model: torch.optim.Optimizer
+) -> None:
+    pulse, number = str(tmp_path / "pulse-0"), signal.SIGRTMAX - ondemand_profiler.BELOW_LAST
+    try:
+        ondemand_profiler.listen(pulse)
+        assert int(Path(pulse + READY).read_text()) == number
+        before = hooks()
+        os.kill(os.getpid(), number)  # nobody asks anything
+        assert hooks() == before
+        answer = tmp_path / "answer"
+        answer.mkdir()
+        Path(pulse + ASKED).write_text(json.dumps({"folder": str(answer), "steps": 1}))
+        os.kill(os.getpid(), number)
+        assert hooks() == before + 1
+        model.step()
+        model.step()
+        assert (answer / TRACE).exists()
+
+        signal.signal(number, signal.SIG_IGN)
+        ondemand_profiler.listen(other := str(tmp_path / "pulse-1"))
+        assert not Path(other + READY).exists()
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,139 @@
+"""Which nodes are of one job: nobody of the job is refused, whatever differs, and another job is told what is wrong."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.launch.config import identity_of
+from ddp_trainer.launch.protocol import job_identity
+from ddp_trainer.launch.protocol.job_identity import is_same_job
+from ddp_trainer.launch.protocol.messages import Identity, Refused, Standing
+from ddp_trainer.launch.rendezvous.state_machine import Phase
+from ddp_trainer.launch.workers.worker_group import Program
+from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
+
+OURS = Identity(program="train.py", path="/home/ann/train.py", digest="1")
+THEIRS = Identity(program="serve.py", path="/home/bob/serve.py", digest="2")
+
+
+def comes(run: SimulatedRun, index: int, what: Identity | None, *, role: str = "default") -> SimulatedAgent:
+    agent = run.agent(index)
+    agent.identity, agent.role = what, role
+    return agent.connect()
+
+
+def test_the_examples_in_the_documentation_hold() -> None:
+    assert doctest.testmod(job_identity).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        (OURS, True),
+        (Identity(program="train.py", path="/mnt/train.py", digest="1"), True),  # another host's path
+        (Identity(program="train.py", path="/home/ann/train.py", digest="7"), True),  # edited while it runs
+        (None, True),
+        (Identity(program="train.py", path="/home/bob/train.py", digest="7"), False),
+        (Identity(program="eval.py", path="/home/ann/eval.py", digest="1"), False),
+        (Identity(program="pkg.train"), False),
+    ],
+)
+def test_one_job_is_a_program_of_one_name_with_the_same_contents_or_the_same_place(
+    other: Identity | None, is_same: bool
+) -> None:
+    assert is_same_job(OURS, other) is is_same_job(other, OURS) is is_same
+
+
+def test_arguments_and_the_place_of_a_script_make_no_other_job(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text("pass")
+    one, other = (
+        identity_of(Program(kind="script", target=str(tmp_path / folder / "train.py"), arguments=(folder,)), {})
+        for folder in ("a", "b")
+    )
+    assert one.digest == other.digest != ""
+    assert is_same_job(one, other)
+    (tmp_path / "b" / "train.py").write_text("exit")
+    changed = identity_of(Program(kind="script", target=str(tmp_path / "b" / "train.py")), {})
+    assert not is_same_job(one, changed)
+    assert is_same_job(other, changed)
+
+
+def test_commands_modules_and_folders_are_known_by_what_is_run(tmp_path: Path) -> None:
+    program = tmp_path / "run"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    found = identity_of(Program(kind="command", target="run"), {"PATH": str(tmp_path)})
+    assert (found.program, found.path) == ("run", str(program))
+    assert identity_of(Program(kind="module", target="pkg.train"), {}) == Identity(program="pkg.train")
+    (tmp_path / "app").mkdir()
+    empty = identity_of(Program(kind="script", target=str(tmp_path / "app")), {})
+    (tmp_path / "app" / "__main__.py").write_text("pass")
+    assert empty.digest == ""
+    assert identity_of(Program(kind="script", target=str(tmp_path / "app")), {}).digest != ""
+
+
+def test_a_job_that_comes_to_anothers_run_is_told_both_programs_and_the_way_out() -> None:
+    run = SimulatedRun(a_policy(1, 3))
+    first = comes(run, 0, OURS).join()
+    run.wait(5)
+    second = comes(run, 1, THEIRS)
+    assert isinstance(second.last, Refused)
+    assert second.last.exit_code == 170
+    assert second.last.why == (
+        "The run 'run' is in use by another job, which runs /home/ann/train.py on worker-0, and this one runs "
+        "/home/bob/serve.py; give it an --rdzv-id and an --rdzv-endpoint of its own, or, where one job runs several "
+        "programs, a --role for each."
+    )
+    second.join()
+    run.wait(60)
+    assert (first.runs, second.runs, first.asked_to_stop) == (1, None, None)
+
+
+def test_programs_of_different_roles_are_of_one_job() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    comes(run, 0, OURS).join()
+    second = comes(run, 1, THEIRS, role="evaluator").join()
+    assert second.runs == 1
+
+
+def test_the_run_is_free_again_when_the_other_job_has_gone() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first = comes(run, 0, OURS).join()
+    run.wait(5)
+    first.leave().disconnect()
+    second = comes(run, 1, THEIRS).join()
+    run.wait(5)
+    assert second.runs == 2
+
+
+def test_a_pod_that_is_created_again_with_another_program_takes_its_own_place() -> None:
+    run = SimulatedRun(a_policy(1, 1))
+    first = comes(run, 0, OURS).join()
+    second = comes(run, 0, THEIRS).join()
+    first.disconnect()
+    run.wait(5)
+    assert second.runs == 2
+
+
+def test_nodes_of_a_run_that_goes_on_are_let_in_and_an_intruder_of_a_forgetful_store_is_put_out() -> None:
+    run = SimulatedRun(a_policy(2, 3))
+    ours = [comes(run, index, OURS) for index in (0, 1)]
+    for agent in ours:
+        agent.join()
+    run.wait(5)
+    run.restart_store()
+    intruder = comes(run, 5, THEIRS).join()
+    assert not isinstance(intruder.last, Refused)
+    for agent in ours:
+        run.reconnect(agent)
+        assert agent.standing is Standing.RUNNING
+    assert isinstance(intruder.last, Refused)
+    assert "which runs /home/ann/train.py on worker-0, and this one runs /home/bob/serve.py;" in intruder.last.why
+    run.wait(60)
+    assert run.membership.phase is Phase.RUNNING
+    assert [agent.asked_to_stop for agent in ours] == [None, None]

@@ -1,0 +1,500 @@
+from __future__ import annotations
+
+import pytest
+
+from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
+from ddp_trainer.launch.protocol.messages import (
+    MOST_NAMED,
+    Failed,
+    Join,
+    Leave,
+    Over,
+    Part,
+    Refused,
+    Standing,
+    Start,
+    Stop,
+    Verdict,
+    Waiting,
+)
+from ddp_trainer.launch.rendezvous.state_machine import Phase
+from ddp_trainer.launch.rendezvous.waiting_notices import MOST_TOLD
+from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
+
+
+def stop_and_join(*agents: SimulatedAgent) -> None:
+    for agent in agents:
+        assert agent.asked_to_stop is not None
+        agent.join()
+
+
+def test_a_group_forms_at_once_when_all_nodes_are_there() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(1, 0)
+    assert first.runs == second.runs == 1
+
+
+def test_ranks_follow_the_index_of_the_pod_and_not_its_address() -> None:
+    run = SimulatedRun(a_policy(3, 3))
+    run.joined(10, 2, 1)
+    assert [node.index for node in run.starts[-1].nodes] == [1, 2, 10]
+
+
+def test_rank_0_says_where_the_ranks_meet() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    run.joined(1, 0)
+    assert (run.starts[0].master_address, run.starts[0].master_port) == ("10.0.0.0", 30000)
+
+
+def test_below_the_most_nodes_a_fresh_store_waits_for_a_running_group_that_may_reconnect() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    (alone,) = run.joined(0)
+    run.wait(2.9)
+    assert alone.runs is None
+    run.wait(0.2)
+    assert alone.runs == 1
+
+
+def test_each_newcomer_renews_the_wait_until_the_last_call() -> None:
+    run = SimulatedRun(a_policy(2, 20))
+    run.wait(3)
+    agents = run.joined(0)
+    for index in range(1, 7):
+        run.wait(0.9)
+        agents += run.joined(index)
+    assert run.membership.phase is Phase.RUNNING  # the last call was 5 seconds after the first came
+    assert len(run.starts[0].nodes) == 6
+
+
+def test_too_few_nodes_never_form_a_group() -> None:
+    run = SimulatedRun(a_policy(2, 3))
+    (alone,) = run.joined(0)
+    run.wait(1000)
+    assert alone.runs is None
+    assert run.membership.deadline() is None
+
+
+def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
+    run = SimulatedRun(a_policy(3, 3))
+    first, second = run.joined(0, 2)
+    told = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",), missing_count=1)
+    assert (first.last, second.last) == (told, told)
+    second.disconnect()
+    assert first.last == Waiting(
+        nodes=1, spare=False, names=("worker-0",), missing=("worker-1", "worker-2"), missing_count=2
+    )
+
+
+def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
+    run = SimulatedRun(a_policy(1000, 1000))
+    agents = run.joined(*range(MOST_TOLD + 2))
+    first = tuple(f"worker-{index}" for index in range(MOST_NAMED))
+    missing = tuple(f"worker-{index}" for index in range(MOST_TOLD, MOST_TOLD + MOST_NAMED))
+    told = Waiting(nodes=MOST_TOLD, spare=False, names=first, missing=missing, missing_count=1000 - MOST_TOLD)
+    assert agents[0].last == told
+    assert agents[-1].last == Waiting(nodes=MOST_TOLD + 2, spare=False)
+
+
+def test_a_node_too_many_waits_as_a_spare_and_steps_in() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    (spare,) = run.joined(2)
+    assert spare.last == Waiting(nodes=1, spare=True)
+    second.disconnect()
+    run.wait(0.6)
+    first.join()
+    assert (first.runs, spare.runs) == (2, 2)
+    assert [node.index for node in run.starts[-1].nodes] == [0, 2]
+
+
+def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_grow() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    (old,) = run.joined(0)
+    run.wait(3)
+    (new,) = run.joined(1)
+    assert old.asked_to_stop == Stop(graceful=True)
+    stop_and_join(old)
+    assert (old.runs, new.runs) == (2, 2)
+    assert run.starts[-1].restarts == {"membership": 1}
+
+
+def test_newcomers_that_come_close_together_cost_one_restart() -> None:
+    run = SimulatedRun(a_policy(1, 8))
+    (old,) = run.joined(0)
+    run.wait(3)
+    run.joined(1)
+    run.wait(0.9)
+    run.joined(2)
+    assert old.asked_to_stop is None
+    run.wait(1)
+    stop_and_join(old)
+    assert len(run.starts[-1].nodes) == 3
+
+
+def test_newcomers_that_are_all_prepared_are_not_waited_for() -> None:
+    run = SimulatedRun(a_policy(1, 8))
+    (old,) = run.joined(0)
+    run.wait(3)
+    new = run.agent(1).connect()
+    run.membership.receive(new.peer, Join(port=30001, is_prepared=True))
+    assert old.asked_to_stop == Stop(graceful=True)
+
+
+def test_a_node_whose_ranks_have_left_is_not_waited_for_while_it_saves() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first, second = run.joined(0, 1)
+    second.leave()
+    first.join()
+    assert first.runs is None
+    run.membership.receive(second.peer, Leave(has_left=True))
+    assert first.runs == 2
+    assert run.starts[-1].restarts == {"membership": 1}
+
+
+def test_a_group_that_completes_is_not_stopped_for_a_newcomer() -> None:
+    run = SimulatedRun(a_policy(1, 3))
+    first, second = run.joined(0, 1)
+    run.wait(3)
+    first.succeed()
+    run.joined(2)
+    run.wait(100)
+    assert second.asked_to_stop is None
+
+
+def test_a_failure_stops_everybody_at_once_and_is_charged() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=1))
+    first, second = run.joined(0, 1)
+    first.fail()
+    assert second.asked_to_stop == Stop(graceful=False)
+    first.join()
+    assert run.membership.phase is Phase.STOPPING  # never two worlds: the other's workers still run
+    second.join()
+    assert (first.runs, second.runs) == (2, 2)
+    assert run.starts[-1].restarts == {"failure": 1}
+    assert run.starts[-1].restarts_left == 0
+
+
+def test_nobody_is_hurried_where_the_ranks_have_ended_their_group_together_unless_a_rank_is_lost_then() -> None:
+    run = SimulatedRun(a_policy(3, 3))
+    first, second, third = run.joined(0, 1, 2)
+    first.fail(agreed=True, exit_code=143, reason="sigterm")
+    second.fail(agreed=True, exit_code=143, reason="sigterm")
+    assert third.asked_to_stop == Stop(graceful=True)
+    second.fail(exit_code=137, reason="sigkill")
+    assert third.asked_to_stop == Stop(graceful=False)
+
+
+def test_failures_of_many_nodes_in_one_generation_cost_one_restart() -> None:
+    run = SimulatedRun(a_policy(3, 3, max_restarts=2))
+    agents = run.joined(0, 1, 2)
+    for agent in agents:
+        agent.fail()
+    for agent in agents:
+        agent.join()
+    assert run.starts[-1].restarts_left == 1
+
+
+def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earliest_error() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    first, second = run.joined(0, 1)
+    first.fail(exit_code=3, at=20, rank=0)
+    second.fail(exit_code=5, at=10, rank=2)
+    first.join()
+    second.join()
+    assert isinstance(first.last, Over)
+    assert (first.last.verdict, first.last.exit_code, first.last.failure.rank) == (Verdict.FAILED, 5, 2)
+    assert first.last == second.last
+
+
+def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    first, second = run.joined(0, 1)
+    first.fail(exit_code=1, at=10, reason="collective_error", rank=0)
+    second.fail(exit_code=7, at=11, rank=2)
+    first.join()
+    second.join()
+    assert first.last.failure.rank == 2
+
+
+def test_a_rank_that_ended_with_0_before_is_the_cause_of_what_a_peer_of_another_node_fails_of() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    first, second = run.joined(0, 1)
+    first.succeed()
+    second.fail(exit_code=1, at=10, reason="collective_error", rank=2)
+    assert first.asked_to_stop == Stop(graceful=False)
+    first.fail(exit_code=0, at=5, reason="early_exit", rank=0, message=EARLY_EXIT)
+    first.join()
+    second.join()
+    for agent in (first, second):
+        assert (agent.last.verdict, agent.last.exit_code, agent.last.failure.rank) == (Verdict.FAILED, 1, 0)
+        assert "rank 2 then failed" in agent.last.failure.message
+
+
+@pytest.mark.parametrize("exit_code", [2, 93])
+def test_what_no_restart_can_help_ends_the_run_at_once(exit_code: int) -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=5))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=exit_code).join()
+    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, exit_code)
+    assert len(run.starts) == 1
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("exit_code", [137, 139, 171])
+def test_a_budget_of_n_allows_n_restarts_over_all_nodes_and_also_over_new_pods(restarts: int, exit_code: int) -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=restarts))
+    agents = run.joined(0, 1)
+    for number in range(restarts + 1):
+        agents[number % 2].fail(exit_code=exit_code, reason="sigkill")
+        agents[0].join()
+        agents[1].join()
+    for agent in agents:
+        assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
+        assert agent.last.failure.exit_code == exit_code
+        assert sum(agent.last.restarts.values()) == restarts
+        agent.disconnect()
+    assert len({start.number for start in run.starts}) == 1 + restarts
+    (late,) = run.joined(0)
+    assert [(each.exit_code, each.late) for each in late.heard if isinstance(each, Over)] == [(93, True)]
+    assert late.runs is None
+
+
+@pytest.mark.parametrize("exit_code", [143, 172])
+def test_workers_that_stop_unasked_in_good_order_are_not_charged(exit_code: int) -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=exit_code).join()
+    assert agent.runs == 2
+    assert run.starts[-1].restarts == {"preemption": 1}
+
+
+def test_a_script_that_always_exits_143_is_given_up_in_the_end() -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
+    (agent,) = run.joined(0)
+    for _ in range(50):
+        if isinstance(agent.last, Over):
+            break
+        agent.fail(exit_code=143).join()
+    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
+
+
+def test_a_hang_is_charged_under_its_own_name() -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=171).join()
+    assert run.starts[-1].restarts == {"hang": 1}
+    assert run.starts[-1].restarts_left == 0
+
+
+def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
+    run = SimulatedRun(a_policy(1, 2, max_restarts=0))
+    survivor, lost = run.joined(0, 1)
+    survivor.fail(reason="collective_error")
+    lost.disconnect()
+    survivor.join()
+    run.wait(2)
+    assert survivor.runs == 2
+    assert run.starts[-1].restarts == {"membership": 1}
+
+
+def test_a_lost_node_is_not_waited_for_and_joins_when_it_is_back() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    survivor, lost = run.joined(0, 1)
+    lost.disconnect()
+    run.wait(0.6)
+    survivor.join()
+    assert survivor.runs == 2
+    (again,) = run.joined(1)
+    assert survivor.asked_to_stop == Stop(graceful=True)
+    survivor.join()
+    assert (survivor.runs, again.runs) == (3, 3)
+
+
+def test_a_group_of_new_pods_alone_waits_for_more_of_them() -> None:
+    run = SimulatedRun(a_policy(1, 3))
+    lost = run.joined(0, 1)
+    run.wait(3)
+    for agent in lost:
+        agent.disconnect()
+    run.wait(0.6)
+    (first,) = run.joined(0)
+    run.wait(0.9)
+    assert first.runs is None
+    (second,) = run.joined(1)
+    run.wait(1.1)
+    assert (first.runs, second.runs) == (2, 2)
+
+
+def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    survivor, leaver = run.joined(0, 1)
+    leaver.leave()
+    assert survivor.asked_to_stop == Stop(graceful=True)
+    stop_and_join(survivor)
+    assert survivor.runs is None  # the leaver's workers still finish their step
+    leaver.disconnect()
+    assert survivor.runs == 2
+
+
+def test_an_agent_that_counts_its_own_restarts_may_give_the_run_up_for_all() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first, second = run.joined(0, 1)
+    second.give_up()
+    assert (first.last.verdict, first.last.exit_code) == (Verdict.FAILED, 1)
+
+
+def test_an_agent_that_gives_the_run_up_cannot_end_it_as_a_success() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    failure = a_failure(1, rank=second.generation.first_rank, exit_code=0)
+    run.membership.receive(second.peer, Leave(giving_up=failure))
+    assert (first.last.verdict, first.last.exit_code) == (Verdict.FAILED, 1)
+
+
+def test_an_agent_that_is_no_member_gives_nothing_up() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    (spare,) = run.joined(2)
+    run.membership.receive(spare.peer, Leave(giving_up=a_failure(1)))
+    run.membership.receive(spare.peer, Failed(failure=a_failure(1)))
+    assert (first.runs, second.runs, first.asked_to_stop) == (1, 1, None)
+
+
+def test_a_connection_that_blips_disturbs_nobody() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    first.disconnect()
+    run.wait(0.3)
+    run.reconnect(first)
+    run.wait(100)
+    assert (first.runs, second.runs, second.asked_to_stop) == (1, 1, None)
+
+
+def test_a_loss_during_a_graceful_stop_hurries_the_others() -> None:
+    run = SimulatedRun(a_policy(1, 3))
+    first, second = run.joined(0, 1)
+    run.wait(3)
+    run.joined(2)
+    assert first.asked_to_stop == Stop(graceful=True)
+    second.disconnect()
+    first.fail(reason="collective_error")
+    assert first.asked_to_stop == Stop(graceful=False)
+
+
+def test_a_run_is_complete_when_every_member_has_succeeded() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    first.succeed()
+    assert run.membership.phase is Phase.RUNNING
+    second.succeed()
+    assert (first.last.verdict, second.last.verdict) == (Verdict.SUCCEEDED, Verdict.SUCCEEDED)
+
+
+def test_a_member_that_is_done_takes_part_again_when_another_fails() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    done, failing = run.joined(0, 1)
+    done.succeed()
+    failing.fail().join()
+    stop_and_join(done)
+    assert (done.runs, failing.runs) == (2, 2)
+
+
+def test_a_member_that_is_done_may_go_before_the_others_are() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    first.succeed().disconnect()
+    run.wait(10)
+    assert second.runs == 1
+    second.succeed()
+    assert second.last.verdict is Verdict.SUCCEEDED
+
+
+@pytest.mark.parametrize(("exit_code", "late_code"), [(0, 0), (1, 93), (137, 93)])
+def test_late_comers_hear_how_it_ended(exit_code: int, late_code: int) -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
+    (agent,) = run.joined(0)
+    if exit_code:
+        agent.fail(exit_code=exit_code).join().fail(exit_code=exit_code).join()
+    else:
+        agent.succeed()
+    over, part = run.agent(1).connect().heard
+    assert (over.late, over.exit_code, part) == (True, late_code, Part())
+
+
+def test_an_agent_of_another_run_is_refused_by_name() -> None:
+    run = SimulatedRun()
+    run.joined(0)
+    stranger = run.agent(1).connect(run_id="other")
+    assert isinstance(stranger.last, Refused)
+    assert "'other'" in stranger.last.why
+    assert "'run'" not in stranger.last.why
+    assert stranger.last.exit_code == 170
+
+
+def test_a_pod_created_again_waits_for_its_name_until_the_former_one_is_lost() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, former = run.joined(0, 1)
+    (new,) = run.joined(1)
+    assert new.last.namesake
+    run.wait(100)
+    assert (first.runs, former.runs, new.runs) == (1, 1, None)
+    former.disconnect()
+    run.wait(0.6)
+    stop_and_join(first)
+    assert (first.runs, new.runs) == (2, 2)
+
+
+def test_a_connection_that_blips_does_not_lose_its_name_to_one_that_waits_for_it() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    (waiting,) = run.joined(1)
+    second.disconnect()
+    run.reconnect(second)
+    run.wait(100)
+    assert (first.runs, second.runs, waiting.runs) == (1, 1, None)
+
+
+def test_a_pod_that_leaves_gives_its_name_to_the_next_one_at_once() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, former = run.joined(0, 1)
+    former.leave()
+    (new,) = run.joined(1)
+    assert isinstance(former.last, Refused)
+    assert former.last.exit_code == 172
+    stop_and_join(first)
+    assert (first.runs, new.runs) == (2, 2)
+
+
+def test_a_start_that_never_arrived_is_made_up_for() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    second.disconnect()
+    second.generation, second.standing = None, Standing.IDLE  # the message was lost on the way
+    run.reconnect(second).join()
+    assert first.asked_to_stop is not None
+    first.join()
+    assert (first.runs, second.runs) == (2, 2)
+
+
+def test_strangers_are_not_heard() -> None:
+    run = SimulatedRun(a_policy(1, 1))
+    agent = run.agent(0)
+    agent.join()
+    assert agent.heard == []
+
+
+def test_a_range_that_holds_no_number_is_refused() -> None:
+    run = SimulatedRun(a_policy(3, 2))
+    agent = run.agent(0).connect()
+    assert isinstance(agent.last, Refused)
+    assert "3:2" in agent.last.why
+
+
+def test_a_start_carries_the_place_of_its_node() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    assert isinstance(first.last, Start)
+    places = [first.last.assignment, second.last.assignment]
+    assert [(place.node_rank, place.first_rank, place.world_size) for place in places] == [(0, 0, 4), (1, 2, 4)]
+    assert places[0].digest == places[1].digest
+    assert places[0].peer_addresses == ("10.0.0.1",)

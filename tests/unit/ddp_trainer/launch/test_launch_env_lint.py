@@ -1,0 +1,81 @@
+"""The rules of lint, applied where a run starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.launch.env_lint import doubts
+
+
+def said(tmp_path: Path, environ: dict[str, str], *devices: str) -> list[str]:
+    for device in devices:
+        (tmp_path / device).mkdir(exist_ok=True)
+    return [line.partition(":")[0] for line in doubts(environ, nodes=2, nproc=2, rdma=tmp_path)]
+
+
+def test_interfaces_devices_and_files_of_this_node_are_looked_at(tmp_path: Path) -> None:
+    missing = {"NCCL_TOPO_FILE": str(tmp_path / "topo.xml"), "GLOO_SOCKET_IFNAME": "none0", "NCCL_IB_HCA": "=mlx5_7"}
+    assert said(tmp_path, missing, "mlx5_0") == ["error N48", "error T19", "warning N20"]
+    there = {"NCCL_TOPO_FILE": str(tmp_path), "NCCL_IB_HCA": "=mlx5_0"}
+    assert said(tmp_path, there, "mlx5_0") == []
+
+
+def test_rdma_that_is_asked_for_and_not_there_is_an_error_even_without_the_kernels_list(tmp_path: Path) -> None:
+    assert said(tmp_path / "none", {"NCCL_NET": "IB"}) == ["error N47"]
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint", "expected"),
+    [
+        ("127.16.0.1", "", []),
+        ("", "localhost", []),
+        ("", "::1", []),
+        ("10.0.0.1", "digits-store", ["error N08"]),
+        ("", "127.example.com", ["error N08"]),
+    ],
+)
+def test_the_loopback_is_wrong_only_between_machines(
+    address: str, endpoint: str, expected: list[str], tmp_path: Path
+) -> None:
+    environ = {"GLOO_SOCKET_IFNAME": "lo", "DDP_POD_IP": address}
+    lines = doubts(environ, nodes=2, nproc=2, endpoint=endpoint, rdma=tmp_path)
+    assert [line.partition(":")[0] for line in lines] == expected
+
+
+def test_what_is_worth_no_more_than_a_thought_is_not_said_at_a_start(tmp_path: Path) -> None:
+    assert said(tmp_path, {"NCCL_IB_SL": "0"}) == []
+
+
+def test_rules_can_be_left_out_and_one_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    environ = {"NCCL_P2P_DISABLE": "1", "DDP_LINT_IGNORE": "N04"}
+    assert said(tmp_path, environ) == []
+    assert said(tmp_path, environ | {"DDP_LINT_IGNORE": "all"}) == []
+    [line] = doubts(environ | {"DDP_LINT_IGNORE": "N04,K10,N99"}, nodes=1, nproc=1, rdma=tmp_path)
+    assert line == "DDP_LINT_IGNORE names 'N99', which is no rule; see docs/lint.md."
+
+
+def test_rules_are_not_even_loaded_where_no_variable_concerns_them() -> None:
+    program = (
+        "import sys; from ddp_trainer.launch.env_lint import doubts\n"
+        "assert doubts({'PATH': '/bin', 'DDP_JOB': 'x'}, nodes=2, nproc=2) == []\n"
+        "assert not [name for name in sys.modules if name.startswith('ddp_trainer.common.lint')]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(("flags", "count"), [([], 1), (["--no-lint"], 0)])
+def test_a_start_says_one_line_per_finding_and_goes_on(flags: list[str], count: int) -> None:
+    words = [*flags, "--nproc-per-node", "1", "--no-python", "true"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ddp_trainer", "launch", *words],
+        env={"PATH": "/usr/bin:/bin", "NCCL_SHM_DISABLE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("ddp-launch: warning N04: NCCL_SHM_DISABLE=1 switches off shared memory") == count

@@ -1,0 +1,76 @@
+"""The preflight of an agent's own joining, and which one's end counts: by real processes of a real preflight."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+AGENT = """
+import asyncio, os, pathlib, sys
+from ddp_trainer.launch.agent import join_preflight as joining
+from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.agent.agent_state import Core, Limits
+from ddp_trainer.launch.agent.preflight_policy import Care, Preflight
+from ddp_trainer.launch.host.port_reservation import HeldPort
+from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Meet, Node, Policy, Standing
+
+other, own = (Node(token=each, name=each, local_world_size=1, address="127.0.0.1") for each in ("other", "own"))
+policy = Policy(min_nodes=1, max_nodes=2, max_restarts=0)
+hello = Hello(version=VERSION, run_id="r", node=own, policy=policy, standing=Standing.IDLE)
+
+class Watched(Children):
+    ends = 0
+
+    def adopt(self, pid, ended):
+        super().adopt(pid, ended)
+        self._owners[pid] = lambda code: (ended(code), setattr(self, "ends", self.ends + 1))
+
+    async def have_ended(self, count):
+        while self.ends < count:
+            await asyncio.sleep(0.01)
+
+async def main():
+    children = Watched(asyncio.get_running_loop())
+    preflight = Preflight(children, Care.STRICT, 1, "", pathlib.Path(sys.argv[1]), os.environ)
+    core = Core(hello=hello, limits=Limits(), endpoint="")
+    held = joining.Joining(core, preflight, lambda _: {}, print, lambda _: None)
+    with HeldPort() as port:
+        group = Generation(
+            number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.number
+        )
+        ask = Meet(number=1, names=("other", "own"), place=group.assignment_of(own.token))  # the other never comes
+        {body}
+
+asyncio.run(main())
+"""
+
+
+def sent(tmp_path: Path, body: str) -> str:
+    """What an agent says to the store that is asked so."""
+    command = [sys.executable, "-c", AGENT.replace("{body}", body.strip()), str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60, env=os.environ)
+    return done.stdout
+
+
+def test_the_end_of_one_that_was_asked_for_by_a_store_before_is_not_taken_for_that_of_the_next(tmp_path: Path) -> None:
+    body = """
+        held.told(ask)
+        held.told(ask)  # of a store that was restarted, and numbers from one
+        await children.have_ended(1)
+        print("one has ended")
+        held.end()  # there is a group, which needs the port
+        await children.have_ended(2)
+    """
+    assert sent(tmp_path, body) == "one has ended\n"
+
+
+def test_one_that_does_not_end_by_itself_is_ended_and_counts_as_not_fit(tmp_path: Path) -> None:
+    body = """
+        joining.LONGEST_SECONDS = 0.1
+        held.told(ask)
+        await children.have_ended(1)
+        assert core.unfit == "The preflight ended with -9 and without a result", core.unfit
+    """
+    assert sent(tmp_path, body) == "Met(number=1, fit=False)\n"

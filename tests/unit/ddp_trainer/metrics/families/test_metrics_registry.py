@@ -1,0 +1,98 @@
+"""The catalogue: names, units, labels, and what follows from it."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ddp_trainer.common.constants import Metric, MetricLabel, Phase
+from ddp_trainer.metrics.collect import gpu
+from ddp_trainer.metrics.docgen import lines
+from ddp_trainer.metrics.families import family as families
+from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
+from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.serve import server
+from ddp_trainer.metrics.storage.mmap_store import RANK, Board, read
+
+ROOT = Path(__file__).parents[5]
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def ids(family: Family) -> str:
+    return family.name
+
+
+def test_no_name_is_given_twice() -> None:
+    assert len(BY_NAME) == len(FAMILIES)
+    keys = [series.key for family in FAMILIES for series in family.series()]
+    assert len(set(keys)) == len(keys)
+
+
+def test_every_metric_of_the_contract_is_in_the_catalogue() -> None:
+    assert {metric.value for metric in Metric} <= set(BY_NAME)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=ids)
+def test_a_name_follows_the_conventions(family: Family) -> None:
+    assert family.name.startswith("ddp_")
+    assert family.name.endswith("_total") == (family.kind is Kind.COUNTER)
+    assert family.name.endswith("_info") == (family.kind is Kind.INFO)
+    assert family.name.removesuffix("_total").endswith(family.unit)
+    assert family.help.endswith(".")
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=ids)
+def test_a_label_is_one_of_the_contract(family: Family) -> None:
+    assert all(isinstance(label, MetricLabel) for label in family.labels)
+    # ddp_job and rank are put on by the exposition.
+    assert not {MetricLabel.JOB, MetricLabel.RANK} & set(family.labels)
+    assert (len(family.labels) == 1) if family.values else (not family.labels or family.kind is Kind.INFO)
+
+
+def test_every_phase_of_a_step_has_a_series() -> None:
+    assert set(BY_NAME[Metric.PHASE_SECONDS].values) == set(Phase)
+
+
+@pytest.mark.parametrize(
+    ("scope", "most"), [(Scope.RANK, 46), (Scope.POD, 94), (Scope.JOB, 35)], ids=["rank", "pod", "job"]
+)
+def test_a_thousand_ranks_stay_affordable(scope: Scope, most: int) -> None:
+    series = sum(max(1, len(family.series())) for family in FAMILIES if family.scope is scope)
+    assert series <= most
+
+
+def test_a_rank_of_no_layout_has_no_series_of_layouts(tmp_path: Path) -> None:
+    of_layouts = {series.key for family in FAMILIES if family.of_layout for series in family.series()}
+    board = Board.open(tmp_path / "rank-0.board", RANK)
+    board.close()
+    assert of_layouts
+    assert not of_layouts & read(tmp_path / "rank-0.board", RANK).values.keys()
+
+
+def test_what_comes_from_the_launcher_is_of_the_pod() -> None:
+    scopes = {family.scope for family in FAMILIES if family.source in {Source.AGENT_BOARD, Source.AGGREGATOR}}
+    assert scopes == {Scope.POD}
+
+
+def test_counters_and_states_start_at_zero_and_other_gauges_absent() -> None:
+    assert BY_NAME[Metric.STEPS].initial == 0.0
+    assert BY_NAME[Metric.GROUP_STATE].initial == 0.0
+    assert BY_NAME[Metric.LOSS].initial is None
+    assert BY_NAME[Metric.LAST_STEP_TIMESTAMP].initial is None
+    assert BY_NAME[Metric.STEP_DURATION].initial == 0.0
+
+
+def test_the_docs_are_in_step() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    told = "run: python -m ddp_trainer.metrics.docgen > docs/metrics.md"
+    assert page == "\n".join(lines()) + "\n", told
+
+
+@pytest.mark.parametrize("module", [families, gpu, server], ids=lambda module: module.__name__)
+def test_the_examples_in_the_docstrings_are_true(module: ModuleType) -> None:
+    done = doctest.testmod(module)
+    assert done.attempted > 0
+    assert done.failed == 0

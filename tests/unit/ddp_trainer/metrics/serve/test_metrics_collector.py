@@ -1,0 +1,264 @@
+"""What a scrape shows of the boards."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from ddp_trainer.common.constants import Env, GroupState, JobTime, Metric, Phase, Wait
+from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.collect.collectives import Collectives
+from ddp_trainer.metrics.collect.gpu import Memory
+from ddp_trainer.metrics.families.family import Kind, Scope
+from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.record.rank_recorder import PEAK_FLOPS, BoardRankRecorder
+from ddp_trainer.metrics.serve.collector import Exposition
+from ddp_trainer.metrics.storage.container import Container
+from ddp_trainer.process import heartbeat_page
+from ddp_trainer.process.flight_recorder import socket_beside
+from ddp_trainer.process.recorder import RankRecorder
+from tests.recorder_server import entry, record, recorder_at
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def rank(directory: Path, number: int, *, local: int, of: int = 2) -> RankRecorder:
+    recorder = attach.rank_recorder(
+        {Env.METRICS_DIR: str(directory), "RANK": f"{number}", "LOCAL_RANK": f"{local}", "LOCAL_WORLD_SIZE": f"{of}"}
+    )
+    recorder.identity(rank=number, local_rank=local, world_size=8, backend="gloo", device="cpu")
+    return recorder
+
+
+def tell_of_gpu(recorder: RankRecorder) -> None:
+    """What only a machine with a GPU can tell."""
+    assert isinstance(recorder, BoardRankRecorder)
+    recorder.gpu_memory(Memory(allocated=1.0, reserved=2.0, peak=3.0, limit=4.0, retries=0, ooms=0))
+    recorder._cells[PEAK_FLOPS] = 1e15
+
+
+def pod(directory: Path, *ranks: int) -> None:
+    """A pod in which everything has been reported once."""
+    agent = attach.agent_recorder(directory, {})
+    agent.state(GroupState.RUNNING)
+    agent.rendezvous(1.5, 1)
+    agent.world(size=8, nodes=4, nodes_desired=4)
+    agent.restarts_remaining(3)
+    agent.stalled(31.5, 2)
+    for local, number in enumerate(ranks):
+        recorder = rank(directory, number, local=local, of=len(ranks))
+        recorder.planned(100)
+        recorder.step(1, 0, 16, *[0.25] * len(Phase))
+        recorder.progress(math.nan, 0.1)
+        recorder.gradients(1.5, 65536.0)
+        recorder.job(precision="bf16", parallelism="shard=2,pp=4")
+        recorder.recomputed(0.25)
+        recorder.waited(dict.fromkeys(Wait, 0.5))
+        tell_of_gpu(recorder)
+        recorder.evaluated(0.5, 0.9)
+        recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
+        recorder.checkpoint_interval(30.0)
+        recorder.account(JobAccount(1000.0, [1.0] * len(JobTime), 0, 0.0))
+        in_group(directory, local)
+
+
+def in_group(directory: Path, local: int) -> None:
+    """Let a rank have begun seven collectives."""
+    path = str(directory / f"rank-{local}.pulse")
+    heartbeat_page.create(path)
+    cells = heartbeat_page.open_cells(path)
+    cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE], cells[heartbeat_page.BEAT] = (
+        1.0,
+        7.0,
+        time.monotonic(),
+    )
+
+
+def collectives(directory: Path) -> Collectives:
+    """What all ranks of a directory with a pulse say of their collectives, by their flight recorders too."""
+    told = Collectives(directory)
+    with contextlib.ExitStack() as stack:
+        for path in directory.glob("*.pulse"):
+            stack.enter_context(recorder_at(socket_beside(path), {"fr_trace_json": record({0: (7, 6)}, entry(7))}))
+        told.ask()
+    for path in directory.glob("*.sock"):
+        path.unlink()
+    return told
+
+
+def samples(directory: Path, job: str = "digits") -> Series:
+    (directory / "memory.max").write_text("1073741824\n")
+    text = generate_latest(Exposition(directory, job, Container(cgroup=directory), collectives(directory))).decode()
+    found = [sample for family in parse_text(text) for sample in family.samples]
+    series = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in found}
+    assert len(series) == len(found), "a series was told twice"
+    return series
+
+
+def labels_of(series: Series, name: str) -> list[dict[str, str]]:
+    return [dict(labels) for each, labels in series if each == name]
+
+
+def sample_names(scope: Scope) -> set[str]:
+    return {series.sample for family in FAMILIES if family.scope is scope for series in family.series()} | {
+        family.name for family in FAMILIES if family.scope is scope and family.kind is Kind.INFO
+    }
+
+
+def test_everything_in_the_catalogue_is_told_and_nothing_else(tmp_path: Path) -> None:
+    pod(tmp_path, 0, 1)
+    told = {name for name, _ in samples(tmp_path)}
+    assert told == sample_names(Scope.RANK) | sample_names(Scope.POD) | sample_names(Scope.JOB)
+
+
+def test_every_family_of_a_rank_carries_the_job_and_the_rank(tmp_path: Path) -> None:
+    pod(tmp_path, 4, 5)
+    series = samples(tmp_path)
+    for name in sample_names(Scope.RANK) & {name for name, _ in series}:
+        assert {labels["rank"] for labels in labels_of(series, name)} == {"4", "5"}, name
+    assert {dict(labels)["ddp_job"] for _, labels in series} == {"digits"}
+
+
+def test_the_job_is_told_of_by_rank_0_alone(tmp_path: Path) -> None:
+    pod(tmp_path / "first", 0, 1)
+    pod(tmp_path / "second", 2, 3)
+    first, second = samples(tmp_path / "first"), samples(tmp_path / "second")
+    for name in sample_names(Scope.JOB):
+        assert {labels["ddp_job"] for labels in labels_of(first, name)} == {"digits"}, name
+        assert all("rank" not in labels for labels in labels_of(first, name)), name
+        assert labels_of(second, name) == [], name
+
+
+def test_the_pod_is_told_of_once(tmp_path: Path) -> None:
+    pod(tmp_path, 2, 3)
+    series = samples(tmp_path)
+    assert series["ddp_checkpoint_saves_total", frozenset({("ddp_job", "digits"), ("result", "success")})] == 1
+    for name in sample_names(Scope.POD):
+        assert all("rank" not in labels for labels in labels_of(series, name)), name
+
+
+def test_what_was_never_set_is_absent(tmp_path: Path) -> None:
+    rank(tmp_path, 0, local=0)
+    told = {name for name, _ in samples(tmp_path)}
+    assert Metric.STEPS in told
+    assert not {Metric.LOSS, Metric.LAST_STEP_TIMESTAMP, "ddp_checkpoint_last_step", Metric.WORLD_SIZE} & told
+
+
+def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
+    pod(tmp_path, 0)
+    assert math.isnan(samples(tmp_path)[Metric.LOSS, frozenset({("ddp_job", "digits")})])
+
+
+def test_a_series_follows_the_rank_that_has_the_slot_now(tmp_path: Path) -> None:
+    pod(tmp_path, 4, 5)
+    rank(tmp_path, 0, local=0).step(2, 0, 16, *[0.0] * len(Phase))
+    rank(tmp_path, 1, local=1)
+    series = samples(tmp_path)
+    assert {labels["rank"] for labels in labels_of(series, Metric.STEPS)} == {"0", "1"}
+    assert series[Metric.STEPS, frozenset({("ddp_job", "digits"), ("rank", "0")})] == 2, "counters go on"
+
+
+def test_a_rank_has_no_info_before_it_has_told_its_device(tmp_path: Path) -> None:
+    attach.rank_recorder({Env.METRICS_DIR: str(tmp_path)})
+    series = samples(tmp_path)
+    assert labels_of(series, Metric.RANK_UP)
+    assert not labels_of(series, Metric.RANK_INFO)
+
+
+def test_the_exporter_tells_of_itself_even_without_boards(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.board").write_bytes(b"damaged")
+    exposition = Exposition(tmp_path, "digits")
+    generate_latest(exposition)
+    told = {sample.name: sample.value for family in exposition.collect() for sample in family.samples}
+    assert told["ddp_exporter_stale_boards"] == 1
+    assert told["ddp_exporter_scrapes_total"] == 1
+    assert told["ddp_exporter_scrape_seconds_total"] > 0
+    assert told["ddp_build_info"] == 1
+
+
+def test_a_scrape_sees_every_series_before_anything_happened(tmp_path: Path) -> None:
+    """Prometheus' increase() does not see the first sample of a series."""
+    attach.agent_recorder(tmp_path, {})
+    rank(tmp_path, 0, local=0)
+    series = samples(tmp_path)
+    for family in FAMILIES:
+        if family.kind is Kind.COUNTER and not (family.remembered or family.of_layout):
+            assert len(labels_of(series, family.name)) == len(family.series()), family.name
+
+
+def test_a_bucket_counts_what_is_in_those_below_it(tmp_path: Path) -> None:
+    recorder = rank(tmp_path, 0, local=0)
+    for seconds in (0.01, 0.011, 0.3, 1e6):
+        recorder.step(1, 0, 16, seconds, *[0.0] * (len(Phase) - 1))
+    series = samples(tmp_path)
+    buckets = {dict(labels)["le"]: count for (name, labels), count in series.items() if name.endswith("_bucket")}
+    assert [buckets[bound] for bound in ("0.01", "0.016", "0.25", "0.4", "63.0", "+Inf")] == [1, 2, 2, 3, 3, 4]
+    assert series["ddp_step_duration_seconds_count", frozenset({("ddp_job", "digits")})] == 4
+    assert series["ddp_step_duration_seconds_sum", frozenset({("ddp_job", "digits")})] == pytest.approx(1e6 + 0.321)
+
+
+def test_a_job_has_no_info_before_it_has_told_how_it_computes(tmp_path: Path) -> None:
+    recorder = rank(tmp_path, 0, local=0)
+    assert not labels_of(samples(tmp_path), Metric.JOB_INFO)
+    recorder.job(precision="bf16", parallelism="ddp")
+    (labels,) = labels_of(samples(tmp_path), Metric.JOB_INFO)
+    assert (labels["precision"], labels["parallelism"]) == ("bf16", "ddp")
+
+
+def test_what_the_job_has_come_to_is_absent_until_it_is_told(tmp_path: Path) -> None:
+    """A jump from 0 to the hours of the pods before would read as an increase."""
+    recorder = rank(tmp_path, 0, local=0)
+    assert not labels_of(samples(tmp_path), Metric.JOB_TIME)
+    recorder.account(JobAccount(1000.0, [3600.0] * len(JobTime), 2, 1.0))
+    assert len(labels_of(samples(tmp_path), Metric.JOB_TIME)) == len(JobTime)
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"memory.max": "536870912\n"}, 536870912.0),
+        ({"memory.max": "max\n"}, None),
+        ({"memory/memory.limit_in_bytes": "268435456\n"}, 268435456.0),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        ({}, None),
+    ],
+    ids=["v2", "v2-unlimited", "v1", "v1-unlimited", "unknown"],
+)
+def test_the_memory_limit_is_read_from_either_version_of_cgroups(
+    tmp_path: Path, files: dict[str, str], limit: float | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert Container(cgroup=tmp_path).memory_limit() == limit
+
+
+def test_shared_memory_is_measured_where_it_is_mounted(tmp_path: Path) -> None:
+    values = Container(cgroup=tmp_path).values()
+    assert 0 <= values["ddp_shm_used_bytes"] <= values["ddp_shm_size_bytes"]
+    assert Container(shared_memory=tmp_path / "nowhere", cgroup=tmp_path).values() == {}
+
+
+@pytest.mark.parametrize(
+    ("write", "parse"), [(generate_latest, parse_text), (generate_openmetrics, parse_openmetrics)], ids=["text", "om"]
+)
+def test_both_formats_can_be_parsed_and_agree_on_types(
+    tmp_path: Path, write: Callable[[Exposition], bytes], parse: Callable[[str], object]
+) -> None:
+    pod(tmp_path, 0, 1)
+    families = list(parse(write(Exposition(tmp_path, 'a "job"\nof \\mine')).decode()))  # type: ignore[call-overload]
+    types = {family.name: family.type for family in families}
+    assert types["ddp_steps"] == "counter"
+    assert types["ddp_rendezvous_duration_seconds"] == "summary"
+    jobs = {sample.labels["ddp_job"] for family in families for sample in family.samples}
+    assert jobs == {'a "job"\nof \\mine'}

@@ -1,0 +1,149 @@
+"""A checkpoint is written behind the training, and not beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.train.checkpoint.async_save import Writing
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
+from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
+from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.utils.errors import StaleGeneration
+from tests.support.train_builders import ALONE, a_directory, a_manifest, a_state
+
+
+def niceness() -> int:
+    """Of this thread."""
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+class Observed(CheckpointDirectory):
+    """Notes how nice the thread is that writes."""
+
+    seen: int
+
+    def write(self, draft: Manifest, archive: Archive) -> Manifest:
+        self.seen = niceness()
+        return super().write(draft, archive)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+@pytest.mark.parametrize("behind", [True, False])
+def test_only_a_thread_that_writes_behind_the_training_gives_way_to_it(behind: bool, tmp_path: Path) -> None:
+    before = niceness()
+    directory = Observed(tmp_path, keep=1, claim=Claim(tmp_path, generation=0, fence=0, run_id="run", token="a"))
+    directory.open()
+    writing = Writing(directory, a_manifest(1), a_state(1), time.monotonic())
+    if behind:
+        writing.start()
+        writing.wait()
+    else:
+        writing.run()
+    assert (writing.error, writing.size_bytes > 0) == (None, True)
+    assert directory.seen == (min(before + 10, 19) if behind else before)
+    assert niceness() == before
+
+
+class Slow(CheckpointDirectory):
+    """A store that writes nothing until it is let."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, keep=1, claim=Claim(path, generation=0, fence=0, run_id="run", token="slow"))
+        self.let = threading.Event()
+
+    def write(self, draft: Manifest, archive: Archive) -> Manifest:
+        self.let.wait()
+        return super().write(draft, archive)
+
+
+class Told(SilentRankRecorder):
+    """Notes what becomes of checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = self.saved = 0
+
+    def checkpoint_skipped(self) -> None:
+        self.skipped += 1
+
+    def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
+        self.saved += 1
+
+
+def a_saver(
+    directory: CheckpointDirectory, told: Told | None = None, clock: Callable[[], float] = time.monotonic
+) -> Saver:
+    """Of the first rank, which asks for a checkpoint every 10 seconds."""
+    return Saver(
+        Config(checkpoint_dir=directory.path, checkpoint_seconds=10.0),
+        directory,
+        keeps_time=True,
+        recorder=told or Told(),
+        alarm=pytest.fail,
+        note=print,
+        device=torch.device("cpu"),
+        clock=clock,
+    )
+
+
+def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skipped(tmp_path: Path) -> None:
+    now, directory, told = [0.0], Slow(tmp_path), Told()
+    saver = a_saver(directory, told, lambda: now[0])
+    saver.open()
+    wanted = {}
+    for second in range(9, 46):
+        now[0] = float(second)
+        if saver.wants_save():
+            wanted[second] = told.skipped
+            saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
+    assert (wanted, told.skipped) == ({10: 0}, 3), "due at 20, 30 and 40 again"
+    directory.let.set()
+    saver.settle()
+    assert (told.saved, saver.wants_save()) == (1, True)
+
+
+def saving(path: Path) -> tuple[Slow, Saver]:
+    """Of a writer that is none in the next group: what it saves comes when it is let, and who claims the directory."""
+    directory = Slow(path)
+    former = a_saver(directory)
+    former.open()
+    former.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
+    return directory, former
+
+
+def test_ranks_that_go_on_from_the_directory_have_it_claimed_when_the_last_save_of_the_group_before_is_there(
+    tmp_path: Path,
+) -> None:
+    directory, former = saving(tmp_path)
+    between, heir = a_saver(a_directory(tmp_path / "another")), a_saver(a_directory(tmp_path / "one more"))
+    between.follow(former)
+    heir.follow(between)
+    threading.Timer(0.1, directory.let.set).start()
+    heir.open(ALONE)
+    assert former.durable_step == 1
+    assert heir.newest() is None
+
+
+def test_a_save_that_nobody_needs_ends_where_the_next_writer_claims_the_directory(tmp_path: Path) -> None:
+    directory, former = saving(tmp_path)
+    heir = a_saver(
+        CheckpointDirectory(tmp_path, keep=1, claim=Claim(tmp_path, generation=1, fence=1, run_id="run", token="b"))
+    )
+    heir.follow(former)
+    heir.open()
+    directory.let.set()
+    heir.settle()
+    with pytest.raises(StaleGeneration, match="generation 1 has claimed it"):
+        former.settle()

@@ -1,0 +1,133 @@
+"""The odometer's file: cut off, damaged, of an older version, or of a process that is killed while it writes."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.common.constants import JobTime
+from ddp_trainer.train.checkpoint.progress_file import FILE, Odometer, Reading
+from ddp_trainer.train.config.goodput_account import Account
+
+
+def account(seconds: float) -> Account:
+    told = Account(until=1000.0)
+    told.spend(JobTime.PRODUCTIVE, 1000.0 + seconds)
+    return told
+
+
+FORMER = Reading(7, 2, 1000.0, account(1.0))
+LAST = Reading(8, 3, 1000.0, account(2.0))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Two readings of a run, one after the other."""
+    odometer = Odometer(tmp_path, "run")
+    for reading in (FORMER, LAST):
+        odometer.write(reading)
+        odometer.write_account(reading.account)
+    odometer.close()
+    return tmp_path / FILE
+
+
+def read(file: Path) -> tuple[Reading, list[str]]:
+    """What the next process reads, and what it says about it."""
+    said: list[str] = []
+    return Odometer(file.parent, "run", said.append).read(), said
+
+
+def test_what_is_whole_is_read_without_a_word(file: Path) -> None:
+    assert read(file) == (LAST, [])
+
+
+def test_a_damaged_byte_loses_nothing_but_what_the_last_record_added(file: Path) -> None:
+    content = file.read_bytes()
+    for place in range(len(content)):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+        reading, said = read(file)
+        assert (reading.highest_step, reading.lost_steps) in {(7, 2), (8, 3)}, place
+        assert reading.account in (FORMER.account, LAST.account), place
+        assert len(said) <= 1
+        if reading != LAST:
+            assert said == [f"{file} is damaged in part; the second copy in it tells the same, and is gone on from."]
+
+
+def test_a_file_that_is_cut_off_anywhere_is_read_as_far_as_it_goes(file: Path) -> None:
+    content = file.read_bytes()
+    for length in range(len(content)):
+        file.write_bytes(content[:length])
+        reading, said = read(file)
+        assert (reading.highest_step, reading.lost_steps) in {(0, 0), (7, 2), (8, 3)}, length
+        assert len(said) <= 1
+
+
+def test_a_file_of_something_else_is_one_sentence_and_is_written_anew(file: Path) -> None:
+    file.write_bytes(b"\xff" * 4096)
+    said: list[str] = []
+    odometer = Odometer(file.parent, "run", said.append)
+    assert odometer.read() == Reading()
+    (sentence,) = said
+    assert sentence.startswith(f"{file} is damaged: what the run has gone through is taken from its checkpoint, ")
+    assert sentence.endswith("training goes on.")
+    for reading in (FORMER, LAST):
+        odometer.write(reading)
+        odometer.write_account(reading.account)
+    odometer.close()
+    assert read(file) == (LAST, [])
+
+
+def bare(highest: int, lost: int = 3) -> bytes:
+    """As it was before there were checksums."""
+    return struct.pack("<8sIxxxxqqd", b"ddpodo2\n", zlib.crc32(b"run"), highest, lost, 1000.0) + LAST.account.pack()
+
+
+def test_a_file_without_a_checksum_is_believed_once_and_has_one_from_then_on(file: Path) -> None:
+    file.write_bytes(bare(8))
+    said: list[str] = []
+    odometer = Odometer(file.parent, "run", said.append)
+    assert odometer.read() == LAST
+    assert len(said) == 1
+    assert said[0].startswith(f"{file} has no checksum")
+    odometer.write(LAST)
+    odometer.write_account(LAST.account)
+    odometer.close()
+    assert read(file) == (LAST, [])
+
+
+@pytest.mark.parametrize("content", [bare(-1), bare(8, -5), bare(8)[:20]], ids=["steps", "lost", "cut-off"])
+def test_a_file_without_a_checksum_that_cannot_be_is_not_believed(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    reading, said = read(file)
+    assert (reading.highest_step, reading.lost_steps, len(said)) == (0, 0, 1)
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+    reading, (sentence,) = read(file)
+    assert reading == Reading()
+    assert sentence.startswith(f"{file} cannot be read (Is a directory): ")
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_one(tmp_path: Path) -> None:
+    code = (
+        "import sys, itertools, pathlib\n"
+        "from ddp_trainer.train.checkpoint.progress_file import Odometer, Reading\n"
+        "odometer = Odometer(pathlib.Path(sys.argv[1]), 'run')\n"
+        "for step in itertools.count(1):\n"
+        "    odometer.write(Reading(step, 2 * step, 1000.0))\n"
+        "    if step == 1000: print('writes', flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writes\n"
+        process.kill()
+    reading, said = read(tmp_path / FILE)
+    assert reading.highest_step >= 1000
+    assert (reading.lost_steps, said) == (2 * reading.highest_step, [])

@@ -1,0 +1,106 @@
+"""A checkpoint that several ranks write is there when all have written, or not at all."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.train.checkpoint.checkpoint_cli import main
+from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, CheckpointDirectory, Damaged, looks_whole, read
+from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.sharded_writer import First, Other, Together
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
+from ddp_trainer.train.distributed.gloo_sockets import Connections
+from ddp_trainer.train.distributed.group import Group
+from tests.support.train_builders import a_directory, a_manifest, write
+
+STEP = 2
+NAME = f"step-{STEP:08d}"
+
+
+def a_part() -> Archive:
+    return pack({"tensors": {}, "values": {}, "numbers": torch.arange(100.0)})
+
+
+def published(directory: CheckpointDirectory) -> Manifest:
+    """Of two ranks, the second of which is through before the first looks."""
+    place = directory.prepare(STEP)
+    Other(place, 1).write(a_manifest(STEP), a_part())
+    return First(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
+
+
+def test_what_two_ranks_wrote_is_published_as_one_with_both_digests(tmp_path: Path) -> None:
+    manifest = published(a_directory(tmp_path))
+    assert sorted(file.name for file in (tmp_path / NAME).iterdir()) == [MANIFEST, "pieces-00001.pt", "state.pt"]
+    assert looks_whole(tmp_path / NAME) == manifest
+    assert read(tmp_path / NAME).directory == tmp_path / NAME
+    assert manifest.total_bytes == sum(
+        file.stat().st_size for file in (tmp_path / NAME).iterdir() if file.name != MANIFEST
+    )
+
+
+def test_a_rank_that_writes_nothing_is_named_and_nothing_is_published(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    write(directory, 1)
+    directory.prepare(STEP)
+    with pytest.raises(OSError, match=r"rank 1 has written nothing of its pieces for 0\.05 s"):
+        First(directory, [1], timeout_seconds=0.05).write(a_manifest(STEP), a_part())
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["CLAIM", "step-00000001"]
+
+
+def test_a_rank_that_fails_says_why_and_nothing_is_published(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    place = directory.prepare(STEP)
+    (place / "pieces-00001.pt").mkdir()
+    with pytest.raises(IsADirectoryError):
+        Other(place, 1).write(a_manifest(STEP), a_part())
+    with pytest.raises(OSError, match="rank 1 could not write its pieces: Is a directory"):
+        First(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["CLAIM"]
+
+
+def test_the_first_rank_waits_no_more_for_a_rank_that_the_launcher_says_is_gone(tmp_path: Path) -> None:
+    """Also while its own training waits for the save, and cannot notice."""
+    directory, connections = a_directory(tmp_path), Connections()
+    connections.complete()
+    group = Group(0, 2, "gloo", torch.device("cpu"), connections)
+    begun = Together(Layout(shard=2), group, timeout_seconds=600)._target(directory.prepare(STEP), directory)
+    assert begun is not None
+    threading.Timer(0.1, connections.call_off).start()
+    with pytest.raises(OSError, match="a rank was lost while the ranks wrote their pieces"):
+        begun.write(a_manifest(STEP), a_part())
+
+
+@pytest.mark.parametrize("file", ["state.pt", "pieces-00001.pt"])
+def test_a_bit_that_flipped_in_any_file_is_found(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published(a_directory(tmp_path))
+    damaged = tmp_path / NAME / file
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(Damaged, match=f"{file} does not have the digest"):
+        read(tmp_path / NAME)
+    assert main(["verify", str(tmp_path)]) == 1
+    assert f"{file} does not have the digest" in capsys.readouterr().err
+
+
+def test_a_piece_that_is_missing_makes_a_checkpoint_torn(tmp_path: Path) -> None:
+    published(a_directory(tmp_path))
+    (tmp_path / NAME / "pieces-00001.pt").unlink()
+    assert looks_whole(tmp_path / NAME) is None
+    with pytest.raises(Damaged, match=r"pieces-00001\.pt is missing"):
+        read(tmp_path / NAME)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.pt", "/etc/passwd", ".hidden"])
+def test_a_manifest_names_no_files_outside_of_its_directory(name: str, tmp_path: Path) -> None:
+    raw = asdict(published(a_directory(tmp_path)))
+    raw["pieces"][0]["file"] = name
+    with pytest.raises(ValueError, match="a piece named"):
+        Manifest.from_json(json.dumps(raw))

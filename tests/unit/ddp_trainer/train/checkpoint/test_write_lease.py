@@ -1,0 +1,147 @@
+"""Who may write to a checkpoint directory, when clocks are wrong and claims are damaged."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.utils.errors import DamagedClaim, StaleGeneration
+
+NOW = 1_800_000_000.0
+DAY = 86_400_000
+FENCE = int(NOW * 1000)
+YEAR_AHEAD = FENCE + 365 * DAY
+TOKENS = map(str, count())
+
+
+def claim_of(directory: Path, fence: int, *, run_id: str = "run", now: float = NOW) -> Claim:
+    return Claim(directory, generation=1, fence=fence, run_id=run_id, token=next(TOKENS), clock=lambda: now)
+
+
+def demand_only_writer(writer: Claim, *others: Claim) -> None:
+    writer.check()
+    for other in others:
+        with pytest.raises(StaleGeneration):
+            other.check()
+
+
+def test_after_a_clock_was_a_year_ahead_the_next_group_writes_and_the_one_before_does_not(tmp_path: Path) -> None:
+    before, after = claim_of(tmp_path, YEAR_AHEAD), claim_of(tmp_path, FENCE)
+    before.take()
+    demand_only_writer(before)
+    after.take()
+    demand_only_writer(after, before)
+
+
+def test_a_group_that_a_right_clock_replaced_stays_out_however_great_its_next_fences_are(tmp_path: Path) -> None:
+    stale, newer = claim_of(tmp_path, YEAR_AHEAD), claim_of(tmp_path, FENCE)
+    stale.take()
+    newer.take()
+    with pytest.raises(StaleGeneration) as info:
+        stale.renew(generation=2, fence=YEAR_AHEAD + 1)
+    assert str(tmp_path / "CLAIM") in str(info.value)
+    assert "365 days ahead" in str(info.value)
+    demand_only_writer(newer, stale)
+
+
+def test_groups_of_one_wrong_clock_keep_their_order(tmp_path: Path) -> None:
+    newer, stale = claim_of(tmp_path, YEAR_AHEAD + 1), claim_of(tmp_path, YEAR_AHEAD)
+    newer.take()
+    with pytest.raises(StaleGeneration):
+        stale.take()
+    demand_only_writer(newer)
+
+
+def test_a_refusal_names_the_file_to_delete(tmp_path: Path) -> None:
+    claim_of(tmp_path, FENCE).take()
+    with pytest.raises(StaleGeneration, match=r"delete .*CLAIM if no other worker group of this run is running"):
+        claim_of(tmp_path, FENCE - 1).take()
+
+
+def test_a_writer_whose_claim_was_removed_stops(tmp_path: Path) -> None:
+    writer = claim_of(tmp_path, FENCE)
+    writer.take()
+    (tmp_path / "CLAIM").unlink()
+    with pytest.raises(StaleGeneration, match="was removed"):
+        writer.check()
+
+
+WHOLE = {"token": "t", "generation": 1, "fence": 1, "run_id": "run", "pid": 1}
+DAMAGED = {
+    "empty": b"",
+    "torn": json.dumps(WHOLE).encode()[:-9],
+    "two drafts in one": json.dumps(WHOLE).encode() + b'"}',
+    "not text": b"\xff\xfe",
+    "another document": b"[]",
+    "a field is missing": json.dumps({**WHOLE, "fence": None}).encode(),
+    "a number of 5,000 digits": json.dumps(WHOLE).replace('"fence": 1', f'"fence": {"9" * 5000}').encode(),
+    "nested": b"[" * 4000,
+    "too long": json.dumps({**WHOLE, "token": "t" * 10_000}).encode(),
+    "a fraction": json.dumps({**WHOLE, "fence": 1.5}).encode(),
+    "infinite": json.dumps({**WHOLE, "fence": float("inf")}).encode(),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
+@pytest.mark.parametrize("run_id", ["run", "another run", ""])
+def test_a_damaged_claim_lets_nobody_write_and_the_error_names_it(content: bytes, run_id: str, tmp_path: Path) -> None:
+    started = claim_of(tmp_path, FENCE)
+    started.take()
+    (tmp_path / "CLAIM").write_bytes(content)
+    for demand in (claim_of(tmp_path, FENCE + 1, run_id=run_id).take, started.check):
+        with pytest.raises(DamagedClaim) as info:
+            demand()
+        assert str(tmp_path / "CLAIM") in str(info.value)
+        assert "delete the file" in str(info.value)
+        assert len(str(info.value).splitlines()) == 1
+        assert info.value.exit_code == Exit.USAGE
+    assert (tmp_path / "CLAIM").read_bytes() == content
+
+
+def can_publish(writer: Claim) -> bool:
+    try:
+        writer.check()
+    except StaleGeneration:
+        return False
+    return True
+
+
+def can_start(writer: Claim) -> bool:
+    try:
+        writer.take()
+    except StaleGeneration:
+        return False
+    return True
+
+
+DAYS = st.sampled_from([-365, -1, 0, 1, 365])
+
+
+@given(st.lists(st.tuples(DAYS, DAYS), min_size=2, max_size=12))
+def test_at_most_one_writer_may_publish_whatever_the_clocks_of_stores_and_machines_are(
+    tmp_path_factory: pytest.TempPathFactory, clocks: list[tuple[int, int]]
+) -> None:
+    directory, started = tmp_path_factory.mktemp("claims"), []
+    for store, machine in clocks:
+        writer = claim_of(directory, FENCE + store * DAY, now=NOW + machine * 86_400)
+        if can_start(writer):
+            started.append(writer)
+            assert can_publish(writer)
+        assert sum(map(can_publish, started)) == 1
+
+
+@given(st.permutations(range(6)), st.sampled_from([0, 365]))
+def test_the_latest_group_of_one_sequence_is_the_writer_in_whatever_order_they_start(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], days_ahead: int
+) -> None:
+    directory = tmp_path_factory.mktemp("claims")
+    writers = {number: claim_of(directory, FENCE + days_ahead * DAY + number) for number in order}
+    started = [number for number in order if can_start(writers[number])]
+    assert [number for number in started if can_publish(writers[number])] == [max(order)]

@@ -1,0 +1,408 @@
+"""The goodput ledger: whatever happens to a run, its states add up to the time that passed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+from ddp_trainer.common.constants import File, JobTime, Metric, RestartCause
+from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.train.checkpoint.progress_file import Odometer
+from ddp_trainer.train.config.goodput_account import SIZE, Account, Moments
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.loop.goodput_tracker import History, HistoryState
+from ddp_trainer.train.observability.step_timer import Phase, Phases
+
+FIRST = 1_700_000_000.0
+LAUNCH, JOIN, START, LOAD, PREPARE = 2.0, 4.0, 8.0, 1.0, 0.5
+"""Seconds from the launcher's start until it joins, until the group is formed, until a process looks for a state, has
+it, and begins to train."""
+
+ticks = some.integers(1, 64).map(lambda number: number / 4)
+"""Seconds that a float holds exactly."""
+
+
+class Told(SilentRankRecorder):
+    """What was told last."""
+
+    seconds: Sequence[float] = ()
+    lost_steps = 0
+    lost_seconds = 0.0
+
+    def account(self, account: JobAccount) -> None:
+        self.seconds, self.lost_steps, self.lost_seconds = account.seconds, account.lost_steps, account.lost_seconds
+
+
+class Meeting:
+    """Where ranks of one process, a thread each, do their collectives."""
+
+    def __init__(self, ranks: int) -> None:
+        self.said: list[torch.Tensor] = [torch.zeros(0)] * ranks
+        self.barrier = Barrier(ranks, timeout=60)
+
+    def member(self, rank: int) -> Group:
+        return Member(self, rank)
+
+
+class Member(Group):
+    """One of them."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        super().__init__(rank, len(meeting.said), "threads", torch.device("cpu"))
+        self._meeting = meeting
+
+    def _exchange(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._meeting.said[self.rank] = tensor.clone()
+        self._meeting.barrier.wait()
+        every = torch.stack(self._meeting.said)
+        self._meeting.barrier.wait()
+        return every
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.copy_(self._exchange(tensor).sum(0))
+
+    def max(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.copy_(self._exchange(tensor).amax(0))
+
+    def broadcast(self, payload: bytes | None, source: int) -> bytes:
+        length = self.gather(len(payload or b""))[source]
+        own = bytearray(payload) if self.rank == source and payload else bytearray(length)
+        return bytes(self._exchange(torch.frombuffer(own, dtype=torch.uint8))[source].tolist())
+
+
+@dataclass
+class Job:
+    """A run on a clock of its own, which keeps its own account of all that happens."""
+
+    directory: Path
+    now: float = FIRST
+    step: int = 0
+    stored: tuple[int, HistoryState] | None = None
+    launched: float = FIRST
+    restarts: dict[str, int] = field(default_factory=dict)
+    expected: dict[JobTime, float] = field(default_factory=lambda: dict.fromkeys(JobTime, 0.0))
+    lost_steps: int = 0
+    told: Told = field(default_factory=Told)
+    steps_since: list[float] = field(default_factory=list)
+    """Productive seconds of the steps that no checkpoint holds."""
+    lost_seconds: float = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def passes(self, state: JobTime, seconds: float) -> None:
+        self.now += seconds
+        self.expected[state] += seconds
+
+    def process(self) -> None:
+        """A new one, as after a kill: nothing of the one before is left but its files."""
+        self.phases = Phases(self.clock)
+        self.history = History(self.phases, self.clock)
+        self.began = self.now
+        if self.step > (kept := self.stored[0] if self.stored else 0):
+            self.lost_steps += self.step - kept
+            self.lost_seconds += sum(self.steps_since)
+        self.step = kept
+        self.steps_since.clear()
+
+    def pod(self) -> None:
+        self.launched = self.now
+        self.passes(JobTime.STARTUP, LAUNCH)
+
+    def group(self, *, is_new: bool) -> None:
+        """Form one, in which a process that is new goes on from what is stored, and another from what it holds."""
+        joined = self.now
+        self.passes(JobTime.RENDEZVOUS, JOIN)
+        moments = Moments(self.launched, joined, self.now)
+        if is_new:
+            self.process()
+        self.passes(JobTime.STARTUP, START)
+        self.history.restoring()
+        env = Environment(moments=moments, restarts=dict(self.restarts))
+        self.history.recall(Odometer(self.directory, "run"), self.told, Group.alone(), self.began, env)
+        loads = is_new and self.stored is not None
+        self.passes(JobTime.CHECKPOINT_LOAD if loads else JobTime.INIT, LOAD)
+        self.history.go_on_from(self.step)
+        if loads and self.stored:
+            self.history.load_state_dict(self.stored[1])
+        self.history.restored(loaded=loads)
+        self.passes(JobTime.INIT, PREPARE)
+        self.phases.restart()
+        self.history.begin()
+
+    def train(self, waits: float, computes: float, *, saves: float = 0.0, evaluates: float = 0.0) -> None:
+        """A step, perhaps with an evaluation and a checkpoint after it."""
+        self.passes(JobTime.DATA_WAIT, waits)
+        self.phases.lap(Phase.DATA_WAIT)
+        self.passes(JobTime.PRODUCTIVE, computes)
+        self.phases.lap(Phase.FORWARD)
+        self.step += 1
+        self.steps_since.append(computes)
+        self.history.reached(self.step, self.history.word())
+        self.phases.report(self.told, step=self.step, epoch=0, samples=1)
+        if evaluates:
+            self.passes(JobTime.EVAL, evaluates)
+            self.phases.evaluated()
+        if saves:
+            self.stored = self.step, self.history.state_dict()
+            self.steps_since.clear()
+            self.passes(JobTime.CHECKPOINT_SAVE, saves)
+            self.phases.lap(Phase.CHECKPOINT)
+
+    def kill(self, seconds: float, cause: RestartCause = RestartCause.FAILURE) -> None:
+        """The process, in the midst of a step; the pod stays."""
+        state = {RestartCause.HANG: JobTime.HANG, RestartCause.MEMBERSHIP: JobTime.ELASTIC_RESIZE}
+        self.passes(state.get(cause, JobTime.RESTART), seconds)
+        self.count(cause)
+        self.group(is_new=True)
+
+    def lose_pod(self, seconds: float) -> None:
+        self.passes(JobTime.SCHEDULING, seconds)
+        self.pod()
+        self.group(is_new=True)
+
+    def suspend(self, seconds: float) -> None:
+        self.train(0.25, 0.25, saves=0.5)
+        self.history.leave()
+        self.passes(JobTime.SUSPENDED, seconds)
+        self.pod()
+        self.group(is_new=True)
+
+    def resize(self, seconds: float) -> None:
+        """Others come or go; this process stays, with its state."""
+        self.passes(JobTime.ELASTIC_RESIZE, seconds)
+        self.count(RestartCause.MEMBERSHIP)
+        self.group(is_new=False)
+
+    def count(self, cause: RestartCause) -> None:
+        self.restarts[cause] = self.restarts.get(cause, 0) + 1
+
+    def check(self) -> None:
+        assert sum(self.told.seconds) == pytest.approx(self.now - FIRST, rel=1e-9)
+        assert dict(zip(JobTime, self.told.seconds, strict=True)) == pytest.approx(self.expected, abs=1e-5)
+        assert self.told.lost_steps == self.lost_steps
+        assert self.told.lost_seconds == pytest.approx(self.lost_seconds, abs=1e-5)
+
+
+def started(directory: Path) -> Job:
+    job = Job(directory)
+    job.pod()
+    job.group(is_new=True)
+    return job
+
+
+MISFORTUNES = {
+    "kill": lambda job, seconds: job.kill(seconds),
+    "hang": lambda job, seconds: job.kill(seconds, RestartCause.HANG),
+    "lost_pod": lambda job, seconds: job.lose_pod(seconds),
+    "suspend": lambda job, seconds: job.suspend(seconds),
+    "resize": lambda job, seconds: job.resize(seconds),
+    "resize_with_new_process": lambda job, seconds: job.kill(seconds, RestartCause.MEMBERSHIP),
+}
+STEP = some.tuples(ticks, ticks, some.sampled_from([0.0, 0.0, 1.25]), some.sampled_from([0.0, 2.5]))
+
+
+@given(course=some.lists(some.tuples(some.lists(STEP, max_size=4), some.sampled_from(sorted(MISFORTUNES)), ticks)))
+def test_whatever_happens_the_states_add_up_to_the_time_that_passed(
+    tmp_path_factory: pytest.TempPathFactory, course: list[tuple[list[tuple[float, ...]], str, float]]
+) -> None:
+    job = started(tmp_path_factory.mktemp("checkpoints"))
+    for steps, misfortune, seconds in course:
+        for waits, computes, saves, evaluates in steps:
+            job.train(waits, computes, saves=saves, evaluates=evaluates)
+        job.train(0.25, 0.25)
+        MISFORTUNES[misfortune](job, seconds)
+        job.check()
+
+
+def test_three_kills_a_suspend_and_a_resize_are_told_apart(tmp_path: Path) -> None:
+    job = started(tmp_path)
+    for number in range(3):
+        job.train(0.25, 10.0, saves=0.5)
+        job.train(0.25, 10.0)
+        job.kill(float(number + 1))
+    job.suspend(3600.0)
+    job.resize(7.0)
+    job.train(0.25, 10.0)
+    job.history.finish()
+    job.check()
+    spent = dict(zip(JobTime, job.told.seconds, strict=True))
+    assert spent[JobTime.SUSPENDED] == pytest.approx(3600.0)
+    assert spent[JobTime.RESTART] == pytest.approx(1.0 + 2.0 + 3.0)
+    assert spent[JobTime.ELASTIC_RESIZE] == pytest.approx(7.0)
+    assert (job.told.lost_steps, job.told.lost_seconds) == (3, pytest.approx(30.0))
+    summary = job.history.summary()
+    assert summary["goodput"] == pytest.approx((70.25 - 30.0) / (job.now - FIRST - 3600.0), abs=1e-4)
+    assert summary["largest_badput"] == "startup"
+    assert summary["spent"]["suspended"] == pytest.approx(3600.0, abs=1e-3)
+
+
+def test_a_checkpoint_alone_brings_the_account_back(tmp_path: Path) -> None:
+    job = started(tmp_path)
+    job.train(0.25, 10.0, saves=0.5)
+    before = job.now - 0.5
+    (tmp_path / "ODOMETER").unlink()
+    job.lose_pod(60.0)
+    spent = dict(zip(JobTime, job.told.seconds, strict=True))
+    assert sum(spent.values()) == pytest.approx(job.now - FIRST)
+    assert spent[JobTime.PRODUCTIVE] == pytest.approx(10.0)
+    assert spent[JobTime.SCHEDULING] == pytest.approx(job.launched - before)
+
+
+def test_a_damaged_odometer_loses_neither_time_nor_steps_that_a_checkpoint_knows_of(tmp_path: Path) -> None:
+    job = started(tmp_path)
+    job.train(0.25, 10.0, saves=0.5)
+    job.train(0.25, 5.0)
+    job.lose_pod(60.0)
+    assert job.told.lost_steps == 1
+    job.train(0.25, 10.0, saves=0.5)
+    before = job.told.lost_seconds
+    (tmp_path / "ODOMETER").write_bytes(b"torn")
+    job.lose_pod(60.0)
+    job.train(0.25, 1.0)
+    job.train(0.25, 1.0)
+    assert (job.told.lost_steps, job.told.lost_seconds) == (1, before)
+    assert sum(job.told.seconds) == pytest.approx(job.now - FIRST, abs=1.5)
+
+
+def test_steps_that_a_rollback_takes_back_are_lost_at_once(tmp_path: Path) -> None:
+    job = started(tmp_path)
+    job.train(0.25, 10.0, saves=0.5)
+    job.train(0.25, 5.0)
+    assert job.stored
+    job.history.load_state_dict(job.stored[1])
+    assert job.history.go_on_from(job.stored[0]) == 1
+    assert (job.told.lost_steps, job.told.lost_seconds) == (1, pytest.approx(5.0))
+
+
+def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspension(tmp_path: Path) -> None:
+    now = [FIRST]
+    told = Told()
+
+    def run(*, leaves: bool) -> None:
+        history = History(Phases(lambda: now[0]), lambda: now[0])
+        history.recall(Odometer(tmp_path, "run"), told, Group.alone(), now[0], Environment())
+        history.restoring()
+        history.restored(loaded=False)
+        history.begin()
+        now[0] += 1.0
+        history.reached(1, history.word())
+        if leaves:
+            history.leave()
+
+    for leaves in (False, True, False):
+        run(leaves=leaves)
+        now[0] += 16.0
+    assert sum(told.seconds) == 2.0 + 16.0 + 16.0, "the last vote's share is told after the next one"
+    spent = Odometer(tmp_path, "run").read().account
+    assert (spent[JobTime.PRODUCTIVE], spent[JobTime.RESTART], spent[JobTime.SUSPENDED]) == (3.0, 16.0, 16.0)
+
+
+def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tmp_path: Path) -> None:
+    job, run_dir = Job(tmp_path), tmp_path / "run"
+    run_dir.mkdir()
+    job.pod()
+    job.group(is_new=True)
+    for _ in range(4):
+        job.train(0.25, 0.75)
+    job.history.leave()
+    left = job.now
+    env = Environment(moments=Moments(left + 60.0, left + 61.0, left + 62.0), run_dir=run_dir)
+    told = Told()
+    later = History(Phases(job.clock), job.clock)
+    later.recall(Odometer(tmp_path, "run"), told, Group.alone(), left + 63.0, env)
+    account = JobAccount.from_json((run_dir / File.ACCOUNT).read_text())
+    assert account is not None
+    assert account.started == FIRST
+    assert account.until == pytest.approx(left + 60.0)
+    assert (account.spent[JobTime.PRODUCTIVE], account.spent[JobTime.SUSPENDED]) == (3.0, pytest.approx(60.0))
+    assert not told.seconds, "a metric that another rank may have to take back is none yet"
+
+
+def test_a_new_run_leaves_nothing_of_before(tmp_path: Path) -> None:
+    history = History(Phases(lambda: FIRST), lambda: FIRST)
+    history.recall(Odometer(tmp_path, "run"), Told(), Group.alone(), FIRST, Environment(run_dir=tmp_path))
+    assert not (tmp_path / File.ACCOUNT).exists()
+
+
+def test_a_clock_that_is_set_back_takes_nothing_back() -> None:
+    account = Account()
+    account.begin(FIRST)
+    account.work(FIRST + 10.0, {JobTime.DATA_WAIT: 4.0})
+    account.work(FIRST + 5.0, {JobTime.DATA_WAIT: 1.0})
+    account.spend(JobTime.RESTART, FIRST + 9.0)
+    assert (account[JobTime.PRODUCTIVE], account[JobTime.DATA_WAIT], account.elapsed) == (6.0, 4.0, 10.0)
+
+
+def test_an_account_is_the_same_after_it_was_packed_and_a_torn_one_is_blank() -> None:
+    account = Account(until=FIRST, lost=1.5, has_left=True, restarts=[1, 2, 3, 4, 5], seconds=[0.5] * len(JobTime))
+    assert Account.unpack(account.pack()) == account
+    assert len(account.pack()) == SIZE
+    assert Account.unpack(account.pack()[:-1]) == Account()
+
+
+@pytest.mark.parametrize("damage", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("place", [0, SIZE // 8 - 1])
+def test_a_damaged_account_is_blank_so_that_the_checkpoints_own_is_taken(damage: float, place: int) -> None:
+    numbers = Account(until=FIRST, seconds=[0.5] * len(JobTime)).to_list()
+    numbers[place] = damage
+    assert Account.from_list(numbers) == Account()
+
+
+def test_a_state_is_a_label_of_the_metric_that_stands_for_it() -> None:
+    assert len(JobTime) <= 14
+    assert Metric.JOB_TIME.endswith("_seconds_total")
+
+
+@dataclass
+class Rank:
+    """One of several, each on its own thread: they meet in collectives."""
+
+    history: History
+    phases: Phases
+
+
+def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_takes_its_place() -> None:
+    """Rank 1 sees other times than rank 0; as rank 0 of the next group it goes on from where each state was."""
+    now = [FIRST + 4.0]
+    told = Told()
+    ranks = [Rank(History(phases, lambda: now[0]), phases) for phases in (Phases(lambda: now[0]) for _ in range(2))]
+
+    def form(order: list[Rank], moments: list[Moments]) -> None:
+        meeting = Meeting(len(order))
+
+        def enter(place: int) -> None:
+            history, env = order[place].history, Environment(moments=moments[place])
+            history.restoring()
+            history.recall(None, told if place == 0 else Told(), meeting.member(place), now[0], env)
+            history.restored(loaded=False)
+            history.begin()
+
+        with ThreadPoolExecutor(len(order)) as pool:
+            list(pool.map(enter, range(len(order))))
+
+    form(ranks, [Moments(FIRST, FIRST, FIRST + 4.0), Moments(FIRST, FIRST + 3.0, FIRST + 4.0)])
+    for step in range(1, 4):
+        now[0] += 10.0
+        ranks[0].phases.lap(Phase.DATA_WAIT)
+        ranks[1].phases.lap(Phase.FORWARD)
+        word = [sum(parts) for parts in zip(*(rank.history.word() for rank in ranks), strict=True)]
+        for rank in ranks:
+            rank.history.reached(step, word)
+    accounts = [rank.history._account for rank in ranks]
+    assert accounts[0] == accounts[1]
+    assert accounts[0][JobTime.DATA_WAIT] == 30.0
+    before = told.seconds
+    form([ranks[1]], [Moments(FIRST, now[0], now[0])])
+    assert all(later >= earlier for later, earlier in zip(told.seconds, before, strict=True))
+    assert sum(told.seconds) == now[0] - FIRST

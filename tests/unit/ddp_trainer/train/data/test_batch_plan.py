@@ -1,0 +1,137 @@
+"""The order of samples, and who owns what."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp_trainer.train.data.batch_plan import Plan, choose_shards, cut, digest, order, owned, shares
+from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.splitmix import mix, mix_all
+
+
+def a_plan(**changes: int) -> Plan:
+    values = {"samples": 10, "global_batch": 4, "shards": 4, "seed": 0, "epochs": 2}
+    return Plan(**{**values, **changes})
+
+
+def test_splitmix_gives_the_published_values() -> None:
+    # First outputs of the reference implementation for the seed 1234567.
+    assert mix(1234567) == 6457827717110365317
+    assert [mix((1234567 + step * 0x9E3779B97F4A7C15) % 2**64) for step in (1, 2)] == [
+        3203168211198807973,
+        9817491932198370423,
+    ]
+
+
+@given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
+def test_tensors_and_numbers_are_mixed_alike(key: int, numbers: list[int]) -> None:
+    mixed = mix_all(torch.tensor(numbers), key)
+    assert [number % 2**64 for number in mixed.tolist()] == [mix(key + number) for number in numbers]
+
+
+def test_the_order_never_changes_between_versions() -> None:
+    assert order(10, 0, 0).tolist() == PINNED[0]
+    assert order(10, 0, 1).tolist() == PINNED[1]
+    assert order(10, 1, 0).tolist() == PINNED[2]
+
+
+PINNED = (
+    [8, 6, 7, 2, 0, 1, 3, 4, 5, 9],
+    [0, 9, 6, 8, 2, 7, 5, 3, 4, 1],
+    [2, 8, 1, 7, 9, 6, 3, 5, 0, 4],
+)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**63 - 1), st.integers(0, 50))
+def test_the_order_is_a_permutation(samples: int, seed: int, epoch: int) -> None:
+    assert sorted(order(samples, seed, epoch).tolist()) == list(range(samples))
+
+
+def test_the_last_step_of_an_epoch_has_what_is_left() -> None:
+    plan = a_plan()
+    assert plan.steps_per_epoch == 3
+    assert [len(plan.batch(step)) for step in range(6)] == [4, 4, 2, 4, 4, 2]
+    assert [plan.ends_epoch(step) for step in range(6)] == [False, False, True, False, False, True]
+
+
+def test_epochs_come_in_different_orders() -> None:
+    plan = a_plan(samples=100, global_batch=100)
+    assert plan.batch(0).tolist() != plan.batch(1).tolist()
+
+
+def test_a_run_ends_after_its_epochs_or_its_steps() -> None:
+    assert a_plan().total_steps == 6
+    assert a_plan(max_steps=4).total_steps == 4
+    assert a_plan(max_steps=40).total_steps == 6
+
+
+@given(st.integers(0, 200), st.integers(1, 40))
+def test_cuts_are_contiguous_and_differ_by_at_most_one(length: int, parts: int) -> None:
+    pieces = [range(length)[cut(length, parts, part)] for part in range(parts)]
+    assert [number for piece in pieces for number in piece] == list(range(length))
+    sizes = [len(piece) for piece in pieces]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 64), st.data())
+def test_every_shard_has_one_owner_and_every_rank_a_shard(shards: int, data: st.DataObject) -> None:
+    world = data.draw(st.integers(1, shards))
+    owners = [list(owned(shards, world, rank)) for rank in range(world)]
+    assert [shard for own in owners for shard in own] == list(range(shards))
+    sizes = [len(own) for own in owners]
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_world_larger_than_the_shards_is_refused_with_the_way_out() -> None:
+    with pytest.raises(BadConfig, match=r"9 ranks.*8 logical shards.*--shards 16"):
+        owned(8, 9, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "promised", "most", "world", "batch", "shards"),
+    [
+        (None, None, None, 1, 64, 8),
+        (None, None, None, 12, 64, 16),
+        (None, None, 2, 2, 64, 8),
+        (None, None, 16, 8, 64, 16),
+        (None, 4, 4, 2, 64, 4),
+        (None, 6, None, 2, 64, 8),
+        (None, 8, 16, 8, 64, 16),
+        (None, 16, 16, 2, 5, 5),
+        (3, 16, 16, 2, 64, 3),
+    ],
+)
+def test_shards_are_a_power_of_two_that_holds_the_largest_world(
+    asked: int | None, promised: int | None, most: int | None, world: int, batch: int, shards: int
+) -> None:
+    found = choose_shards(asked, promised_ranks=promised, most_ranks=most, world_size=world, global_batch=batch)
+    assert found == shards
+
+
+def test_a_batch_smaller_than_the_world_is_refused_with_the_way_out() -> None:
+    with pytest.raises(BadConfig, match=r"batch of 3 cannot feed 5 ranks.*--global-batch 8"):
+        choose_shards(None, promised_ranks=None, most_ranks=None, world_size=5, global_batch=3)
+
+
+def test_an_empty_training_set_is_refused() -> None:
+    with pytest.raises(BadConfig, match="empty"):
+        a_plan(samples=0)
+
+
+def test_thirty_two_samples_are_shared_among_three_ranks() -> None:
+    assert shares(32, 8, 3) == [12, 12, 8]
+
+
+@given(st.sets(st.integers(0, 10_000), min_size=2, max_size=30), st.integers(1, 5))
+def test_the_digest_adds_up_over_ranks_and_tells_sets_with_equal_sums_apart(ids: set[int], shift: int) -> None:
+    whole = torch.tensor(sorted(ids))
+    half = len(whole) // 2
+    assert digest(whole) == digest(whole[:half]) + digest(whole[half:])
+    moved = whole.clone()
+    moved[0] -= shift
+    moved[-1] += shift
+    assert digest(moved) != digest(whole)

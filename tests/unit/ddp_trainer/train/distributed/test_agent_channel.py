@@ -1,0 +1,141 @@
+"""A worker's end of the channel, with a real socket in place of the agent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ddp_trainer.common.constants import Env, Exit
+from ddp_trainer.process.worker_protocol import Able, Begin, Left, Lines, Message, Regroup, encode
+from ddp_trainer.train.api import with_defaults
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.distributed.agent_channel import Control
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.stop_signals import StopRequest
+from ddp_trainer.train.distributed.stream_abort import CudaStreams, StreamAbort
+from ddp_trainer.train.recovery.group_transition import Passage
+from ddp_trainer.train.utils.errors import BadConfig, GroupEnds, PeerLost
+from tests.ports import free_port
+
+GENERATION = 3
+
+
+class Agent:
+    """The other end."""
+
+    def __init__(self) -> None:
+        self.connection, theirs = socket.socketpair()
+        self.connection.settimeout(60)
+        self.control = Control(theirs, {}, generation=GENERATION)
+        self.left: list[int] = []
+        self.stop = StopRequest(grace_seconds=60, leave=lambda code, _: self.left.append(code))
+        self.passage = Passage(Config(timeout_seconds=5), self.control, self.stop, can_stay=True)
+        self._lines = Lines()
+
+    def say(self, message: Message) -> None:
+        self.connection.sendall(encode(message))
+
+    def hear(self) -> list[Message]:
+        return self._lines.take(self.connection.recv(1 << 16))
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    agent = Agent()
+    yield agent
+    agent.stop.finished()
+    with agent.connection:
+        agent.connection.shutdown(socket.SHUT_WR)
+        while agent.connection.recv(1 << 16):
+            pass  # until the other end is closed, too
+
+
+def nobody_there() -> Environment:
+    return Environment(rank=1, world_size=2, master_address="127.0.0.1", master_port=free_port())
+
+
+def once_it_meets(control: Control, then: threading.Thread) -> None:
+    """Do it as soon as the group is being met."""
+    entering = control.entering
+
+    def entered(cut: object) -> None:
+        entering(cut)  # type: ignore[arg-type]
+        then.start()
+
+    control.entering = entered  # type: ignore[method-assign,assignment]
+
+
+def test_one_that_outlived_a_group_and_is_told_to_stop_does_not_wait_for_the_next_to_be_met(agent: Agent) -> None:
+    agent.stop.training_begins()  # in the group before
+    once_it_meets(agent.control, threading.Thread(target=agent.stop.signalled, args=(15,)))
+    with pytest.raises(GroupEnds):
+        agent.passage.join(nobody_there())
+    assert agent.passage.next(GroupEnds("over")) is None
+    assert agent.left == []
+
+
+def test_one_that_is_told_to_stop_between_two_groups_meets_none(agent: Agent) -> None:
+    agent.stop.training_begins()
+    agent.stop.signalled(15)
+    with pytest.raises(GroupEnds):
+        agent.passage.join(nobody_there())
+
+
+def test_a_meeting_that_the_launcher_calls_off_is_nobodys_failure(agent: Agent) -> None:
+    regroup = Regroup(generation=GENERATION, graceful=True)
+    once_it_meets(agent.control, threading.Thread(target=agent.say, args=(regroup,)))
+    with pytest.raises(GroupEnds) as ended:
+        agent.passage.join(nobody_there())
+    agent.hear()
+    agent.control.leave(ended.value)
+    (left,) = agent.hear()
+    assert isinstance(left, Left)
+    assert (left.generation, left.exit_code) == (GENERATION, Exit.TERMINATED)
+
+
+def test_a_meeting_that_fails_by_itself_is_a_lost_peer(agent: Agent) -> None:
+    alone = Passage(Config(timeout_seconds=0.1), agent.control, agent.stop, can_stay=True)
+    with pytest.raises(PeerLost) as lost:
+        alone.join(nobody_there())
+    assert not isinstance(lost.value, GroupEnds)
+
+
+def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent) -> None:
+    agent.say(Begin(environment={"RANK": "4", "WORLD_SIZE": "9", Env.GENERATION: "7"}))
+    place = agent.control.next_place(lambda: False)
+    assert place is not None
+    assert (place.rank, place.world_size, place.generation) == (4, 9, 7)
+
+
+@pytest.mark.parametrize(
+    ("backend", "survives", "stays"),
+    [("gloo", False, True), ("none", False, True), ("nccl", False, False), ("nccl", True, True)],
+)
+def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, backend: str, survives: bool, stays: bool
+) -> None:
+    cpu = torch.device("cpu")
+    group = Group(0, 2, backend, cpu, abort=StreamAbort(CudaStreams(), cpu, pytest.fail) if survives else None)
+    monkeypatch.setattr(Group, "join", lambda *_, **__: group)
+    agent.passage.join(nobody_there())
+    assert agent.passage.is_open is stays
+    agent.passage.close()
+    # Each change is told once: the agent then ends this worker by SIGTERM, and not by a request to stay.
+    assert agent.hear() == [Able(able=True), Able(able=False)]
+
+
+def test_the_environment_asks_to_outlive_an_nccl_group_as_the_flag_does() -> None:
+    assert not with_defaults(Config(), Environment.from_environ({})).survive_on_nccl
+    asked = Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})
+    assert with_defaults(Config(), asked).survive_on_nccl
+    assert with_defaults(Config(survive_on_nccl=True), Environment.from_environ({})).survive_on_nccl
+
+
+def test_a_word_that_is_no_yes_or_no_is_refused() -> None:
+    with pytest.raises(BadConfig, match=r"DDP_SURVIVE_ON_NCCL is 'maybe'\. Set it to 1 or 0\."):
+        Environment.from_environ({Env.SURVIVE_ON_NCCL: "maybe"})

@@ -1,0 +1,271 @@
+"""Best states, early ends and reports: decided alike with and without a restart."""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import hashlib
+import io
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.train import Config, run
+from ddp_trainer.train.checkpoint.checkpoint_interval import best_interval, suggestion
+from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.torch_zip_writer import pack
+from ddp_trainer.train.config.options import OnNonFinite
+from ddp_trainer.train.config.output_options import EarlyStop, ProfileWindow
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.utils.errors import BadConfig
+from tests.support.train_builders import HERE, Lines
+
+
+def a_config(**changes: object) -> Config:
+    values: dict[str, object] = {"epochs": 8, "global_batch": 4, "warmup_steps": 0, "learning_rate": 0.1, "shards": 1}
+    return Config(**{**values, "checkpoint_seconds": None, **changes})  # type: ignore[arg-type] # a builder
+
+
+class Scripted(Lines):
+    """Whose accuracy is what it is told, evaluation after evaluation."""
+
+    def __init__(self, *accuracies: float, die_before: int | None = None) -> None:
+        super().__init__()
+        self._script: Iterator[tuple[int, float]] = iter(enumerate(accuracies))
+        self._die_before = die_before
+
+    def metrics(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+        number, accuracy = next(self._script)
+        if number == self._die_before:
+            raise KeyboardInterrupt
+        return {"accuracy": torch.tensor(accuracy * len(batch))}
+
+
+def test_a_run_ends_when_its_metric_no_longer_becomes_better(tmp_path: Path) -> None:
+    config = a_config(early_stop=EarlyStop("accuracy", 2), keep_best="accuracy", checkpoint_dir=tmp_path, keep=1)
+    summary = run(config, Scripted(0.1, 0.5, 0.4, 0.5), env=HERE).summary
+    assert (summary.steps, summary.stopped_early) == (12, True)
+    assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.5), "step": 6}
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000006", "step-00000012"]
+    again = run(config, Scripted(), env=HERE).summary
+    assert again == summary
+
+
+def test_a_restart_waits_no_longer_for_a_better_metric_than_a_whole_run(tmp_path: Path) -> None:
+    script = (0.1, 0.5, 0.4, 0.3, 0.2)
+    config = a_config(early_stop=EarlyStop("accuracy", 3), checkpoint_dir=tmp_path, checkpoint_steps=1)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, Scripted(*script, die_before=3), env=HERE)
+    summary = run(config, Scripted(*script[3:]), env=HERE).summary
+    assert (summary.steps, summary.stopped_early) == (15, True)
+    assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.5), "step": 6}
+
+
+def test_a_state_that_was_saved_unevaluated_is_evaluated_by_the_next_process(tmp_path: Path) -> None:
+    # Three steps make an epoch. As a stop leaves it: saved after its last step, before the evaluation.
+    config = a_config(checkpoint_dir=tmp_path, checkpoint_steps=3)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, Scripted(0.1, 0.2, die_before=1), env=HERE)
+    (state_file,) = tmp_path.glob("step-00000003/state.pt")
+    state = torch.load(state_file, weights_only=True)
+    assert state["watch"]["step"] == 3
+    state["watch"] = {"step": 0, "metrics": {}, "best": {}, "waited": 0}
+    directory = state_file.parent
+    (directory / "manifest.json").rename(tmp_path / "manifest.json")
+    content = io.BytesIO()
+    pack(state).write_to(content)
+    state_file.write_bytes(content.getvalue())
+    manifest = Manifest.from_json((tmp_path / "manifest.json").read_text())
+    sha256 = hashlib.sha256(content.getvalue()).hexdigest()
+    manifest = replace(manifest, sha256=sha256, size_bytes=len(content.getvalue()))
+    (directory / "manifest.json").write_text(manifest.to_json())
+    summary = run(config, Scripted(*(number / 100 for number in range(8, 0, -1))), env=HERE).summary
+    assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.08), "step": 3}
+
+
+class Interrupted(Scripted):
+    """Told to stop in its sixth step, the last of the second epoch; once, the loss of its eighth is not a number."""
+
+    def __init__(self, *accuracies: float, seen: int = 0) -> None:
+        super().__init__(*accuracies)
+        self._steps = seen
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        self._steps += 1
+        if self._steps == 5:
+            signal.raise_signal(signal.SIGTERM)
+        return super().losses(model, batch) * (float("nan") if self._steps == 8 else 1)
+
+
+def test_a_rollback_to_a_state_that_was_saved_unevaluated_remembers_its_evaluation(tmp_path: Path) -> None:
+    stop = EarlyStop("accuracy", 2)
+    config = a_config(early_stop=stop, checkpoint_dir=tmp_path, on_nonfinite=OnNonFinite.ROLLBACK, csv=tmp_path / "csv")
+    assert run(config, Interrupted(0.5), env=HERE).exit_code == Exit.TERMINATED
+    summary = run(config, Interrupted(0.4, 0.3, 0.6, 0.6, seen=6), env=HERE).summary
+    # The second evaluation and the third were no better than the first; with one forgotten it would go on.
+    assert (summary.rollbacks, summary.steps, summary.stopped_early) == (1, 9, True)
+
+
+def test_a_metric_that_the_task_lacks_is_named() -> None:
+    with pytest.raises(BadConfig, match=r"--keep-best names the metric 'acuracy'\. The task has accuracy\."):
+        run(a_config(keep_best="acuracy"), Scripted(0.5), env=HERE)
+    with pytest.raises(BadConfig, match=r"--early-stop names the metric 'x'"):
+        run(a_config(early_stop=EarlyStop("x", 1)), Scripted(0.5), env=HERE)
+
+
+@pytest.mark.parametrize("text", ["loss", "loss:", ":3", "loss:0", "loss:-1", "loss:x"])
+def test_an_early_stop_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(BadConfig, match="--early-stop is "):
+        EarlyStop.parse(text)
+
+
+@pytest.mark.parametrize("text", ["5", "5:", ":5", "5:0", "-1:5"])
+def test_a_profile_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(BadConfig, match="--profile is "):
+        ProfileWindow.parse(text)
+
+
+def test_the_best_interval_is_youngs_and_dalys() -> None:
+    assert best_interval(0.5, 3600) == pytest.approx(59.5)
+    assert best_interval(5000, 3600) == 3600
+    assert suggestion(0.05, 3600).endswith("with --checkpoint-seconds 18.9 (Young, Daly).")
+    assert "18.9 for one a hour" not in suggestion(0.05, None)
+    assert "18.9 for one an hour, 46.4 for one in 6 hours" in suggestion(0.05, None)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_csv_report_has_every_step_once_also_after_a_crash(tmp_path: Path) -> None:
+    left = 7
+
+    def fetched(_: Tensor) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    config = a_config(epochs=3, checkpoint_dir=tmp_path / "c", checkpoint_steps=4, csv=tmp_path / "new" / "curves.csv")
+    with pytest.raises(Killed):
+        run(config, Lines(fetched), env=HERE)
+    with (tmp_path / "new" / "curves.csv").open("a") as stream:
+        stream.write("7,2,train/lo")
+    run(config, Lines(), env=HERE)
+    found = rows(tmp_path / "new" / "curves.csv")
+    assert [int(row["step"]) for row in found if row["name"] == "train/loss"] == list(range(1, 10))
+    assert [(row["step"], row["epoch"]) for row in found if row["name"] == "test/loss"] == [
+        ("3", "0"),
+        ("6", "1"),
+        ("9", "2"),
+    ]
+    alone = tmp_path / "alone.csv"
+    run(a_config(epochs=3, csv=alone), Lines(), env=HERE)
+    assert alone.read_text() == (tmp_path / "new" / "curves.csv").read_text()
+
+
+class FlawedOnce(Lines):
+    """Losses of the seventh step are not a number when they are first computed; two evaluations come before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = 0
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        self._asked += 1
+        return super().losses(model, batch) * (float("nan") if self._asked == 9 else 1.0)
+
+
+def rolled_back(path: Path, **changes: object) -> Config:
+    """Nine steps with a state to go back to after the fourth, in the midst of an epoch."""
+    return a_config(
+        epochs=3, checkpoint_dir=path / "c", checkpoint_steps=4, on_nonfinite=OnNonFinite.ROLLBACK, **changes
+    )
+
+
+def test_a_csv_report_has_every_step_once_also_after_a_rollback(tmp_path: Path) -> None:
+    config = rolled_back(tmp_path, csv=tmp_path / "curves.csv")
+    summary = run(config, FlawedOnce(), env=HERE).summary
+    assert (summary.rollbacks, summary.lost_steps) == (1, 2)
+    run(a_config(epochs=3, csv=tmp_path / "alone.csv"), Lines(), env=HERE)
+    assert (tmp_path / "curves.csv").read_text() == (tmp_path / "alone.csv").read_text()
+
+
+def test_tensorboard_has_every_step_once_also_after_a_rollback(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    summary = run(rolled_back(tmp_path, tensorboard=tmp_path / "e"), FlawedOnce(), env=HERE).summary
+    assert summary.rollbacks == 1
+    events = reading.EventAccumulator(str(tmp_path / "e"))
+    events.Reload()
+    assert [point.step for point in events.Scalars("train/loss")] == list(range(1, 10))
+    assert [point.step for point in events.Scalars("test/loss")] == [3, 6, 9]
+
+
+def test_a_report_that_cannot_go_back_ends_without_the_run(tmp_path: Path) -> None:
+    class Unplugged(FlawedOnce):
+        def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+            losses = super().losses(model, batch)
+            if not losses.isfinite().all():
+                (tmp_path / "curves.csv").unlink()
+                (tmp_path / "curves.csv").mkdir()
+            return losses
+
+    summary = run(rolled_back(tmp_path, csv=tmp_path / "curves.csv"), Unplugged(), env=HERE).summary
+    assert (summary.rollbacks, summary.steps) == (1, 9)
+
+
+def test_a_csv_file_that_cannot_be_written_is_refused_in_a_sentence() -> None:
+    with pytest.raises(BadConfig, match=r"--csv is /proc/x/y\.csv, which cannot be written: "):
+        run(a_config(csv=Path("/proc/x/y.csv")), Lines(), env=HERE)
+
+
+def test_other_ranks_write_no_reports(tmp_path: Path) -> None:
+    from ddp_trainer.train.observability.loggers import open_reports
+
+    with closing(open_reports(a_config(csv=tmp_path / "c.csv"), Environment(rank=1, world_size=2))) as reports:
+        reports.begin(0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensorboard_reads_the_curves_of_a_run_that_went_on(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for epochs in (1, 2):
+        run(a_config(epochs=epochs, tensorboard=tmp_path / "e", checkpoint_dir=tmp_path / "c"), Lines(), env=HERE)
+    events = reading.EventAccumulator(str(tmp_path / "e"))
+    events.Reload()
+    assert [point.step for point in events.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert [point.step for point in events.Scalars("test/loss")] == [3, 6]
+
+
+def test_tensorboard_is_asked_for_in_a_sentence_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: object) -> object:
+        if name.startswith("torch.utils.tensorboard"):
+            raise ImportError(name)
+        return real(name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(BadConfig, match=r"not installed\. Install kubectl-ddp\[tensorboard\]\."):
+        run(a_config(tensorboard=Path("events")), Lines(), env=HERE)
+
+
+def test_a_trace_holds_the_steps_that_were_asked_for(tmp_path: Path) -> None:
+    run(a_config(profile=ProfileWindow(2, 3), profile_dir=tmp_path / "traces"), Lines(), env=HERE)
+    (trace,) = (tmp_path / "traces").iterdir()
+    assert trace.name == "profile-rank0-step2.json"
+    names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
+    assert sum(name == "Optimizer.step#AdamW.step" for name in names) == 3

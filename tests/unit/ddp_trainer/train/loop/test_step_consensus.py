@@ -1,0 +1,101 @@
+"""What the ranks agree on before a step counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ddp_trainer.train.config.config import LARGEST_BATCH
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.loop.step_consensus import Ballot, Verdict, _page, _written, check, vote
+from ddp_trainer.train.utils.errors import PeerFailed, WrongSamples
+
+ALONE = Group(0, 1, "none", torch.device("cpu"))
+
+
+def a_verdict(**changes: float) -> Verdict:
+    values = {"samples": 4, "digest": 99, "loss": 1.5, "failed": 0, "stop": 0, "save": 0, "skipped": 0, "flaw": 0}
+    return Verdict(**{"busy": (), **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
+
+
+def test_a_ballot_comes_back_as_the_verdict_of_a_group_of_one() -> None:
+    ballot = Ballot(samples=4, digest=99, loss=torch.tensor(1.5), stop=True)
+    assert vote(ballot, ALONE) == a_verdict(stop=1)
+
+
+def test_the_largest_possible_digest_is_exact() -> None:
+    largest = LARGEST_BATCH * ((1 << 32) - 1)
+    assert vote(Ballot(samples=LARGEST_BATCH, digest=largest, loss=torch.tensor(0.0)), ALONE).digest == largest
+    assert float(largest) != float(largest - 1)
+
+
+def test_what_the_step_demands_passes() -> None:
+    check(a_verdict(), step=7, samples=4, digest=99)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"samples": 5}, WrongSamples, r"5 samples in step 7, which has 4"),
+        ({"digest": 98}, WrongSamples, r"not the ones that belong to it"),
+        ({"failed": 1}, PeerFailed, r"1 of the other ranks failed in step 7"),
+    ],
+)
+def test_anything_else_is_not_committed(changes: dict[str, float], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        check(a_verdict(**changes), step=7, samples=4, digest=99)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"loss": float("nan")}, {"loss": float("-inf")}, {"flaw": 1.0}, {"flaw": math.nan}]
+)
+def test_a_flaw_of_any_rank_is_known_to_all(changes: dict[str, float]) -> None:
+    assert a_verdict().is_finite
+    assert not a_verdict(**changes).is_finite
+
+
+def test_a_flaw_rides_in_the_vote() -> None:
+    flaw = torch.tensor(float("nan"))
+    assert not vote(Ballot(samples=4, digest=99, loss=torch.tensor(1.5), flaw=flaw), ALONE).is_finite
+    assert vote(Ballot(samples=4, digest=99, loss=torch.tensor(1.5), flaw=torch.zeros(())), ALONE).is_finite
+
+
+class Copies(TorchDispatchMode):
+    """Notes whether copies between devices keep the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default:
+            self.noted.append(bool((kwargs or {}).get("non_blocking")))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_ballot_gets_to_a_device_without_a_wait_for_it() -> None:
+    device = torch.device("meta")  # has what is asked of a GPU here: no numbers that the host could read
+    loss, flaw = torch.zeros((), device=device), torch.zeros((), device=device)
+    with Copies() as copies:
+        written = _written(Ballot(samples=4, digest=99, loss=loss, flaw=flaw), device)
+    assert written.device == device
+    assert copies.noted == [True]
+
+
+def test_a_ballot_for_a_gpu_is_sent_from_memory_that_stays_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def empty(size: int, *, dtype: torch.dtype, pin_memory: bool) -> Tensor:
+        asked.append(pin_memory)
+        return torch.zeros(size, dtype=dtype)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    _page.cache_clear()
+    assert _page(12, is_pinned=True) is _page(12, is_pinned=True)
+    _page.cache_clear()
+    assert asked == [True]

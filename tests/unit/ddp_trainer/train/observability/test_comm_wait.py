@@ -1,0 +1,285 @@
+"""What a rank waits for within a step: taken out of what it was about, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import schedules
+
+from ddp_trainer.common.constants import Phase, Section, Wait
+from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.mesh.device_mesh import Mesh
+from ddp_trainer.train.observability.comm_wait import StreamWaits, Waits, follow
+from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.parallel.pp import pp_zero
+from ddp_trainer.train.parallel.pp.pp_comm import WAIT, timed_transfers
+from ddp_trainer.train.parallel.pp.pp_zero import StagePieces
+
+
+class Clock:
+    """Goes where it is put."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Heard(SilentRankRecorder):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[dict[Wait, float]] = []
+        self.phases: dict[Phase, float] = {}
+
+    def step(self, step: int, epoch: int, samples: int, *seconds: float) -> None:  # type: ignore[override]
+        del step, epoch, samples
+        self.phases = dict(zip(Phase, seconds, strict=True))
+
+    def waited(self, seconds: Mapping[Wait, float]) -> None:
+        self.waits.append(dict(seconds))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def phases(clock: Clock) -> Phases:
+    made = Phases(clock)
+    made.expect([Wait.STAGE, Wait.REDUCE_SCATTER])
+    made.restart()
+    return made
+
+
+def test_waiting_is_taken_out_of_the_phase_it_happened_in(clock: Clock, phases: Phases) -> None:
+    waits, heard = Waits(phases), Heard()
+    clock.now += 1.0
+    with waits.during(Wait.STAGE):
+        clock.now += 0.5
+    clock.now += 0.25
+    phases.lap(Phase.BACKWARD)
+    assert phases.report(heard, step=1, epoch=0, samples=8) == 1.75
+    assert (heard.phases[Phase.BACKWARD], heard.phases[Phase.COMM_EXPOSED]) == (1.25, 0.5)
+    assert heard.waits == [{Wait.STAGE: 0.5, Wait.REDUCE_SCATTER: 0.0}]
+
+
+def test_a_wait_that_turns_out_to_have_gone_on_is_told_as_a_whole(clock: Clock, phases: Phases) -> None:
+    waits, heard = Waits(phases), Heard()
+    with waits.during(Wait.REDUCE_SCATTER):
+        clock.now += 0.5
+    clock.now += 0.25
+    waits.went_on(Wait.REDUCE_SCATTER)
+    phases.lap(Phase.BACKWARD)
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.waits[-1][Wait.REDUCE_SCATTER] == heard.phases[Phase.COMM_EXPOSED] == 0.75
+
+
+def test_what_is_waited_for_in_an_evaluation_is_no_part_of_a_step(clock: Clock, phases: Phases) -> None:
+    waits, heard = Waits(phases), Heard()
+    phases.lap(Phase.OTHER)
+    phases.enter(Section.EVALUATION)
+    with waits.during(Wait.STAGE):
+        clock.now += 4.0
+    phases.evaluated()
+    assert phases.spent_beside_steps[2] == 4.0
+    with waits.during(Wait.STAGE):
+        clock.now += 0.5
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.waits[-1][Wait.STAGE] == 0.5
+
+
+def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases: Phases) -> None:
+    waits, heard = Waits(phases), Heard()
+    for seconds in (0.5, 0.25):
+        with waits.during(Wait.STAGE):
+            clock.now += seconds
+        phases.report(heard, step=1, epoch=0, samples=8)
+    assert [told[Wait.STAGE] for told in heard.waits] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("layout", "kinds"),
+    [
+        (Layout(pp=2), {Wait.STAGE}),
+        (Layout(shard=2, tp=2), {Wait.ALL_GATHER, Wait.REDUCE_SCATTER}),
+        (Layout(shard=2, pp=2), set(Wait)),
+    ],
+    ids=["pp", "shard,tp", "shard,pp"],
+)
+def test_every_series_of_a_layout_is_there_before_its_first_step(
+    clock: Clock, layout: Layout, kinds: set[Wait]
+) -> None:
+    heard = Heard()
+    follow(torch.nn.Linear(1, 1), layout, Group.alone(), Phases(clock), heard)
+    assert heard.waits == [dict.fromkeys(kinds, 0.0)]
+
+
+def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
+    heard, phases = Heard(), Phases(clock)
+    with follow(torch.nn.Linear(1, 1), Layout(replicate=4), Group.alone(), phases, heard).during(Wait.STAGE):
+        clock.now += 1.0
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.waits == []
+
+
+def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
+    clock: Clock, phases: Phases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is private: where torch drops it, no bubble is told any more."""
+    assert "work" in getattr(schedules, WAIT).__code__.co_varnames
+    done: list[Any] = []
+
+    def transferred(work: Any) -> None:
+        clock.now += 0.5
+        done.append(work)
+
+    monkeypatch.setattr(schedules, WAIT, transferred)
+    with timed_transfers(Waits(phases)):
+        getattr(schedules, WAIT)(["work"])
+        getattr(schedules, WAIT)([])
+    assert getattr(schedules, WAIT) is transferred
+    assert done == [["work"]]
+    heard = Heard()
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.waits[-1][Wait.STAGE] == 0.5
+
+
+class Stream:
+    """Of a GPU: what it is given takes its time when :meth:`run` lets it, and the host does not wait."""
+
+    def __init__(self) -> None:
+        self.at = 7.0
+        self._given: list[float | Moment] = []
+
+    def give(self, seconds: float) -> None:
+        self._given.append(seconds)
+
+    def mark(self) -> Moment:
+        made = Moment()
+        self._given.append(made)
+        return made
+
+    def run(self) -> None:
+        for each in self._given:
+            if isinstance(each, Moment):
+                each.at = self.at
+            else:
+                self.at += each
+        self._given.clear()
+
+
+class Moment:
+    """Of such a stream; unknown until it has come to it."""
+
+    at: float | None = None
+
+    def query(self) -> bool:
+        return self.at is not None
+
+    def elapsed_time(self, end: Moment) -> float:
+        assert self.at is not None
+        assert end.at is not None
+        return (end.at - self.at) * 1e3
+
+
+def test_a_stream_waits_by_its_own_clock_and_is_asked_when_it_has_come_so_far(clock: Clock) -> None:
+    phases, stream, heard = Phases(clock), Stream(), Heard()
+    waits = StreamWaits(phases, stream.mark)
+    phases.expect(Wait, waits.known)
+    with waits.during(Wait.STAGE):
+        stream.give(8.0)  # no part of a step
+    phases.restart()
+    stream.give(2.0)
+    with waits.during(Wait.STAGE):
+        stream.give(0.5)
+    stream.give(2.0)
+    with waits.during(Wait.REDUCE_SCATTER):
+        stream.give(0.25)
+    stream.run()
+    with waits.during(Wait.STAGE):
+        stream.give(0.125)
+    clock.now += 1.0
+    phases.lap(Phase.BACKWARD)
+    phases.report(heard, step=1, epoch=0, samples=8)
+    assert heard.phases[Phase.BACKWARD] == 1.0
+    assert heard.phases[Phase.COMM_EXPOSED] == 0.0
+    stream.run()
+    phases.report(heard, step=2, epoch=0, samples=8)
+    assert heard.waits == [
+        {Wait.ALL_GATHER: 0.0, Wait.REDUCE_SCATTER: 0.25, Wait.STAGE: 0.5},
+        {Wait.ALL_GATHER: 0.0, Wait.REDUCE_SCATTER: 0.0, Wait.STAGE: 0.125},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "told"),
+    [(Layout(shard=2), []), (Layout(shard=2, pp=2), [dict.fromkeys(Wait, 0.0)])],
+    ids=["shard", "shard,pp"],
+)
+def test_a_gpu_tells_what_its_stages_wait_for_alone(
+    clock: Clock, layout: Layout, told: list[dict[Wait, float]]
+) -> None:
+    heard = Heard()
+    group = Group(0, 1, "none", torch.device("cuda"))
+    waits = follow(torch.nn.Linear(1, 1), layout, group, Phases(clock), heard)
+    assert heard.waits == told
+    assert isinstance(waits, StreamWaits) == bool(told)
+
+
+@pytest.fixture
+def alone() -> Iterator[Mesh]:
+    """A line of one rank, which has all pieces."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        layout = Layout(shard=1, pp=2)
+        yield Mesh(
+            layout, layout.place(0), init_device_mesh("cpu", (1,), mesh_dim_names=("shard",)), {"shard": "shard"}
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+def test_stages_wait_for_their_pieces_and_for_the_sums_of_their_gradients(
+    clock: Clock, alone: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(seconds: float, home: ModuleType, name: str) -> None:
+        inner: Callable[..., Any] = getattr(home, name)
+
+        def collective(*args: Any, **options: Any) -> Any:
+            clock.now += seconds
+            return inner(*args, **options)
+
+        monkeypatch.setattr(home, name, collective)
+
+    slow(0.5, pp_zero, "ALL_GATHER")
+    slow(0.25, pp_zero, "REDUCE_SCATTER")
+    slow(0.125, dist, "all_reduce")
+    model, heard, phases = torch.nn.Linear(3, 1), Heard(), Phases(clock)
+    phases.expect(Wait)
+    phases.restart()
+    waits = Waits(phases)
+    pieces = StagePieces(model, [model], alone, Group.alone())
+    with pieces.gathered():
+        clock.now += 1.0
+    phases.evaluated()
+    pieces.gather(waits)
+    phases.lap(Phase.DATA_WAIT)
+    model(torch.ones(1, 3)).sum().backward()
+    pieces.deal_out(waits)
+    phases.report(heard, step=1, epoch=0, samples=1)
+    of_bias = 0.125  # one number, which is not cut
+    assert heard.waits == [{Wait.ALL_GATHER: 0.5, Wait.REDUCE_SCATTER: 0.25 + of_bias, Wait.STAGE: 0.0}]
+    assert heard.phases[Phase.COMM_EXPOSED] == 0.875
+    assert heard.phases[Phase.DATA_WAIT] == 0.0

@@ -1,0 +1,42 @@
+"""Where tensors of a model lie is put right before anything is sent, and what they hold stays."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ddp_trainer.train import Config, run
+from ddp_trainer.train.utils.contiguous import lay_out
+from tests.support.train_builders import HERE, Lines
+
+
+def tangled() -> nn.Module:
+    model = nn.Linear(2, 3, bias=False)
+    model.weight = nn.Parameter(torch.arange(6.0).view(2, 3).t())
+    model.register_buffer("one_for_all", torch.arange(3.0).expand(4, 3))
+    model.register_buffer("every_other", torch.arange(6)[::2])
+    model.register_buffer("few", torch.eye(2).to_sparse())
+    return model
+
+
+def test_tensors_are_laid_out_in_place_and_hold_what_they_held() -> None:
+    for spreads in (False, True):
+        model, wanted = tangled(), tangled()
+        weight, buffer = model.weight, model.get_buffer("one_for_all")
+        lay_out(model, spreads=spreads)
+        assert model.weight is weight
+        assert model.get_buffer("one_for_all") is buffer
+        assert weight.is_contiguous() is spreads
+        assert all(each.is_contiguous() for each in model.buffers() if not each.is_sparse)
+        for name, tensor in wanted.state_dict().items():
+            assert torch.equal(model.state_dict()[name].to_dense(), tensor.to_dense())
+
+
+def test_a_run_keeps_buffers_of_which_one_row_stands_for_many() -> None:
+    class Wide(Lines):
+        def model(self) -> nn.Module:
+            model = super().model()
+            model.register_buffer("row", torch.arange(3.0).expand(4, 3))
+            return model
+
+    assert run(Config(epochs=1, global_batch=4, warmup_steps=0), Wide(), env=HERE).summary.steps == 3

@@ -1,0 +1,165 @@
+"""Which options of the trainer do not go with which layout, and the words in which that is refused.
+
+Like :mod:`ddp_trainer.common.model_constraints` it is used by the trainer, by ``kubectl ddp`` before a job is sent, and
+by the chart, which gets the table as data. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.parallel_dims import LayoutRange
+
+
+class Word(NamedTuple):
+    """An option as it is given."""
+
+    flag: str
+    value: str = ""
+    """The one that is meant; empty: any."""
+    but: str = ""
+    """A value that is not meant, since it changes nothing."""
+    is_switch: bool = False
+
+
+class Where(StrEnum):
+    """The layouts that are meant, by the largest that a range allows."""
+
+    SPREAD = "spread"
+    """No rank holds the whole model."""
+    PP = "pp"
+    TP = "tp"
+    UNSHARDED = "unsharded"
+    """There is no ``shard``, or no layout at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Options that such a layout cannot have, all of them together."""
+
+    where: Where
+    words: tuple[Word, ...]
+    sentence: str
+    """With ``{parallel}`` for the layout, and ``{value}`` for what the first option was given."""
+    help: str
+
+
+Said = Callable[[Word], str | None]
+"""What an option was given: empty for a switch, None where it is at its default."""
+
+_ONE: Final = "Leave one of them out."
+_OF_DDP: Final = "it is an option of DDP"
+OF_SHARD: Final = (
+    Word("--fsdp-blocks"),
+    Word("--no-fsdp-reshard", is_switch=True),
+    Word("--fsdp-prefetch", but="0"),
+    Word("--fsdp-offload", is_switch=True),
+)
+_COMPILE: Final = Word("--compile", is_switch=True)
+_AGAIN: Final = Word("--activation-checkpointing", is_switch=True)
+_SPLIT_BACKWARD: Final = ("zero-bubble", "zero-bubble-v")
+
+
+def _spread(given: str, why: str, *words: Word) -> Clash:
+    return Clash(Where.SPREAD, words, f"{given} does not go with --parallel {{parallel}}: {why}.", _ONE)
+
+
+def _two_times(given: Word, schedule: str) -> Clash:
+    return Clash(
+        Where.PP,
+        (given, Word("--pipeline-schedule", schedule)),
+        f"{given.flag} does not go with --pipeline-schedule {schedule}, which computes the gradients of activations "
+        "and of weights at two times.",
+        "Give --pipeline-schedule 1f1b or interleaved.",
+    )
+
+
+CLASHES: Final[Sequence[Clash]] = (
+    _spread("--strategy {value}", "the layout says how ranks stay one model", Word("--strategy", but="ddp")),
+    _spread("--level exact", "gradients are added up in an order that the layout sets", Word("--level", "exact")),
+    _spread("--balance dynamic", "all ranks make the same passes", Word("--balance", "dynamic")),
+    _spread(
+        "--fsdp-offload with --precision fp16",
+        "the loss scale looks at gradients on the GPU",
+        Word("--fsdp-offload", is_switch=True),
+        Word("--precision", "fp16"),
+    ),
+    _spread("--channels-last", "weights are cut along their first dimension", Word("--channels-last", is_switch=True)),
+    *(
+        _spread(flag, _OF_DDP, Word(flag, is_switch=True))
+        for flag in (
+            "--find-unused-parameters",
+            "--static-graph",
+            "--sync-batchnorm",
+            "--no-gradient-as-bucket-view",
+        )
+    ),
+    _spread("--bucket-mb", _OF_DDP, Word("--bucket-mb")),
+    _spread("--evaluate-on rank0", "no rank holds the whole model", Word("--evaluate-on", "rank0")),
+    *(
+        Clash(
+            Where.PP,
+            (word,),
+            f"{word.flag} does not go with --parallel {{parallel}}: stages gather their weights once in a step.",
+            "Leave it out, or leave pp out.",
+        )
+        for word in OF_SHARD
+    ),
+    *(_two_times(given, schedule) for given in (_AGAIN, _COMPILE) for schedule in _SPLIT_BACKWARD),
+    Clash(
+        Where.TP,
+        (Word("--recompute", "cheap"), _COMPILE),
+        "--recompute cheap does not go with --compile where weights are cut by tp: torch's compiler fails there.",
+        "Give --recompute all, or N for every N-th block.",
+    ),
+)
+"""In the order in which they are told."""
+
+WITHOUT_SHARD: Final[Sequence[Clash]] = tuple(
+    Clash(
+        Where.UNSHARDED,
+        (word,),
+        f"{word.flag} is of --parallel shard=N, and --parallel is {{parallel}}.",
+        "Give a layout with a shard above 1, or leave it out.",
+    )
+    for word in OF_SHARD
+)
+"""Options of a layout that there is not: told when the job's own layout is known."""
+
+
+def clashes(layouts: LayoutRange | None, said: Said, among: Sequence[Clash] = CLASHES) -> Iterator[Misfit]:
+    """Why the options do not go with these layouts.
+
+    >>> given = {"--level": "exact"}
+    >>> next(clashes(LayoutRange.parse("shard=2"), lambda word: given.get(word.flag))).sentence
+    '--level exact does not go with --parallel shard=2: gradients are added up in an order that the layout sets.'
+    """
+    kinds = _kinds(layouts)
+    for clash in among:
+        if clash.where in kinds and all(_is_given(word, said) for word in clash.words):
+            value = said(clash.words[0]) or ""
+            yield Misfit(clash.sentence.format(parallel=layouts or "not given", value=value), clash.help)
+
+
+def _kinds(layouts: LayoutRange | None) -> set[Where]:
+    if layouts is None:
+        return {Where.UNSHARDED}
+    largest = layouts.largest
+    holds = {
+        Where.SPREAD: largest.replica > 1,
+        Where.PP: largest.pp > 1,
+        Where.TP: largest.tp > 1,
+        Where.UNSHARDED: largest.shard == 1,
+    }
+    return {where for where, is_so in holds.items() if is_so}
+
+
+def _is_given(word: Word, said: Said) -> bool:
+    text = said(word)
+    if text is None:
+        return False
+    return word.is_switch or (text == word.value if word.value else text != word.but)

@@ -1,0 +1,93 @@
+"""What the agent saw of a worker that ended, or left its group, as a failure that it can tell the store of."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddp_trainer.common.constants import Env, FailureReason
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
+from ddp_trainer.launch.agent.agent_state import Core
+from ddp_trainer.launch.failures import failure_reason
+from ddp_trainer.launch.protocol.messages import Failure
+from ddp_trainer.process.worker_protocol import Left
+
+
+@dataclass(slots=True)
+class Witness:
+    """That of one agent."""
+
+    core: Core
+    environment: Mapping[str, str]
+    """Of this launcher."""
+    error_file: Callable[[int, int], Path]
+    """Generation and local rank → torch's error file."""
+    last_lines: Callable[[int], str] = lambda _: ""
+    """Local rank → the end of its stderr."""
+    parallel: str = ""
+    """The layouts that its workers say they train by; else those of the environment are taken."""
+    _oom_kills: int = field(default_factory=failure_reason.oom_kills)
+
+    def ended(self, local_rank: int, exit_code: int) -> Failure:
+        """A worker is gone."""
+        number = self.core.generation.number if self.core.generation else 0
+        note = failure_reason.read_error_file(self.error_file(number, local_rank))
+        kills, self._oom_kills = self._oom_kills, failure_reason.oom_kills()
+        message = note.message if note else ""
+        aborted = failure_reason.abort_in(self.last_lines(local_rank)) if exit_code == failure_reason.ABORTED else ""
+        return self._failure(
+            local_rank,
+            exit_code=exit_code,
+            reason=failure_reason.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted),
+            message=failure_reason.quoted(aborted or message, failure_reason.MESSAGE_CHARACTERS)
+            or failure_reason.sentence_of(exit_code),
+            timestamp=note.timestamp if note else time.time(),
+            stack=failure_reason.quoted(note.stack, failure_reason.STACK_CHARACTERS) if note else "",
+        )
+
+    def finished(self, local_rank: int) -> Failure:
+        """Return what the exit of a worker with 0 counts as if another rank fails without it."""
+        return self._failure(
+            local_rank,
+            exit_code=0,
+            reason=FailureReason.EARLY_EXIT,
+            message=failure_reason.EARLY_EXIT,
+            timestamp=time.time(),
+        )
+
+    def left(self, local_rank: int, left: Left) -> Failure:
+        """What a worker that stayed says of the end of its group."""
+        message = failure_reason.quoted(left.why, failure_reason.MESSAGE_CHARACTERS)
+        reason = failure_reason.reason_of(left.exit_code, left.why, oom_killed=False)
+        return self._failure(
+            local_rank, exit_code=left.exit_code, reason=reason, message=message, timestamp=time.time()
+        )
+
+    def _failure(
+        self, local_rank: int, *, exit_code: int, reason: FailureReason, message: str, timestamp: float, stack: str = ""
+    ) -> Failure:
+        generation, node = self.core.generation, self.core.node
+        rank = (generation.first_rank if generation else 0) + local_rank
+        return Failure(
+            generation=generation.number if generation else 0,
+            rank=rank,
+            local_rank=local_rank,
+            node=node.name,
+            exit_code=exit_code,
+            reason=reason,
+            message=message,
+            host=self.environment.get(Env.NODE_NAME) or socket.gethostname(),
+            timestamp=timestamp,
+            stack=stack,
+            place=self._place(rank, generation.world_size) if generation else "",
+        )
+
+    def _place(self, rank: int, world_size: int) -> str:
+        try:
+            parallel = self.parallel or self.environment.get(Env.PARALLEL, "")
+            return LayoutRange.parse(parallel).choose(world_size).told(rank)
+        except LayoutError:  # there is none, or one that does not fit, as whoever trains by it says
+            return ""

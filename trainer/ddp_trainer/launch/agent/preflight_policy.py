@@ -1,0 +1,159 @@
+"""A preflight of all nodes between a rendezvous and the first workers: a child process, since it is another room.
+
+It is held where the ranks will meet: at the address and the port of rank 0, which its agent holds but does not use yet.
+The first group of a run is looked at as a whole. Those who run wait for nobody, so a node that joins them holds one
+with some of them before it is taken in (:meth:`Preflight.meet`); where the store knows of nobody who would, it looks at
+itself alone, beside its workers, and a doubt about it is no reason to end the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.launch.workers.children import Children, kill
+from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
+
+_STDERR: Final = 2
+MEET_SECONDS: Final = 30.0
+"""So long a node that joins waits for the members' processes."""
+
+
+class Care(StrEnum):
+    """What a preflight is for."""
+
+    OFF = "off"
+    WARN = "warn"
+    """Print what is found, and start."""
+    STRICT = "strict"
+    """Start only where nothing fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of it."""
+
+    may_start: bool
+    sentence: str = ""
+
+
+class Preflight:
+    """Those of one agent: its own, which happens once, and those of nodes that join."""
+
+    def __init__(
+        self,
+        children: Children,
+        care: Care,
+        local_world_size: int,
+        script: str,
+        log_dir: Path,
+        environ: Mapping[str, str],
+    ) -> None:
+        """``local_world_size`` is this node's; ``script`` is the file to compare, empty for none."""
+        self._children = children
+        self._local_world_size = local_world_size
+        self._script = script
+        self._folder = log_dir
+        self._environ = environ
+        self.care = care
+        self._pid: int | None = None
+        self.is_due = care is not Care.OFF
+        """Before the first workers of this agent."""
+
+    def holds_up(self, generation: Assignment) -> bool:
+        """Whether workers are to wait for it: where others train already, nobody waits."""
+        return generation.number == 1
+
+    def start(self, generation: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
+        """Look at what workers will find, ``more`` included; ``ended`` is called once. Raises OSError."""
+        self.is_due = False
+        is_first = self.holds_up(generation)
+        care = self.care if is_first else Care.WARN
+        document = self._folder / "preflight.json"
+        if is_first and generation.node_count > 1:
+            flags = self._place_in(generation)
+            flags += ["--quiet"] if generation.node_rank else []  # the table is the same on all nodes
+        else:
+            flags = ["--standalone", "--nproc-per-node", str(self._local_world_size)]
+        self._pid = self._run(flags, document, partial(self._ended, care, document, ended), more)
+
+    def meet(self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> int:
+        """Take part in that of a node that joins, which has the last rank, as it or as one of the others.
+
+        The others print and leave nothing; ``ended`` is called once. Returns the process id. Raises OSError.
+        """
+        last = place.node_count - 1
+        is_ours = place.node_rank == last
+        stdout = _STDERR if is_ours and self.is_due else subprocess.DEVNULL
+        self.is_due = self.is_due and not is_ours
+        document = self._folder / ("preflight.json" if is_ours else f"preflight-{number}.json")
+        flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
+        return self._run(flags, document, partial(self._met, document, ended, is_ours), more, stdout)
+
+    def stop(self) -> None:
+        """Look no further, if it is being looked."""
+        if self._pid is not None:
+            kill(self._pid, signal.SIGKILL)
+
+    def _place_in(self, place: Assignment) -> list[str]:
+        host = place.master_address
+        where = f"[{host}]:{place.master_port}" if ":" in host else f"{host}:{place.master_port}"
+        flags = ["--nnodes", str(place.node_count), "--node-rank", str(place.node_rank), "--rdzv-endpoint", where]
+        return [*flags, "--nproc-per-node", str(self._local_world_size)]
+
+    def _run(
+        self,
+        flags: Sequence[str],
+        document: Path,
+        ended: Callable[[int], None],
+        more: Mapping[str, str],
+        stdout: int = _STDERR,
+    ) -> int:
+        document.unlink(missing_ok=True)
+        script = [self._script] if self._script else []
+        # -P: the working directory is the user's, and may hold a module of any name.
+        target = [sys.executable, "-P", "-m", "ddp_trainer", "preflight", *flags, "--json-file", str(document), *script]
+        command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
+        return self._children.start(command, {**self._environ, **more}, ended, stdout=stdout)
+
+    def _met(self, document: Path, ended: Callable[[Verdict], None], is_ours: bool, returncode: int) -> None:
+        may_start = returncode == Exit.SUCCESS or self.care is Care.WARN
+        verdict = Verdict(may_start=may_start, sentence=_sentence(document, returncode))
+        if not is_ours:
+            document.unlink(missing_ok=True)
+        ended(verdict)
+
+    def _ended(self, care: Care, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
+        self._pid = None
+        may_start = returncode == Exit.SUCCESS or care is Care.WARN
+        ended(Verdict(may_start=may_start, sentence=_sentence(document, returncode)))
+
+
+def _sentence(document: Path, returncode: int) -> str:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
+        findings = json.loads(document.read_text())["findings"]
+        worst = next(each for each in findings if each["status"] == "fail")
+        where = f"{worst['node']}: " if worst["node"] else ""
+        return f"The preflight's check {worst['check']} fails. {where}{worst['message']}; fix: {worst['hint']}"
+    return f"The preflight ended with {returncode} and without a result"
+
+
+def write_error(file: Path, sentence: str) -> None:
+    """As torch's error file of a worker, where the first error of a run is looked for."""
+    extra = {"timestamp_ns": str(time.time_ns()), "py_callstack": ""}
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"message": {"message": sentence, "extraInfo": extra}}))

@@ -1,0 +1,121 @@
+"""How the workers of a generation come to run in this pod: at once, or when a preflight has found the node fit."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.launch.agent.agent_config import Setup
+from ddp_trainer.launch.agent.agent_state import State
+from ddp_trainer.launch.agent.preflight_policy import Preflight, Verdict, write_error
+from ddp_trainer.launch.hang.watchdog import HangGuard
+from ddp_trainer.launch.protocol.console import say
+from ddp_trainer.launch.protocol.lifecycle_times import Moments
+from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.workers.fork_server_start import ZygoteWatch
+from ddp_trainer.launch.workers.worker_group import Workers
+
+
+class Starting:
+    """Those of one agent, generation after generation."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        children: Children,
+        workers: Workers,
+        guard: HangGuard,
+        moments: Moments,
+        environment: Mapping[str, str],
+        exited: Callable[[int, int], None],
+        give_up: Callable[[str], None],
+    ) -> None:
+        """Make what starts ``workers``.
+
+        Args:
+            setup: what the agent was given.
+            children: of this launcher.
+            workers: what is to be started.
+            guard: told of those that run.
+            moments: told to each worker.
+            environment: that all of them have in common.
+            exited: told of a local rank that does not start as if it had ended so.
+            give_up: told why none can be started at all.
+        """
+        self._core = setup.core
+        self._local_world_size = setup.launch.local_world_size
+        self._workers = workers
+        self._guard = guard
+        self._moments = moments
+        self._environment = environment
+        self._exited = exited
+        self._give_up = give_up
+        self._sockets: Mapping[str, str] = {}
+        self._told: set[str] = set()
+        self._zygote_watch = ZygoteWatch(workers, setup.zygote_delay / 2, guard.imports)
+        script = setup.program.target if setup.program.kind == "script" else ""
+        workers_here = setup.launch.local_world_size
+        self.preflight = Preflight(children, setup.care, workers_here, script, setup.log_dir, environment)
+        """By which this node is looked at."""
+
+    def prepare(self) -> None:
+        """Have workers get ready that have no generation yet."""
+        self._try(self._workers.prepare)
+
+    def start(self, generation: Assignment) -> None:
+        """Start the workers of this pod; where the preflight holds them up, when it is over."""
+        self._sockets = self.sockets_in(generation)
+        is_looked_at = self.preflight.is_due and self.preflight.holds_up(generation)
+        self._try(partial(self._look if is_looked_at else self._start_now, generation))
+        if self.preflight.is_due:
+            # The others train already: they wait for our ranks, and must not wait for a look at this machine too.
+            with contextlib.suppress(OSError):
+                self.preflight.start(generation, lambda _: None, self._sockets)
+
+    def sockets_in(self, generation: Assignment) -> Mapping[str, str]:
+        """What workers in a group are told of the interfaces to the others; the first time in words, too."""
+        if generation.node_count == 1:
+            return {}
+        from ddp_trainer.launch.host.network_interface import sockets_of  # noqa: PLC0415 - one node alone does without ctypes
+
+        sockets = sockets_of(self._environment, generation)
+        if sockets.sentence and sockets.sentence not in self._told:
+            self._told.add(sockets.sentence)
+            say(sockets.sentence)
+        return sockets.environment
+
+    def end(self) -> None:
+        """No more will start."""
+        self._zygote_watch.end()
+
+    def _try(self, start: Callable[[], None]) -> None:
+        try:
+            start()
+        except Exception as error:  # noqa: BLE001 - whatever a peer has sent, this pod must not keep its GPUs for nothing
+            self._workers.signal(signal.SIGKILL)
+            self._give_up(f"The workers could not be started: {error}")
+
+    def _start_now(self, generation: Assignment) -> None:
+        self._zygote_watch.begin(anew=not self._workers.alive)
+        self._workers.start(generation, {**self._sockets, **self._moments.environment})
+        first_rank = generation.first_rank
+        self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
+
+    def _look(self, generation: Assignment) -> None:
+        self.preflight.start(generation, partial(self._looked, generation), self._sockets)
+
+    def _looked(self, generation: Assignment, verdict: Verdict) -> None:
+        """The preflight is over; the core knows of workers by now, which start, or count as ended."""
+        number, stopped = generation.number, self._core.state is not State.RUNNING
+        if verdict.may_start and not stopped:
+            self._try(partial(self._start_now, generation))
+            return
+        if not stopped:
+            write_error(self._workers.error_file(number, 0), verdict.sentence)
+        for local_rank in range(self._local_world_size):
+            is_first = local_rank == 0 and not stopped
+            self._exited(local_rank, int(Exit.NOT_FIT) if is_first else -signal.SIGTERM)

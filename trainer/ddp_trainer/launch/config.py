@@ -1,0 +1,327 @@
+"""From flags to what they mean, checked: numbers of nodes and workers, time limits, the program, its logs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import os
+import re
+import shutil
+import signal
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.constants import Env
+from ddp_trainer.launch.agent.agent_state import Limits
+from ddp_trainer.launch.agent.preflight_policy import Care
+from ddp_trainer.launch.host import numa
+from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.messages import Identity, Policy
+from ddp_trainer.launch.protocol.timeouts import Heartbeat
+from ddp_trainer.launch.workers.logs import LogSpec, parse_std
+from ddp_trainer.launch.workers.worker_group import Program
+from ddp_trainer.process.gpu_devices import visible_gpus
+
+GRACE_MARGIN_SECONDS: Final = 5.0
+"""Of the grace that the pod was promised, kept for the launcher's own report."""
+
+ZYGOTE_DELAY_SECONDS: Final = 5.0
+"""By then workers have imported what they need, and are not slowed by a zygote that does."""
+
+BACKENDS: Final = ("static", "c10d", "ddp")
+
+_STOCK_SHUTDOWN: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""torchrun's variable for ``--shutdown-timeout``."""
+
+_CONF_KEYS: Final = {
+    "join_timeout": 600.0,
+    "timeout": 600.0,
+    "last_call_timeout": 30.0,
+    "settle_timeout": 1.0,
+    "heartbeat_timeout": 5.0,
+    "keep_alive_interval": 1.0,
+    "keep_alive_max_attempt": 5.0,
+    "close_timeout": 30.0,
+    "read_timeout": 60.0,
+    "is_host": 0.0,
+    "store_type": 0.0,
+    "use_libuv": 0.0,
+    "cas_backoff_max_seconds": 0.0,
+}
+"""torchrun's keys of ``--rdzv-conf``, and ``settle_timeout``; those the store has no use for are accepted."""
+
+_SECRET_FILE: Final = "secret_file"  # noqa: S105 - the name of a key
+
+_WORDS: Final = {"true": "1", "t": "1", "yes": "1", "y": "1", "false": "0", "f": "0", "no": "0", "n": "0", "tcp": "0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conf:
+    """Values of ``--rdzv-conf``; times in seconds."""
+
+    join: float
+    last_call: float
+    settle: float
+    heartbeat: Heartbeat
+    is_host: bool | None
+    """Whether this node hosts the store; found out by its address when None."""
+    secret_file: str
+    """File with the secret of the run; that of the environment when empty."""
+
+
+def conf_of(text: str) -> Conf:
+    """Parse ``--rdzv-conf``. Raises LaunchError for an unknown key or a bad value."""
+    given: dict[str, float] = {}
+    secret_file = ""
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if key == _SECRET_FILE and value:
+            secret_file = value
+            continue
+        if not equals or key not in _CONF_KEYS:
+            raise LaunchError(
+                f"--rdzv-conf {pair!r} is not KEY=VALUE with one of the keys {', '.join((_SECRET_FILE, *_CONF_KEYS))}."
+            )
+        given[key] = _seconds(f"--rdzv-conf {key}={value}", _WORDS.get(value.lower(), value))
+    interval = given.get("keep_alive_interval", 1.0)
+    silence = given.get("heartbeat_timeout", max(5.0, 3 * interval))
+    return Conf(
+        join=given.get("join_timeout", _CONF_KEYS["join_timeout"]),
+        last_call=given.get("last_call_timeout", _CONF_KEYS["last_call_timeout"]),
+        settle=given.get("settle_timeout", _CONF_KEYS["settle_timeout"]),
+        heartbeat=Heartbeat(interval=min(interval, silence / 3), timeout=silence),
+        is_host=bool(given["is_host"]) if "is_host" in given else None,
+        secret_file=secret_file,
+    )
+
+
+def _seconds(told: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise LaunchError(f"{told} is no number of seconds.")
+    return value
+
+
+def policy_of(arguments: argparse.Namespace, conf: Conf) -> Policy:
+    """Raises LaunchError for a range that holds no number."""
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", arguments.nnodes.strip())
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high:
+        raise LaunchError(f"--nnodes {arguments.nnodes!r} is neither a number from 1 nor MIN:MAX with MIN <= MAX.")
+    if arguments.max_restarts < 0:
+        raise LaunchError(f"--max-restarts {arguments.max_restarts} is less than 0.")
+    return Policy(
+        min_nodes=low,
+        max_nodes=high,
+        max_restarts=arguments.max_restarts,
+        settle_seconds=conf.settle,
+        last_call_seconds=conf.last_call,
+    )
+
+
+def check_backend(name: str) -> None:
+    """Raises LaunchError for a rendezvous we do not have, with the one to use."""
+    if name.startswith("etcd"):
+        raise LaunchError(
+            f"--rdzv-backend {name} speaks etcd's v2 API, which etcd 3.6 removed; use --rdzv-backend c10d with "
+            "--rdzv-endpoint HOST:29400, where `python -m ddp_trainer store` runs."
+        )
+    if name not in BACKENDS:
+        raise LaunchError(f"--rdzv-backend {name!r} is none of {', '.join(BACKENDS)}.")
+
+
+def limits_of(arguments: argparse.Namespace, conf: Conf, environ: Mapping[str, str]) -> Limits:
+    """Raises LaunchError."""
+    told = arguments.shutdown_timeout
+    grace, stock = environ.get(Env.GRACE_SECONDS, ""), environ.get(_STOCK_SHUTDOWN, "")
+    if told is None and grace:
+        told = max(1.0, _seconds(f"{Env.GRACE_SECONDS}={grace!r}", grace) - GRACE_MARGIN_SECONDS)
+    elif told is None:
+        told = _seconds(f"{_STOCK_SHUTDOWN}={stock!r}", stock) if stock else Limits().shutdown
+    if told < 0:
+        raise LaunchError(f"--shutdown-timeout {told:g} is less than 0.")
+    return Limits(join=conf.join, shutdown=float(told), failure=min(Limits().failure, float(told)))
+
+
+def signals_of(text: str) -> list[signal.Signals]:
+    """Raises LaunchError for a name that is no signal, or one that cannot be handled."""
+    signals: list[signal.Signals] = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            which = signal.Signals[name.upper()]
+        except KeyError:
+            raise LaunchError(f"--signals-to-handle {name!r} is no signal; for example SIGTERM,SIGINT.") from None
+        if which in {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+            raise LaunchError(f"--signals-to-handle {name}: this signal cannot be handled.")
+        signals.append(which)
+    return signals
+
+
+def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Program:
+    """What the workers run. Raises LaunchError when there is no such thing."""
+    target: str = arguments.training_script
+    rest = (*_local_rank_argument(arguments.pass_local_rank), *arguments.training_script_args)
+    python = environ.get("PYTHON_EXEC") or sys.executable
+    if arguments.no_python and not arguments.run_path:
+        if arguments.module:
+            raise LaunchError("--no-python and --module cannot be meant together; leave one out.")
+        if not shutil.which(target, path=environ.get("PATH")):
+            raise LaunchError(f"There is no program {target!r} in $PATH, or it is not executable.")
+        return Program(kind="command", target=target, arguments=rest, python=sys.executable)
+    if arguments.module and not arguments.run_path:
+        if python == sys.executable and not _has_module(target):
+            raise LaunchError(f"There is no module {target!r} in {Path.cwd()} or in this Python; is it installed?")
+        return Program(kind="module", target=target, arguments=rest, python=python)
+    if not Path(target).exists():
+        raise LaunchError(f"There is no script {target!r} in {Path.cwd()}.")
+    if Path(target).is_dir() and not Path(target, "__main__.py").exists():
+        raise LaunchError(f"{target!r} is a directory without __main__.py; name the script in it.")
+    return Program(kind="script", target=target, arguments=rest, python=python)
+
+
+def identity_of(program: Program, environ: Mapping[str, str]) -> Identity:
+    """By what others shall know the job; of a module, which is not looked for, the name alone."""
+    if program.kind == "module":
+        return Identity(program=program.target)
+    found = shutil.which(program.target, path=environ.get("PATH")) if program.kind == "command" else program.target
+    path = Path(found or program.target).absolute()
+    return Identity(program=path.name, path=str(path), digest=_digest(path))
+
+
+def _digest(path: Path) -> str:
+    """Against accidents, not against forgers; a folder is told by the file in it that is run."""
+    size, check = 0, 0
+    try:
+        with (path / "__main__.py" if path.is_dir() else path).open("rb") as file:
+            while piece := file.read(1 << 20):
+                size, check = size + len(piece), zlib.crc32(piece, check)
+    except OSError:
+        return ""
+    return f"{size}-{check:08x}"
+
+
+def _local_rank_argument(spelling: str) -> tuple[str, ...]:
+    """First of all arguments, as torch.distributed.launch gives it; torch 1 wrote it with an underscore."""
+    if not spelling:
+        return ()
+    if spelling.lstrip("-") not in {"local-rank", "local_rank"}:
+        raise LaunchError(f"--pass-local-rank {spelling!r} is neither local-rank nor local_rank.")
+    return (f"--{spelling.lstrip('-')}=${{local_rank}}",)
+
+
+def _has_module(name: str) -> bool:
+    """By its first part: to find the rest, Python would have to import it."""
+    top = name.partition(".")[0]
+    if top in sys.builtin_module_names or top in sys.stdlib_module_names:
+        return True
+    return importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is not None
+
+
+def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpec:
+    """Raises LaunchError."""
+    shown: frozenset[int] | None = None
+    if arguments.local_ranks_filter:
+        if not re.fullmatch(r"\d+(,\d+)*", arguments.local_ranks_filter.replace(" ", "")):
+            raise LaunchError(f"--local-ranks-filter {arguments.local_ranks_filter!r} is no list of ranks such as 0,1.")
+        shown = frozenset(int(rank) for rank in arguments.local_ranks_filter.split(","))
+    named = environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", LogSpec().prefix)
+    template = arguments.log_line_prefix_template if "log_line_prefix_template" in arguments.told else named
+    return LogSpec(
+        redirects=parse_std(arguments.redirects, "--redirects"),
+        tee=parse_std(arguments.tee, "--tee"),
+        shown=shown,
+        prefix=template,
+        stdout_filters=_words(arguments.duplicate_stdout_filters),
+        stderr_filters=_words(arguments.duplicate_stderr_filters),
+    )
+
+
+def preload_of(
+    arguments: argparse.Namespace, environ: Mapping[str, str], known: Mapping[str, Sequence[str]]
+) -> Sequence[str] | None:
+    """What a zygote is to import besides torch; None for no zygote."""
+    if arguments.no_zygote or not zygote_delay_of(environ):
+        return None
+    asked = [name.strip() for name in arguments.preload.split(",") if name.strip()]
+    return [*asked, *known.get(arguments.training_script, ())]
+
+
+def care_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Care:
+    """What ``--preflight`` says, else the environment. Raises LaunchError."""
+    text = arguments.preflight or environ.get(Env.PREFLIGHT, "").strip() or Care.OFF
+    if text not in list(Care):
+        raise LaunchError(f"{Env.PREFLIGHT}={text!r} is none of {', '.join(Care)}.")
+    return Care(text)
+
+
+def zygote_delay_of(environ: Mapping[str, str]) -> float:
+    """Raises LaunchError."""
+    text = environ.get(Env.ZYGOTE, "") or str(ZYGOTE_DELAY_SECONDS)
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        raise LaunchError(f"{Env.ZYGOTE}={text!r} is neither 0, for no zygote, nor a number of seconds.")
+    return float(text)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Separated by commas; two commas are one that is meant."""
+    return tuple(word.replace("\0", ",") for word in text.replace(",,", "\0").split(",") if word)
+
+
+def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
+    """Workers on this node. Raises LaunchError."""
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    found = gpus(environ)
+    if text == "gpu":
+        if not found:
+            raise LaunchError(
+                "--nproc-per-node gpu: this node has no NVIDIA GPU that we may use; use cpu, or a number."
+            )
+        return found
+    if text == "auto":
+        return found or _cpus()
+    if text == "cpu":
+        return _cpus()
+    raise LaunchError(f"--nproc-per-node {text!r} is neither a number from 1 nor auto, cpu or gpu.")
+
+
+def cpus_of(mode: str | None, workers: int, first_gpu: int, environ: Mapping[str, str]) -> tuple[frozenset[int], ...]:
+    """Processors that each worker is bound to; none when nobody asks. Raises LaunchError."""
+    return numa.bindings(mode, workers, numa.this_machine(environ), first_gpu) if mode else ()
+
+
+def too_few_gpus(local_world_size: int, environ: Mapping[str, str], *, one_each: bool) -> str:
+    """A sentence when workers outnumber the GPUs, which a script that uses none may mean; else nothing.
+
+    Raises LaunchError when each worker is to have one.
+    """
+    found = gpus(environ)
+    if not 0 < found < local_world_size:
+        return ""
+    there = "1 GPU" if found == 1 else f"{found} GPUs"
+    if one_each:
+        raise LaunchError(
+            f"--virtual-local-rank gives each of {local_world_size} workers a GPU of its own, and this node has "
+            f"{there}; start fewer workers, or leave the flag out."
+        )
+    return (
+        f"{local_world_size} workers share {there}: those that choose theirs by "
+        f"LOCAL_RANK will fail from rank {found} on, and NCCL before 2.30 takes no GPU twice; --nproc-per-node gpu "
+        "starts one each."
+    )
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def gpus(environ: Mapping[str, str]) -> int:
+    """Return the number of NVIDIA GPUs, or MIG slices, that workers may use, without CUDA."""
+    return len(visible_gpus(environ))

@@ -1,0 +1,221 @@
+"""From a dead worker to a sentence: what it was, read off its exit code, its error file and the kernel's counters.
+
+When one rank dies its peers fail too, in a collective, within milliseconds and by clocks of their own. So a failure
+that says "a peer went away" is never called the first one while there is another. A rank that exited with 0 before is
+the cause of such a failure as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.constants import Exit, FailureReason
+from ddp_trainer.common.gpu_faults import fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.common.safe_text import clean_text
+from ddp_trainer.launch.protocol.messages import Failure
+
+MESSAGE_CHARACTERS: Final = 2_000
+STACK_CHARACTERS: Final = 16_000
+"""Longer stacks are cut in the middle: both the call and the error stand at the ends."""
+
+CONSEQUENCES: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGTERM}
+"""What peers of a dead rank die of."""
+
+EARLY_EXIT: Final = "ended with code 0 before the others"
+"""Message of a rank that exited with 0 while others still needed it."""
+
+_REASON_OF_SIGNAL: Final = {
+    signal.SIGKILL: FailureReason.SIGKILL,
+    signal.SIGSEGV: FailureReason.SIGSEGV,
+    signal.SIGABRT: FailureReason.SIGABRT,
+    signal.SIGTERM: FailureReason.SIGTERM,
+}
+
+ABORTED: Final = Exit.SIGNAL_BASE + signal.SIGABRT
+
+_ABORTS: Final = (
+    re.compile(r"watchdog thread terminated with exception: (CUDA error: .*)"),
+    re.compile(r"((?:NCCL|CUDA) error: .*)"),
+    re.compile(r"(Watchdog caught collective operation timeout: .*)"),
+    re.compile(r"(watchdog got stuck for \d+ seconds without making progress[^.\n]*)"),
+)
+"""Searched in this order: after an error of CUDA collectives time out as well."""
+
+_TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
+"""How Python begins the line that names an exception."""
+
+_OF_CUDA: Final = re.compile(r"(?i)nccl|cuda")
+
+_FAILED_GPU: Final = "GpuFailed:"
+_CONFIGURATION: Final = ("BadConfig:", "BadTask:", "BadData:")
+"""Errors of our trainer, as they begin in its error file."""
+
+_REASON_OF_MESSAGE: Final = (
+    (re.compile(r"^MemoryError|DefaultCPUAllocator: can't allocate memory"), FailureReason.HOST_OOM),
+    (re.compile(r"^(ImportError|ModuleNotFoundError)\b"), FailureReason.IMPORT_ERROR),
+    (re.compile(r"watchdog got stuck"), FailureReason.COLLECTIVE_TIMEOUT),
+    (
+        re.compile(r"(?i)(gloo|nccl|collective|Dist\w*Error|monitoredBarrier).*(timed? ?out|timeout)"),
+        FailureReason.COLLECTIVE_TIMEOUT,
+    ),
+    (
+        re.compile(r"(?i)gloo|nccl|^Dist\w*Error|connection (closed|reset) by peer|connectFullMesh"),
+        FailureReason.COLLECTIVE_ERROR,
+    ),
+)
+"""Searched in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFile:
+    """What a worker wrote about itself before it died, in the format of torch's ``@record``."""
+
+    message: str
+    stack: str
+    timestamp: float
+
+
+def read_error_file(path: Path) -> ErrorFile | None:
+    """What torch's ``@record`` or our bootstrap wrote; None where there is nothing, or nothing readable."""
+    try:
+        told = json.loads(path.read_text(errors="replace"))["message"]
+        if isinstance(told, str):
+            return ErrorFile(told, "", path.stat().st_mtime)
+        extra = told.get("extraInfo", {})
+        when = float(extra.get("timestamp_ns", 0)) / 1e9 or path.stat().st_mtime
+        return ErrorFile(str(told["message"]), str(extra.get("py_callstack", "")), when)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def abort_in(stderr: str) -> str:
+    """Return why threads of torch have ended the process by SIGABRT, in their own words; empty where they have not.
+
+    The watchdog of NCCL ends a process for a collective that takes too long and for errors of CUDA, and writes no error
+    file.
+
+    Args:
+        stderr: The last lines that the process has printed.
+    """
+    for pattern in _ABORTS:
+        if match := pattern.search(stderr):
+            return match[1].strip().rstrip(".")
+    return ""
+
+
+def reason_of(exit_code: int, message: str, *, oom_killed: bool, aborted: str = "") -> FailureReason:
+    """Return the class of a failure: by signal, else by message, else unknown.
+
+    Args:
+        exit_code: Of the worker, as a shell shows it.
+        message: Of its error file.
+        oom_killed: Whether the kernel has killed a process of the container for memory.
+        aborted: As :func:`abort_in`.
+    """
+    if exit_code == ABORTED and aborted:
+        return _reason_of_message(aborted)
+    died_of = _signal(exit_code)
+    if exit_code == Exit.NOT_FIT:
+        return FailureReason.OTHER
+    if died_of in _REASON_OF_SIGNAL:
+        reason = _REASON_OF_SIGNAL[died_of]
+        return FailureReason.HOST_OOM if reason is FailureReason.SIGKILL and oom_killed else reason
+    if message:
+        return _reason_of_message(message)
+    return FailureReason.GPU_FAULT if exit_code == Exit.GPU_FAULT else FailureReason.OTHER
+
+
+def _reason_of_message(message: str) -> FailureReason:
+    """What a message of NCCL names as its cause comes first: every message of NCCL is about a collective."""
+    if is_out_of_gpu_memory(message):
+        return FailureReason.GPU_OOM
+    if message.startswith(_FAILED_GPU) or fault_in(message):
+        return FailureReason.GPU_FAULT
+    if message.startswith(_CONFIGURATION) or refusal_in(message):
+        return FailureReason.PYTHON_EXCEPTION
+    return next((why for pattern, why in _REASON_OF_MESSAGE if pattern.search(message)), FailureReason.PYTHON_EXCEPTION)
+
+
+def is_of_a_gpu(failure: Failure) -> bool:
+    """Return whether a failure may come from a GPU that does not work: a fault of one, or an end in CUDA or NCCL."""
+    if failure.reason in {FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGABRT}:
+        return _OF_CUDA.search(failure.message) is not None
+    return failure.reason == FailureReason.GPU_FAULT
+
+
+def sentence_of(exit_code: int) -> str:
+    """What an exit code alone says."""
+    if died_of := _signal(exit_code):
+        return f"died of {died_of.name}"
+    return f"exited with code {exit_code}"
+
+
+def type_of(exit_code: int, message: str) -> str:
+    """The class of the exception, the name of the signal, or ``exit``.
+
+    >>> type_of(1, "torch.OutOfMemoryError: CUDA"), type_of(137, "died of SIGKILL"), type_of(3, "exited with code 3")
+    ('torch.OutOfMemoryError', 'SIGKILL', 'exit')
+    """
+    if died_of := _signal(exit_code):
+        return died_of.name
+    match = _TYPE.match(message)
+    return match[1] if match else "exit"
+
+
+def earlier(first: Failure | None, other: Failure) -> Failure:
+    """Return the failure that is the cause of the other: by cause first, then by time."""
+    if first is None:
+        return other
+    cause, consequence = (other, first) if _order(other) < _order(first) else (first, other)
+    if cause.message == EARLY_EXIT and consequence.reason in CONSEQUENCES:
+        what, _, _ = consequence.message.partition("\n")
+        return replace(cause, message=f"{EARLY_EXIT}; rank {consequence.rank} then failed: {what}")
+    return cause
+
+
+def quoted(text: str, limit: int) -> str:
+    """Return what a worker wrote, in at most ``limit`` characters, without secrets and terminal controls.
+
+    Every failure takes its message and its stack from here, so stored error, termination message, annotation and log
+    agree.
+    """
+    return shorten(clean_text(text), limit)
+
+
+def shorten(text: str, limit: int) -> str:
+    """``text`` in at most ``limit`` characters, cut in the middle.
+
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    """
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def oom_kills(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processes of this container the kernel has killed for memory; 0 where it does not say."""
+    try:
+        counters = dict(line.split() for line in (cgroup / "memory.events").read_text().splitlines())
+        return int(counters.get("oom_kill", 0))
+    except (OSError, ValueError):
+        return 0
+
+
+def _order(failure: Failure) -> tuple[int, float]:
+    """An early exit explains only failures that a peer caused; any other failure has a cause of its own."""
+    rank = 2 if failure.reason in CONSEQUENCES else 1 if failure.reason == FailureReason.EARLY_EXIT else 0
+    return rank, failure.timestamp
+
+
+def _signal(exit_code: int) -> signal.Signals | None:
+    try:
+        return signal.Signals(exit_code - Exit.SIGNAL_BASE)
+    except ValueError:
+        return None

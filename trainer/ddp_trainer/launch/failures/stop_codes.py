@@ -1,0 +1,33 @@
+"""How workers end that were told to, and what an agent ends with when the store says that the run is over for it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol.actions import Finish
+from ddp_trainer.launch.protocol.messages import Over, Verdict
+
+AS_ASKED: Final = {
+    Exit.TERMINATED,
+    Exit.STALE_GENERATION,
+    Exit.SIGNAL_BASE + signal.SIGKILL,
+    Exit.SIGNAL_BASE + signal.SIGINT,
+    Exit.SIGNAL_BASE + signal.SIGHUP,
+}
+"""How a worker ends that was told to; no failure of its own."""
+
+
+def finish_of(over: Over) -> Finish:
+    """The exit code of design's table, with a sentence where the agent itself has not seen why."""
+    if over.verdict is Verdict.SUCCEEDED:
+        sentence = "The run was complete before this pod came." if over.late else ""
+        return Finish(Exit.SUCCESS, sentence, None, over.restarts)
+    why = "The run was given up before this pod came." if over.late else ""
+    gave_up_by_itself = over.failure is not None and over.failure.exit_code == Exit.DO_NOT_RESTART
+    if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not gave_up_by_itself:
+        spent = sum(over.restarts.get(cause, 0) for cause in exitcodes.CHARGED)
+        why = f"All {spent} restarts are spent." if spent else "The run allows no restarts."
+    return Finish(over.exit_code, why, over.failure, over.restarts)

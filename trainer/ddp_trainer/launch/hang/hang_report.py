@@ -1,0 +1,63 @@
+"""``python -m ddp_trainer hang``: prints the page with stacks of this pod's launcher, see :mod:`.hang_page`.
+
+``kubectl ddp hang`` runs it in a pod by exec. Standard library only.
+
+Exit codes: 0 the page was printed; 1 there is none; 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.constants import Env, Exit, File
+from ddp_trainer.common.constants import Path as PodPath
+from ddp_trainer.process import heartbeat_page
+
+ANSWER_SECONDS: Final = 10.0
+"""Stacks of a rank that cannot answer, and NCCL's report, take some seconds."""
+MOST_BYTES: Final = 1 << 24
+
+
+def folder_of(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the launcher's socket in the pod whose environment this is."""
+    run_dir = environ.get(Env.RUN_DIR, "")
+    default = Path(run_dir) / File.METRICS if run_dir else Path(PodPath.METRICS_DIR)
+    return Path(environ.get(Env.METRICS_DIR) or default)
+
+
+def page_in(folder: Path) -> bytes:
+    """Return the page with stacks of the launcher that uses this folder. Raises OSError."""
+    descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            # The address of a socket has 107 bytes, and a path may have more.
+            connection.connect(f"/proc/self/fd/{descriptor}/{heartbeat_page.LAUNCHER}")
+            connection.sendall(heartbeat_page.STACKS)
+            page = b""
+            while len(page) < MOST_BYTES and (part := connection.recv(1 << 16)):
+                page += part
+            return page
+    finally:
+        os.close(descriptor)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the page; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="ddp_trainer hang", description="Print how the ranks of this pod look now.")
+    parser.parse_args(argv)
+    folder = folder_of(os.environ)
+    try:
+        sys.stdout.buffer.write(page_in(folder))
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        why = error.strerror or error
+        print(f"hang: no launcher shows its ranks in {folder} ({why}); is ddp-launch running?", file=sys.stderr)
+        return Exit.FAILURE
+    return Exit.SUCCESS

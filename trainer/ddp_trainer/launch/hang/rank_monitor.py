@@ -1,0 +1,176 @@
+"""The agent's eyes: how each of its ranks looks, by its pulse and by what the kernel says of its process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ddp_trainer.common.constants import Section
+from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, Pace
+from ddp_trainer.process import heartbeat_page
+
+SECTIONS: Final = ("", *Section)
+"""By the number that a rank marks."""
+
+DEAF_SECONDS: Final = 1.0
+"""The thread of a rank wants a turn four times a second; silence is judged only of a rank that does not move."""
+
+MOST_STACK_CHARACTERS: Final = 4000
+MOST_SHAPE_CHARACTERS: Final = 160
+"""Of one collective: those over lists of tensors have many shapes, and a line of the protocol has a limit."""
+
+
+@dataclass(slots=True)
+class RankWatch:
+    """One local rank of one generation."""
+
+    rank: int
+    local_rank: int
+    node: str
+    pid: int
+    page: Path
+    """Its pulse."""
+    cells: memoryview[float]
+    folder: Path
+    """Where the worker leaves its answers."""
+    pace: Pace
+    moved_at: float
+    _position: tuple[float, ...] = ()
+    _section: str = ""
+    _may_hang: bool = False
+
+    def observe(self, now: float) -> Look:
+        """How it looks now, by what costs nothing; the rest is asked for when it matters."""
+        cells = self.cells
+        section = (
+            SECTIONS[int(cells[heartbeat_page.SECTION])] if 0 <= cells[heartbeat_page.SECTION] < len(SECTIONS) else ""
+        )
+        position = (
+            cells[heartbeat_page.SECTION],
+            cells[heartbeat_page.SINCE],
+            cells[heartbeat_page.TOTAL],
+            cells[heartbeat_page.HAS_GROUP],
+        )
+        if position != self._position:
+            if self._may_hang:  # else nothing is learned from it: it was waiting for peers, or importing
+                self.pace.moved(self._section, now - self.moved_at)
+            self._position, self._section, self.moved_at = position, section, now
+            self._may_hang = bool(section) or bool(cells[heartbeat_page.HAS_GROUP] and cells[heartbeat_page.TOTAL] > 0)
+        seconds = now - self.moved_at
+        state = self._state(now, seconds)
+        is_stopped = state is RankState.STOPPED  # and so not busy with imports, nor with anything else
+        limit = self.pace.limit(section, is_stopped=is_stopped) if self._may_hang or is_stopped else None
+        return Look(
+            rank=self.rank,
+            local_rank=self.local_rank,
+            node=self.node,
+            state=state,
+            seconds=round(seconds, 3),
+            limit=limit,
+            notice=self._notice(section),
+            section=section,
+            sequence=int(cells[heartbeat_page.SEQUENCE]) if cells[heartbeat_page.HAS_GROUP] else -1,
+        )
+
+    @property
+    def is_in_group(self) -> bool:
+        """True while the worker has a process group of more than one rank."""
+        return bool(self.cells[heartbeat_page.HAS_GROUP])
+
+    def _notice(self, section: str) -> float | None:
+        """Before its first collective a script may load for as long as it likes, and others may wait for it."""
+        if self._may_hang:
+            return self.pace.notice(section)
+        return NOTICE_SECONDS if self.cells[heartbeat_page.HAS_GROUP] else None
+
+    def ask(self) -> None:
+        """Have the worker's thread write where it is."""
+        self.cells[heartbeat_page.ASKED] += 1.0
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it has answered the last question."""
+        return (
+            bool(self.cells[heartbeat_page.HAS_GROUP])
+            and self.cells[heartbeat_page.ANSWERED] == self.cells[heartbeat_page.ASKED]
+        )
+
+    def may_answer(self, now: float) -> bool:
+        """Whether it has not, and is worth waiting for."""
+        can = self.cells[heartbeat_page.HAS_GROUP] and now - self.cells[heartbeat_page.BEAT] < DEAF_SECONDS
+        return bool(can) and not self.has_answered
+
+    def examine(self, now: float) -> Look:
+        """As :meth:`observe`, with what the worker has answered."""
+        look = self.observe(now)
+        return with_answer(look, self.folder / "answer.json") if self.has_answered else look
+
+    def _state(self, now: float, seconds: float) -> RankState:
+        state, tracer = kernel_state(self.pid)
+        if state == "t" or tracer:
+            return RankState.TRACED
+        if state == "T":
+            return RankState.STOPPED
+        silence = now - self.cells[heartbeat_page.BEAT]
+        if self.cells[heartbeat_page.HAS_GROUP] and silence > max(DEAF_SECONDS, seconds / 2):
+            return RankState.DEAF
+        return RankState.ALIVE
+
+    def catches_stack_signal(self) -> int:
+        """The signal at which it writes its stacks, if it still would and would not die of it; else 0."""
+        number = int(self.cells[heartbeat_page.SIGNAL])
+        caught = int(status_of(self.pid).get("SigCgt", "0"), 16)
+        return number if number and caught >> (number - 1) & 1 else 0
+
+
+def with_answer(look: Look, path: Path) -> Look:
+    """The look, with what its worker has written; unchanged where that cannot be read."""
+    try:
+        answer: dict[str, Any] = json.loads(path.read_text())
+        told = [
+            (group, f"{name}{sizes}"[:MOST_SHAPE_CHARACTERS], over)
+            for group, _, name, sizes, over in answer["collectives"]
+        ]
+        begun = [what for group, what, _ in told if group == "0"]
+        # A GPU takes collectives in their order: of those that are not over, the oldest is the one that is waited in.
+        waits_in = next((what for _, what, over in told if not over), "")
+        return replace(
+            look,
+            place=str(answer["place"])[:200],
+            stack=str(answer["stack"])[-MOST_STACK_CHARACTERS:],
+            collectives=tuple(begun),
+            waits_in=waits_in,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return look
+
+
+def kernel_state(pid: int) -> tuple[str, int]:
+    """State of a process as in ``/proc/PID/status``, and who traces it; empty for one that is gone."""
+    status = status_of(pid)
+    return status.get("State", "")[:1], int(status.get("TracerPid", "0"))
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """``/proc/PID/status``; empty for a process that is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def kernel_stack(pid: int) -> str:
+    """What the kernel says of a process that cannot speak for itself."""
+    parts = []
+    for name in ("status", "wchan", "syscall", "stack"):
+        try:
+            text = Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+        except OSError:
+            continue  # stack is root's
+        lines = [line for line in text.splitlines() if name != "status" or line.startswith(("Name", "State", "Tracer"))]
+        parts.append(f"/proc/{pid}/{name}: " + "; ".join(lines))
+    return "\n".join(parts)

@@ -1,0 +1,160 @@
+"""Pages about the ranks of one agent, served at a Unix socket beside their pulses.
+
+A client sends the name of a page as one line, and the answer is one JSON document. The aggregator requests
+:data:`~ddp_trainer.process.heartbeat_page.OUTLINE` and serves it at the metrics port: ranks, numbers, pods and
+collectives. ``python -m ddp_trainer hang`` in the same pod, which takes the right to exec, requests
+:data:`~ddp_trainer.process.heartbeat_page.STACKS`: that page adds stacks, lines of code, processes, sentences of the
+launcher, and NCCL's own report. Only this user and root can connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from ddp_trainer.launch.hang import nccl_ras
+from ddp_trainer.launch.hang.rank_snapshot import Outline, Sight
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
+from ddp_trainer.net.limited_server import Connection, LimitedServer
+from ddp_trainer.process import heartbeat_page
+
+VERSION: Final = "ddp.dev/hang/v1"
+MOST_FINDINGS: Final = 8
+"""The last ones, of a run that hangs again and again."""
+FRESH_SECONDS: Final = 0.5
+"""A page this young is served again: one with stacks makes every rank write them."""
+MOST_CONNECTIONS: Final = 16
+MOST_REQUEST_BYTES: Final = 64
+REQUEST_SECONDS: Final = 1.0
+LINES_PER_MINUTE: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Whom the launcher has named by itself, past half of a limit or past all of it."""
+
+    time: float
+    """Unix time."""
+    generation: int
+    ranks: tuple[int, ...]
+    killed: tuple[int, ...]
+    sentences: tuple[str, ...]
+
+    def outline(self) -> dict[str, Any]:
+        """Return the fields without the sentences, which name lines of code."""
+        return {"time": self.time, "generation": self.generation, "ranks": self.ranks, "killed": self.killed}
+
+
+class Eyes(Protocol):
+    """Who looks at the ranks."""
+
+    async def outlines(self) -> list[Outline]:
+        """Look without any work of the ranks."""
+
+    async def sights(self) -> list[Sight]:
+        """Look with stacks."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """The last of them."""
+
+    last: deque[Finding] = field(default_factory=lambda: deque(maxlen=MOST_FINDINGS))
+
+    def add(self, generation: int, ranks: tuple[int, ...], killed: tuple[int, ...], sentences: tuple[str, ...]) -> None:
+        """One more."""
+        self.last.append(
+            Finding(time=time.time(), generation=generation, ranks=ranks, killed=killed, sentences=sentences)
+        )
+
+
+class HangPage:
+    """Serves the pages at a socket."""
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        eyes: Eyes,
+        about: Callable[[], dict[str, Any]],
+        findings: Findings,
+        say: Callable[[str], None],
+    ) -> None:
+        """``about`` returns what is known without looking at the ranks; ``say`` takes lines for the log."""
+        self._folder = folder
+        self._environment = environment
+        self._eyes = eyes
+        self._about = about
+        self._findings = findings
+        self._log = RateLimitedLog(lines_per_minute=LINES_PER_MINUTE, write=lambda line: say(f"hang: {line}"))
+        self._pages = {heartbeat_page.OUTLINE: self._outline, heartbeat_page.STACKS: self._stacks}
+        self._turns = {name: asyncio.Lock() for name in self._pages}
+        self._made: dict[bytes, tuple[float, bytes]] = {}
+        self._server: LimitedServer | None = None
+
+    async def start(self) -> None:
+        """Listen. Where that cannot be, nobody is shown anything, and training goes on."""
+        with contextlib.suppress(OSError):
+            limits = ConnectionLimits(total=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
+            self._server = LimitedServer(
+                listener_in(self._folder), self._serve, limits=limits, log=self._log, buffer_bytes=MOST_REQUEST_BYTES
+            )
+            self._server.start()
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._server:
+            (self._folder / heartbeat_page.LAUNCHER).unlink(missing_ok=True)
+            await self._server.close()
+
+    async def _serve(self, connection: Connection) -> None:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            name = await connection.reader.readuntil(b"\n")
+        if name in self._pages:
+            connection.writer.write(await self._page(name))
+            await connection.writer.drain()
+
+    async def _page(self, name: bytes) -> bytes:
+        async with self._turns[name]:
+            made_at, page = self._made.get(name, (float("-inf"), b""))
+            if time.monotonic() - made_at > FRESH_SECONDS:
+                page = json.dumps(await self._pages[name]()).encode()
+                self._made[name] = (time.monotonic(), page)
+            return page
+
+    async def _outline(self) -> dict[str, Any]:
+        outlines = await self._eyes.outlines()
+        findings = [finding.outline() for finding in self._findings.last]
+        return self._document(ranks=[each.plain() for each in outlines], findings=findings)
+
+    async def _stacks(self) -> dict[str, Any]:
+        sights, ras = await asyncio.gather(self._eyes.sights(), asyncio.to_thread(nccl_ras.report, self._environment))
+        findings = [asdict(finding) for finding in self._findings.last]
+        return self._document(ranks=[each.plain() for each in sights], findings=findings, ras=ras)
+
+    def _document(self, **parts: Any) -> dict[str, Any]:
+        return {"version": VERSION, **self._about(), "time": time.time(), **parts}
+
+
+def listener_in(folder: Path) -> socket.socket:
+    """A socket of ours alone in this folder, in place of a dead launcher's. Raises OSError."""
+    (folder / heartbeat_page.LAUNCHER).unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        listener = socket.socket(socket.AF_UNIX)
+        stack.callback(listener.close)
+        # Before it has a name: the file is made with this mode.
+        os.fchmod(listener.fileno(), 0o600)
+        # The address of a socket has 107 bytes, and a path may have more.
+        listener.bind(f"/proc/self/fd/{descriptor}/{heartbeat_page.LAUNCHER}")
+        return socket.socket(fileno=listener.detach())

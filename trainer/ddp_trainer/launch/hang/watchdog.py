@@ -1,0 +1,304 @@
+"""The agent's part of the hang watch: look at its ranks, raise the alarm, show them, say and do what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.constants import Exit, FailureReason
+from ddp_trainer.common.hanging.look import Look, RankState, is_long
+from ddp_trainer.common.hanging.naming import waits_for
+from ddp_trainer.common.safe_text import clean_text
+from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
+from ddp_trainer.launch.hang.rank_snapshot import Outline, RankOutlines, Sight, answers, sights, write_record
+from ddp_trainer.launch.hang.status_socket import Findings, HangPage
+from ddp_trainer.launch.protocol.messages import Alarm, Assignment, Failure, FromAgent, Hung, Looks, Show
+from ddp_trainer.launch.rendezvous.hang_limits import PATIENT, HangPolicy, OnHang, Pace
+from ddp_trainer.process import heartbeat_page
+
+DUMP_SECONDS: Final = 0.3
+"""Between the signal for stacks and their reading."""
+LONGEST_ALARM_PAUSE: Final = 15.0
+NO_RANK: Final = -1
+
+FIRST_STEP_SECONDS: Final = 30.0
+"""What a worker may need to notice that its group is over, before anything is known of its steps."""
+STEP_FACTOR: Final = 2.0
+"""From then on it may need so many times its longest step."""
+
+
+class HangGuard:
+    """Watches the workers of one agent, from one start to their end. Belongs to the agent's event loop."""
+
+    def __init__(
+        self,
+        *,
+        policy: HangPolicy,
+        folder: Path,
+        node: str,
+        send: Callable[[FromAgent], None],
+        kill: Callable[[int], None],
+        say: Callable[[str], None],
+        stalled: Callable[[float, int], None] = lambda *_: None,
+    ) -> None:
+        """``folder`` is where the pulses are; ``kill`` ends a local rank and all that it started.
+
+        ``stalled`` records the seconds without progress and the rank that others wait for, as
+        :meth:`ddp_trainer.process.recorder.AgentRecorder.stalled`.
+        """
+        self._policy = policy
+        self._folder = folder
+        self._node = node
+        self._send = send
+        self._kill = kill
+        self._say = say
+        self._stalled = stalled
+        self._waits_for: tuple[float, int] | None = None
+        """When the store's last report came, and the rank that it names, -1 for none; None while ranks move."""
+        self._loop = asyncio.get_running_loop()
+        self._generation = 0
+        self._findings = Findings()
+        self._outlines = RankOutlines()
+        self._is_blind = False
+        """Workers have been started that nobody watches, and that was said."""
+        self._watches: dict[int, RankWatch] = {}
+        self._leaving: dict[int, RankWatch] = {}
+        """Those of the last group, until the next begins: they may still be busy."""
+        self._longest: dict[int, float] = {}
+        """Seconds of the longest step of a process, of those that have outlived a group."""
+        self._first: float | None = None
+        """Seconds of the longest stay in the first steps of a group; None before any worker came past them."""
+        self._condemned: dict[int, tuple[str, str]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._work: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is watched."""
+        return self._policy.on_hang is not OnHang.OFF
+
+    def prepare(self, local_rank: int) -> str:
+        """A blank pulse for a worker that is about to start; its path, or nothing where nobody is watched."""
+        path = str(self._folder / f"rank-{local_rank}.pulse")
+        if not self.is_on:
+            return ""
+        try:
+            heartbeat_page.create(path)
+        except OSError as error:
+            if not self._is_blind:
+                self._is_blind = True
+                self._say(f"hang: {path} cannot be written ({error.strerror}), so nobody notices where a rank hangs.")
+            return ""
+        return path
+
+    def imports(self) -> Path | None:
+        """What a worker has left of what it imported; None where none has."""
+        left = sorted(self._folder.glob(f"rank-*.pulse{heartbeat_page.IMPORTS}"))
+        return left[0] if left else None
+
+    def begin(self, generation: Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
+        """These workers have started, and leave their files in ``folder``."""
+        self.end()
+        # A number that nobody bears any more may be given to another process.
+        self._longest = {pid: seconds for pid, seconds in self._longest.items() if pid in pids.values()}
+        self._generation = generation.number
+        self._stalled(0.0, NO_RANK)
+        now = time.monotonic()
+        for local_rank, pid in pids.items():
+            with contextlib.suppress(OSError, ValueError):
+                page = self._folder / f"rank-{local_rank}.pulse"
+                self._watches[local_rank] = RankWatch(
+                    rank=first_rank + local_rank,
+                    local_rank=local_rank,
+                    node=self._node,
+                    pid=pid,
+                    page=page,
+                    cells=heartbeat_page.open_cells(str(page)),
+                    folder=folder / str(local_rank),
+                    pace=Pace(self._policy, first=self._first),
+                    moved_at=now,
+                )
+        if self.is_on:
+            self._again()
+
+    def end(self) -> None:
+        """They are to stop, or have ended."""
+        if self._timer:
+            self._timer.cancel()
+        known = {watch.pid: watch.pace.longest_step() for watch in self._watches.values()}
+        self._longest |= {pid: seconds for pid, seconds in known.items() if seconds is not None}
+        firsts = [watch.pace.longest_first for watch in self._watches.values() if watch.pace.is_past_first_steps]
+        self._first = max(firsts, default=None) if self._first is None else max(self._first, *firsts, 0.0)
+        if self._watches:
+            self._leaving = dict(self._watches)
+        self._watches.clear()
+        self._go_on()
+
+    def longest_step(self, local_ranks: AbstractSet[int]) -> float:
+        """Seconds that any of these may be busy with what cannot be interrupted; one that is stopped is not busy.
+
+        Asked when a group is over: nothing is learned from stays that end from now on, which were waits for what was
+        lost.
+        """
+        now = time.monotonic()
+        watches = self._watches or self._leaving
+        for watch in watches.values():
+            watch.pace.is_closed = True
+        return max((self._step_of(watches.get(each), now) for each in local_ranks), default=0.0)
+
+    def stuck(self, local_ranks: AbstractSet[int]) -> frozenset[int]:
+        """Those of these that a signal has stopped, and those that hold the GIL for longer than their limit."""
+        now = time.monotonic()
+        looks = [watch.observe(now) for watch in (self._watches or self._leaving).values()]
+        return frozenset(look.local_rank for look in looks if look.local_rank in local_ranks and _is_stuck(look))
+
+    def _step_of(self, watch: RankWatch | None, now: float) -> float:
+        if watch is None:
+            return FIRST_STEP_SECONDS
+        look = watch.observe(now)
+        if look.state in {RankState.STOPPED, RankState.TRACED}:
+            return 0.0
+        longest = watch.pace.longest_step(look.section)
+        if longest is None and look.section not in PATIENT:
+            longest = self._longest.get(watch.pid)
+        return FIRST_STEP_SECONDS if longest is None else STEP_FACTOR * longest
+
+    def gone(self, local_rank: int) -> None:
+        """A worker has ended."""
+        self._watches.pop(local_rank, None)
+        self._leaving.pop(local_rank, None)
+
+    def page(self, environment: Mapping[str, str]) -> HangPage:
+        """Pages about the ranks, served at a socket."""
+        return HangPage(self._folder, environment, self, self._about, self._findings, self._say)
+
+    async def outlines(self) -> list[Outline]:
+        """Look at the ranks without any work of theirs."""
+        return await self._outlines.of(tuple(self._watches.values()))
+
+    async def sights(self) -> list[Sight]:
+        """Look at the ranks with their stacks."""
+        return await sights(tuple(self._watches.values()))
+
+    def _about(self) -> dict[str, object]:
+        return {"node": self._node, "generation": self._generation, "on_hang": str(self._policy.on_hang)}
+
+    def told(self, message: Show | Hung) -> None:
+        """The store asks, or has decided."""
+        if message.generation == self._generation and self._watches:
+            task = self._loop.create_task(self._show() if isinstance(message, Show) else self._obey(message))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+
+    def failure_of(self, local_rank: int, failure: Failure) -> Failure:
+        """How a worker failed, when it was killed for its silence; else as it was found."""
+        sentence, stack = self._condemned.pop(local_rank, ("", ""))
+        if not sentence:
+            return failure
+        return replace(failure, exit_code=int(Exit.HANG), reason=FailureReason.HANG, message=sentence, stack=stack)
+
+    # ------------------------------------------------------------------ looking
+
+    def _again(self) -> None:
+        self._timer = self._loop.call_later(self._policy.look_seconds, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        looks = self._observe(now)
+        self._record(looks)
+        overdue = [look for look in looks if is_long(look)]
+        if overdue and now >= self._alarm_at:
+            longest = max(look.seconds for look in overdue)
+            self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.look_seconds, longest / 8))
+            self._send(Alarm(generation=self._generation))
+        self._again()
+
+    def _record(self, looks: list[Look]) -> None:
+        """Record for how long no rank here has moved, as long as none has since the store's report."""
+        if self._waits_for is None:
+            return
+        told_at, rank = self._waits_for
+        if any(watch.moved_at > told_at for watch in self._watches.values()):
+            self._go_on()
+        else:
+            self._stalled(min((look.seconds for look in looks), default=0.0), rank)
+
+    def _go_on(self) -> None:
+        if self._waits_for is not None:
+            self._waits_for = None
+            self._stalled(0.0, NO_RANK)
+
+    def _observe(self, now: float) -> list[Look]:
+        return [watch.observe(now) for watch in self._watches.values()]
+
+    async def _show(self) -> None:
+        """Ask each worker where it is, and tell the store."""
+        generation = self._generation
+        watches = tuple(self._watches.values())
+        records = asyncio.gather(*(asyncio.to_thread(write_record, each) for each in watches))
+        looks = await answers(watches)
+        await records
+        self._send(Looks(generation=generation, ranks=tuple(looks)))
+
+    # ------------------------------------------------------------------ acting
+
+    async def _obey(self, hung: Hung) -> None:
+        acts = self._policy.on_hang is OnHang.ACT
+        self._waits_for = (time.monotonic(), min(hung.ranks, default=NO_RANK))
+        self._findings.add(hung.generation, hung.ranks, hung.to_kill if acts else (), hung.sentences)
+        if not hung.ranks:
+            self._say(f"hang: {'; '.join(hung.sentences)}; the stacks of all are in {self._stacks()}")
+            return
+        for rank, sentence in zip(hung.ranks, hung.sentences, strict=True):
+            is_hung = rank in hung.to_kill
+            words = f"hang: {sentence}; {'it is killed' if acts else 'the others wait for it'}"
+            self._say(words if is_hung else f"waiting: {waits_for(sentence)}")
+        if hung.more:
+            self._say(f"hang: the others wait for {hung.more} more {'rank' if hung.more == 1 else 'ranks'}")
+        reasons = dict(zip(hung.ranks, hung.sentences, strict=True))
+        for watch in [watch for watch in self._watches.values() if watch.rank in reasons]:
+            is_hung = watch.rank in hung.to_kill
+            is_doomed = acts and is_hung
+            # A signal ends a sleep in C, so a rank that may only be slow gets none.
+            stack = await self._stack(watch, by_signal=is_hung)
+            if self._watches.get(watch.local_rank) is not watch:
+                continue  # it has ended meanwhile, or left that group and is in the next one
+            if not is_doomed:
+                self._say(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
+                continue
+            self._condemned[watch.local_rank] = (f"R{reasons[watch.rank][1:]}", stack)
+            self._kill(watch.local_rank)
+
+    def _stacks(self) -> str:
+        folders = {str(watch.folder.parent) for watch in self._watches.values()}
+        return f"{', '.join(sorted(folders))}/*/stacks.txt"
+
+    async def _stack(self, watch: RankWatch, *, by_signal: bool) -> str:
+        """Where it stands, by whatever means there are; also written to its file."""
+        look = watch.examine(time.monotonic())
+        file = watch.folder / "stacks.txt"
+        if look.state is RankState.ALIVE and look.stack:
+            return clean_text(look.stack)
+        before = file.stat().st_size if file.exists() else 0
+        if by_signal and look.state is RankState.DEAF and (number := watch.catches_stack_signal()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(watch.pid, number)
+            await asyncio.sleep(DUMP_SECONDS)
+        text = kernel_stack(watch.pid)
+        with contextlib.suppress(OSError):
+            with file.open("a") as out:
+                out.write(text + "\n")
+            text = file.read_text(errors="replace")[before:]
+        return clean_text(text[-MOST_STACK_CHARACTERS:])
+
+
+def _is_stuck(look: Look) -> bool:
+    return look.state is RankState.STOPPED or (look.state is RankState.DEAF and look.is_overdue(1.0))

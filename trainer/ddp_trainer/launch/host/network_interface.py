@@ -1,0 +1,98 @@
+"""The interface that ranks listen on, by the route to the other nodes, where nobody has named one.
+
+gloo takes the address that the host name leads to, which is the loopback on many machines, and then no other node
+reaches the rank. NCCL takes the first interface that is neither loopback nor docker's, which may be a link-local one.
+The kernel knows which one leads to the others.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ddp_trainer.launch.host.endpoint import is_loopback
+from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
+
+EXACT: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""Variables that take a plain name."""
+NCCL: Final = "NCCL_SOCKET_IFNAME"
+_INNER: Final = ("docker", "virbr", "veth", "cni", "cali", "br-", "tunl", "kube-")
+"""Beginnings of the names of interfaces that lead to containers of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """What workers are told of interfaces."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sentence: str = ""
+    """Why nothing, where something was to be told."""
+
+
+def sockets_of(environ: Mapping[str, str], generation: Assignment) -> Sockets:
+    """Return the interfaces for the workers of this node; nothing where a single machine is all there is.
+
+    Args:
+        environ: of the workers; what it says already is left as it is.
+        generation: the place of this node in its group, with the addresses of some of the others.
+    """
+    unset = [name for name in (*EXACT, NCCL) if not environ.get(name)]
+    target = next(_targets(generation), "")
+    if EXACT[0] not in unset or not target:
+        return Sockets()
+    source = route_from(target)
+    if not source:
+        return Sockets(sentence=_left_unset(f"this machine has no route to {target}"))
+    found = _listed()
+    name = next((each.name for each in found if source in each.addresses), "")
+    if not name:
+        return Sockets(sentence=_left_unset(f"no interface has {source}, the address on the way to {target}"))
+    chosen: dict[str, str] = dict.fromkeys((each for each in EXACT if each in unset), name)
+    # Where several lead outwards NCCL may use them all at once; where one does, the others can only be wrong.
+    if NCCL in unset and [each.name for each in found if _leads_out(each)] == [name]:
+        chosen[NCCL] = f"={name}"
+    return Sockets(chosen)
+
+
+def interface_to(address: str) -> str | None:
+    """The interface on the way to ``address``; None for a name, a loopback, and what has no route."""
+    source = "" if not _is_address(address) or is_loopback(address) else route_from(address)
+    return next((each.name for each in _listed() if source in each.addresses), None) if source else None
+
+
+def _targets(generation: Assignment) -> Iterator[str]:
+    """Addresses of the others that another machine could have; of a static group, rank 0's is all that is known."""
+    if generation.node_count == 1:
+        return
+    known = generation.peer_addresses or (generation.master_address,)
+    yield from (each for each in known if _is_address(each) and not is_loopback(each))
+
+
+def _is_address(text: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, text.partition("%")[0])
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _listed() -> Sequence[Interface]:
+    try:
+        return interfaces()
+    except OSError:
+        return ()
+
+
+def _leads_out(interface: Interface) -> bool:
+    is_global = any(not each.startswith("169.254.") and "%" not in each for each in interface.addresses)
+    is_inner = interface.is_loopback or interface.name.startswith(_INNER)
+    return interface.is_up and is_global and not is_inner
+
+
+def _left_unset(why: str) -> str:
+    return f"{EXACT[0]} is left unset, since {why}; name the interface that leads to the other nodes."

@@ -1,0 +1,491 @@
+"""The state machine of the store: which agents form the run's worker groups. It has no socket and no clock of its own.
+
+::
+
+                     enough nodes joined
+          FORMING ─────────────────────────▶ RUNNING ── every member succeeded ──▶ OVER
+             ▲                                  │                                   ▲
+             │ the cause is free,               │ a failure, a loss,                │
+             │ or the budget allows             ▼ a newcomer, a leave               │
+             └──────────────────────────────STOPPING ── the budget is spent ────────┘
+                                    (until every member has stopped, or is gone)
+
+There is one such machine per run. It alone makes generations, and it makes one only when no member of the last is
+known to run, so there are never two worlds. A generation's number only grows, also over a store without memory, because
+agents report their last one; its fence grows with the nodes' clocks even when no agent is left to report. Whoever
+drives the machine watches its deadlines (:meth:`Membership.deadline`).
+
+Every agent holds the secret of the run, and may still be wrong: it speaks for itself alone. A message counts only for
+the agent of its connection; failures and looks only for that agent's ranks, and from a member of the newest group; a
+name belongs to the connection that has it until that agent is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Final
+
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.launch.failures.failure_reason import MESSAGE_CHARACTERS, earlier, shorten
+from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol.messages import (
+    Alarm,
+    Aside,
+    Assignment,
+    Failed,
+    Failure,
+    FromAgent,
+    FromStore,
+    Generation,
+    Hello,
+    Hung,
+    Join,
+    Leave,
+    Looks,
+    Met,
+    Outlive,
+    Over,
+    Part,
+    Policy,
+    Prepare,
+    Refused,
+    Standing,
+    Start,
+    Stop,
+    Succeeded,
+    Verdict,
+    Waiting,
+    encode,
+)
+from ddp_trainer.launch.protocol.timeouts import PATIENCE, Patience
+from ddp_trainer.launch.rendezvous.admission import MOST_AHEAD, intruders, is_newer_group, objection, should_prepare
+from ddp_trainer.launch.rendezvous.hang_decision import HangJudge
+from ddp_trainer.launch.rendezvous.join_checks import Inspection
+from ddp_trainer.launch.rendezvous.join_window import Candidates
+from ddp_trainer.launch.rendezvous.node_registry import Agent, Fitness, Roster
+from ddp_trainer.launch.rendezvous.ranks import choose
+from ddp_trainer.launch.rendezvous.restart_budget import Budget
+from ddp_trainer.launch.rendezvous.waiting_notices import MOST_TOLD, RollCall
+
+_NAME_IS_TAKEN: Final = (
+    "Another agent named {name} is connected, and this one takes its place when that one has gone; "
+    "give each node a name of its own if both are to run."
+)
+
+
+class Phase(Enum):
+    """Where the run stands."""
+
+    FORMING = auto()
+    RUNNING = auto()
+    STOPPING = auto()
+    OVER = auto()
+
+
+class Membership:
+    """One run. ``send(peer, message)`` must not call back into this object."""
+
+    def __init__(
+        self,
+        send: Callable[[int, FromStore], None],
+        clock: Callable[[], float],
+        *,
+        run_id: str = "",
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self.run_id = run_id
+        """Empty until the first agent names it."""
+        self.phase = Phase.FORMING
+        self.roster = Roster()
+        self.over: Over | None = None
+        self.has_parted = False
+        """The run is over, and no member of its last group has anything left to do."""
+        self._arrived: list[Agent] = []
+        """Those that have just joined, and get an answer once it is clear whether they are in a group."""
+        self._said_goodbye: set[str] = set()
+        self._send = send
+        self._clock = clock
+        self._patience = patience
+        self._policy: Policy | None = None
+        self._highest_number = 0
+        self._budget = Budget()
+        self._roll_call = RollCall()
+        self._may_form_at = clock() + patience.first
+        self._candidates = Candidates()
+        self._inspection = Inspection()
+        self._forget_the_group()
+
+    def _forget_the_group(self) -> None:
+        """What is known about one group, before it begins."""
+        self._succeeded: set[str] = set()
+        self._first: Failure | None = None
+        self._membership_changed = False
+        self._graceful = True
+        self._candidates.first_at = math.inf
+        self._judge = HangJudge()
+
+    # ------------------------------------------------------------------ what happens
+
+    def receive(self, peer: int, message: FromAgent) -> None:
+        """Take a message and do what is due. Messages before Hello are ignored."""
+        self.hear(peer, message)
+        self.tick()
+
+    def hear(self, peer: int, message: FromAgent) -> None:
+        """Take a message; :meth:`tick`, which may serve many of them, does what is due."""
+        agent = self.roster.of_peer(peer)
+        if isinstance(message, Hello):
+            self._hello(peer, message)
+        elif agent:
+            self._hear(agent, message)
+            if isinstance(message, Join | Met):
+                self._arrived.append(agent)
+
+    def _hear(self, agent: Agent, message: FromAgent) -> None:
+        match message:
+            case Join():
+                self._joined(agent, message)
+            case Failed() if self._is_own(agent, message.failure):
+                self._failed(replace(message.failure, node=agent.node.name), agreed=message.agreed)
+            case Succeeded() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
+                self._succeeded.add(agent.node.token)
+            case Leave():
+                self._leaves(agent, message)
+            case Aside() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
+                self._steps_aside(agent)
+            case Outlive():
+                agent.outlive = message.able
+            case Met() if self._inspection.met(agent, message, self.roster, self._clock()):
+                self._comes(agent)
+            case Alarm() | Looks() if self._is_busy(agent) and message.generation == self.roster.number:
+                self._hear_of_hang(agent, message)
+            case _:
+                pass
+
+    def lost(self, peer: int) -> None:
+        """The connection of a peer ended, or it has been silent too long."""
+        self.drop(peer)
+        self.tick()
+
+    def drop(self, peer: int) -> None:
+        """As :meth:`lost`; :meth:`tick` does what is due."""
+        if agent := self.roster.of_peer(peer):
+            patience = 0 if agent.leaving else self._patience.reconnect
+            self.roster.disconnect(agent)
+            self.roster.expire(agent, self._clock() + patience)
+
+    def tick(self) -> None:
+        """Time has passed: do what is due."""
+        steps = {
+            Phase.FORMING: self._form_if_due,
+            Phase.RUNNING: self._complete_or_grow,
+            Phase.STOPPING: self._settle_if_stopped,
+            Phase.OVER: self._part_if_all_may,
+        }
+        for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
+            self._tell(agent, meet) if meet else self._comes(agent)
+        phase = None
+        while phase is not self.phase:
+            phase = self.phase
+            self._forget_the_lost()
+            steps.get(self.phase, lambda: None)()
+        self._answer_those_who_joined()
+        self._announce()
+
+    def deadline(self) -> float | None:
+        """When :meth:`tick` is due next, if nothing happens before."""
+        questions = {Phase.FORMING: self._form_at, Phase.RUNNING: self._grow_at}
+        due = questions.get(self.phase, lambda: math.inf)()
+        soonest = min(self._inspection.deadline(), self.roster.next_loss(), due)
+        return None if math.isinf(soonest) else soonest
+
+    # ------------------------------------------------------------------ arrivals
+
+    def _hello(self, peer: int, hello: Hello) -> None:
+        if why := objection(hello, self.run_id, self.roster):
+            self._send(peer, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+            return
+        if self.over:
+            code = self.over.exit_code if self.over.verdict is Verdict.SUCCEEDED else Exit.DO_NOT_RESTART
+            self._send(peer, replace(self.over, late=True, exit_code=code))
+            self._send(peer, Part())
+            return
+        self.run_id = hello.run_id
+        self._policy = self._policy or hello.policy
+        agent = Agent.of(hello, peer, self.roster.agents.get(hello.node.token), self._clock())
+        self._claim_name(agent)
+        self.roster.add(agent)
+        if agent.waits_for_name:
+            self._tell(agent, Waiting(nodes=0, spare=False, namesake=_NAME_IS_TAKEN.format(name=agent.node.name)))
+        if hello.last:
+            if hello.last.number <= self._highest_number + MOST_AHEAD:
+                self._highest_number = max(self._highest_number, hello.last.number)
+            if is_newer_group(hello, self.roster, self._now_ms([agent])):
+                self._learn(hello, hello.last)
+            else:
+                self.roster.claim(hello.last, hello.node)
+        if hello.standing is not Standing.IDLE:
+            self._resume(agent, hello)
+
+    def _claim_name(self, agent: Agent) -> None:
+        """A pod that was created again has the name of the former one, and waits until that one is lost or leaves."""
+        known = self.roster.agents.get(agent.node.token)
+        if known and not known.waits_for_name:
+            return  # it has the name already, and its connection has broken
+        namesakes = self.roster.namesakes(agent.node)
+        if not all(namesake.leaving for namesake in namesakes):
+            agent.waits_for_name = True
+            return
+        for namesake in namesakes:
+            why = f"Another pod named {agent.node.name} has taken the place of this one."
+            self._tell(namesake, Refused(why=why, exit_code=Exit.STALE_GENERATION))
+            self.roster.disconnect(namesake)
+            self.roster.expire(namesake, -math.inf)
+        self._forget_the_lost()
+
+    def _learn(self, hello: Hello, last: Assignment) -> None:
+        """Adopt a generation that this store does not have: it is younger than the run."""
+        for agent in self.roster.members():
+            if agent.port is None:
+                self._tell(agent, Stop(graceful=False))  # of a lesser group, formed while this one was out of sight
+        self._budget.learn(last.restarts)
+        has_ended = hello.standing is Standing.IDLE
+        patience = self._patience.ended if has_ended else self._patience.adopt
+        self.roster.adopt(last, hello.node, self._clock() + patience)
+        self._forget_the_group()
+        self._inspection.review(self.roster)
+        # An agent without workers has seen the group end; the others are still to stop, or to report that they have.
+        self.phase = Phase.STOPPING if has_ended else Phase.RUNNING
+        for intruder, why in intruders(hello, self.roster):
+            self._tell(intruder, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+            self.roster.remove(intruder.node.token)
+
+    def _resume(self, agent: Agent, hello: Hello) -> None:
+        """It reconnects with workers of the current generation, or of one that is over."""
+        is_member = self.roster.is_member(agent.node.token)
+        is_current = is_member and hello.last is not None and hello.last.fence == self.roster.fence
+        if not is_current or self.phase is not Phase.RUNNING:
+            self._tell(agent, Stop(graceful=is_current and self._graceful))
+        elif hello.standing is Standing.SUCCEEDED:
+            self._succeeded.add(agent.node.token)
+
+    def _joined(self, agent: Agent, join: Join) -> None:
+        agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
+        if self._is_busy(agent):
+            self._change(graceful=False)  # its workers ended and we never heard why
+        elif not self._inspection.holds_up(agent, self.roster):
+            self._comes(agent)
+
+    def _comes(self, agent: Agent) -> None:
+        """It may be taken in."""
+        if self.phase is Phase.RUNNING and should_prepare(agent, self.roster):
+            agent.port, agent.was_asked_to_prepare = None, True
+            self._tell(agent, Prepare())
+        elif not self.roster.is_member(agent.node.token):
+            self._candidates.came(self._clock())
+
+    # ------------------------------------------------------------------ a group ends
+
+    def _leaves(self, agent: Agent, leave: Leave) -> None:
+        failure = leave.giving_up
+        if failure and self.over is None and self._is_own(agent, failure):
+            named = replace(failure, node=agent.node.name)
+            code = exitcodes.of_given_up_run(failure.exit_code)
+            self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=named))
+        was_busy = self._is_busy(agent)
+        agent.leaving = True
+        self._said_goodbye.add(agent.node.token)
+        if leave.has_left:
+            self.roster.expire(agent, self._clock())
+        if was_busy:
+            self._change(graceful=True)
+
+    def _failed(self, failure: Failure, *, agreed: bool) -> None:
+        if failure.generation == self.roster.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
+            self._first = earlier(self._first, failure)
+            self._stop(graceful=agreed)
+
+    def _steps_aside(self, agent: Agent) -> None:
+        """The next group may be formed without it; it joins when it can be taken in without a wait."""
+        if self._is_busy(agent):
+            self._change(graceful=False)  # its workers ended and we never heard why
+        agent.is_prepared, agent.is_aside = False, True
+
+    def _change(self, *, graceful: bool) -> None:
+        """The membership changes, which is nobody's fault."""
+        self._membership_changed = True
+        self._stop(graceful=graceful)
+
+    def _stop(self, *, graceful: bool) -> None:
+        if self.phase is Phase.STOPPING and self._graceful <= graceful:
+            return
+        self.phase = Phase.STOPPING
+        self._graceful = graceful
+        for agent in self.roster.members():
+            if agent.port is None:
+                self._tell(agent, Stop(graceful=graceful))
+
+    def _forget_the_lost(self) -> None:
+        for agent in self.roster.take_lost(self._clock()):
+            self._pass_on_name(agent)
+            if not self.roster.is_member(agent.node.token):
+                continue
+            if self.phase is Phase.STOPPING:
+                self._membership_changed = True
+            elif self._is_busy(agent):
+                self._change(graceful=False)
+
+    def _pass_on_name(self, lost: Agent) -> None:
+        """The name of a lost agent goes to the one that has waited for it longest."""
+        if lost.waits_for_name:
+            return  # it had none
+        heir = min((each for each in self.roster.namesakes(lost.node) if each.waits_for_name), key=_age, default=None)
+        if heir is not None:
+            heir.waits_for_name = False
+            if heir.port is not None and not self._inspection.holds_up(heir, self.roster):
+                self._comes(heir)
+
+    def _settle_if_stopped(self) -> None:
+        """When nothing of the group runs any more, say why it ended and whether there is a next one."""
+        if not all(agent.has_stopped for agent in self.roster.members()):
+            return
+        cause, code = self._budget.judge(self._first, self._policy, membership_changed=self._membership_changed)
+        if code:
+            self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))
+            return
+        self._budget.count(cause)
+        self.phase = Phase.FORMING
+        self._candidates.begin(self._clock())
+
+    def _end(self, over: Over) -> None:
+        over = replace(over, restarts=dict(self._budget.restarts))
+        if over.failure and len(self.roster.agents) > MOST_TOLD:
+            short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
+            over = replace(over, failure=replace(over.failure, stack=short))
+        for agent in self.roster.agents.values():
+            self._tell(agent, over)
+        self.over = over
+        self.phase = Phase.OVER
+
+    def _part_if_all_may(self) -> None:
+        """See :mod:`~ddp_trainer.launch.agent.exit_barrier`."""
+        waited_for = [agent for agent in self.roster.members() if agent.peer is not None]
+        if not self.has_parted and all(agent.leaving for agent in waited_for):
+            self.has_parted = True
+            for agent in self.roster.connected():
+                self._tell(agent, Part())
+
+    def _hear_of_hang(self, agent: Agent, message: Alarm | Looks) -> None:
+        """A rank makes no progress; a worker that its agent kills for it then fails as any other."""
+        if isinstance(message, Looks):
+            own = tuple(replace(look, node=agent.node.name) for look in message.ranks if agent.has_rank(look.rank))
+            message = replace(message, ranks=own)
+        busy = [member for member in self.roster.members() if self._is_busy(member)]
+        if told := self._judge.receive(agent.node.token, message, {each.node.token for each in busy}, self._clock()):
+            for member in busy:
+                size = member.node.local_world_size
+                self._tell(member, told.told_to(member.first_rank, size) if isinstance(told, Hung) else told)
+
+    # ------------------------------------------------------------------ a group begins, grows, completes
+
+    def _complete_or_grow(self) -> None:
+        nodes = self.roster.generation.nodes if self.roster.generation else ()
+        if len(self._succeeded) == len(nodes):
+            self._end(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
+        elif self._grow_at() <= self._clock():
+            self._change(graceful=True)
+
+    def _grow_at(self) -> float:
+        """When the group is stopped for newcomers; never while it completes."""
+        return math.inf if self._succeeded else self._candidates.grow_at(self.roster, self._policy, self._room())
+
+    def _form_at(self) -> float:
+        """When those that are ready become a group."""
+        return self._candidates.form_at(self.roster, self._policy, self._may_form_at)
+
+    def _form_if_due(self) -> None:
+        if self._policy is None or self._form_at() > self._clock():
+            return
+        ready = self.roster.ready()
+        veterans = {node.token for node in self.roster.generation.nodes} if self.roster.generation else set()
+        nodes = tuple(choose([agent.node for agent in ready.values()], veterans, self._policy.max_nodes))
+        generation = Generation(
+            number=self._highest_number + 1,
+            fence=max(self.roster.fence + 1, int(self._now_ms([ready[node.token] for node in nodes]))),
+            nodes=nodes,
+            master_address=nodes[0].address,
+            master_port=ready[nodes[0].token].port or 0,
+            restarts=dict(self._budget.restarts),
+            restarts_left=self._budget.left(self._policy),
+        )
+        starts = {node.token: Start(assignment=assignment) for node, assignment in generation.assignments()}
+        encode(starts[nodes[0].token])  # what cannot be sent must not become the state
+        self._highest_number = generation.number
+        self.roster.begin(generation)
+        self._forget_the_group()
+        self.phase = Phase.RUNNING
+        for token, agent in ready.items():
+            if start := starts.get(token):
+                agent.port, agent.fitness = None, Fitness.FIT
+                agent.first_rank = start.assignment.first_rank
+                self._tell(agent, start)
+            else:
+                self._tell(agent, Waiting(nodes=len(nodes), spare=True))
+        self._inspection.review(self.roster)
+
+    def _answer_those_who_joined(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        waiting = [agent for agent in arrived if agent.is_ready and not self.roster.is_member(agent.node.token)]
+        if waiting and not self._is_short():
+            told = Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0)
+            for agent in waiting:
+                self._tell(agent, told)
+
+    def _announce(self) -> None:
+        for agent, waiting in self._roll_call.news(self.roster.ready() if self._is_short() else {}, self._policy):
+            self._tell(agent, waiting)
+
+    # ------------------------------------------------------------------ small questions
+
+    @property
+    def misses_a_member(self) -> bool:
+        """The run has succeeded, and a node went away before it could say so: its next pod will ask."""
+        nodes = self.roster.generation.nodes if self.roster.generation else ()
+        has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
+        return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
+
+    def _is_own(self, agent: Agent, failure: Failure) -> bool:
+        """True if a member of the newest group reports a failure of one of its own ranks."""
+        return self.roster.is_member(agent.node.token) and agent.has_rank(failure.rank)
+
+    def _now_ms(self, agents: Sequence[Agent]) -> float:
+        """Milliseconds since the epoch by the median of the agents' clocks, so that one wrong clock does not count."""
+        return 1000 * (self._clock() + statistics.median_low(agent.clock_offset for agent in agents))
+
+    def _is_short(self) -> bool:
+        """True if a group is wanted and there are too few nodes for one."""
+        least = self._policy.min_nodes if self._policy else 1
+        return self.phase is Phase.FORMING and len(self.roster.ready()) < least
+
+    def _tell(self, agent: Agent, message: FromStore) -> None:
+        if agent.peer is not None:
+            self._send(agent.peer, message)
+
+    def _is_busy(self, agent: Agent) -> bool:
+        """Its workers run for the group, as far as we know."""
+        token = agent.node.token
+        return self.phase is Phase.RUNNING and self.roster.is_member(token) and token not in self._succeeded
+
+    def _room(self) -> int:
+        """How many more nodes the group could have."""
+        group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
+        return self._policy.max_nodes - len(group) if self._policy else 0
+
+
+def _age(agent: Agent) -> int:
+    """Connections are numbered in the order in which they came."""
+    return agent.peer or 0

@@ -1,0 +1,240 @@
+"""Metrics of a script that knows nothing of us: what torch calls anyway is listened to.
+
+Optimizers' steps are heard by torch's own hooks for all of them; batches, backward passes and new DDP models by a
+function in the place of torch's, which calls that. Nothing of the script's is touched, nothing is put into what it
+compiles, and a process that it forks hears nothing. Whatever fails here is told once, and training goes on.
+
+Where the script reports its steps itself, with :mod:`ddp_trainer.metrics.attach` or as our own trainer does, it knows
+better: the hooks then leave.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.record import ddp_comm_sampler
+from ddp_trainer.metrics.record.batched_steps import Outlook, Strode
+from ddp_trainer.metrics.record.monkeypatch import Detour
+from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.sample_counter import intake_of
+from ddp_trainer.metrics.record.sampler import Watch
+from ddp_trainer.metrics.record.step_detector import Timeline
+from ddp_trainer.metrics.storage.mmap_store import ABSENT_NUMBER
+
+_log: Final = logging.getLogger(__name__)
+
+LOOK_AT_RATE: Final = 8
+"""The learning rate is read every so many steps."""
+
+
+def listen(torch: Any) -> None:
+    """Count the steps of this process from now on; nothing where metrics are off or the board cannot be had."""
+    recorder = attach.opened(os.environ, waits_are_told=False)
+    if not isinstance(recorder, BoardRankRecorder):
+        return
+    hooks = Hooks(torch, Timeline(Stead(torch, recorder)))
+    attach.stand_ins.append(hooks.leave)
+    atexit.register(hooks.leave)
+    os.register_at_fork(after_in_child=hooks.leave)
+    hooks.install()
+
+
+class Stead:
+    """Reports steps in the stead of a script that does not."""
+
+    def __init__(self, torch: Any, recorder: BoardRankRecorder) -> None:
+        self._torch = torch
+        self._recorder = recorder
+        self._watch = recorder.watched_by or Watch(recorder)
+        self._is_known = False
+        self._looked_at = -LOOK_AT_RATE
+
+    def step(
+        self, optimizer: Any, samples: int, waited: float, forward: float, backward: float, moved: float, rest: float
+    ) -> None:
+        """A step of the script has ended."""
+        recorder = self._recorder
+        # What waiting for gradients took is known of some steps, and taken for that of those after them.
+        exposed = min(self._watch.exposed_seconds, backward)
+        own = backward - exposed
+        number = recorder.steps + 1
+        recorder.step(number, ABSENT_NUMBER, samples, waited, 0.0, forward, own, exposed, moved, 0.0, rest)
+        if number >= self._looked_at + LOOK_AT_RATE:
+            self._look(optimizer, number)
+
+    def strode(self, optimizer: Any, stride: Strode) -> None:
+        """Several steps have ended; ``optimizer`` is None where it is gone."""
+        exposed = min(self._watch.exposed_seconds * stride.steps, stride.backward)
+        own = stride.backward - exposed
+        recorder = self._recorder
+        recorder.strode(
+            stride.steps,
+            stride.last,
+            stride.samples,
+            stride.waited,
+            stride.forward,
+            own,
+            exposed,
+            stride.moved,
+            stride.rest,
+        )
+        if optimizer is not None:
+            self._look(optimizer, recorder.steps)
+
+    def outlook(self) -> Outlook:
+        """What the next steps are to know."""
+        recorder = self._recorder
+        return Outlook(recorder.steps, recorder.unwatched_steps, recorder.reach)
+
+    def _look(self, optimizer: Any, number: int) -> None:
+        self._looked_at = number
+        group = optimizer.param_groups[0]
+        rate = group.get("lr")
+        if isinstance(rate, float | int):  # a tensor may be on a GPU, and would have to be waited for
+            self._recorder.progress(learning_rate=rate)
+        if not self._is_known:
+            self._is_known = True
+            self._introduce(group["params"][0])
+
+    def _introduce(self, weight: Any) -> None:
+        """Tell who this is, by the weights it trains and the group it is in."""
+        dist = self._torch.distributed
+        has_group = dist.is_available() and dist.is_initialized()
+        self._recorder.identity(
+            rank=dist.get_rank() if has_group else int(os.environ.get("RANK", "0")),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            world_size=dist.get_world_size() if has_group else 1,
+            backend=str(dist.get_backend()) if has_group else "none",
+            device=str(weight.device),
+        )
+        parallelism = "ddp" if ddp_comm_sampler.models else "other" if has_group else "single"
+        self._recorder.job(precision=str(weight.dtype).removeprefix("torch."), parallelism=parallelism)
+
+
+class Hooks:
+    """What was put into torch, and how it is taken out again."""
+
+    def __init__(self, torch: Any, timeline: Timeline) -> None:
+        self._torch = torch
+        self._timeline = timeline
+        self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+        self._undo: list[Callable[[], None]] = []
+        self._in_backward = False
+        self.is_on = False
+
+    def install(self) -> None:
+        """From now on, listen. What this torch does not have is not listened to."""
+        self.is_on = True
+        for part in (self._optimizers, self._loaders, self._backward_passes):
+            try:
+                part()
+            except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
+                _log.warning("metrics: %s of this torch cannot be seen (%r)", part.__name__.strip("_"), error)
+
+    def leave(self) -> None:
+        """Put everything back that is still ours."""
+        self.is_on = False
+        self._pause()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def _pause(self) -> None:
+        try:
+            self._timeline.pause()
+        except Exception as error:  # noqa: BLE001 - see the module
+            _log.warning("metrics: some steps are not counted (%r); training goes on", error)
+
+    def _failed(self, error: Exception) -> None:
+        self.leave()
+        _log.warning("metrics: steps are not counted any more (%r); training goes on", error)
+
+    def _detour(self, owner: Any, name: str) -> Detour:
+        detour = Detour(owner, name)
+        self._undo.append(detour.unset)
+        return detour
+
+    def _optimizers(self) -> None:
+        optimizers = sys.modules["torch.optim.optimizer"]
+        stride = self._timeline.stride
+
+        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            # What is compiled must look as it would without us, and is: this is a constant there.
+            if not self._is_compiling() and not stride.is_on and self.is_on:
+                try:
+                    self._timeline.move(optimizer)
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._failed(error)
+
+        def after(optimizer: Any) -> None:
+            if self.is_on:
+                try:
+                    self._timeline.moved(optimizer)
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._failed(error)
+
+        stepped = stride.stepping(self._is_compiling, self._pause, after)
+        self._undo.append(optimizers.register_optimizer_step_pre_hook(before).remove)
+        self._undo.append(optimizers.register_optimizer_step_post_hook(stepped).remove)
+
+    def _loaders(self) -> None:
+        dataloader = sys.modules["torch.utils.data.dataloader"]
+        base = dataloader._BaseDataLoaderIter  # noqa: SLF001 - guarded by the caller
+        streams = dataloader._DatasetKind.Iterable  # noqa: SLF001
+        indices, batches = self._detour(base, "_next_index"), self._detour(base, "__next__")
+        timeline, gradients_are_on = self._timeline, self._torch.is_grad_enabled
+
+        def drew(iterator: Any, index: Any) -> None:
+            if self.is_on:
+                try:
+                    intake_of(iterator).drew(iterator._sampler_iter, index)  # noqa: SLF001
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._failed(error)
+
+        def got(iterator: Any, batch: Any, begun: float) -> None:
+            if self.is_on:
+                try:
+                    intake = intake_of(iterator)
+                    intake.handed_out(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
+                    timeline.fetched(begun, intake, is_training=gradients_are_on())
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._failed(error)
+
+        def fetching(iterator: Any) -> Any:
+            begun = timeline.clock()
+            try:
+                batch = batches.inner(iterator)
+            except StopIteration:
+                if self.is_on:
+                    intake_of(iterator).ended()
+                raise
+            got(iterator, batch, begun)
+            return batch
+
+        indices.by(timeline.stride.drawing(indices.inner, drew))
+        batches.by(timeline.stride.fetching(batches.inner, gradients_are_on, fetching, got))
+
+    def _backward_passes(self) -> None:
+        passes = self._detour(self._torch.autograd, "backward")
+        timeline = self._timeline
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            # Checkpointed layers begin a pass inside of a pass.
+            if self._is_compiling() or self._in_backward or timeline.stride.is_on or not self.is_on:
+                return passes.inner(*args, **kwargs)
+            self._in_backward = True
+            timeline.backward()
+            try:
+                return passes.inner(*args, **kwargs)
+            finally:
+                self._in_backward = False
+                timeline.backward_done()
+
+        passes.by(backward)
+        timeline.looks_away, timeline.looks_again = passes.unset, passes.set

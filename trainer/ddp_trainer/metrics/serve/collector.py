@@ -1,0 +1,160 @@
+"""Boards and ``/proc``, as Prometheus' families."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric as Exposed
+from prometheus_client.registry import Collector
+
+from ddp_trainer.common.constants import Metric, MetricLabel, Phase
+from ddp_trainer.metrics.collect.collectives import Collectives
+from ddp_trainer.metrics.collect.pod_totals import PodSums
+from ddp_trainer.metrics.families.family import Family, Kind, Scope, cell
+from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.storage.container import Container
+from ddp_trainer.metrics.storage.mmap_directory import Slot, Survey, survey
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """One that has numbers to tell: a rank, the launcher, the aggregator itself."""
+
+    scopes: frozenset[Scope]
+    """It tells the families of these."""
+    values: Mapping[str, float]
+    """By the key of the series; what is not here is not told."""
+    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The labels of info families, by name."""
+    rank: str = ""
+
+    def tell(self, family: Family, job: str, exposed: Exposed) -> None:
+        """Add what it knows of ``family``."""
+        if family.scope not in self.scopes:
+            return
+        common = {MetricLabel.JOB.value: job}
+        if family.scope is Scope.RANK:
+            common[MetricLabel.RANK.value] = self.rank
+        if family.name in self.words:
+            exposed.add_sample(family.name, common | dict(self.words[family.name]), 1.0)
+        for series in family.series():
+            if series.key in self.values:
+                exposed.add_sample(series.sample, common | series.labels, self.values[series.key])
+
+
+class Exposition(Collector):
+    """Reads the boards of a directory anew at every collection."""
+
+    def __init__(
+        self, directory: Path, job: str, container: Container | None = None, collectives: Collectives | None = None
+    ) -> None:
+        """``container`` is this one by default; ``collectives`` are what the pulses in the directory tell."""
+        self._directory = directory
+        self._collectives = collectives or Collectives(directory)
+        self._container = container or Container()
+        self._sums = PodSums()
+        self._job = job
+        self._version = importlib.metadata.version("kubectl-ddp")
+        self._scrapes = 0
+        self._seconds = 0.0
+
+    def collect(self) -> Iterator[Exposed]:
+        """Every family that someone has a number of, in the order of the catalogue."""
+        begun = time.perf_counter()
+        seen = survey(self._directory)
+        speakers = [*map(self._rank, seen.ranks), *map(_agent, filter(None, [seen.agent])), self._self(seen)]
+        for family in FAMILIES:
+            exposed = _empty(family)
+            for speaker in speakers:
+                speaker.tell(family, self._job, exposed)
+            if exposed.samples:
+                yield exposed
+        self._scrapes += 1
+        self._seconds += time.perf_counter() - begun
+
+    def _rank(self, slot: Slot) -> Speaker:
+        scopes = {Scope.RANK}
+        if slot.rank == 0:
+            scopes.add(Scope.JOB)
+        if slot.local_rank == 0:
+            scopes.add(Scope.POD)
+        return Speaker(
+            scopes=frozenset(scopes),
+            values=_cumulative(slot.board.values) | _process(slot) | self._collectives.values(slot.local_rank),
+            words={family.name: words for family, known_by in _INFOS if (words := _words(slot, family))[known_by]},
+            rank=str(slot.rank),
+        )
+
+    def _self(self, seen: Survey) -> Speaker:
+        return Speaker(
+            scopes=frozenset({Scope.POD}),
+            values={
+                "ddp_exporter_scrapes_total": float(self._scrapes),
+                "ddp_exporter_scrape_seconds_total": self._seconds,
+                "ddp_exporter_stale_boards": float(len(seen.stale)),
+                **self._sums.values(seen.ranks),
+                **self._container.values(),
+            },
+            words={"ddp_build_info": {MetricLabel.VERSION: self._version}},
+        )
+
+
+def _empty(family: Family) -> Exposed:
+    """A family without samples; prometheus_client wants the name without the suffix that its type adds."""
+    stem = family.name.removesuffix("_total").removesuffix("_info")
+    return Exposed(stem, family.help, family.kind.value, family.unit)
+
+
+def _words(slot: Slot, family: Family) -> dict[str, str]:
+    return {label.value: str(slot.board.identity.get(label, "")) for label in family.labels}
+
+
+def _cumulative(values: Mapping[str, float]) -> dict[str, float]:
+    """The values of a board, in which each bucket of a histogram counts those below it too.
+
+    There is one histogram, of steps, and their phases add up to them: no sum is stored beside those.
+    """
+    told = dict(values)
+    for family in _HISTOGRAMS:
+        count = 0.0
+        for series in family.series():
+            if "le" in series.labels:
+                count += values[series.key]
+                told[series.key] = count
+        told[f"{family.name}_count"] = count
+        told[f"{family.name}_sum"] = sum(values[cell(Metric.PHASE_SECONDS, phase)] for phase in Phase)
+    return told
+
+
+def _process(slot: Slot) -> dict[str, float]:
+    owner = slot.board.owner
+    identity = {Metric.RANK_PID: float(owner.pid), "ddp_rank_start_time_seconds": owner.start_time}
+    if slot.vitals is None:
+        return identity | {Metric.RANK_UP: 0.0, "ddp_rank_stopped": 0.0}
+    peak = slot.vitals.peak_resident_bytes
+    return identity | {
+        Metric.RANK_UP: 1.0,
+        "ddp_rank_stopped": float(slot.vitals.standing_still),
+        "ddp_rank_cpu_seconds_total": slot.vitals.cpu_seconds,
+        "ddp_rank_resident_memory_bytes": slot.vitals.resident_bytes,
+        **({} if peak is None else {"ddp_rank_resident_memory_peak_bytes": peak}),
+    }
+
+
+def _agent(slot: Slot) -> Speaker:
+    up = {"ddp_agent_up": float(slot.vitals is not None)}
+    return Speaker(scopes=frozenset({Scope.POD}), values=slot.board.values | up)
+
+
+_HISTOGRAMS = [family for family in FAMILIES if family.kind is Kind.HISTOGRAM]
+_INFOS = [
+    (family, known_by)
+    for family in FAMILIES
+    for name, known_by in ((Metric.RANK_INFO, MetricLabel.DEVICE), (Metric.JOB_INFO, MetricLabel.PARALLELISM))
+    if family.name == name
+]
+"""Each with the word that comes last: until then there is none, since a series with empty labels would come and go."""

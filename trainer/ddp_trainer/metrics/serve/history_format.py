@@ -1,0 +1,119 @@
+"""The form in which the history of a pod's numbers is served, kept in a file and left in a log.
+
+::
+
+    {"version": 1, "times": [Unix time, …], "series": [{"name": …, "labels": {…}, "values": […]}, …]}
+
+``null`` was not told then, and what is not finite is a word, as in Prometheus' API. A counter's values are what it grew
+by since the time before, the first since 0: that is what packs well. Where a value is missing, the next one stands for
+all since the last that is there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ddp_trainer.common.constants import HISTORY_MARK, HISTORY_VERSION
+
+LEFT_READINGS: Final = 100
+"""At most so many go into the pod's log."""
+LINE_CHARACTERS: Final = 3_500
+"""Of one line of it: what is written to a pipe at once is not mixed with the words of others up to 4 KiB."""
+
+Labels = tuple[tuple[str, str], ...]
+Key = tuple[str, Labels]
+"""Name and labels of a series."""
+
+
+def document(times: Sequence[float], series: Mapping[Key, Sequence[float | None]]) -> dict[str, Any]:
+    """Series with a value, or none, at each of these times; what was never anything but 0 is left out."""
+    return {
+        "version": HISTORY_VERSION,
+        "times": [round(moment, 2) for moment in times],
+        "series": [
+            {"name": name, "labels": dict(labels), "values": _written(name, values)}
+            for (name, labels), values in series.items()
+            if any(values)
+        ],
+    }
+
+
+def read(told: Mapping[str, Any]) -> tuple[list[float], dict[Key, list[float | None]]]:
+    """Times and series of a document; the inverse of :func:`document`.
+
+    Raises ValueError, KeyError, TypeError or AttributeError where it is none of this version.
+    """
+    if told["version"] != HISTORY_VERSION:
+        raise ValueError(f"A history of version {told['version']!r} is none of version {HISTORY_VERSION}.")
+    times = [float(moment) for moment in told["times"]]
+    return times, {_key(each): _read(each, len(times)) for each in told["series"]}
+
+
+def thinned(told: Mapping[str, Any], most: int = LEFT_READINGS) -> dict[str, Any]:
+    """A document with at most so many readings, the first and the last of them among these."""
+    times, series = read(told)
+    if len(times) <= most:
+        return dict(told)
+    chosen = sorted({round(index * (len(times) - 1) / (most - 1)) for index in range(most)})
+    kept = {key: [values[index] for index in chosen] for key, values in series.items()}
+    return document([times[index] for index in chosen], kept)
+
+
+def lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """A document as lines of a log: each says which of how many it is."""
+    text = json.dumps(told, separators=(",", ":"))
+    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    parts = [packed[start : start + LINE_CHARACTERS] for start in range(0, len(packed), LINE_CHARACTERS)]
+    for number, part in enumerate(parts, start=1):
+        yield f"{HISTORY_MARK}{number}/{len(parts)} {part}"
+
+
+def _written(name: str, values: Sequence[float | None]) -> list[float | str | None]:
+    if not _is_counter(name):
+        return [_plain(value) for value in values]
+    told: list[float | str | None] = []
+    before = 0.0
+    for value in values:
+        if value is None or not math.isfinite(value):
+            told.append(None)
+            continue
+        now = round(value, 3)
+        told.append(_plain(now - before))
+        before = now
+    return told
+
+
+def _plain(value: float | None) -> float | str | None:
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        return str(value)
+    short = float(f"{value:.6g}") if abs(value) < 1e6 else round(value, 3)
+    return int(short) if short == int(short) else short
+
+
+def _read(series: Mapping[str, Any], count: int) -> list[float | None]:
+    """The values as they were; the inverse of :func:`_written`. Raises ValueError where there are not so many."""
+    told = [None if value is None else float(value) for value in series["values"]]
+    if len(told) != count:
+        raise ValueError(f"A history of {count} readings has a series of {len(told)}.")
+    if not _is_counter(series["name"]):
+        return told
+    total, values = 0.0, list[float | None]()
+    for grown in told:
+        total += grown or 0.0
+        values.append(None if grown is None else total)
+    return values
+
+
+def _is_counter(name: str) -> bool:
+    return name.endswith("_total")
+
+
+def _key(series: Mapping[str, Any]) -> Key:
+    return str(series["name"]), tuple((str(name), str(value)) for name, value in series["labels"].items())

@@ -1,0 +1,43 @@
+"""Boards that the aggregator cannot read are counted in a metric, and each is spoken of once, for who reads the log."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.metrics.storage.mmap_directory import survey
+from ddp_trainer.metrics.storage.mmap_store import OtherVersion
+
+LOOK_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True)
+class Strangers:
+    """What of a directory was spoken of."""
+
+    directory: Path
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    _looked_at: float = float("-inf")
+    _told: set[tuple[Path, str]] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Look through the boards, if it is time to, and say what is new."""
+        if self.clock() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = self.clock()
+        for path, why in survey(self.directory).stale:
+            if (path, str(why)) not in self._told:
+                self._told.add((path, str(why)))
+                self.say(f"{path} is left out, as ddp_exporter_stale_boards counts: {_reason(why)}.")
+
+
+def _reason(why: Exception) -> str:
+    if isinstance(why, OtherVersion):
+        own = importlib.metadata.version("kubectl-ddp")
+        return f"another version of kubectl-ddp has written it than {own}, which reads it; install one for both"
+    return f"it is damaged ({str(why).removesuffix('.')}), until its process is started again"

@@ -1,0 +1,217 @@
+"""Checks of GPUs: whether they are there, healthy, linked at full width, and free.
+
+What fails is what NVIDIA, Azure and NVSentinel take a node out of service for; what slows a run down warns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import Facts, Gpu, Report
+
+FATAL_XIDS: Final = frozenset({48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 119, 120})
+"""Errors of memory, links, firmware and bus, for which a GPU is to be reset or replaced; the others are programs' own.
+
+Source: https://github.com/Azure/azurehpc-health-checks (customTests/azure_gpu_xid.nhc), meanings:
+https://docs.nvidia.com/deploy/xid-errors."""
+MOST_IDLE_MIB: Final = 2048
+"""Memory that the driver keeps of an idle GPU is some hundred MiB; of GPUs with 141 GB and ECC about 600."""
+_FULL_SPEED: Final = 0
+_DRAIN: Final = "drain the node and reset the GPU: nvidia-smi --gpu-reset; replace it when they come back"
+_RESET_IT: Final = "drain the node, reset the GPU or reboot, and replace it when that does not help"
+
+
+def gpus(facts: Facts) -> Iterator[Finding]:
+    """Whether there is a GPU for each worker, of the same kind on all nodes, with a driver for torch's CUDA."""
+    most = max((len(report.gpus) for report in facts.reports), default=0)
+    for report in facts.reports:
+        if not report.gpus:
+            yield _without_gpus(report, others_have=most > 0)
+            continue
+        if len(report.gpus) < report.local_world_size:
+            yield Finding(
+                check="gpus",
+                status=Status.FAIL,
+                node=report.name,
+                message=f"{len(report.gpus)} GPUs for {report.local_world_size} workers",
+                hint="lower --nproc-per-node, or look for the missing GPU in the kernel's log (Xid)",
+            )
+        yield from _old_driver(report)
+        yield from _unlike(facts, report.name, {gpu.name for gpu in report.gpus})
+
+
+def health(facts: Facts) -> Iterator[Finding]:
+    """Whether memory, driver and clocks of each GPU are as they should be."""
+    for report in facts.reports:
+        if not report.gpus:
+            yield _nothing("gpu-health", report)
+        for gpu in report.gpus:
+            for trouble, hint in _illnesses(gpu):
+                yield _of_gpu("gpu-health", Status.FAIL, report, gpu, trouble, hint)
+            if gpu.slowdowns:
+                yield _of_gpu(
+                    "gpu-health",
+                    Status.WARN,
+                    report,
+                    gpu,
+                    f"is slowed down ({', '.join(gpu.slowdowns)})",
+                    "look at the cooling and the power of the machine; the slowest GPU sets the pace",
+                )
+            if gpu.unread and not gpu.is_lost:
+                reasons = ", ".join(f"{name}: {reason}" for name, reason in sorted(gpu.unread.items()))
+                yield _of_gpu(
+                    "gpu-health",
+                    Status.WARN,
+                    report,
+                    gpu,
+                    f"does not tell all of itself ({reasons})",
+                    "look at nvidia-smi -q and the kernel's log",
+                )
+
+
+def links(facts: Facts) -> Iterator[Finding]:
+    """Whether each GPU has joined its fabric, and has all its NVLinks and lanes of PCI."""
+    for report in facts.reports:
+        if not report.gpus:
+            yield _nothing("gpu-links", report)
+        usual = _most_links(report)
+        for gpu in report.gpus:
+            for status, trouble, hint in (*_fabric(gpu), *_nvlinks(gpu, usual.get(gpu.name, 0)), *_pcie(gpu)):
+                yield _of_gpu("gpu-links", status, report, gpu, trouble, hint)
+
+
+def use(facts: Facts) -> Iterator[Finding]:
+    """Whether somebody else computes on a GPU, or has left something in its memory."""
+    for report in facts.reports:
+        if not report.gpus:
+            yield _nothing("gpu-use", report)
+        for gpu in report.gpus:
+            if gpu.processes:
+                whose = ", ".join(map(str, gpu.processes[:8]))
+                trouble = f"is in use by {'process' if len(gpu.processes) == 1 else 'processes'} {whose}"
+                yield _of_gpu("gpu-use", Status.WARN, report, gpu, trouble, "end what runs there, or take another GPU")
+            elif gpu.processes == () and (gpu.memory_used_mib or 0) > MOST_IDLE_MIB:
+                yield _of_gpu(
+                    "gpu-use",
+                    Status.WARN,
+                    report,
+                    gpu,
+                    f"has {gpu.memory_used_mib} MiB in use, and no process that is seen from here",
+                    "another container shares the GPU, or a dead process left memory behind: reset the GPU",
+                )
+
+
+def _illnesses(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    if gpu.is_lost:
+        reason = "; ".join(dict.fromkeys(gpu.unread.values()))
+        yield f"cannot be reached ({reason})", _RESET_IT
+    if gpu.needs_reset:
+        yield "is to be reset", _DRAIN
+    if gpu.uncorrected_errors:
+        yield f"had {gpu.uncorrected_errors} uncorrected errors", _DRAIN
+    if gpu.remap_failed:
+        yield "could not replace a bad row of its memory", "drain the node, and have the GPU replaced"
+    if gpu.recovery_action not in {"", "none"}:
+        yield f"needs to be recovered, by its driver: {gpu.recovery_action}", f"drain the node: {gpu.recovery_action}"
+    if xids := sorted(FATAL_XIDS.intersection(gpu.xids)):
+        yield (
+            f"had {'Xid' if len(xids) == 1 else 'Xids'} {', '.join(map(str, xids))} in the last two hours",
+            _RESET_IT,
+        )
+
+
+def _fabric(gpu: Gpu) -> Iterator[tuple[Status, str, str]]:
+    if gpu.fabric_state not in {"", "completed", "not supported"}:
+        yield (
+            Status.FAIL,
+            f"has not joined the fabric of its NVSwitches ({gpu.fabric_state}), and CUDA does not start there",
+            "look at the fabric manager: systemctl status nvidia-fabricmanager",
+        )
+    if gpu.fabric_faults:
+        told = ", ".join(gpu.fabric_faults)
+        yield Status.FAIL, f"has a fabric with {told}", "drain the node, and look at the fabric manager's log"
+
+
+def _nvlinks(gpu: Gpu, usual: int) -> Iterator[tuple[Status, str, str]]:
+    if gpu.nvlinks_up is not None and gpu.nvlinks_up < usual:
+        yield (
+            Status.FAIL,
+            f"has {gpu.nvlinks_up} NVLinks up, others of this node {usual}",
+            "drain the node; nvidia-smi nvlink --status names the link",
+        )
+    if gpu.nvlink_errors:
+        yield (
+            Status.WARN,
+            f"had {gpu.nvlink_errors} replays and recoveries of NVLinks",
+            "watch whether they grow: nvidia-smi nvlink --errorcounters",
+        )
+
+
+def _pcie(gpu: Gpu) -> Iterator[tuple[Status, str, str]]:
+    hint = "reseat the GPU or replace its riser; the driver limits what the slot cannot do"
+    if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
+        yield Status.WARN, f"uses {gpu.pcie_width} of {gpu.pcie_width_max} lanes of PCI", hint
+    # A GPU that saves power lowers the generation by itself.
+    is_awake = gpu.performance_state == _FULL_SPEED
+    now, most = gpu.pcie_generation, gpu.pcie_generation_max
+    if is_awake and now and most and now < most:
+        yield Status.WARN, f"is at PCI generation {now}, and could be at {most}", hint
+
+
+def _most_links(report: Report) -> Counter[str]:
+    """By kind of GPU, the most NVLinks that one of this node has up."""
+    most: Counter[str] = Counter()
+    for gpu in report.gpus:
+        most[gpu.name] = max(most[gpu.name], gpu.nvlinks_up or 0)
+    return most
+
+
+def _of_gpu(check: str, status: Status, report: Report, gpu: Gpu, trouble: str, hint: str) -> Finding:
+    return Finding(
+        check=check, status=status, node=report.name, message=f"GPU {gpu.index} ({gpu.name}) {trouble}", hint=hint
+    )
+
+
+def _nothing(check: str, report: Report) -> Finding:
+    return Finding(check=check, status=Status.SKIP, node=report.name, message=report.gpu_note)
+
+
+def _old_driver(report: Report) -> Iterator[Finding]:
+    """A driver runs every CUDA of its own major version, and older ones."""
+    versions = report.software.versions
+    theirs, ours = (versions.get(name, "") for name in ("cuda", "driver_cuda"))
+    if theirs and ours and int(ours.partition(".")[0]) < int(theirs.partition(".")[0]):
+        yield Finding(
+            check="gpus",
+            status=Status.FAIL,
+            node=report.name,
+            message=f"driver {versions.get('driver', '')} runs CUDA up to {ours}, and torch was built with {theirs}",
+            hint=f"update the driver, or take an image whose torch has CUDA {ours.partition('.')[0]}",
+        )
+
+
+def _without_gpus(report: Report, *, others_have: bool) -> Finding:
+    is_expected = not others_have and not report.has_driver
+    return Finding(
+        check="gpus",
+        status=Status.SKIP if is_expected else Status.FAIL if others_have else Status.WARN,
+        node=report.name,
+        message=report.gpu_note,
+        hint="" if is_expected else "ask for as many GPUs on every node, and look at nvidia-smi and the kernel's log",
+    )
+
+
+def _unlike(facts: Facts, node: str, kinds: set[str]) -> Iterator[Finding]:
+    first = next(report for report in facts.reports if report.gpus)
+    others = {gpu.name for gpu in first.gpus}
+    if kinds != others:
+        yield Finding(
+            check="gpus",
+            status=Status.WARN,
+            node=node,
+            message=f"{', '.join(sorted(kinds))} here, {', '.join(sorted(others))} on {first.name}",
+            hint="the slowest GPU sets the pace; choose nodes of one kind",
+        )

@@ -1,0 +1,193 @@
+"""Checks of the way between nodes: interfaces, address families, ports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ddp_trainer.preflight import names
+from ddp_trainer.preflight.interface_selection import GLOO_VARIABLE, NCCL_VARIABLE
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import Choice, Facts, Outcome, Probe, Purpose, Report
+
+_FIX: Final = {
+    Outcome.REFUSED: "a firewall rejects it, or the address is another machine's: allow TCP between all nodes",
+    Outcome.TIMED_OUT: "a firewall, NetworkPolicy or security group drops it: allow TCP on all ports between the nodes",
+    Outcome.NO_ROUTE: "there is no route, or the node lacks that address family: compare `ip route` and `ip -6 route`",
+    Outcome.STRANGER: "another program answers there: a proxy, a service mesh, or another machine with that address",
+    Outcome.OK: "",
+}
+
+
+def interface(facts: Facts) -> Iterator[Finding]:
+    """Whether gloo and NCCL would listen where the others can reach them."""
+    for report in facts.reports:
+        for library, variable, chosen, purpose in (
+            ("gloo", GLOO_VARIABLE, report.gloo, Purpose.GLOO),
+            ("NCCL", NCCL_VARIABLE, report.nccl, Purpose.NCCL),
+        ):
+            failed = _failed(facts, report, purpose)
+            if trouble := _trouble(facts, report, chosen, failed):
+                # Without a GPU nobody asks NCCL, unless somebody told it what to take.
+                matters = purpose is Purpose.GLOO or report.gpus or chosen.why.startswith(variable) or chosen.error
+                yield Finding(
+                    check="interface",
+                    status=Status.FAIL if matters else Status.WARN,
+                    node=report.name,
+                    message=f"{library} {trouble}",
+                    hint=_interface_hint(report, variable),
+                )
+
+
+def _trouble(facts: Facts, report: Report, chosen: Choice, failed: Sequence[Probe]) -> str:
+    if chosen.error:
+        return f"has no interface: {chosen.error}"
+    is_alone = all(each.machine == report.machine for each in facts.reports)
+    where = f"would listen on {chosen.address} ({chosen.interface}), by {chosen.why}"
+    if names.is_loopback(chosen.address) and not is_alone:
+        return f"{where}, where no other node can reach it"
+    return f"{where}, which {_sources(facts, failed)}" if failed else ""
+
+
+def _interface_hint(report: Report, variable: str) -> str:
+    owner = next((each.name for each in report.interfaces if report.route in each.addresses), "")
+    if not owner:
+        return f"set {variable} to the interface that leads to the other nodes"
+    return f"export {variable}={'=' if variable == NCCL_VARIABLE else ''}{owner} on this node"
+
+
+def families(facts: Facts) -> Iterator[Finding]:
+    """Whether all nodes speak the same of IPv4 and IPv6."""
+    by_node = {report.token: _families(report) for report in facts.reports}
+    everybody = set().union(*by_node.values())
+    choices = {_family(report.gloo.address) for report in facts.reports if report.gloo.address}
+    for report in facts.reports:
+        own = by_node[report.token]
+        wanted = {_family(each) for each in report.endpoint.addresses}
+        if own and wanted and not own & wanted and not all(map(names.is_loopback, report.endpoint.addresses)):
+            yield _family_finding(
+                report,
+                Status.FAIL,
+                f"the endpoint {report.endpoint.name} has {_listed(wanted)} only, this node has {_listed(own)} only",
+                "give both the same family; a pod network is single-stack or dual-stack as a whole",
+            )
+        elif missing := everybody - own:
+            others = [each.name for each in facts.reports if missing & by_node[each.token]]
+            yield _family_finding(
+                report,
+                Status.FAIL if len(choices) > 1 else Status.WARN,
+                f"no {_listed(missing)} here, while {', '.join(others[:3])} has it{_gloo_families(facts, choices)}",
+                "give all nodes both families, or keep the ranks to one: NCCL_SOCKET_FAMILY, and GLOO_SOCKET_IFNAME or "
+                "host names that lead to that family first",
+            )
+
+
+def mtu(facts: Facts) -> Iterator[Finding]:
+    """Whether packets are as long everywhere: where they are not, long ones may vanish while short ones arrive."""
+    sizes = {report.token: _mtu(report) for report in facts.reports}
+    usual = Counter(size for size in sizes.values() if size).most_common(1)
+    for report in facts.reports:
+        own = sizes[report.token]
+        if own and usual and own != usual[0][0]:
+            example = next(each.name for each in facts.reports if sizes[each.token] == usual[0][0])
+            yield Finding(
+                check="mtu",
+                status=Status.WARN,
+                node=report.name,
+                message=f"packets of {own} bytes at most here, of {usual[0][0]} on {example}",
+                hint="give the interfaces one MTU; a run that hangs at its first large message has met this",
+            )
+
+
+def _mtu(report: Report) -> int:
+    return next((each.mtu for each in report.interfaces if report.route in each.addresses), 0)
+
+
+def _families(report: Report) -> set[str]:
+    """Of the addresses that another node could use."""
+    return {
+        _family(address)
+        for each in report.interfaces
+        if each.is_up and not each.is_loopback
+        for address in each.addresses
+        if "%" not in address
+    }
+
+
+def _family(address: str) -> str:
+    return "IPv6" if ":" in address else "IPv4"
+
+
+def _listed(families_: set[str]) -> str:
+    return " and ".join(sorted(families_))
+
+
+def _gloo_families(facts: Facts, choices: set[str]) -> str:
+    if len(choices) < 2:
+        return ""
+    uses = ", ".join(f"{_family(report.gloo.address)} on {report.name}" for report in facts.reports[:4])
+    return f"; gloo would use {uses}"
+
+
+def _family_finding(report: Report, status: Status, message: str, hint: str) -> Finding:
+    return Finding(check="address-family", status=status, node=report.name, message=message, hint=hint)
+
+
+def rendezvous_port(facts: Facts) -> Iterator[Finding]:
+    """Whether the rendezvous port is free on each node, and can be reached from each other."""
+    yield from _ports(facts, Purpose.RENDEZVOUS)
+    for report in facts.reports:
+        if report.listening.taken and report.is_host:
+            yield Finding(
+                check="rendezvous-port",
+                status=Status.FAIL,
+                node=report.name,
+                message=report.listening.taken,
+                hint="end what listens there, or choose another port; two jobs on one machine need a port each",
+            )
+    for report in facts.reports:
+        knocks = [each for each in facts.probes if each.source == report.token and each.purpose is Purpose.ENDPOINT]
+        if knocks and all(each.outcome is not Outcome.OK for each in knocks):
+            yield Finding(
+                check="rendezvous-port",
+                status=Status.FAIL,
+                node=report.name,
+                message=f"the endpoint {report.endpoint.name} cannot be reached: "
+                + ", ".join(f"{each.address}:{each.port} {each.outcome}" for each in knocks),
+                hint=_FIX[knocks[0].outcome],
+            )
+
+
+def random_port(facts: Facts) -> Iterator[Finding]:
+    """Whether ports that the kernel chooses, as ranks use them, can be reached between each pair."""
+    yield from _ports(facts, Purpose.RANDOM)
+
+
+def _ports(facts: Facts, purpose: Purpose) -> Iterator[Finding]:
+    for report in facts.reports:
+        if failed := _failed(facts, report, purpose):
+            where = f"{failed[0].address}:{failed[0].port}"
+            yield Finding(
+                check=purpose.value,
+                status=Status.FAIL,
+                node=report.name,
+                message=f"{where} {_sources(facts, failed)}",
+                hint=_FIX[failed[0].outcome],
+            )
+
+
+def _failed(facts: Facts, target: Report, purpose: Purpose) -> list[Probe]:
+    return [
+        each
+        for each in facts.probes
+        if each.target == target.token and each.purpose is purpose and each.outcome is not Outcome.OK
+    ]
+
+
+def _sources(facts: Facts, failed: Sequence[Probe]) -> str:
+    """``cannot be reached from a (timed out), b (refused)``."""
+    by_token = {report.token: report.name for report in facts.reports}
+    listed = ", ".join(f"{by_token.get(each.source, '?')} ({each.outcome})" for each in failed[:4])
+    more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""
+    return f"cannot be reached from {listed}{more}"

@@ -1,0 +1,48 @@
+"""Checks of what the kernel grants one node: shared memory and open files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ddp_trainer.common.constants import Path
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import Facts
+
+_GIB: Final = 1 << 30
+LEAST_SHARED_MEMORY_BYTES: Final = 256 << 20
+"""Below it, as with the 64 MiB of a container's default, NCCL on a node of many GPUs finds no space left."""
+GOOD_SHARED_MEMORY_BYTES: Final = _GIB
+"""NCCL's documentation asks for so much."""
+LEAST_OPEN_FILES: Final = 1024
+GOOD_OPEN_FILES: Final = 65536
+
+
+def shared_memory(facts: Facts) -> Iterator[Finding]:
+    """Whether /dev/shm holds what NCCL and DataLoader workers put there."""
+    for report in facts.reports:
+        size, free = report.limits.shared_memory_bytes, report.limits.shared_memory_free_bytes
+        if free >= GOOD_SHARED_MEMORY_BYTES:
+            continue
+        yield Finding(
+            check="shared-memory",
+            status=Status.FAIL if report.gpus and free < LEAST_SHARED_MEMORY_BYTES else Status.WARN,
+            node=report.name,
+            message=f"{Path.SHARED_MEMORY} has {free >> 20} of {size >> 20} MiB free; NCCL and data loaders need 1 GiB",
+            hint="mount a memory-backed emptyDir there (docker: --shm-size 8g), and remove what dead jobs left in it",
+        )
+
+
+def open_files(facts: Facts) -> Iterator[Finding]:
+    """Whether a rank may open a socket to each of its peers, and its data besides."""
+    for report in facts.reports:
+        limit = report.limits.open_files
+        if limit >= GOOD_OPEN_FILES:
+            continue
+        yield Finding(
+            check="open-files",
+            status=Status.FAIL if limit < LEAST_OPEN_FILES else Status.WARN,
+            node=report.name,
+            message=f"a process may open {limit} files; large worlds need {GOOD_OPEN_FILES}",
+            hint=f"ulimit -n {GOOD_OPEN_FILES} before the launch, or the container runtime's limit for nofile",
+        )

@@ -1,0 +1,80 @@
+"""Whether a node has what the network needs that ``NCCL_NET`` asks for.
+
+NCCL ends at the start where that network cannot be used, or fails at the first transfer, with a message that names
+neither. So what is missing fails here, where the variable asks for it, and is not looked at where none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import Facts, Rdma, Report
+
+_VERBS: Final = frozenset({"ib"})
+_LIBFABRIC: Final = frozenset({"aws libfabric", "libfabric", "ofi"})
+"""Names of networks, which NCCL compares without regard to case."""
+LEAST_LOCKED_BYTES: Final = 1 << 30
+"""Below it registering NCCL's buffers fails: they are 4 MiB and more for each of some channels, peers and protocols."""
+_ACTIVE: Final = "ACTIVE"
+
+_Missing = tuple[Status, str, str]
+
+
+def rdma(facts: Facts) -> Iterator[Finding]:
+    """Locked memory, libraries, devices and huge pages of the network that is asked for."""
+    for report in facts.reports:
+        net = report.software.environment.get("NCCL_NET", "").strip()
+        is_libfabric = net.lower() in _LIBFABRIC
+        if net.lower() not in _VERBS and not is_libfabric:
+            yield Finding(
+                check="rdma", status=Status.SKIP, node=report.name, message="NCCL_NET asks for no RDMA network"
+            )
+            continue
+        for status, trouble, hint in _missing(report, is_libfabric=is_libfabric):
+            message = f"NCCL_NET is {net!r}, and {trouble}"
+            yield Finding(check="rdma", status=status, node=report.name, message=message, hint=hint)
+
+
+def _missing(report: Report, *, is_libfabric: bool) -> Iterator[_Missing]:
+    found = report.rdma
+    yield from _locked_memory(found)
+    for library, error in found.libraries.items():
+        if error:
+            hint = "install libibverbs1, ibverbs-providers and librdmacm1 in the image, as our cuda image does"
+            yield Status.FAIL, f"{library} cannot be loaded ({error})", hint
+    if not any(found.libraries.values()) and not found.providers:
+        yield Status.FAIL, "libibverbs has no driver here", "install ibverbs-providers in the image"
+    yield from _devices(found)
+    if is_libfabric and not found.huge_page_bytes:
+        yield (
+            Status.FAIL,
+            "there are no huge pages of 2 MiB",
+            "ask for them: hugepages-2Mi: 5120Mi, on machines that reserve them",
+        )
+
+
+def _locked_memory(found: Rdma) -> Iterator[_Missing]:
+    limit = found.locked_memory_bytes
+    if limit is None or found.may_lock_memory:
+        return
+    yield (
+        Status.FAIL if limit < LEAST_LOCKED_BYTES else Status.WARN,
+        f"a process may lock {limit >> 10} KiB of memory",
+        "let the container runtime grant unlimited locked memory (LimitMEMLOCK=infinity), or ulimit -l unlimited",
+    )
+
+
+def _devices(found: Rdma) -> Iterator[_Missing]:
+    ask = "ask for the devices: --rdma RESOURCE=COUNT, or the claim of the fabric"
+    if not found.ports:
+        yield Status.FAIL, "there is no InfiniBand, RoCE or EFA device", ask
+        return
+    if not found.device_files:
+        yield Status.FAIL, "no file /dev/infiniband/uverbs* can be opened", ask
+    down = [port for port, state in found.ports.items() if state != _ACTIVE]
+    if down:
+        told = ", ".join(f"{port} is {found.ports[port]}" for port in down)
+        status = Status.FAIL if len(down) == len(found.ports) else Status.WARN
+        yield status, told, "look at the cable and the subnet manager: ibstat; NCCL_IB_HCA leaves out a port"

@@ -1,0 +1,99 @@
+"""Checks of what must be the same on all nodes: clocks, versions, the script, the environment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.schema import Facts, Report
+
+CLOCK_WARN_SECONDS: Final = 0.1
+CLOCK_FAIL_SECONDS: Final = 1.0
+"""Beyond it the first error of a run, which is told by the clocks of the nodes, may be the wrong one."""
+
+_MUST_AGREE: Final = ("python", "torch", "cuda", "hip", "nccl")
+_MAY_DIFFER: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_IB_HCA")
+"""Interfaces may have other names on other nodes; that is the business of the check ``interface``."""
+
+
+def clock(facts: Facts) -> Iterator[Finding]:
+    """Whether the clocks agree with the first node's, beyond what the measurement may be wrong by."""
+    first = facts.reports[0].clock  # all zero, unless the others meet at a newcomer
+    for report in facts.reports[1:]:
+        ahead = report.clock.offset - first.offset
+        skew = abs(ahead) - report.clock.uncertainty - first.uncertainty
+        if skew <= CLOCK_WARN_SECONDS:
+            continue
+        way = "ahead of" if ahead > 0 else "behind"
+        yield Finding(
+            check="clock",
+            status=Status.FAIL if skew > CLOCK_FAIL_SECONDS else Status.WARN,
+            node=report.name,
+            message=f"the clock is {abs(ahead):.3f} s {way} the first node's",
+            hint="start chrony or systemd-timesyncd on the node; logs and the first error are put in order by clocks",
+        )
+
+
+def versions(facts: Facts) -> Iterator[Finding]:
+    """Whether Python, torch, CUDA, NCCL and the driver are the same everywhere."""
+    for name in (*_MUST_AGREE, "driver"):
+        status = Status.FAIL if name in _MUST_AGREE else Status.WARN
+        hint = "run the same image on all nodes" if name in _MUST_AGREE else "update the older driver"
+        yield from _unlike(facts, "versions", status, name, partial(_version, name=name), hint)
+
+
+def _version(report: Report, name: str) -> str:
+    return report.software.versions.get(name, "")
+
+
+def _variable(report: Report, name: str) -> str:
+    return report.software.environment.get(name, "")
+
+
+def script(facts: Facts) -> Iterator[Finding]:
+    """Whether all nodes would run the same file."""
+    if not any(report.software.script for report in facts.reports):
+        message = "no script was named, so it was not compared"
+        yield Finding(check="script", status=Status.SKIP, node="", message=message)
+        return
+    hint = "copy the script to all nodes, or mount it from one place"
+    yield from _unlike(facts, "script", Status.FAIL, "script", lambda report: report.software.script, hint)
+
+
+def environment(facts: Facts) -> Iterator[Finding]:
+    """Whether variables and installed packages are the same."""
+    known = {name for report in facts.reports for name in report.software.environment}
+    hint = "set it on all nodes or on none"
+    for name in sorted(known.difference(_MAY_DIFFER)):
+        yield from _unlike(
+            facts,
+            "environment",
+            Status.WARN,
+            name,
+            partial(_variable, name=name),
+            hint,
+        )
+    hint = "compare `python -m pip freeze` of both nodes, or run the same image"
+    what = "the digest of installed packages"
+    yield from _unlike(facts, "environment", Status.WARN, what, lambda report: report.software.packages, hint)
+
+
+def _unlike(
+    facts: Facts, check: str, status: Status, what: str, value_of: Callable[[Report], str], hint: str
+) -> Iterator[Finding]:
+    """The nodes that differ from most, or from the first where there is no most."""
+    values = [value_of(report) for report in facts.reports]
+    usual = Counter(values).most_common(1)[0][0]
+    example = next(report.name for report, value in zip(facts.reports, values, strict=True) if value == usual)
+    for report, value in zip(facts.reports, values, strict=True):
+        if value != usual:
+            yield Finding(
+                check=check,
+                status=status,
+                node=report.name,
+                message=f"{what} is {value or 'not there'} here, {usual or 'not there'} on {example}",
+                hint=hint,
+            )

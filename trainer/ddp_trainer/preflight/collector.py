@@ -1,0 +1,102 @@
+"""One node's report, from what the kernel, the resolver and the files say."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.constants import Env
+from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
+from ddp_trainer.preflight import gpus, interface_selection, names
+from ddp_trainer.preflight.limits import limits
+from ddp_trainer.preflight.rdma import rdma
+from ddp_trainer.preflight.schema import Listening, Report, Resolution
+from ddp_trainer.preflight.software import software
+
+_MOST_REVERSED: Final = 8
+"""Addresses whose names are looked up; a node has many more only where it hosts other people's pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Which node this is, and what the run will ask of it."""
+
+    name: str
+    node_rank: int | None
+    local_world_size: int
+    endpoint_host: str
+    """Empty for a run of one node."""
+    endpoint_port: int
+    meeting_host: str
+    is_host: bool
+    leads_here: bool
+    """Whether the name of the meeting place is this machine's."""
+    script: str
+
+
+def collect(subject: Subject, token: str, listening: Listening, environ: Mapping[str, str]) -> Report:
+    """Everything but the clock, which takes another node. Raises OSError when the script cannot be read."""
+    hostname = names.forward(socket.gethostname())
+    found = interfaces()
+    cards = gpus.gpus()
+    endpoint = names.forward(subject.endpoint_host) if subject.endpoint_host else Resolution(name="")
+    own = [address for interface in found if not interface.is_loopback for address in interface.addresses]
+    reverse = _reverse([address for address in own if "%" not in address][:_MOST_REVERSED])
+    return Report(
+        token=token,
+        name=subject.name,
+        node_rank=subject.node_rank,
+        local_world_size=subject.local_world_size,
+        machine=machine(),
+        is_host=subject.is_host,
+        endpoint=endpoint,
+        endpoint_port=subject.endpoint_port,
+        hostname=hostname,
+        reverse=reverse,
+        astray={address: where for address, name in reverse.items() if name and (where := _astray(address, name))},
+        route=_route(subject, endpoint, found, environ),
+        interfaces=found,
+        gloo=interface_selection.gloo(found, hostname, environ),
+        nccl=interface_selection.nccl(found, environ),
+        listening=listening,
+        software=software(subject.script, cards.driver, cards.cuda, environ),
+        limits=limits(),
+        gpus=cards.gpus,
+        gpu_note=cards.error,
+        has_driver=cards.has_driver,
+        rdma=rdma(),
+    )
+
+
+def machine() -> str:
+    """Boot and network namespace: two nodes that share them share their ports, and see the same interfaces."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def _route(subject: Subject, endpoint: Resolution, found: tuple[Interface, ...], environ: Mapping[str, str]) -> str:
+    """The address of ours that the others will know us by."""
+    if environ.get(Env.POD_IP):
+        return environ[Env.POD_IP]
+    own = {address for interface in found for address in interface.addresses}
+    meeting = names.forward(subject.meeting_host).addresses if subject.meeting_host else ()
+    for target in (*meeting, *endpoint.addresses):
+        if not names.is_loopback(target) and (target in own or route_from(target)):
+            return target if target in own else route_from(target)
+    usable = (each for each in found if each.is_up and not each.is_loopback)
+    return next((address for each in usable for address in each.addresses if "%" not in address), "")
+
+
+def _reverse(addresses: Sequence[str]) -> dict[str, str]:
+    """All at once: each may take as long as the name server does."""
+    with ThreadPoolExecutor(max_workers=_MOST_REVERSED) as pool:
+        return dict(zip(addresses, pool.map(names.back, addresses), strict=True))
+
+
+def _astray(address: str, name: str) -> str:
+    found = names.forward(name)
+    return "" if address in found.addresses else ", ".join(found.addresses) or "nowhere"

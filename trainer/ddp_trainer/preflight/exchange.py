@@ -1,0 +1,312 @@
+"""Where the nodes tell one another what they found: all connect to the host, which hands on what it hears.
+
+::
+
+    guest ──▶ host   Ask(clock) …      answered with the time
+    guest ──▶ host   Ask(report)       answered with the reports of all, when all are there or time is up
+    guest ──▶ host   Ask(probes)       answered with the probes of all, the same way
+
+The meeting can be held elsewhere than at the endpoint, so that it comes about where the endpoint's name is what is
+wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+from ddp_trainer.net.asyncio_utils import hang_up
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, authenticate
+from ddp_trainer.preflight import names
+from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, Kind, WireError, decode, encode, read_line
+from ddp_trainer.preflight.listener import Banner, Listener
+from ddp_trainer.preflight.port_probe import CONNECT_SECONDS, outcome_of
+from ddp_trainer.preflight.schema import VERSION, Clock, Outcome, Probe, Report, Resolution
+
+PROBE_SECONDS: Final = 15.0
+"""So long the host waits for the probes of a node that came."""
+MOST_TOLD_WHOLE: Final = 32
+"""Nodes up to which all probes are told; their number grows by the square, so of more only those that failed are."""
+_CLOCK_ROUNDS: Final = 5
+_PAUSE: Final = 0.2
+
+Item = TypeVar("Item")
+
+
+class Topic(StrEnum):
+    """What a guest wants."""
+
+    CLOCK = "clock"
+    REPORT = "report"
+    PROBES = "probes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a guest says."""
+
+    topic: Topic
+    report: Report | None = None
+    probes: tuple[Probe, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the host says to a report, and to probes."""
+
+    reports: tuple[Report, ...] = ()
+    probes: tuple[Probe, ...] = ()
+
+
+class NobodyMet(Exception):
+    """The host could not be reached, or is no preflight."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class _Gathering(Generic[Item]):
+    """Things of the nodes by their tokens, until there are enough or time is up."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self._items: dict[str, Item] = {}
+        self._full = asyncio.Event()
+
+    def add(self, token: str, item: Item) -> None:
+        """Unless it comes too late: what some were told already, all are told."""
+        if not self._full.is_set():
+            self._items[token] = item
+            self.expect(self.expected)
+
+    def expect(self, number: int) -> None:
+        self.expected = number
+        if len(self._items) >= number:
+            self._full.set()
+
+    def has(self, token: str) -> bool:
+        return token in self._items
+
+    async def all(self, until: float) -> tuple[Item, ...]:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._full.wait()
+        self._full.set()  # who comes later is late for everybody
+        return tuple(self._items.values())
+
+
+class Host:
+    """The node that the others meet at."""
+
+    def __init__(self, expected: int, until: float) -> None:
+        """``until`` is the event loop's time when the last report may come."""
+        self._until = until
+        self._reports: _Gathering[Report] = _Gathering(expected)
+        self._probes: _Gathering[tuple[Probe, ...]] = _Gathering(expected)
+        self._listener: Listener | None = None
+        self._guests: set[asyncio.Task[None] | None] = set()
+        self._lines: dict[Topic, bytes] = {}
+        self._has_met = False
+        self._gone = 0
+        """Guests that left before they told of their probes."""
+
+    def listens_with(self, listener: Listener) -> None:
+        """The listener whose banner tells the time."""
+        self._listener = listener
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One guest, until it goes. A connection that says nothing was a probe."""
+        try:
+            await self._converse(reader, writer)
+        finally:
+            self._guests.discard(asyncio.current_task())
+
+    def close(self) -> None:
+        """As a guest does; the listener is closed by whoever opened it."""
+
+    async def farewell(self) -> None:
+        """Until the guests have read their answers and left."""
+        if guests := [task for task in self._guests if task]:
+            await asyncio.wait(guests, timeout=CONNECT_SECONDS)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        token = ""
+        try:
+            while line := await read_line(reader):
+                ask = decode(Ask, line)
+                if ask.topic is Topic.CLOCK and self._listener:
+                    writer.write(self._listener.banner())
+                elif ask.topic is Topic.REPORT and ask.report:
+                    token = ask.report.token
+                    self._guests.add(asyncio.current_task())
+                    writer.write(self._line(Topic.REPORT, Told(reports=await self.reports(ask.report))))
+                elif ask.topic is Topic.PROBES and self._reports.has(token):
+                    writer.write(self._line(Topic.PROBES, Told(probes=await self.probes(token, ask.probes))))
+                await writer.drain()
+        except WireError:
+            return  # it is no preflight
+        finally:
+            if self._reports.has(token) and not self._probes.has(token):
+                self._left()
+
+    def _left(self) -> None:
+        """Nobody waits for the probes of a guest that is gone."""
+        self._gone += 1
+        if self._has_met:
+            self._probes.expect(self._probes.expected - 1)
+
+    def _line(self, topic: Topic, told: Told) -> bytes:
+        """The same for every guest, and for a thousand of them long enough to be written down once."""
+        if topic not in self._lines:
+            self._lines[topic] = encode(told)
+        return self._lines[topic]
+
+    async def reports(self, own: Report) -> tuple[Report, ...]:
+        """Those of all nodes that came in time."""
+        self._reports.add(own.token, own)
+        met = await self._reports.all(self._until)
+        if not self._has_met:
+            self._has_met = True
+            self._probes.expect(len(met) - self._gone)
+        return met
+
+    async def probes(self, token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
+        """Those of all nodes that came and are still there."""
+        self._probes.add(token, own)
+        until = asyncio.get_running_loop().time() + PROBE_SECONDS
+        everything = [probe for some in await self._probes.all(until) for probe in some]
+        if self._probes.expected <= MOST_TOLD_WHOLE:
+            return tuple(everything)
+        return tuple(probe for probe in everything if probe.outcome is not Outcome.OK)
+
+
+class Guest:
+    """A node's connection to the host."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, until: float) -> None:
+        """``until`` is the event loop's time when the last report may come."""
+        self._reader = reader
+        self._writer = writer
+        self._until = until
+
+    async def reports(self, own: Report) -> tuple[Report, ...]:
+        """Those of all nodes. Raises NobodyMet when the host goes away."""
+        own = replace(own, clock=await self._clock())
+        told = await self._ask(Ask(topic=Topic.REPORT, report=own), self._until + _margin(CONNECT_SECONDS))
+        return told.reports
+
+    async def probes(self, _token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
+        """Those of all nodes. Raises NobodyMet when the host goes away."""
+        now = asyncio.get_running_loop().time()
+        told = await self._ask(Ask(topic=Topic.PROBES, probes=own), now + _margin(PROBE_SECONDS))
+        return told.probes
+
+    def close(self) -> None:
+        """Leave."""
+        self._writer.close()
+
+    async def _clock(self) -> Clock:
+        """By the quickest of a few round trips, as NTP does it."""
+        best = Clock(uncertainty=float("inf"))
+        for _ in range(_CLOCK_ROUNDS):
+            sent, started = time.time(), time.perf_counter()
+            line = await self._line(Ask(topic=Topic.CLOCK), asyncio.get_running_loop().time() + CONNECT_SECONDS)
+            half = (time.perf_counter() - started) / 2
+            theirs = _parsed(Banner, line).time
+            if half < best.uncertainty:
+                best = Clock(offset=round(sent + half - theirs, 6), uncertainty=round(half, 6))
+        return best
+
+    async def _ask(self, ask: Ask, until: float) -> Told:
+        return _parsed(Told, await self._line(ask, until))
+
+    async def _line(self, ask: Ask, until: float) -> bytes:
+        try:
+            async with asyncio.timeout_at(until):
+                self._writer.write(encode(ask))
+                line = await read_line(self._reader)
+        except (OSError, WireError) as error:
+            await hang_up(self._writer)
+            raise _host_gone(f"the host of the meeting fell silent: {error or 'no answer in time'}") from error
+        if not line:
+            raise _host_gone("the host of the meeting went away")
+        return line
+
+
+def _margin(seconds: float) -> float:
+    """What the answer of a busy host may take beyond the time it waits itself."""
+    return seconds + 2 * CONNECT_SECONDS
+
+
+def _parsed(kind: type[Kind], line: bytes) -> Kind:
+    try:
+        return decode(kind, line)
+    except WireError as error:
+        raise _host_gone(f"the host of the meeting is no preflight of this version: {error}") from error
+
+
+def _host_gone(message: str) -> NobodyMet:
+    return NobodyMet(message, "look at the preflight of the first node; all nodes need the same ddp_trainer")
+
+
+async def meet(host: str, port: int, until: float, key: bytes | None) -> Guest:
+    """Connect to the host, by any of its addresses, as often as it takes. Raises NobodyMet at ``until``."""
+    loop = asyncio.get_running_loop()
+    while True:
+        found = await loop.run_in_executor(None, names.forward, host)
+        tried: list[tuple[str, Outcome]] = []
+        for address in found.addresses:
+            try:
+                return await _greeted(address, port, until, key)
+            except OSError as error:
+                tried.append((address, outcome_of(error)))
+            except (WireError, HandshakeFailed):
+                tried.append((address, Outcome.STRANGER))
+        if loop.time() + _PAUSE > until:
+            raise _nobody(found, port, tried)
+        await asyncio.sleep(_PAUSE)
+
+
+async def _greeted(address: str, port: int, until: float, key: bytes | None) -> Guest:
+    async with asyncio.timeout(CONNECT_SECONDS):
+        reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
+        try:
+            if key is not None:
+                await authenticate(reader, writer, key, HANDSHAKE_VERSION)
+            banner = decode(Banner, await read_line(reader))
+        except BaseException:
+            await hang_up(writer)
+            raise
+    if banner.preflight != VERSION:
+        writer.close()
+        raise WireError("another version")
+    return Guest(reader, writer, until)
+
+
+def _nobody(found: Resolution, port: int, tried: Sequence[tuple[str, Outcome]]) -> NobodyMet:
+    by_hosts = f" (/etc/hosts says: {found.hosts_line})" if found.hosts_line else ""
+    if not found.addresses:
+        return NobodyMet(
+            f"the name {found.name!r} of the meeting place does not resolve{by_hosts}: {found.error}",
+            "mend DNS or /etc/hosts, or name the first node's address with --meet ADDRESS:PORT to see the rest",
+        )
+    where = ", ".join(f"{address} {outcome}" for address, outcome in tried)
+    leads = "" if names.is_address(found.name) else f"{found.name}{by_hosts} leads to "
+    return NobodyMet(f"the first node was not met at port {port}: {leads}{where}", _HINTS[tried[0][1]])
+
+
+_HINTS: Final = {
+    Outcome.TIMED_OUT: "a firewall, NetworkPolicy or security group drops the port, or the address is another's",
+    Outcome.REFUSED: "start preflight on the first node too; if it runs, a firewall rejects the port or the address is "
+    "another's",
+    Outcome.NO_ROUTE: "this node has no route to it, or lacks its address family: compare IPv4 and IPv6 of both nodes",
+    Outcome.STRANGER: "another program, another version of preflight, or one with another secret listens there; "
+    "give all nodes one image and one secret, or choose a free port",
+    Outcome.OK: "start preflight on the first node too",
+}

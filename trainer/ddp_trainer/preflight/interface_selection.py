@@ -1,0 +1,84 @@
+"""Which interface NCCL and gloo would listen on, by their own rules, without asking them.
+
+NCCL: ``ncclFindInterfaces`` in src/misc/socket.cc of NCCL 2.28. gloo: ``ProcessGroupGloo::createDefaultDevice`` and
+``createDeviceForInterface`` in torch 2.13, and ``lookupAddrForIface`` in gloo/transport/tcp/device.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from ddp_trainer.net.network_interfaces import Interface
+from ddp_trainer.preflight.schema import Choice, Resolution
+
+NCCL_VARIABLE: Final = "NCCL_SOCKET_IFNAME"
+GLOO_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
+_FAMILY_VARIABLE: Final = "NCCL_SOCKET_FAMILY"
+
+_NCCL_DEFAULT: Final = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")
+"""What NCCL tries in turn when nobody says; InfiniBand first."""
+
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def nccl(interfaces: Sequence[Interface], environ: Mapping[str, str]) -> Choice:
+    """NCCL's first interface: that of its bootstrap."""
+    family = {"AF_INET": 4, "AF_INET6": 6}.get(environ.get(_FAMILY_VARIABLE, ""), 0)
+    told = environ.get(NCCL_VARIABLE, "")
+    if len(told) > 1:
+        for name, address in _matching(told, interfaces, family):
+            return Choice(interface=name, address=address, why=f"{NCCL_VARIABLE}={told}")
+        suffix = f" with an IPv{family} address" if family else ""
+        return Choice(error=f"{NCCL_VARIABLE}={told} matches no interface that is up{suffix}")
+    for rule in _NCCL_DEFAULT:
+        for name, address in _matching(rule, interfaces, family):
+            return Choice(interface=name, address=address, why="its default")
+    return Choice(error="NCCL finds no interface with an address")
+
+
+def _matching(rule: str, interfaces: Sequence[Interface], family: int) -> Iterator[tuple[str, str]]:
+    """Addresses that NCCL's list lets through: prefixes, ``=`` for exact names, ``^`` for all others."""
+    is_exclusion = rule.startswith("^")
+    rule = rule.removeprefix("^")
+    is_exact = rule.startswith("=")
+    # A port may follow a name, for the days of several HCAs.
+    names = [name.partition(":")[0] for name in rule.removeprefix("=").split(",") if name]
+    for name, address in _in_kernel_order(interfaces):
+        if family and family != (6 if ":" in address else 4):
+            continue
+        is_listed = any(name == each if is_exact else name.startswith(each) for each in names) or not names
+        if is_listed is not is_exclusion and address != "::1":
+            yield name, address
+
+
+def _in_kernel_order(interfaces: Sequence[Interface]) -> Iterator[tuple[str, str]]:
+    """Getifaddrs lists the IPv4 addresses of all interfaces before the first IPv6 address."""
+    for is_v6 in (False, True):
+        for interface in interfaces:
+            for address in interface.addresses if interface.is_up else ():
+                if (":" in address) is is_v6:
+                    yield interface.name, address
+
+
+def gloo(interfaces: Sequence[Interface], hostname: Resolution, environ: Mapping[str, str]) -> Choice:
+    """The first device of a gloo group."""
+    told = environ.get(GLOO_VARIABLE, "")
+    if len(told) > 1:
+        first = told.split(",")[0]
+        for name, address in _in_kernel_order(interfaces):
+            if name == first:
+                return Choice(interface=name, address=address, why=f"{GLOO_VARIABLE}={told}")
+        return Choice(error=f"{GLOO_VARIABLE}={told} is no interface with an address, and gloo takes exact names only")
+    why = f"the first address of the host name {hostname.name!r} that is this machine's"
+    owners = {address.partition("%")[0]: name for name, address in _in_kernel_order(interfaces)}
+    for address in hostname.addresses:
+        # All of 127.0.0.0/8 can be bound, though only 127.0.0.1 is listed.
+        owner = owners.get(address) or (owners.get(_LOOPBACK) if address.startswith("127.") else None)
+        if owner:
+            return Choice(interface=owner, address=address, why=why)
+    return Choice(
+        interface=owners.get(_LOOPBACK, ""),
+        address=_LOOPBACK,
+        why=f"its fallback, because the host name {hostname.name!r} leads to no address of this machine",
+    )

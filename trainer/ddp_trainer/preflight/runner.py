@@ -1,0 +1,160 @@
+"""One preflight on this node: listen, collect, meet, probe; what is found out goes into one :class:`Facts`."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import dataclass, replace
+
+from ddp_trainer.common.constants import Env
+from ddp_trainer.net.run_secret import RunSecret
+from ddp_trainer.preflight.collector import Subject, collect
+from ddp_trainer.preflight.exchange import Guest, Host, NobodyMet, meet
+from ddp_trainer.preflight.json_codec import KEY_PURPOSE
+from ddp_trainer.preflight.listener import Listener, why_taken
+from ddp_trainer.preflight.names import is_loopback
+from ddp_trainer.preflight.port_probe import probe
+from ddp_trainer.preflight.schema import Facts, Listening, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to look at."""
+
+    subject: Subject
+    expected: int
+    least: int
+    meeting_port: int
+    timeout: float
+    """Seconds until all nodes must have come."""
+    newcomer: int | None = None
+    """As :attr:`Facts.newcomer`."""
+    secret: RunSecret | None = None
+    """By which the nodes authenticate; None to believe every peer."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Key of the preflight's listeners. A node that meets no other has one of its own."""
+        secret = self.secret or (RunSecret.random() if self.is_alone else None)
+        return None if secret is None else secret.key(KEY_PURPOSE)
+
+    @property
+    def is_alone(self) -> bool:
+        """One node, which meets nobody."""
+        return self.expected == 1
+
+
+async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
+    """Raises OSError when the script cannot be read."""
+    until = asyncio.get_running_loop().time() + order.timeout
+    host = Host(order.expected, until) if order.subject.is_host else None
+    listener = Listener(uuid.uuid4().hex, _where(environ), order.key, host.serve if host else None)
+    async with aclosing(listener), AsyncExitStack() as stack:
+        if order.is_alone:
+            return Facts(reports=(await _collected(order, listener, environ),))
+        meeting: Host | Guest | NobodyMet
+        try:
+            if host:
+                await _open(host, listener, order.meeting_port)
+            meeting = host or stack.enter_context(
+                closing(await meet(order.subject.meeting_host, order.meeting_port, until, order.key))
+            )
+        except NobodyMet as error:
+            meeting = error
+        own = await _collected(order, listener, environ)
+        if isinstance(meeting, Host) and not order.subject.leads_here:
+            meeting = await _host_or_guest(order, own, meeting, until)
+            stack.enter_context(closing(meeting))
+        facts = await _together(order, own, meeting)
+        if host:
+            await host.farewell()
+        return facts
+
+
+def _where(environ: Mapping[str, str]) -> str:
+    """Everywhere; but pods that are played on one machine share its ports, and have a loopback address each."""
+    address = environ.get(Env.POD_IP, "")
+    return address if address and is_loopback(address) else ""
+
+
+async def _open(host: Host, listener: Listener, port: int) -> None:
+    """Raises NobodyMet when the others cannot meet here."""
+    host.listens_with(listener)
+    try:
+        await listener.listen(port)
+    except OSError as error:
+        hint = "end what listens there, or choose another port"
+        raise NobodyMet(f"nobody can be met here: {why_taken(port, error)}", hint) from error
+
+
+async def _host_or_guest(order: Order, own: Report, host: Host, until: float) -> Host | Guest:
+    """A node of rank 0 that the name does not lead to: whoever it leads to may host as well. Then this one is a guest,
+    and the table shows two nodes of one rank; else the name is wrong here, and the others may come.
+    """
+    hosting = asyncio.ensure_future(host.reports(own))
+    looking = asyncio.ensure_future(meet(order.subject.meeting_host, order.meeting_port, until, order.key))
+    await asyncio.wait({hosting, looking}, return_when=asyncio.FIRST_COMPLETED)
+    if looking.done() and looking.exception() is None:
+        hosting.cancel()
+        return looking.result()
+    looking.cancel()
+    await hosting
+    return host
+
+
+async def _collected(order: Order, listener: Listener, environ: Mapping[str, str]) -> Report:
+    """Our report. The rendezvous port is taken only now, because the host may be on this machine too."""
+    listening = Listening(random=await listener.listen(0))
+    wanted = order.subject.endpoint_port
+    try:
+        if wanted:
+            listening = replace(listening, rendezvous=await listener.listen(wanted))
+    except OSError as error:
+        listening = replace(listening, taken=why_taken(wanted, error))
+    # A driver in trouble and a dead resolver take seconds, in which others may knock.
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, collect, order.subject, listener.token, listening, environ)
+
+
+async def _together(order: Order, own: Report, meeting: Host | Guest | NobodyMet) -> Facts:
+    try:
+        if isinstance(meeting, NobodyMet):
+            raise meeting
+        own = replace(own, is_host=isinstance(meeting, Host))
+        reports = await meeting.reports(own)
+        probes = await meeting.probes(own.token, await probe(own, reports, order.key))
+    except NobodyMet as error:
+        return _alone(order, own, error)
+    return Facts(
+        reports=in_order(reports),
+        probes=probes,
+        expected=order.expected,
+        least=order.least,
+        newcomer=order.newcomer,
+    )
+
+
+def _alone(order: Order, own: Report, error: NobodyMet) -> Facts:
+    return Facts(
+        reports=(own,),
+        expected=order.expected,
+        least=order.least,
+        trouble=str(error),
+        trouble_hint=error.hint,
+        newcomer=order.newcomer,
+    )
+
+
+def in_order(reports: Sequence[Report]) -> tuple[Report, ...]:
+    """By rank, host first where nobody has one; names that are there twice get their rank or place behind them."""
+    ranked = sorted(
+        reports, key=lambda each: (each.node_rank is None, each.node_rank or 0, not each.is_host, each.name, each.token)
+    )
+    count = Counter(report.name for report in ranked)
+    return tuple(
+        replace(report, name=f"{report.name}/{place}") if count[report.name] > 1 else report
+        for place, report in enumerate(ranked)
+    )

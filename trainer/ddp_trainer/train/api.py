@@ -1,0 +1,206 @@
+"""The room as a library: :func:`run` is all that a program needs.
+
+torch is imported inside, so that flags and files can be checked, and a SIGTERM obeyed, while it is not there yet.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ddp_trainer.common.constants import File
+from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.option_rules import check_places
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.data.task import TASK_FLAGS, Task, load_task
+from ddp_trainer.train.distributed.agent_channel import Control
+from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
+from ddp_trainer.train.loop.run_result import Outcome
+from ddp_trainer.train.observability.console import Ended, Mode, Progress
+from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.loop.process_context import Surroundings
+    from ddp_trainer.train.recovery.group_transition import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    config: Config
+    env: Environment
+    recorder: Callable[[], RankRecorder]
+    """Made when it is known which rank this is."""
+    progress: Progress
+    stop: StopRequest
+    began: float
+    control: Control | None
+
+
+def run(
+    config: Config,
+    task: Task | None = None,
+    recorder: RankRecorder | Callable[[], RankRecorder] | None = None,
+    *,
+    env: Environment | None = None,
+    control: Control | None = None,
+) -> Outcome:
+    """Train, from the newest checkpoint where there is one; call it in every process of the worker group.
+
+    Args:
+        config: what to do.
+        task: what to train; the one that ``config.task`` names by default.
+        recorder: where metrics go, or what makes that once it is known which rank this is; nowhere by default.
+        env: this process's place in the group; read from the environment by default.
+        control: the channel to the launcher, by which the process may go on when its group ends.
+
+    Returns:
+        The summary, and the code that the process should exit with.
+
+    Raises:
+        TrainError: every way to fail that is not an error in the task's own code.
+    """
+    began = time.time()
+    env = env or Environment.from_environ(os.environ)
+    config = with_defaults(config, env)
+    progress = make_progress(config, env)
+    stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
+    make_recorder = recorder if callable(recorder) else lambda: recorder or SilentRankRecorder()
+    with stop.listening(), closing(progress):
+        given = _Given(config, env, make_recorder, progress, stop, began, control)
+        _import_torch()
+        outcome = _train(task or load_task(config.task, task_flags(config)), given)
+    # In every pod: a controller that sees the first pod succeed may delete the others, rank 0's among them.
+    if env.local_rank == 0:
+        _publish(outcome, config, progress)
+    return outcome
+
+
+def task_flags(config: Config) -> dict[str, Any]:
+    """The flags of the task that were given."""
+    given = {name: getattr(config, name) for name in TASK_FLAGS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def with_defaults(config: Config, env: Environment) -> Config:
+    """The launcher's directories and the job's choices, where the flags name none."""
+    return replace(
+        config,
+        summary=config.summary or (env.run_dir / File.SUMMARY if env.run_dir is not None else None),
+        checkpoint_dir=config.checkpoint_dir or env.checkpoint_dir,
+        checkpoint_scope=config.checkpoint_scope or env.checkpoint_scope,
+        parallel=config.parallel or env.parallel,
+        survive_on_nccl=config.survive_on_nccl or env.survives_on_nccl,
+    )
+
+
+def make_progress(config: Config, env: Environment) -> Progress:
+    """Live on a terminal, else plain lines on stderr; JSON lines, which are data, on stdout."""
+    return Progress(*shown(config, env), time.monotonic, every_seconds=config.log_seconds, every_steps=config.log_steps)
+
+
+def shown(config: Config, env: Environment) -> tuple[Mode, TextIO]:
+    """How this rank shows progress, and where."""
+    mode = Mode.LIVE if sys.stderr.isatty() else Mode.PLAIN
+    if config.log_json:
+        mode = Mode.JSON
+    if env.rank != 0:
+        mode = Mode.SILENT
+    return mode, sys.stdout if mode is Mode.JSON else sys.stderr
+
+
+def _import_torch() -> None:
+    """Import torch without collecting garbage meanwhile: there is none, and looking for it costs a seventh."""
+    # Warnings of torch's sockets repeat, over many lines, what our sentence about a lost peer says in one.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        importlib.import_module("torch")
+        # What was imported stays; later collections need not look at it again.
+        gc.freeze()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _train(task: Task, given: _Given) -> Outcome:
+    # These import torch, 0.9 s: what can be refused without it does not wait for it.
+    from ddp_trainer.train.distributed.device_selection import limit_threads  # noqa: PLC0415
+    from ddp_trainer.train.distributed.group import Group  # noqa: PLC0415
+    from ddp_trainer.train.loop.process_context import Surroundings  # noqa: PLC0415
+    from ddp_trainer.train.recovery.group_transition import Passage  # noqa: PLC0415
+    from ddp_trainer.train.trainer import Run  # noqa: PLC0415
+
+    limit_threads(given.env, given.config)
+    around = Surroundings(
+        env=given.env,
+        group=Group.alone(),
+        recorder=SilentRankRecorder(),
+        progress=given.progress,
+        stop=given.stop,
+        began=given.began,
+        control=given.control,
+    )
+    with Run(given.config, task, around) as run:
+        passage = Passage(given.config, given.control, given.stop, can_stay=run.can_stay)
+        env = passage.first(given.env)
+        while env is not None:
+            before = around
+            try:
+                around = _in_group(around, given, passage, env)
+                outcome = run.go(around)
+            except PeerLost as err:
+                if not passage.is_open:
+                    raise
+                ended = err.alone()
+                if around is not before:
+                    around.group.has_lost = not isinstance(err, GroupEnds)
+                passage.free_device(err)
+            else:
+                run.abandon(stays=False)
+                if outcome.exit_code == 0:
+                    around.group.release(json.dumps(outcome.summary.to_dict()).encode())
+                around.group.close()
+                return outcome
+            run.abandon()
+            env = passage.next(ended)
+        return run.leave()
+
+
+def _in_group(around: Surroundings, given: _Given, passage: Passage, env: Environment) -> Surroundings:
+    """What surrounds the run in the group that ``env`` has a place in."""
+    given.progress.show(*shown(given.config, env))
+    check_places(given.config.parallel, env)
+    group = passage.join(env)
+    recorder = given.recorder() if isinstance(around.recorder, SilentRankRecorder) else around.recorder
+    recorder.identity(
+        rank=env.rank,
+        local_rank=env.local_rank,
+        world_size=env.world_size,
+        backend=group.backend,
+        device=str(group.device),
+        parallel=given.config.parallel,
+    )
+    config = given.config
+    recorder.job(precision=config.precision, parallelism=str(config.parallel) if config.spreads else config.strategy)
+    return replace(around, env=env, group=group, recorder=recorder)
+
+
+def _publish(outcome: Outcome, config: Config, progress: Progress) -> None:
+    if config.log_json:
+        progress.tell(Ended(outcome.summary.to_dict()))
+    if config.summary is None:
+        return
+    try:
+        outcome.summary.write(config.summary)
+    except OSError as err:
+        progress.note(f"The summary could not be written to {config.summary}: {err.strerror}.")

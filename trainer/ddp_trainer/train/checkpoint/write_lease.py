@@ -1,0 +1,165 @@
+"""Fencing of a checkpoint directory: only the newest worker group of a run publishes checkpoints there.
+
+Two groups can believe that they train the same run, for example when a node was cut off from the network and came
+back. :class:`Claim` keeps the older one from writing, by the file ``CLAIM`` in the directory, with two rules:
+
+1. *A writer claims the directory when it starts*, by replacing the file with its own random token, its fence and its
+   run id. Within a run it may not replace the claim of a group that comes after its own. Claims of other runs are
+   replaced, whatever their fence.
+2. *A writer publishes only while its own token is in the file*; it reads the file before each rename. A writer that
+   finds another token ends and never takes the claim back. So of two writers at most one publishes, even if no order
+   of their fences is known.
+
+The order of rule 1 is that of :func:`ddp_trainer.process.fence.precedence`. A fence is the number of the group before
+plus one, or the clock of the store where the store remembers no group. If that clock is a year ahead, the claim carries
+a fence that no later group reaches for a year. A group with a believable fence therefore comes after each group whose
+fence lies more than a day ahead of this machine's clock. This cannot let a stale writer back in:
+
+- Two groups of one store, or of one after the other with agents in between, have fences from one sequence. Either both
+  fences are ahead or the older one is less ahead, and the greater number decides as ever.
+- A group with a fence ahead may not replace a believable claim. Once a group with the right clock has written, the
+  group that it replaced stays out, also when its store gives it still greater fences. A group that is new, with a store
+  whose clock is ahead, cannot be told from that one; it is refused until the clock is right.
+- A machine whose own clock is ahead believes fences that others do not. Its group can replace the claim of a group with
+  the right clock, and that one ends by rule 2; the two never publish side by side.
+
+An error of less than a day in a clock delays the next group by that error at most. Between the check and the rename
+lies a moment in which a claim can change unseen; file systems that machines share have no operation that closes it.
+A claim that cannot be parsed is an error, because a missing order would let any writer in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.net import strict_json
+from ddp_trainer.process.atomic_files import remove_abandoned_drafts
+from ddp_trainer.process.fence import is_believable, precedence
+from ddp_trainer.train.utils.durable_files import write_durably
+from ddp_trainer.train.utils.errors import DamagedClaim, StaleGeneration
+
+FILE: Final = "CLAIM"
+_MAX_BYTES: Final = 4096
+_DAY_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a claim file holds."""
+
+    token: str
+    generation: int
+    fence: int
+    run_id: str
+
+
+class Claim:
+    """This writer's claim on one directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        generation: int,
+        fence: int,
+        run_id: str,
+        token: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = directory / FILE
+        self._own = _Content(token, generation, fence, run_id)
+        self._clock = clock
+        self._taken = False
+
+    @property
+    def token(self) -> str:
+        """Random token of this writer."""
+        return self._own.token
+
+    def take(self) -> None:
+        """Become the directory's writer, in place of every group that does not come after this one.
+
+        Raises:
+            StaleGeneration: A group of this run that comes after this one has claimed the directory.
+            DamagedClaim: The claim in the directory cannot be parsed.
+            OSError: The claim could not be read or written.
+        """
+        standing = self._read()
+        if standing is not None and self._own.run_id and standing.run_id == self._own.run_id:
+            now = self._clock()
+            if precedence(standing.fence, now) > precedence(self._own.fence, now):
+                raise self._stale(standing)
+        write_durably(self._file, json.dumps({**asdict(self._own), "pid": os.getpid()}).encode())
+        remove_abandoned_drafts(self._file)
+        self._taken = True
+
+    def renew(self, *, generation: int, fence: int) -> None:
+        """Claim the directory again for a later group in which this process still writes.
+
+        What it is writing stays valid. Raises as :meth:`take` does.
+        """
+        self._own = _Content(self.token, generation, fence, self._own.run_id)
+        self._taken = False
+        self.take()
+
+    def check(self) -> None:
+        """Return if this writer's claim is in the directory; take it first if that has failed so far.
+
+        Raises:
+            StaleGeneration: Another writer has claimed the directory since, or the claim was removed.
+            DamagedClaim: The claim in the directory cannot be parsed.
+            OSError: The claim could not be read or written.
+        """
+        if not self._taken:
+            self.take()
+            return
+        standing = self._read()
+        if standing is None or standing.token != self.token:
+            raise self._stale(standing)
+
+    def _read(self) -> _Content | None:
+        """Return the claim in the directory, or None without one."""
+        try:
+            with self._file.open("rb") as stream:
+                raw = strict_json.loads(stream.read(_MAX_BYTES))
+        except FileNotFoundError:
+            return None
+        except strict_json.Malformed as error:
+            raise self._damaged(error) from None
+        known = {each.name for each in fields(_Content)}
+        if isinstance(raw, dict):
+            raw = {name: value for name, value in raw.items() if name in known}
+        try:
+            content: _Content = strict_json.parse(_Content, raw)
+        except strict_json.Malformed as error:
+            raise self._damaged(error) from None
+        return content
+
+    def _damaged(self, error: strict_json.Malformed) -> DamagedClaim:
+        return DamagedClaim(
+            f"The claim on the checkpoint directory, {self._file}, is damaged: {error}.",
+            hint="If no worker group writes to this directory, delete the file and start again.",
+        )
+
+    def _stale(self, standing: _Content | None) -> StaleGeneration:
+        sentence = f"Generation {self._own.generation} may no longer write to {self._file.parent}: "
+        delete = f"delete {self._file} if no other worker group of this run is running"
+        now = self._clock()
+        if standing is None:
+            return StaleGeneration(f"{sentence}{self._file} was removed.", hint="Start the run again.")
+        sentence += f"generation {standing.generation} has claimed it"
+        if is_believable(standing.fence, now) and not is_believable(self._own.fence, now):
+            days = (self._own.fence // 1000 - int(now)) // _DAY_SECONDS
+            return StaleGeneration(
+                f"{sentence}, and the fence of this group is {days} days ahead of this machine's clock.",
+                hint=f"Correct the clock of the rendezvous store's machine and start again, or {delete}.",
+            )
+        return StaleGeneration(
+            f"{sentence}.", hint=f"The newer worker group continues. If there is none, {delete}, and start again."
+        )

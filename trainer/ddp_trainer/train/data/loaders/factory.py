@@ -1,0 +1,87 @@
+"""Which feed the samples of a run need."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sized
+from typing import Any, cast
+
+import torch
+
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import Level, OnBadSample
+from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.data.batch_reader import is_stream
+from ddp_trainer.train.data.keyed_rng import KeyedRandom
+from ddp_trainer.train.data.loaders.base import DirectFeed, Feed, Stateful
+from ddp_trainer.train.data.loaders.batched_map import RowsFeed
+from ddp_trainer.train.data.loaders.iterable import StreamFeed
+from ddp_trainer.train.data.loaders.map_reader import ShardReader
+from ddp_trainer.train.data.loaders.worker_loader import Ahead, WorkerFeed
+from ddp_trainer.train.data.task import Samples, is_rowwise
+from ddp_trainer.train.utils.errors import BadConfig, BadData
+
+
+def known_count(samples: Samples | Iterable[Any]) -> int:
+    """Samples of one epoch; 0 of a stream without end."""
+    return len(samples) if isinstance(samples, Sized) else 0
+
+
+def sample_count(samples: Samples | Iterable[Any], config: Config) -> int:
+    """Samples of one epoch; of a stream without end, those of the whole run.
+
+    Raises:
+        BadConfig: a stream without end needs to be told how long the run is.
+    """
+    if isinstance(samples, Sized):
+        return len(samples)
+    if config.max_steps is None:
+        raise BadConfig(
+            "The samples are a stream without len(), so the run would have no end.",
+            hint="Give --max-steps, or the stream a __len__.",
+        )
+    return config.max_steps * config.global_batch
+
+
+def make_feed(
+    samples: Samples | Iterable[Any], plan: Plan, shards: range, config: Config, device: torch.device
+) -> Feed:
+    """The feed for these samples, on a rank that owns these shards.
+
+    Raises:
+        BadConfig: worker processes were asked for, and these samples cannot be read by any.
+        BadData: the samples have a state that no checkpoint can hold.
+    """
+    skips = config.on_bad_sample is OnBadSample.SKIP
+    stream = is_stream(samples)
+    if stateful := isinstance(samples, Stateful):
+        _demand_plain(samples)
+    if config.workers and (stream or stateful):
+        what = "are a stream, which each rank reads in order" if stream else "have a state, which follows the reading"
+        raise BadConfig(f"--workers is {config.workers}, but the samples {what}.", hint="Leave --workers out.")
+    random = KeyedRandom(config.seed, torch.device("cpu") if config.workers else device)
+    if stream:
+        return StreamFeed(cast("Iterable[Any]", samples), plan.samples, random, skips=skips)
+    samples = cast("Samples", samples)
+    reader = ShardReader(samples, random, skips=skips)
+    if not config.workers:
+        # Where bits are promised, a batch lies in memory as it would by itself: kernels may round by where it begins.
+        ahead_of_time = is_rowwise(samples) and not (skips or stateful or config.level is Level.EXACT)
+        return RowsFeed(samples, plan, shards) if ahead_of_time else DirectFeed(samples, reader)
+    ahead = Ahead(workers=config.workers, prefetch=config.prefetch, pin=device.type == "cuda")
+    return WorkerFeed(reader, plan, shards, ahead)
+
+
+def _demand_plain(samples: Stateful) -> None:
+    """A checkpoint that cannot be loaded would be found out when it is needed."""
+    buffer = io.BytesIO()
+    torch.save(samples.state_dict(), buffer)
+    buffer.seek(0)
+    try:
+        torch.load(buffer, weights_only=True)
+    except Exception as err:
+        raise BadData(
+            f"The state_dict() of the samples ({type(samples).__name__}) holds what a checkpoint does not load for "
+            "safety.",
+            hint="Let it hold tensors, numbers, strings, lists and dicts only.",
+        ) from err

@@ -1,0 +1,118 @@
+"""Samples from a stream: every rank reads the same one from its beginning, and keeps what is its own.
+
+A sample's number is its place in the stream, so the plan, the vote and the ledger work as for any data set, and a
+resize needs nothing moved. The price is that each rank reads, and drops, what belongs to others. A rank reads no
+further than its last shard of the step under way, so at any time it stands at or before the last committed step: its
+state is safe to store, and whoever goes on from it reads forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from torch.utils.data import default_collate
+
+from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.data.loaders.base import Stateful
+from ddp_trainer.train.data.loaders.request import Fetched, Request
+from ddp_trainer.train.utils.errors import BadData, BadSample
+
+_END: Final = object()
+
+
+class StreamFeed:
+    """Reads an iterable in order; with ``set_epoch`` and ``state_dict`` where it has them."""
+
+    def __init__(self, samples: Iterable[Any], length: int, random: KeyedRandom, *, skips: bool) -> None:
+        """``length``: samples of one epoch."""
+        self._samples = samples
+        self._length = length
+        self._random = random
+        self._skips = skips
+        self._epoch = 0
+        self._position = 0
+        self._iterator: Iterator[Any] | None = None
+
+    def fetch(self, request: Request) -> Fetched:
+        """Read on to the shard, and then the shard.
+
+        Raises:
+            BadData: the stream has fewer or more samples than it should.
+            BadSample: one cannot be read, and is not to be skipped.
+        """
+        self._go_to(request.epoch, int(request.ids[0]))
+        answers = [self._next() for _ in range(len(request.ids))]
+        read = [answer[0] for answer in answers if isinstance(answer, tuple)]
+        skipped = tuple(answer for answer in answers if isinstance(answer, str))
+        return Fetched(default_collate(read) if read else None, skipped)
+
+    def _go_to(self, epoch: int, position: int) -> None:
+        if self._iterator is None and self._epoch != epoch and not isinstance(self._samples, Stateful):
+            # This process begins here, and no state needs the epochs before.
+            self._epoch, self._position = epoch, 0
+        while self._epoch < epoch:
+            self._read_on(self._length)
+            self._end_epoch()
+        self._read_on(position)
+
+    def _end_epoch(self) -> None:
+        """Let the stream know that it was read to its end: many begin anew only then."""
+        if self._iterator is None:
+            self._iterator = self._open()
+        if next(self._iterator, _END) is not _END:
+            raise BadData(
+                f"The stream of samples goes on after {self._length} samples in epoch {self._epoch + 1}, which is its "
+                "len().",
+                hint="Correct its len().",
+            )
+        self._epoch, self._position, self._iterator = self._epoch + 1, 0, None
+
+    def _read_on(self, position: int) -> None:
+        while self._position < position:
+            self._next()
+
+    def _next(self) -> tuple[Any] | str:
+        """The next sample, or why it was left out."""
+        if self._iterator is None:
+            self._iterator = self._open()
+        self._random.enter(Stream.SAMPLE, self._epoch, self._position)
+        try:
+            return (next(self._iterator),)
+        except StopIteration:
+            raise BadData(
+                f"The stream of samples ended after {self._position} samples in epoch {self._epoch + 1}, "
+                f"and the run counts on {self._length}.",
+                hint="Correct its len(), or give fewer --max-steps.",
+            ) from None
+        except BadSample as err:
+            if not self._skips:
+                raise
+            return err.message
+        finally:
+            self._position += 1
+
+    def _open(self) -> Iterator[Any]:
+        set_epoch = getattr(self._samples, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(self._epoch)
+        return iter(self._samples)
+
+    def reassign(self, shards: range) -> None:
+        """Every rank reads everything anyway."""
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The samples' own state, and where in the stream that is."""
+        if not isinstance(self._samples, Stateful):
+            return None
+        return {"epoch": self._epoch, "position": self._position, "samples": self._samples.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from a stored place; without one, the stream is read again from the beginning of the epoch."""
+        if state is not None and isinstance(self._samples, Stateful):
+            self._samples.load_state_dict(state["samples"])
+            self._epoch, self._position = state["epoch"], state["position"]
+
+    def close(self) -> None:
+        """Nothing is open."""
+        self._iterator = None

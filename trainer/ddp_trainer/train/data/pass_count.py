@@ -1,0 +1,38 @@
+"""How many passes the ranks make in a step, where all of them must make as many.
+
+A pass through a spread model gathers weights from all ranks, so a rank with fewer shards than another one, or with
+fewer samples, makes empty passes for the rest. How many there are follows from the plan: nobody need be asked.
+"""
+
+from __future__ import annotations
+
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.data.batch_plan import Plan, cut, owned
+
+
+class Passes:
+    """The passes of the rank that makes the most of them."""
+
+    def __init__(self, plan: Plan, ranks: int, config: Config) -> None:
+        """``ranks`` that a batch is divided among."""
+        self._plan = plan
+        self._owned = [owned(plan.shards, ranks, rank) for rank in range(ranks)]
+        self._most = config.micro_batch
+        self._together = config.level is Level.FAST
+        self._known: dict[int, int] = {}
+
+    def of(self, step: int) -> int:
+        """In a global step; at least 1."""
+        length = self._plan.batch_length(step)
+        if length not in self._known:
+            self._known[length] = max(self._of_rank(length, shards) for shards in self._owned)
+        return self._known[length]
+
+    def _of_rank(self, length: int, shards: range) -> int:
+        slices = [cut(length, self._plan.shards, shard) for shard in shards]
+        sizes = [where.stop - where.start for where in slices]
+        return sum(map(self._of_samples, [sum(sizes)] if self._together else sizes))
+
+    def _of_samples(self, samples: int) -> int:
+        return min(samples, 1) if self._most is None else -(-samples // self._most)

@@ -1,0 +1,136 @@
+"""Which device this rank computes on, and with how many threads."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ddp_trainer.common.gpu_faults import FaultKind, cause_line, fault_in
+from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, visible_gpus
+from ddp_trainer.train.config.config import Config, DeviceName
+from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.utils.errors import BadConfig, GpuFailed
+
+
+class Driver(Protocol):
+    """What CUDA reports to this process."""
+
+    cuda: str
+    """Version that torch was built for; empty for a build without."""
+
+    def count(self) -> int:
+        """Return the number of GPUs that CUDA can use."""
+
+    def take(self, index: int) -> None:
+        """Make a GPU the current one. Raises RuntimeError."""
+
+    def trouble(self) -> str:
+        """Return why CUDA cannot be used at all, in its own words; empty where it can."""
+
+
+class TorchDriver:
+    """CUDA by way of torch."""
+
+    cuda = torch.version.cuda or torch.version.hip or ""
+
+    def count(self) -> int:
+        """Return the number of GPUs that CUDA can use."""
+        with warnings.catch_warnings(action="ignore"):  # the sentence of the error has the words of the warning
+            return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+    def take(self, index: int) -> None:
+        """Make a GPU the current one. Raises RuntimeError."""
+        torch.cuda.set_device(index)
+
+    def trouble(self) -> str:
+        """Return why CUDA cannot be used at all, in its own words; empty where it can."""
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call] # of torch
+        except (RuntimeError, AssertionError) as err:
+            return str(err)
+        return ""
+
+
+def choose_device(
+    asked: DeviceName, env: Environment, driver: Driver | None = None, devices: Path = DEVICES
+) -> torch.device:
+    """Return the GPU of this local rank, or the CPU where the process is meant to use no GPU.
+
+    Args:
+        asked: What ``--device`` says.
+        env: Place of the process. Its local rank is the index of its GPU.
+        driver: CUDA, by default.
+        devices: Folder of the device files.
+
+    Raises:
+        BadConfig: CUDA was asked for where there is none, or there are more ranks than GPUs.
+        GpuFailed: A GPU that is to be there cannot be used.
+    """
+    driver = driver or TorchDriver()
+    if asked is DeviceName.CPU or (asked is DeviceName.AUTO and not driver.cuda):
+        return torch.device("cpu")
+    if not driver.cuda:
+        raise BadConfig(
+            f"--device is cuda, and torch {torch.__version__} was built without CUDA.",
+            hint="Use an image whose torch has CUDA, or give --device cpu.",
+        )
+    if env.local_rank < driver.count():
+        return _taken(env, driver)
+    visible = visible_gpus(env.visible_devices, devices)
+    if asked is DeviceName.AUTO and not visible and not driver.count():
+        return torch.device("cpu")
+    raise _without_gpu(env, driver, visible)
+
+
+def _taken(env: Environment, driver: Driver) -> torch.device:
+    try:
+        driver.take(env.local_rank)
+    except RuntimeError as err:
+        raise _failed(env, driver, f"cannot use GPU {env.local_rank}", str(err)) from err
+    return torch.device("cuda", env.local_rank)
+
+
+def _without_gpu(env: Environment, driver: Driver, visible: tuple[str, ...]) -> BadConfig | GpuFailed:
+    count, ranks = driver.count(), f"{env.local_world_size} rank{'s' * (env.local_world_size > 1)}"
+    if count and visible and all(name.startswith(MIG_PREFIX) for name in visible):
+        return BadConfig(
+            f"The {ranks} on {env.node} share {len(visible)} MIG slices, of which CUDA shows a process one.",
+            hint="Give ddp-launch --virtual-local-rank, by which each worker has the UUID of its own slice.",
+        )
+    if env.local_rank < len(visible):
+        words = driver.trouble() or f"CUDA reports {count}, and no reason"
+        return _failed(env, driver, f"finds {count} of {len(visible)} GPUs", words)
+    there = max(count, len(visible))
+    has = f"has {there} GPU{'s' * (there > 1)}" if there else "has no GPU"
+    named = f" ({VISIBLE}={env.visible_devices[VISIBLE]!r})" if VISIBLE in env.visible_devices else ""
+    return BadConfig(
+        f"Rank {env.rank} has no GPU: {env.node} {has}{named} for {ranks}.",
+        hint="Start at most one rank per GPU (--nproc-per-node gpu), or give --device cpu.",
+    )
+
+
+def _failed(env: Environment, driver: Driver, what: str, words: str) -> GpuFailed:
+    fault = fault_in(words) or fault_in("CUDA error: invalid device ordinal")
+    fix = fault.fix if fault else ""
+    if fault and fault.kind is FaultKind.DRIVER:
+        what += f" (torch {torch.__version__} is built for CUDA {driver.cuda})"
+    return GpuFailed(f"Rank {env.rank} on {env.node} {what}: {cause_line(words)}.", hint=f"Fix: {fix}.")
+
+
+def limit_threads(env: Environment, config: Config | None = None) -> None:
+    """Share the processor among local ranks: at torch's default each would use all of it, and all would wait.
+
+    Sums that several threads share have other bits than those of one, so ``exact`` has the same number everywhere.
+    """
+    threads = None if config is None else config.threads
+    if threads is None and config is not None and config.level is Level.EXACT:
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
+    elif env.local_world_size > 1 and not env.threads_chosen:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // env.local_world_size))

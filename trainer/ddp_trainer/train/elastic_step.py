@@ -1,0 +1,95 @@
+"""One global step of a loop that is the user's own: batches out, losses in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.common.constants import Phase
+from ddp_trainer.train.data.batch_plan import Plan, cut
+from ddp_trainer.train.data.batch_reader import to_device
+from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.data.task import Batch
+from ddp_trainer.train.exact.buffer_sync import SharedBuffers
+from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.utils.errors import BadTask
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """What a step is made from."""
+
+    plan: Plan
+    shards: Sequence[int]
+    """Logical shards that this rank owns."""
+    fetch: Callable[[Tensor], Batch]
+    random: KeyedRandom
+    buffers: SharedBuffers
+    phases: Phases
+    device: torch.device
+
+
+class Step:
+    """This rank's part of a global step; iterate over its batches, and give the loss of each to :meth:`backward`.
+
+    There is a batch for each logical shard that this rank owns, so a rank may have several, or in the last step of an
+    epoch none.
+    """
+
+    def __init__(self, number: int, parts: StepParts) -> None:
+        self.number = number
+        """Of the global step, from 0."""
+        self.epoch = parts.plan.epoch_of(number)
+        """From 0."""
+        self.batch_ids = parts.plan.batch(number)
+        """Ids of the samples of the whole global step."""
+        self.own_ids: list[Tensor] = []
+        """Ids of the samples whose loss was given to :meth:`backward`."""
+        self.loss = torch.zeros((), dtype=torch.float64, device=parts.device)
+        """Sum of the losses of those samples."""
+        self._parts = parts
+        self._waiting: Tensor | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        parts = self._parts
+        for shard in parts.shards:
+            ids = self.batch_ids[cut(len(self.batch_ids), parts.plan.shards, shard)]
+            if not len(ids):
+                continue
+            parts.random.enter(Stream.FETCH, self.number, shard)
+            samples = parts.fetch(ids)
+            parts.phases.lap(Phase.DATA_WAIT)
+            samples = to_device(samples, parts.device)
+            parts.phases.lap(Phase.HOST_TO_DEVICE)
+            parts.random.enter(Stream.MODEL, self.number, shard)
+            self._waiting = ids
+            yield samples
+            if self._waiting is not None:
+                raise BadTask(
+                    f"A batch of step {self.number} was not given to step.backward.",
+                    hint="Call step.backward(loss) once for each batch.",
+                )
+            parts.buffers.shard_done()
+
+    def backward(self, loss: Tensor) -> None:
+        """Take the mean loss of the batch that was given out last, and add its gradients.
+
+        The mean over the whole global step is made of it, whatever the number of ranks.
+
+        Raises:
+            BadTask: there is no such batch, or its loss was given already.
+        """
+        if self._waiting is None:
+            raise BadTask(
+                f"step.backward was called without a batch of step {self.number}.",
+                hint="Call it once for each batch, inside the loop over the step.",
+            )
+        ids, self._waiting = self._waiting, None
+        self._parts.phases.lap(Phase.FORWARD)
+        torch.autograd.backward(loss * (len(ids) / len(self.batch_ids)))
+        self._parts.phases.lap(Phase.BACKWARD)
+        self.loss += loss.detach().double() * len(ids)
+        self.own_ids.append(ids)

@@ -1,0 +1,62 @@
+"""Exact evaluation of a spread model: every test sample once, and on every rank as many passes.
+
+The forward pass gathers weights from all ranks. So a rank with fewer samples makes passes whose result is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from ddp_trainer.train.data.batch_plan import cut
+from ddp_trainer.train.data.batch_reader import to_device
+from ddp_trainer.train.data.loaders.map_reader import first_batch
+from ddp_trainer.train.data.task import Batch, Task
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.evaluation.evaluate import BATCH, Evaluation, Sums
+
+
+class EvenEvaluation(Evaluation):
+    """Means of the task's metrics over the test samples, whose metrics make one pass through the model each time."""
+
+    # What is gathered in inference mode would be of no use to a backward pass.
+    mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.no_grad
+
+    def __init__(self, task: Task, group: Group, *, skipped: Callable[[str], None] | None = None) -> None:
+        super().__init__(task, group, skipped=skipped)
+        self._metrics = self._counted
+        self._task = task
+        self._batch: Batch | None = None
+        self._made = 0
+
+    def run(self, model: nn.Module) -> dict[str, float]:
+        """As ever; afterwards nothing stays gathered."""
+        with self._group.watched_pass():
+            metrics = super().run(model)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return metrics
+
+    def _counted(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        self._made += 1
+        self._batch = batch
+        return self._task.metrics(model, batch)
+
+    def _sums_of(self, model: nn.Module, own: range) -> Sums:
+        self._made = 0
+        sums = super()._sums_of(model, own)
+        longest = cut(len(self._samples), self._group.data_size, 0)
+        for _ in range(-(-(longest.stop - longest.start) // BATCH) - self._made):
+            self._task.metrics(model, self._example() if self._batch is None else self._batch)
+        self._batch = None
+        return sums
+
+    def _example(self) -> Batch:
+        """The first test sample that can be read; there is one."""
+        return to_device(first_batch(self._samples), self._group.device)

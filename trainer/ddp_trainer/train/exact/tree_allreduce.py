@@ -1,0 +1,113 @@
+"""From the sums over each rank's own subtrees to the sum over the tree, on all ranks.
+
+A reduce-scatter whose association is spelled out: every rank gets, of all subtrees, the slice that it is responsible
+for, adds those in the order of the tree, and gives the result to all. Where the ranks own whole subtrees, this moves
+as many bytes as a ring does; else each rank sends one slice for every subtree that it owns, O(log shards).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node
+from ddp_trainer.train.utils.collective_names import ALL_GATHER
+
+BUCKET_BYTES: Final = 64 << 20
+"""Exchanged at a time, so that memory beside the gradients stays bounded."""
+
+SMALL_BYTES: Final = 1 << 16
+"""Of all subtrees together: below this an exchange takes as long as its round trips, whatever it moves."""
+
+
+def exchange(own: Sequence[list[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group) -> list[Tensor]:
+    """The sum over the tree, in the memory of this rank's first subtree.
+
+    Args:
+        own: the sums of this rank's subtrees, each a list of tensors of the same shapes; used up.
+        nodes: what those of every rank are, from left to right.
+        leaves: of the tree.
+        group: the ranks.
+
+    Raises:
+        PeerLost: a peer went away.
+    """
+    for bucket in buckets(own[0], BUCKET_BYTES):
+        summed = _exchange_bucket([[sums[each] for each in bucket] for sums in own], nodes, leaves, group)
+        start = 0
+        for each in bucket:
+            target = own[0][each]
+            target.copy_(summed[start : start + target.numel()].view(target.shape))
+            start += target.numel()
+    return own[0]
+
+
+def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> Iterator[list[int]]:
+    """Positions of tensors that travel together: of one type, and no more than the limit, but at least one tensor."""
+    by_type: dict[torch.dtype, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        by_type.setdefault(tensor.dtype, []).append(position)
+    for positions in by_type.values():
+        bucket: list[int] = []
+        size = 0
+        for position in positions:
+            more = tensors[position].numel() * tensors[position].element_size()
+            if bucket and size + more > limit_bytes:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(position)
+            size += more
+        yield bucket
+
+
+def _exchange_bucket(
+    own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group
+) -> Tensor:
+    """The sum as one vector; some zeros stand after it, so that all slices have one length."""
+    places = [node for each in nodes for node in each]
+    size = sum(tensor.numel() for tensor in own[0])
+    if len(places) * size * own[0][0].element_size() <= SMALL_BYTES:
+        return _gather_bucket(own, nodes, leaves, group)
+    slice_size = -(-size // group.world_size)
+    padded = own[0][0].new_zeros(len(own), group.world_size * slice_size)
+    for row, sums in zip(padded, own, strict=True):
+        torch.cat([tensor.reshape(-1) for tensor in sums], out=row[:size])
+    # All subtrees' first slices, then all their second ones, and so on: in the order of the ranks that they go to.
+    sent = padded.view(len(own), group.world_size, slice_size).transpose(0, 1).reshape(-1)
+    counts = [len(each) * slice_size for each in nodes]
+    received = sent.new_empty(sum(counts))
+    with group.watched():
+        dist.all_to_all_single(received, sent, counts, [len(own) * slice_size] * group.world_size)
+    whole = sent.new_empty(group.world_size * slice_size)
+    summed = _along_tree(places, received.view(len(places), slice_size), leaves)
+    with group.watched():
+        ALL_GATHER(whole, summed)
+    return whole
+
+
+def _gather_bucket(
+    own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group
+) -> Tensor:
+    """All subtrees' sums to all ranks, each of which adds them up: one exchange in place of two."""
+    most = max(len(each) for each in nodes)
+    sent = torch.stack([torch.cat([tensor.reshape(-1) for tensor in sums]) for sums in own])
+    # Ranks send equally much: those with fewer subtrees send rows that nobody reads.
+    sent = torch.cat([sent, sent.new_zeros(most - len(own), sent.shape[1])])
+    received = sent.new_empty(group.world_size * most, sent.shape[1])
+    with group.watched():
+        ALL_GATHER(received, sent)
+    rows = received.view(group.world_size, most, -1)
+    parts = [part for each, of_rank in zip(nodes, rows, strict=True) for part in of_rank[: len(each)]]
+    return _along_tree([node for each in nodes for node in each], parts, leaves)
+
+
+def _along_tree(nodes: Iterable[Node], parts: Iterable[Tensor], leaves: int) -> Tensor:
+    counter = BinaryCounter[Tensor](leaves, Tensor.add_)
+    for node, part in zip(nodes, parts, strict=True):
+        counter.put(node, part)
+    return counter.root()

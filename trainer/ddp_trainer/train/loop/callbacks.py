@@ -1,0 +1,98 @@
+"""Everyone who hears of a run: whoever watches its metrics, its words on a terminal, or its curves in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.evaluation.task_report import shown
+from ddp_trainer.train.loop.build_components import Kept
+from ddp_trainer.train.loop.metrics_reporter import Telling
+from ddp_trainer.train.loop.process_context import Surroundings
+from ddp_trainer.train.loop.run_context import Groundwork
+from ddp_trainer.train.loop.step_consensus import Verdict
+from ddp_trainer.train.models.registry import flops
+from ddp_trainer.train.observability.console import Evaluated
+from ddp_trainer.train.observability.loggers import Reports, open_reports
+from ddp_trainer.train.observability.run_banner import on_small_data, started
+
+
+class Audience:
+    """Those of one rank; curves are written by rank 0 alone, and by another process when that rank is."""
+
+    _around: Surroundings
+    _telling: Telling
+
+    def __init__(self) -> None:
+        self._reports = Reports([])
+        self._is_first: bool | None = None
+        self.loss: float | None = None
+        """Mean loss of the last step that had one which is finite, else of the first step; None before that."""
+
+    def enter(self, ground: Groundwork) -> None:
+        """This process is a rank of another group now, with all that surrounds it there."""
+        self._around, self._telling = ground.around, Telling(ground.around.recorder, ground.phases)
+        is_first = ground.around.env.rank == 0
+        if is_first is not self._is_first:
+            self._reports.close()
+            self._reports = open_reports(ground.config, ground.around.env)
+        self._is_first = is_first
+
+    def expect(self, ground: Groundwork, plan: Plan) -> None:
+        """Steps of this model will come, as planned."""
+        self._telling.begin(ground.model, plan, ground.config)
+
+    def begin(self, step: int, ground: Groundwork, plan: Plan) -> None:
+        """Training begins, or goes on after so many steps.
+
+        Raises:
+            BadConfig: a report that a flag asks for cannot be written.
+        """
+        progress, group = self._around.progress, self._around.group
+        progress.begin(step)
+        self._reports.begin(step)
+        progress.tell(started(ground.task.name, ground.model, plan, group, step=step, flops=flops(ground.model)))
+        if remark := on_small_data(plan):
+            progress.note(remark)
+
+    def rewind(self, step: int, lost: int, why: str) -> None:
+        """Training goes on after so many steps, since ``why``: those that were ``lost`` are done again."""
+        self._reports.rewind(step)
+        self._around.progress.note(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
+
+    def step(self, step: int, kept: Kept, verdict: Verdict, *, own: int) -> None:
+        """A step was committed, the ``step``-th, in which this rank took ``own`` samples."""
+        plan, optimization = kept.plan, kept.optimization
+        epoch, rate = plan.epoch_of(step - 1), optimization.learning_rate
+        if verdict.is_finite or self.loss is None:
+            self.loss = verdict.loss / verdict.samples
+        self._telling.step(step, epoch, own, loss=self.loss, rate=rate, is_finite=verdict.is_finite)
+        if self._around.group.rank == 0:
+            self._telling.gradients(optimization)
+        self._around.progress.step(
+            step=step,
+            steps=plan.total_steps,
+            epoch=epoch + 1,
+            samples=verdict.samples,
+            loss=self.loss,
+            learning_rate=rate,
+        )
+        self._reports.step(step, epoch, {"loss": self.loss, "learning_rate": rate})
+
+    def evaluated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
+        """The test samples were evaluated after so many steps, in an epoch counted from 0."""
+        self._around.recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
+        self._around.progress.tell(Evaluated(epoch=epoch + 1, step=step, metrics=metrics))
+        self._reports.evaluated(step, epoch, metrics)
+
+    def show(self, ground: Groundwork, *, together: bool) -> None:
+        """What the model has learnt, in its task's words; where ranks compute it ``together``, all must call it."""
+        is_first = self._around.group.rank == 0
+        if is_first or together:
+            text = shown(ground.task, ground.model)
+            if text is not None and is_first:
+                self._around.progress.note(text)
+
+    def close(self) -> None:
+        """Leave the curves where others can read them."""
+        self._reports.close()

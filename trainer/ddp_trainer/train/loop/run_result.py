@@ -1,0 +1,65 @@
+"""How this process's part of a run ended, and the record of the run that is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddp_trainer.train.checkpoint.summary import Result, Summary
+from ddp_trainer.train.utils.errors import CheckpointNotWritten
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.data.batch_plan import Plan
+    from ddp_trainer.train.data.sample_tracker import Ledger
+    from ddp_trainer.train.loop.goodput_tracker import History
+    from ddp_trainer.train.loop.run_context import Groundwork
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How this process's part of a run ended."""
+
+    summary: Summary
+    exit_code: int
+    """0, or 143 (130 after Ctrl-C) when told to stop."""
+    error: CheckpointNotWritten | None = None
+    """The run is done, but its last state is not on any disk."""
+
+
+def summarize(
+    result: Result,
+    ground: Groundwork,
+    plan: Plan,
+    ledger: Ledger,
+    history: History,
+    *,
+    step: int,
+    loss: float | None,
+    metrics: Mapping[str, float],
+) -> Summary:
+    """What a run has come to after ``step`` steps: ``loss`` in the last one, ``metrics`` on the test samples."""
+    config, env, watch = ground.config, ground.around.env, ground.watch
+    return Summary(
+        result=result,
+        task=ground.task.name,
+        steps=step,
+        epochs=round(step / plan.steps_per_epoch, 4),
+        accuracy=metrics.get("accuracy"),
+        loss=metrics.get("loss", loss),
+        metrics=metrics,
+        best=watch.best_of_run(),
+        stopped_early=watch.has_waited_enough and step < plan.total_steps,
+        samples_lost=ledger.lost,
+        samples_repeated=ledger.repeated,
+        samples_skipped=ledger.skipped,
+        skipped_steps=ground.guard.skipped,
+        rollbacks=ground.guard.rollbacks,
+        restarts=dict(env.restarts),
+        **history.summary(),
+        world_size=ground.around.group.world_size,
+        global_batch=config.global_batch,
+        shards=plan.shards,
+        seed=config.seed,
+        generation=env.generation,
+    )

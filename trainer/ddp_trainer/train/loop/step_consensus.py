@@ -1,0 +1,130 @@
+"""The commit vote: one small all-reduce per step, after which all ranks know the same things about it.
+
+Every rank says how many samples it processed, the hash of their ids, its part of the loss, and whether it wants to
+stop or to save. Only when the sums are what the plan demands of this step does the optimizer move. A failure before
+the vote leaves every rank at the step before, so the step is computed again, never half applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.utils.errors import PeerFailed, WrongSamples
+
+NO_WORD: Final = (0.0, 0.0, 0.0, 0.0)
+"""Of a rank that says nothing of the time."""
+
+
+class Ballot(NamedTuple):
+    """What one rank says about the step."""
+
+    samples: int
+    digest: int
+    """:func:`ddp_trainer.train.data.batch_plan.digest` of the ids that it processed."""
+    loss: Tensor
+    """Sum of its samples' losses, a scalar on the device."""
+    failed: bool = False
+    stop: bool = False
+    save: bool = False
+    skipped: int = 0
+    """Samples among them that could not be read."""
+    flaw: Tensor | None = None
+    """:meth:`ddp_trainer.train.optim.optimizer.Optimization.examine` of its gradients, a scalar on the device."""
+    busy: Sequence[float] = ()
+    """With dynamic balance :meth:`ddp_trainer.train.parallel.load_balancer.Balance.ballot`."""
+    time: Sequence[float] = NO_WORD
+    """:meth:`ddp_trainer.train.loop.goodput_tracker.History.word`."""
+
+
+class Verdict(NamedTuple):
+    """The ballots of all ranks, added up; flags count the ranks that raised them."""
+
+    samples: int
+    digest: int
+    loss: float
+    failed: int
+    stop: int
+    save: int
+    skipped: int
+    flaw: float
+    busy: Sequence[float]
+    time: Sequence[float] = NO_WORD
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the loss and all gradients are, on all ranks."""
+        return math.isfinite(self.loss) and self.flaw == 0
+
+
+def vote(ballot: Ballot, group: Group) -> Verdict:
+    """Exchange ballots: the one place of a step where the device is waited for."""
+    if group.world_size == 1:
+        return _own(ballot)
+    numbers = group.read(group.sum(_written(ballot, group.device)))
+    samples, digest, loss, failed, stop, save, skipped, flaw, *more = numbers
+    time, busy = more[: len(NO_WORD)], more[len(NO_WORD) :]
+    return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy, time)
+
+
+def _own(ballot: Ballot) -> Verdict:
+    """Of a group of one."""
+    samples, digest, loss, failed, stop, save, skipped, flaw, busy, time = ballot
+    found = 0.0 if flaw is None else flaw.item()
+    return Verdict(samples, digest, loss.item(), int(failed), int(stop), int(save), skipped, found, busy, time)
+
+
+def _written(ballot: Ballot, device: torch.device) -> Tensor:
+    """As float64: counts and sums of 32-bit hashes stay far below 2^53, so they are exact."""
+    if device.type == "cpu":
+        return torch.tensor(_read(ballot), dtype=torch.float64)
+    # A GPU is not waited for before the exchange: a copy from memory that the kernel may move would wait for it.
+    flags = (ballot.failed, ballot.stop, ballot.save)
+    numbers = [ballot.samples, ballot.digest, 0, *flags, ballot.skipped, 0, *ballot.time, *ballot.busy]
+    page = _page(len(numbers), is_pinned=device.type == "cuda")
+    page.copy_(torch.tensor(numbers, dtype=torch.float64))
+    sums = page.to(device, non_blocking=True)
+    sums[2] = ballot.loss
+    if ballot.flaw is not None:
+        sums[7] = ballot.flaw
+    return sums
+
+
+@lru_cache(maxsize=4)
+def _page(size: int, *, is_pinned: bool) -> Tensor:
+    """Memory that a ballot is sent from; free again when its verdict was read, so one is enough."""
+    return torch.empty(size, dtype=torch.float64, pin_memory=is_pinned)
+
+
+def _read(ballot: Ballot) -> list[float]:
+    flags = (ballot.failed, ballot.stop, ballot.save)
+    flaw = 0.0 if ballot.flaw is None else ballot.flaw.item()
+    counts = (ballot.samples, ballot.digest, ballot.loss.item(), *flags, ballot.skipped, flaw)
+    return [*counts, *ballot.time, *ballot.busy]
+
+
+def check(verdict: Verdict, *, step: int, samples: int, digest: int) -> None:
+    """Allow the step to be committed.
+
+    Raises:
+        PeerFailed: a rank could not do its part.
+        WrongSamples: together the ranks processed other samples than the step demands.
+    """
+    if verdict.failed:
+        raise PeerFailed(f"{verdict.failed} of the other ranks failed in step {step}.", hint="They say why.")
+    if verdict.samples != samples:
+        raise WrongSamples(
+            f"The ranks processed {verdict.samples} samples in step {step}, which has {samples}.",
+            hint="Check that all ranks run the same code with the same flags.",
+        )
+    if verdict.digest != digest:
+        raise WrongSamples(
+            f"The ranks processed {samples} samples in step {step}, but not the ones that belong to it.",
+            hint="Check that all ranks run the same code with the same flags.",
+        )

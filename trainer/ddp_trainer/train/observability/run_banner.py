@@ -1,0 +1,39 @@
+"""What a run says of itself when it begins: what was derived from the flags and the surroundings."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ddp_trainer.train.data.batch_plan import Plan, shares
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.observability.console import Started
+
+
+def started(task: str, model: nn.Module, plan: Plan, group: Group, *, step: int, flops: int | None = None) -> Started:
+    """The run goes on after ``step`` steps; ``flops`` are those of one sample, where the model knows them."""
+    sizes = shares(min(plan.global_batch, plan.samples), plan.shards, group.data_size)
+    return Started(
+        task=task,
+        world_size=group.world_size,
+        backend=group.backend,
+        device=str(group.device),
+        shards=plan.shards,
+        global_batch=plan.global_batch,
+        per_rank=str(sizes[0]) if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)}",
+        samples=plan.samples,
+        steps_per_epoch=plan.steps_per_epoch,
+        steps=plan.total_steps,
+        resumed_step=step,
+        weights=sum(weight.numel() for weight in model.parameters()),
+        flops_per_sample=flops,
+    )
+
+
+def on_small_data(plan: Plan) -> str:
+    """What to say of fewer samples than one global batch has; empty where there are enough."""
+    if plan.endless or plan.samples >= plan.global_batch:
+        return ""
+    return (
+        f"The data set has {plan.samples} samples, fewer than the global batch of {plan.global_batch}: "
+        "every epoch is one step of all of them."
+    )

@@ -1,0 +1,68 @@
+"""From the name of a strategy to the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ddp_trainer.train.config.options import Level, StrategyName
+from ddp_trainer.train.parallel.data_parallel import DataParallel
+from ddp_trainer.train.parallel.ddp import Ddp
+from ddp_trainer.train.parallel.local_sgd import LocalSgd
+from ddp_trainer.train.parallel.manual_ddp import Manual
+from ddp_trainer.train.parallel.single import Single
+from ddp_trainer.train.parallel.strategy import Parts, Strategy
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.mesh.sharded_state import Spread
+
+_BY_NAME: Final[Mapping[StrategyName, Callable[[Parts], Strategy]]] = {
+    StrategyName.DDP: Ddp,
+    StrategyName.SINGLE: Single,
+    StrategyName.DATA_PARALLEL: DataParallel,
+    StrategyName.MANUAL: Manual,
+    StrategyName.LOCAL_SGD: LocalSgd,
+}
+
+_NEED_PEERS: Final = frozenset({StrategyName.DDP, StrategyName.MANUAL, StrategyName.LOCAL_SGD})
+"""With one rank there is nobody to exchange anything with, and no process group either."""
+
+
+def build(parts: Parts) -> Strategy:
+    """The strategy that the flags name.
+
+    Raises:
+        BadConfig: it does not go with this group, device or plan.
+    """
+    if parts.config.level is Level.EXACT:
+        from ddp_trainer.train.parallel.bitwise_ddp import Exact  # noqa: PLC0415 - few runs need it
+
+        return Exact(parts)
+    if parts.spread is not None:
+        return _of_spread(parts, parts.spread)
+    name = parts.config.strategy
+    if parts.group.world_size == 1 and name in _NEED_PEERS:
+        return Strategy(parts)
+    return _BY_NAME[name](parts)
+
+
+def _of_spread(parts: Parts, spread: Spread) -> Strategy:
+    """The strategy of a layout in which no rank holds the whole model; each imports for a second, and on request."""
+    layout = spread.mesh.layout
+    if layout.pp > 1:
+        from ddp_trainer.train.parallel.pipeline import Pipeline  # noqa: PLC0415 - see above
+        from ddp_trainer.train.parallel.pp.pp_state import StageSpread  # noqa: PLC0415 - see above
+
+        assert isinstance(spread, StageSpread)  # noqa: S101 - cut before the optimizer was built
+        return Pipeline(parts, spread.stages)
+    if layout.tp > 1 and layout.shard > 1:
+        from ddp_trainer.train.parallel.fsdp_tp import SlicedFsdp  # noqa: PLC0415 - see above
+
+        return SlicedFsdp(parts)
+    if layout.tp > 1:
+        from ddp_trainer.train.parallel.tensor_parallel import TensorParallel  # noqa: PLC0415 - see above
+
+        return TensorParallel(parts, spread.mesh)
+    from ddp_trainer.train.parallel.fsdp import Fsdp  # noqa: PLC0415 - see above
+
+    return Fsdp(parts)

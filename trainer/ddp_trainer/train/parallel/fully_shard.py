@@ -1,0 +1,110 @@
+"""Cut a model into pieces, one for each rank of the dimension ``shard``, block by block; before its optimizer is built.
+
+Blocks are those of the class names that are given, else the layers that activation checkpointing would take: the
+entries of every ``nn.ModuleList``, or of an ``nn.Sequential``. What lies in no block makes one more with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from ddp_trainer.common.enums import PrecisionName
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.mesh.device_mesh import Mesh
+from ddp_trainer.train.transforms.activation_checkpointing import blocks
+from ddp_trainer.train.utils.errors import BadConfig
+
+_COMPUTED_IN: Final[Mapping[PrecisionName, torch.dtype]] = {
+    PrecisionName.BF16: torch.bfloat16,
+    PrecisionName.FP16: torch.float16,
+}
+_CONTAINERS: Final = (nn.ModuleList, nn.ModuleDict)
+_NAMED: Final = 12
+"""Of many classes, how many a sentence tells."""
+
+
+def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
+    """Cut the model in place, over ``shard`` and, a copy each, ``replicate``; it may be on torch's meta device.
+
+    What has been cut into slices is cut again, each slice by itself.
+
+    Raises:
+        BadConfig: it has no block of a class that was named, or the pieces cannot be kept where they are to be.
+    """
+    found = named_blocks(model, config.fsdp_blocks) if config.fsdp_blocks else blocks(model)
+    if config.fsdp_offload and group.device.type == "cpu":
+        raise BadConfig(
+            "--fsdp-offload keeps pieces in the CPU's memory, and this run computes on the CPU.",
+            hint="Leave it out.",
+        )
+    computed_in = _COMPUTED_IN.get(config.precision)
+    devices = mesh.along("replicate", "shard")
+    offload = CPUOffloadPolicy() if config.fsdp_offload else OffloadPolicy()
+    inner = MixedPrecisionPolicy(param_dtype=computed_in, reduce_dtype=None if computed_in is None else torch.float32)
+    outer = MixedPrecisionPolicy(
+        param_dtype=computed_in,
+        reduce_dtype=inner.reduce_dtype,
+        output_dtype=None if computed_in is None else torch.float32,
+    )
+    for block in found:
+        fully_shard(
+            block,
+            mesh=devices,
+            reshard_after_forward=config.fsdp_reshard,
+            mp_policy=inner,
+            offload_policy=offload,
+        )
+    # Its own weights are used at the start and at the end of a pass, so they stay from one to the other.
+    fully_shard(model, mesh=devices, reshard_after_forward=False, mp_policy=outer, offload_policy=offload)
+    _add_up(model)
+    _prefetch(found, config.fsdp_prefetch)
+
+
+def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """The modules of these classes inside of the model, in the order in which they stand there; what lies in another
+    one comes before it.
+
+    Raises:
+        BadConfig: there is none of some class.
+    """
+    every = dict.fromkeys(_inner_first(model))
+    inside = [module for module in every if module is not model and not isinstance(module, _CONTAINERS)]
+    there = {type(module).__name__ for module in inside if any(True for _ in module.parameters())}
+    for name in names:
+        if name not in there:
+            known = sorted(there)
+            rest = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+            raise BadConfig(
+                f"--fsdp-blocks names {name!r}, and {type(model).__name__} has no such module with weights.",
+                hint=f"It has {', '.join(known[:_NAMED])}{rest}.",
+            )
+    return [module for module in inside if type(module).__name__ in names]
+
+
+def _inner_first(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        yield from _inner_first(child)
+    yield module
+
+
+def _add_up(model: nn.Module) -> None:
+    """Let ranks' gradients be added up and not averaged; gloo knows no other way, nor need the sum be divided."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def _prefetch(found: Sequence[nn.Module], ahead: int) -> None:
+    """Ask for the weights of the next blocks while one computes, in the order in which blocks stand in the model."""
+    sharded: list[FSDPModule] = [block for block in found if isinstance(block, FSDPModule)]
+    for number, block in enumerate(sharded):
+        if ahead:
+            block.set_modules_to_forward_prefetch(sharded[number + 1 : number + 1 + ahead])
+            block.set_modules_to_backward_prefetch(sharded[max(0, number - ahead) : number][::-1])

@@ -1,0 +1,299 @@
+"""Cut a model into stages of consecutive layers over the ranks of the dimension ``pp``; before its optimizer is built.
+
+The model stays the object that it was, with the names that it has. Weights of the stages of other ranks become tensors
+on torch's meta device, which have a shape and no memory; and calling the model sends its input through the stages of
+all ranks, who must call it together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.data.task import Task
+from ddp_trainer.train.data.user_callable import ask, kind_of
+from ddp_trainer.train.deferred_init.init_replay import Recipe
+from ddp_trainer.train.deferred_init.materialize import empty_out, fill
+from ddp_trainer.train.deferred_init.param_broadcast import send_from_first
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.mesh.device_mesh import Mesh
+from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.parallel.apply_tp import slice_up
+from ddp_trainer.train.parallel.pipeline_schedule import KINDS, Kind
+from ddp_trainer.train.parallel.pp.pp_tensor_spec import Stream, without_memory
+from ddp_trainer.train.parallel.pp.pp_zero import StagePieces
+from ddp_trainer.train.utils.dynamo_stub import uncompiled
+from ddp_trainer.train.utils.errors import BadConfig, BadTask
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """All stages of a model; the weights of this rank's are real."""
+
+    modules: Sequence[nn.Module]
+    kind: Kind
+    mesh: Mesh
+    group: Group
+    weights: Mapping[str, tuple[int, ...]]
+    """Ranks of ``pp`` that have each, by its name in the model."""
+    pieces: StagePieces | None = None
+    """Where ranks of ``shard`` keep a piece each of this rank's weights."""
+    _streams: dict[tuple[torch.Size, torch.dtype], Sequence[Stream]] = field(default_factory=dict)
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """This rank's stages."""
+        return self.kind.stages_of(self.mesh.place.pp, self.mesh.layout.pp)
+
+    def holder(self, stage: int) -> int:
+        """The rank of ``pp`` that has a stage."""
+        return holder_of(stage, self.kind, self.mesh.layout.pp)
+
+    def streams(self, inputs: Tensor) -> Sequence[Stream]:
+        """What each stage takes, and at the end what the last one gives; asked while weights are whole.
+
+        Raises:
+            BadTask: a stage gives something else than one tensor.
+        """
+        kind = inputs.shape, inputs.dtype
+        if kind not in self._streams:
+            self._streams[kind] = self._passed_on(inputs)
+        return self._streams[kind]
+
+    def _passed_on(self, inputs: Tensor) -> Sequence[Stream]:
+        given = torch.empty_like(inputs, device="meta")
+        streams = [Stream.like(given)]
+        for number, module in enumerate(self.modules):
+            state = {name: without_memory(each) for name, each in module.state_dict().items()}
+            with uncompiled():
+                output = functional_call(module, state, (given,))
+            if not isinstance(output, Tensor):
+                raise BadTask(
+                    f"Stage {number} of the pipeline gives a {type(output).__name__}.",
+                    hint="Let every stage take one tensor and give one.",
+                )
+            streams.append(Stream.like(output))
+            given = streams[-1].joined(streams[-1].here)
+        return streams
+
+    def whole(self) -> AbstractContextManager[None]:
+        """While weights are whole, of a pass that leaves no gradients."""
+        return nullcontext() if self.pieces is None else self.pieces.gathered()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What the whole model gives, on every rank; no gradients come of it."""
+        with self.whole():
+            streams, me = self.streams(inputs), self.mesh.place.pp
+            here = inputs
+            for number, module in enumerate(self.modules):
+                holder = self.holder(number)
+                if holder == me:
+                    if number and self.holder(number - 1) != me:
+                        here = self._received(streams[number].here, self.holder(number - 1))
+                    here = streams[number + 1].piece(module(streams[number].joined(here)))
+                    if number + 1 < len(self.modules) and self.holder(number + 1) != me:
+                        dist.send(here.contiguous(), self.rank(self.holder(number + 1)), self.process_group)
+            last = self.holder(len(self.modules) - 1)
+            output = here.contiguous() if last == me else self._empty(streams[-1].here)
+            dist.broadcast(output, self.rank(last), self.process_group)
+            return streams[-1].joined(output)
+
+    def send_shared(self, model: nn.Module, loaded: Collection[str]) -> None:
+        """Give stages that have the same weight the same numbers, those of the first that has it; all must call it.
+
+        Weights that are about to be ``loaded`` are left as they are.
+        """
+        shared = [name for name, holders in self.weights.items() if len(holders) > 1 and name not in loaded]
+        with self.group.watched(), torch.no_grad():
+            for name in shared:
+                own = piece(model.get_parameter(name).detach())
+                sent = self._empty(own) if own.is_meta else own
+                dist.broadcast(sent, self.rank(self.weights[name][0]), self.process_group)
+
+    def train_with(self, model: nn.Module) -> Callable[[bool], nn.Module]:
+        """In place of the model's ``train``: modules that a stage has and the model has not follow it, too."""
+        train = model.train
+
+        def both(mode: bool = True) -> nn.Module:
+            for number in self.own:
+                self.modules[number].train(mode)
+            return train(mode)
+
+        return both
+
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        """Of the ranks that this one makes a pipeline with."""
+        return self.mesh.along("pp").get_group()
+
+    def rank(self, holder: int) -> int:
+        """In the whole group, of a rank of ``pp``."""
+        return dist.get_global_rank(self.process_group, holder)
+
+    def _received(self, shape: Tensor, holder: int) -> Tensor:
+        received = self._empty(shape)
+        dist.recv(received, self.rank(holder), self.process_group)
+        return received
+
+    def _empty(self, shape: Tensor) -> Tensor:
+        return torch.empty(shape.shape, dtype=shape.dtype, device=self.group.device)
+
+
+def cut_into_stages(
+    model: nn.Module,
+    task: Task,
+    config: Config,
+    mesh: Mesh,
+    group: Group,
+    recipes: Mapping[Tensor, Recipe],
+    loaded: Collection[str],
+) -> Stages:
+    """Cut the model in place: into stages, these into slices (``tp``), and these into pieces (``shard``).
+
+    Weights of other stages are never made, nor those of these names, which are about to be ``loaded``. Those of this
+    rank's are whole before they are cut into pieces, as they are in every step.
+
+    Raises:
+        BadConfig: it says nothing of stages, has too few layers, keeps running statistics, or has a weight under two
+            names; or it has no plan for slices.
+        BadTask: its stages together are not the model, or a plan names what does not exist.
+    """
+    kind, ranks = KINDS[config.pipeline_schedule], mesh.layout.pp
+    demand_cuttable(model, ranks)
+    modules = stages_of(model, task, ranks * kind.stages_per_rank)
+    weights = _holders(model, modules, task, kind, ranks)
+    _drop(model, {name for name, holders in weights.items() if mesh.place.pp not in holders})
+    numbers = empty_out(model, recipes, loaded) if recipes else {}
+    if not recipes:
+        _move(model, group.device)
+    if mesh.layout.tp > 1:
+        slice_up(model, task, mesh, group)
+    stages = Stages(modules, kind, mesh, group, weights)
+    demand_shared(model, stages, task)
+    if recipes:
+        fill(model, numbers, mesh, group, group.device)
+    else:
+        send_from_first(model, mesh, group, loaded)
+    stages.send_shared(model, loaded)
+    if mesh.layout.shard > 1:
+        stages = replace(stages, pieces=StagePieces(model, modules, mesh, group))
+    model.forward = stages.forward
+    model.train = stages.train_with(model)  # type: ignore[method-assign,assignment] # torch does not foresee it
+    return stages
+
+
+def demand_cuttable(model: nn.Module, ranks: int) -> None:
+    """Refuse a model of which stages would not agree: so many ranks of ``pp`` make them.
+
+    Raises:
+        BadConfig: it has buffers, or a weight under two names.
+    """
+    said = f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has"
+    if any(True for _ in model.buffers()):
+        raise BadConfig(f"{said} buffers, which stages would keep apart.", hint="Leave pp out.")
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if name != (first := names[id(weight)]):
+            raise BadConfig(
+                f"{said} one weight under two names, {first!r} and {name!r}, which stages would keep apart.",
+                hint="Keep it in one module, let the other one use it from there, or leave pp out.",
+            )
+
+
+def stages_of(model: nn.Module, task: Task, count: int) -> list[nn.Module]:
+    """The stages, by the task's plan or the model's.
+
+    Raises:
+        BadConfig: there is none, or the model has too few layers.
+        BadTask: what it gives for a stage is none.
+    """
+    of_task: Any = getattr(task, "pipeline_stage", None)
+    of_model: Any = getattr(model, "pipeline_stage", None)
+    if of_task is None and of_model is None:
+        raise BadConfig(
+            f"--parallel has pp, and neither the task {task.name!r} nor its model, a {type(model).__name__}, has a "
+            "pipeline_stage.",
+            hint="Give the task a method pipeline_stage(model, index, count) that returns a module, or leave pp out.",
+        )
+    stages = []
+    for index in range(count):
+        if of_task is not None:
+            whose = f"The pipeline_stage of the task {task.name!r}"
+            stage = ask(of_task, whose, model=model, index=index, count=count)
+        else:
+            whose = f"The pipeline_stage of the model, a {type(model).__name__},"
+            stage = ask(of_model, whose, index=index, count=count)
+        if stage is model or not isinstance(stage, nn.Module):
+            given = "the model itself" if stage is model else f"{kind_of(stage)}, and no module"
+            raise BadTask(
+                f"{whose} returns {given}, for stage {index} of {count}.",
+                hint="Let it return a module of its layers alone, under the names that they have in the model.",
+            )
+        stages.append(stage)
+    return stages
+
+
+def _holders(
+    model: nn.Module, modules: Sequence[nn.Module], task: Task, kind: Kind, ranks: int
+) -> dict[str, tuple[int, ...]]:
+    names = [name for name, _ in model.named_parameters()]
+    holders: dict[str, set[int]] = {name: set() for name in names}
+    for number, module in enumerate(modules):
+        for name, _ in module.named_parameters():
+            if name not in holders:
+                raise BadTask(
+                    f"Stage {number} of the task {task.name!r} has a weight {name!r}, which the model has not.",
+                    hint=f"Let stages name their weights as the model does: {', '.join(names[:5])}.",
+                )
+            holders[name].add(holder_of(number, kind, ranks))
+    if missing := [name for name, of in holders.items() if not of]:
+        raise BadTask(
+            f"No stage of the task {task.name!r} has the weight {missing[0]!r} of the model.",
+            hint="Let pipeline_stage give each layer to some stage.",
+        )
+    return {name: tuple(sorted(of)) for name, of in holders.items()}
+
+
+def demand_shared(model: nn.Module, stages: Stages, task: Task) -> None:
+    """Refuse stages that hold weights in modules of their own: those would not learn, and not be cut.
+
+    Raises:
+        BadTask: one does.
+    """
+    named = dict(model.named_parameters())
+    for number in stages.own:
+        for name, weight in stages.modules[number].named_parameters():
+            if named[name] is not weight:
+                raise BadTask(
+                    f"Stage {number} of the task {task.name!r} keeps the weight {name!r} in a module of its own.",
+                    hint="Let pipeline_stage take modules of the model as they are.",
+                )
+
+
+def holder_of(stage: int, kind: Kind, ranks: int) -> int:
+    """The rank of ``pp`` that has a stage."""
+    return next(rank for rank in range(ranks) if stage in kind.stages_of(rank, ranks))
+
+
+def _drop(model: nn.Module, names: set[str]) -> None:
+    """Let go of these weights; shape and name stay, and whether they learn, by which optimizers choose them."""
+    for name in names:
+        path, _, last = name.rpartition(".")
+        module = model.get_submodule(path)
+        weight = module.get_parameter(last)
+        empty = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=weight.requires_grad)
+        module.register_parameter(last, empty)
+
+
+def _move(model: nn.Module, device: torch.device) -> None:
+    for weight in model.parameters():
+        if not weight.is_meta:
+            weight.data = weight.data.to(device)

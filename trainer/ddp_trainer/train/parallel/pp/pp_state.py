@@ -1,0 +1,147 @@
+"""The state of a model whose stages lie on several ranks: gathered from whoever has a weight, and dealt out again."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from ddp_trainer.train.data.task import Task
+from ddp_trainer.train.mesh.sharded_state import Spread, piece
+from ddp_trainer.train.parallel.pp.pipeline_split import Stages
+from ddp_trainer.train.utils.errors import BadTask
+
+_TENSOR: Final = "tensor"
+_VALUE: Final = "value"
+
+
+class StageSpread(Spread):
+    """Weights are numbered and named as in the whole model, of which the others' are on the meta device here.
+
+    Those that are here may be in slices and in pieces, which ranks of the same stage put together first.
+    """
+
+    def __init__(self, model: nn.Module, stages: Stages) -> None:
+        super().__init__(stages.mesh, stages.group)
+        self.stages = stages
+        self._names = {id(weight): name for name, weight in model.named_parameters()}
+        own = dict(model.named_parameters())
+        me = stages.mesh.place.pp
+        self._again = [own[name] for name, holders in stages.weights.items() if me in holders[1:]]
+        """Weights of this rank that an earlier stage has, too."""
+
+    def whole(self, state: Any, *, keep: bool) -> Any:
+        """As ever; each weight and its moments come from the first rank that has it.
+
+        A weight that does not learn has no moments, on whichever rank it is: so ranks tell each other first what they
+        have of an optimizer's state.
+        """
+        weights = {
+            name: self._sent(self.first_stage_of(name), weight, keep=keep) for name, weight in state["model"].items()
+        }
+        optimizer = state["optimizer"]
+        forms = [json.loads(told) for told in self._told(json.dumps(_forms(optimizer["state"])).encode())]
+        states: dict[int, dict[str, Any]] = {}
+        for number in sorted({int(number) for of_rank in forms for number in of_rank}):
+            source = next(rank for rank, of_rank in enumerate(forms) if str(number) in of_rank)
+            here, form = optimizer["state"].get(number, {}), forms[source][str(number)]
+            states[number] = {key: self._entry(source, here.get(key), form[key], keep=keep) for key in form}
+        return {"model": weights, "optimizer": {**optimizer, "state": states}}
+
+    def first_stage_of(self, name: str) -> int:
+        """As ever."""
+        return self.stages.weights[name][0]
+
+    def demand_same(self, optimizer: Optimizer, task: Task) -> None:
+        """As ever; every rank must call it."""
+        names = [[self._names.get(id(weight), "") for weight in group["params"]] for group in optimizer.param_groups]
+        digests = self.stages.group.gather(zlib.crc32(json.dumps(names).encode()))
+        if len(set(digests)) > 1:
+            raise BadTask(
+                f"The optimizer of the task {task.name!r} has other weights in its groups on some ranks.",
+                hint="Let optimizer() take those of other stages too, which are on torch's meta device, and choose by "
+                "shape or requires_grad.",
+            )
+
+    def break_off(self) -> None:
+        """As ever: of a step that is under way, stages have their weights whole."""
+        if self.stages.pieces is not None:
+            self.stages.pieces.let_go()
+
+    def _entry(self, source: int, here: Any, form: Any, *, keep: bool) -> Any:
+        """One value of a weight's state, which has this form where it comes from."""
+        if _TENSOR not in form:
+            return form[_VALUE]
+        size, kind = form[_TENSOR]
+        value = here if here is not None else torch.empty(size, dtype=getattr(torch, kind))
+        return self._sent(source, value, keep=keep)
+
+    def _sent(self, source: int, value: Tensor, *, keep: bool) -> Tensor | None:
+        device = self.stages.group.device
+        value = value.detach()
+        if self.stages.mesh.place.pp != source:
+            sent = torch.empty(value.shape, dtype=value.dtype, device=device)
+        else:
+            here: Tensor = value.to(device)
+            sent = here.full_tensor().contiguous() if isinstance(here, DTensor) else here
+        with self.stages.group.watched():
+            dist.broadcast(sent, self.stages.rank(source), self.stages.process_group)
+            return sent.cpu() if keep else None
+
+    def _told(self, own: bytes) -> list[bytes]:
+        """What each rank of ``pp`` says."""
+        device, line, ranks = self.stages.group.device, self.stages.process_group, range(self.mesh.layout.pp)
+        length = torch.tensor([len(own)], device=device)
+        lengths = [torch.empty_like(length) for _ in ranks]
+        with self.stages.group.watched():
+            dist.all_gather(lengths, length, group=line)
+            said = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=device)
+            said[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+            every = [torch.empty_like(said) for _ in ranks]
+            dist.all_gather(every, said, group=line)
+            return [bytes(each[:size].tolist()) for each, size in zip(every, map(int, lengths), strict=True)]
+
+    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        """Of whole weights, those of this rank's stages."""
+        with torch.no_grad():
+            for name, own in model.named_parameters():
+                if not own.is_meta:
+                    piece(own).copy_(piece(self.cut(weights[name], own)))
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """A weight that several stages have counts once."""
+        counted = {id(weight.grad) for weight in self._again}
+        return super().norm([gradient for gradient in gradients if id(gradient) not in counted])
+
+
+def _forms(state: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """What an optimizer keeps of each weight that is here: type and shape of tensors, and what is none as it is.
+
+    Some, as Adagrad, begin to keep something when they are made, also of weights of other stages.
+
+    >>> _forms({3: {"step": torch.zeros(()), "mean": 0.5}, 4: {"sum": torch.zeros(2, device="meta")}})
+    {3: {'step': {'tensor': ([], 'float32')}, 'mean': {'value': 0.5}}}
+    """
+    return {
+        number: {key: _form(value) for key, value in of_weight.items()}
+        for number, of_weight in state.items()
+        if not any(isinstance(value, Tensor) and value.is_meta for value in of_weight.values())
+    }
+
+
+def _form(value: Any) -> dict[str, Any]:
+    if isinstance(value, Tensor):
+        return {_TENSOR: (list(value.shape), str(value.dtype).removeprefix("torch."))}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {_VALUE: value}
+    raise BadTask(
+        f"The optimizer keeps a {type(value).__name__} of a weight, which ranks of a pipeline cannot tell each other.",
+        hint="Choose one that keeps tensors and numbers, or leave pp out of --parallel.",
+    )

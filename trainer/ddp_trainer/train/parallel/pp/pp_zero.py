@@ -1,0 +1,212 @@
+"""Pieces of the weights of a rank's stages, over the ranks of the dimension ``shard``, which have the same stages.
+
+A rank keeps a piece of each weight, of its gradient and of its moments (S. Rajbhandari et al., "ZeRO: Memory
+Optimizations Toward Training Trillion Parameter Models", 2020). When a step begins it gathers the weights of its
+stages, and all micro-batches compute with them, forward and backward; when the step ends, gradients are added up over
+ranks and dealt out, and whole weights are let go as theirs are. To gather a block for each micro-batch anew, as
+:mod:`ddp_trainer.train.parallel.fully_shard` does for each pass, would send every weight twice as often as there are
+micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from ddp_trainer.common.constants import Wait
+from ddp_trainer.train.distributed.grad_allreduce import buckets
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.mesh.device_mesh import Mesh
+from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.observability.comm_wait import Waits
+from ddp_trainer.train.parallel.pp.pp_tensor_spec import without_memory
+from ddp_trainer.train.parallel.tensor_parallel import add_up_along
+from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
+
+
+@dataclass(slots=True)
+class _Weight:
+    """One weight that is cut."""
+
+    piece: nn.Parameter
+    """What the optimizer steps."""
+    dimension: int
+    """Along which it is cut."""
+    form: Tensor
+    """The whole without memory: of a layer in slices, this rank's slice of it."""
+    places: Sequence[tuple[nn.Module, str]]
+    """Modules that have it, and under which name."""
+
+    @property
+    def rows(self) -> int:
+        """Size of that dimension."""
+        return piece(self.form).shape[self.dimension]
+
+    def put(self, weight: nn.Parameter) -> None:
+        """Let the modules compute with this one."""
+        for module, name in self.places:
+            module.register_parameter(name, weight)
+
+
+class StagePieces:
+    """All weights of this rank's stages."""
+
+    def __init__(self, model: nn.Module, modules: Sequence[nn.Module], mesh: Mesh, group: Group) -> None:
+        """Cut them in place; ``modules`` are the stages, which share weights with the model."""
+        self._mesh, self._group = mesh, group
+        self._line = mesh.along("shard").get_group()
+        self._ranks = mesh.layout.shard
+        self._weights: list[_Weight] = []
+        self._uncut: list[nn.Parameter] = []
+        """Too small to be cut: each rank has them whole."""
+        self._is_whole = False
+        for weight in [each for each in model.parameters() if not each.is_meta]:
+            dimension = _longest_uncut(weight)
+            if dimension is None:
+                self._uncut.append(weight)
+            else:
+                self._weights.append(self._cut(weight, dimension, _places(weight, [model, *modules])))
+        self._by_piece = {each.piece: each for each in self._weights}
+
+    def gather(self, waits: Waits) -> None:
+        """Let the stages have their whole weights; every rank of ``shard`` must call it."""
+        with self._group.watched(), torch.no_grad():
+            for bucket in self._buckets(self._weights):
+                mine = torch.cat([self._rows(piece(each.piece.detach()), each, 1).flatten() for each in bucket])
+                every = torch.empty(self._ranks * mine.numel(), dtype=mine.dtype, device=mine.device)
+                with waits.during(Wait.ALL_GATHER):
+                    ALL_GATHER(every, mine, group=self._line)
+                sizes = [self._padded(each) for each in bucket]
+                for each, rows in zip(bucket, torch.split(every.view(self._ranks, -1), sizes, dim=1), strict=True):
+                    each.put(self._whole(rows, each))
+        self._is_whole = True
+
+    def let_go(self) -> None:
+        """Of the whole weights; the pieces are the model's again."""
+        for each in self._weights:
+            each.put(each.piece)
+        self._is_whole = False
+
+    def deal_out(self, waits: Waits) -> None:
+        """Add up the gradients of the whole weights, leave each rank its pieces of them, and let go of the rest.
+
+        Gradients lie as their weights do.
+        """
+        with torch.no_grad():
+            for bucket in self._buckets([each for each in self._weights if each.piece.requires_grad]):
+                self._deal_out(bucket, waits)
+        self.let_go()
+        if uncut := [weight for weight in self._uncut if weight.requires_grad]:
+            add_up_along(uncut, self._mesh, "shard", partial(waits.during, Wait.REDUCE_SCATTER))
+
+    def _deal_out(self, bucket: Sequence[_Weight], waits: Waits) -> None:
+        """Of these weights; what they take whole is free when the next ones begin."""
+        rows = [self._rows(piece(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket]
+        every = torch.cat(rows, dim=1)
+        del rows  # some backends copy what they are to send
+        mine = torch.empty(every.shape[1], dtype=every.dtype, device=every.device)
+        with waits.during(Wait.REDUCE_SCATTER):
+            REDUCE_SCATTER(mine, every.flatten(), group=self._line)
+        for each, own in zip(bucket, torch.split(mine, [self._padded(each) for each in bucket]), strict=True):
+            each.piece.grad = self._like_piece(own, each)
+            each.put(each.piece)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Whole meanwhile, for a pass that leaves no gradients, and is no part of a step."""
+        if self._is_whole:
+            yield
+            return
+        self.gather(Waits())
+        try:
+            yield
+        finally:
+            self.let_go()
+
+    def _buckets(self, weights: Sequence[_Weight]) -> Iterator[list[_Weight]]:
+        for bucket in buckets([each.piece for each in weights]):
+            yield [self._by_piece[each] for each in bucket]
+
+    def _cut(self, weight: nn.Parameter, dimension: int, places: Sequence[tuple[nn.Module, str]]) -> _Weight:
+        here = piece(weight.detach())
+        own = torch.split(here, self._each(here.shape[dimension]), dim=dimension)
+        number = self._mesh.place.shard
+        mine = own[number].clone() if number < len(own) else here.narrow(dimension, 0, 0).clone()
+        if isinstance(weight, DTensor):
+            devices, placements = self._mesh.along("shard", "tp"), (Shard(dimension), *weight.placements)
+        else:
+            devices, placements = self._mesh.along("shard"), (Shard(dimension),)
+        lying = DTensor.from_local(
+            mine, devices, placements, run_check=False, shape=weight.shape, stride=weight.stride()
+        )
+        cut = _Weight(
+            nn.Parameter(lying, requires_grad=weight.requires_grad), dimension, without_memory(weight.detach()), places
+        )
+        cut.put(cut.piece)
+        return cut
+
+    def _each(self, rows: int) -> int:
+        """Rows of each rank but the last ones, as DTensor cuts: those may have fewer, or none."""
+        return max(1, -(-rows // self._ranks))
+
+    def _padded(self, weight: _Weight) -> int:
+        """Numbers of a piece with rows to spare, the same on every rank."""
+        shape = piece(weight.form).shape
+        return self._each(weight.rows) * (shape.numel() // shape[weight.dimension])
+
+    def _rows(self, tensor: Tensor, weight: _Weight, ranks: int) -> Tensor:
+        """The pieces of so many ranks, with the dimension that is cut in front, and filled up as if all were even."""
+        rows = tensor.movedim(weight.dimension, 0)
+        spare = self._each(weight.rows) * ranks - len(rows)
+        return torch.cat([rows, rows.new_zeros(spare, *rows.shape[1:])])
+
+    def _whole(self, rows: Tensor, weight: _Weight) -> nn.Parameter:
+        form = weight.form
+        shape = piece(form).movedim(weight.dimension, 0).shape
+        here = rows.reshape(-1, *shape[1:])[: weight.rows].movedim(0, weight.dimension).contiguous()
+        if isinstance(form, DTensor):
+            here = DTensor.from_local(
+                here, form.device_mesh, form.placements, run_check=False, shape=form.shape, stride=form.stride()
+            )
+        return nn.Parameter(here, requires_grad=weight.piece.requires_grad)
+
+    def _like_piece(self, padded: Tensor, weight: _Weight) -> Tensor:
+        lying = weight.piece
+        assert isinstance(lying, DTensor)  # noqa: S101 - as they were cut
+        here = lying.to_local()
+        shape = here.movedim(weight.dimension, 0).shape
+        own = padded.view(-1, *shape[1:])[: shape[0]].movedim(0, weight.dimension).contiguous()
+        return DTensor.from_local(
+            own, lying.device_mesh, lying.placements, run_check=False, shape=lying.shape, stride=lying.stride()
+        )
+
+
+def _gradient(weight: _Weight) -> Tensor:
+    module, name = weight.places[0]
+    gradient = module.get_parameter(name).grad
+    assert gradient is not None  # noqa: S101 - settled before
+    return gradient
+
+
+def _longest_uncut(weight: Tensor) -> int | None:
+    """The longest dimension that the slices leave whole; None of a tensor that has none of several rows."""
+    cut = {each.dim for each in weight.placements if isinstance(each, Shard)} if isinstance(weight, DTensor) else set()
+    free = [number for number, rows in enumerate(weight.shape) if rows > 1 and number not in cut]
+    return max(free, key=lambda number: weight.shape[number], default=None)
+
+
+def _places(weight: nn.Parameter, modules: Sequence[nn.Module]) -> list[tuple[nn.Module, str]]:
+    found = {
+        (id(module), name): (module, name)
+        for whole in modules
+        for module in whole.modules()
+        for name, own in module.named_parameters(recurse=False, remove_duplicate=False)
+        if own is weight
+    }
+    return list(found.values())

@@ -1,0 +1,143 @@
+"""Make a model and its losses compute as the options say: numbers, memory layout, compiler, memory for computing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import Level, Recompute
+from ddp_trainer.train.data.task import Batch
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.transforms.precision import around, demand
+from ddp_trainer.train.utils.errors import BadConfig
+
+Losses = Callable[[nn.Module, Batch], Tensor]
+Alarm = Callable[[str], None]
+
+
+def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alarm: Alarm) -> Losses:
+    """Change the model in place, already on its device; losses of samples that compute as told.
+
+    Raises:
+        BadConfig: the device or the model cannot do what was asked for.
+    """
+    demand(config.precision, group.device)
+    if config.deterministic or config.level is Level.EXACT:
+        from ddp_trainer.train.transforms.determinism import be_deterministic  # noqa: PLC0415 - a process-wide change
+
+        be_deterministic()
+    if config.sync_batchnorm:
+        synchronise_batchnorm(model, config, group)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks this form
+        losses = _with_channels_last(losses)
+    if config.activation_checkpointing or config.compile:
+        losses = _of_blocks(model, losses, config, alarm)
+    context = around(config.precision, group.device)
+    return losses if context is nullcontext else _within(context, losses)
+
+
+def _of_blocks(model: nn.Module, losses: Losses, config: Config, alarm: Alarm) -> Losses:
+    """What is done block by block: activations that are computed again, and compiling."""
+    by_block = config.compile and (config.compile_blocks or config.spreads)
+    found: Sequence[nn.Module] = ()
+    if by_block or config.activation_checkpointing:
+        found = _blocks(model, config, "--activation-checkpointing" if config.activation_checkpointing else "--compile")
+    # What is kept of a block is chosen by operation, which only the compiler sees of what it compiled: it goes around
+    # that. Around whole blocks that are computed again torch 2.13 fails where their weights are in slices.
+    if config.recompute is not Recompute.CHEAP:
+        losses = _compiled(model, losses, config, alarm, found if by_block else None)
+    if config.activation_checkpointing:
+        from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations  # noqa: PLC0415 - on request
+
+        checkpoint_activations(model, config.recompute, found=found, compiled=config.compile)
+    if config.recompute is Recompute.CHEAP:
+        losses = _compiled(model, losses, config, alarm, found if by_block else None)
+    return losses
+
+
+def _compiled(
+    model: nn.Module, losses: Losses, config: Config, alarm: Alarm, found: Sequence[nn.Module] | None
+) -> Losses:
+    """Through the compiler as far as told: the blocks that were found, or the model where none were asked for."""
+    if not config.compile:
+        return losses
+    from ddp_trainer.train.transforms.compilation import CompiledLosses, compile_blocks  # noqa: PLC0415 - imports the compiler
+
+    fallback = alarm if config.compile_fallback else None
+    if found is None:
+        return CompiledLosses(model, losses, backend=config.compile_backend, alarm=fallback)
+    compile_blocks(found, backend=config.compile_backend, alarm=fallback)
+    return losses
+
+
+def _blocks(model: nn.Module, config: Config, flag: str) -> Sequence[nn.Module]:
+    if config.fsdp_blocks:
+        from ddp_trainer.train.parallel.fully_shard import named_blocks  # noqa: PLC0415 - a second of imports; on request
+
+        return named_blocks(model, config.fsdp_blocks)
+    from ddp_trainer.train.transforms.activation_checkpointing import demand_blocks  # noqa: PLC0415 - on request
+
+    return demand_blocks(model, flag)
+
+
+def _within(context: Callable[[], Any], losses: Losses) -> Losses:
+    def compute(model: nn.Module, batch: Batch) -> Tensor:
+        with context():
+            return losses(model, batch)
+
+    return compute
+
+
+def _with_channels_last(losses: Losses) -> Losses:
+    return lambda model, batch: losses(model, channels_last(batch))
+
+
+def channels_last(batch: Batch) -> Batch:
+    """The batch with every tensor of four dimensions laid out as NHWC; shapes stay."""
+    if isinstance(batch, Tensor):
+        return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
+    if isinstance(batch, Mapping):
+        return {key: channels_last(value) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(channels_last(value) for value in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(channels_last(value) for value in batch)
+    return batch
+
+
+def synchronise_batchnorm(model: nn.Module, config: Config, group: Group) -> None:
+    """Let BatchNorm normalize over all ranks' passes, with torch's SyncBatchNorm; nothing to do for one rank.
+
+    :mod:`ddp_trainer.train.exact.buffer_sync` makes *running* statistics independent of the ranks, and each logical
+    shard is normalized by itself, which no rank needs another for. This one changes what a sample is normalized by, to
+    the samples that happen to be computed at the same time; so its result depends on the number of ranks, and every
+    rank must make the same number of passes.
+
+    Raises:
+        BadConfig: on the CPU, which torch's does not support, or where ranks make different numbers of passes.
+    """
+    if group.device.type != "cuda":
+        raise BadConfig(
+            "--sync-batchnorm needs a GPU per rank: torch's SyncBatchNorm does not run on the CPU.",
+            hint="Leave it out: each logical shard is normalized by itself, and running statistics are shared.",
+        )
+    if config.shards is None or config.shards % group.world_size or config.global_batch % config.shards:
+        raise BadConfig(
+            f"--sync-batchnorm needs ranks that make the same passes, and --shards is {config.shards} for "
+            f"{group.world_size} ranks and a global batch of {config.global_batch}.",
+            hint=f"Give --shards a multiple of {group.world_size} that divides --global-batch.",
+        )
+    if group.world_size > 1:
+        _convert(model)
+
+
+def _convert(module: nn.Module) -> None:
+    for name, child in module.named_children():
+        converted = nn.SyncBatchNorm.convert_sync_batchnorm(child)  # type: ignore[no-untyped-call] # torch's
+        setattr(module, name, converted)
