@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.record import ddp_comm_sampler
+from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.autolog import Hooks, Stead
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.step_detector import Timeline
@@ -37,7 +36,7 @@ class ListenedLoop:
         self._model = DistributedDataParallel(nn.Sequential(*layers))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
         self._batches = self._endless()
-        recorder = attach.opened(os.environ | {"DDP_METRICS_DIR": str(directory)}, waits_are_told=False)
+        recorder = recorder_factory.opened(os.environ | {"DDP_METRICS_DIR": str(directory)}, waits_are_told=False)
         assert isinstance(recorder, BoardRankRecorder)
         self.recorder = recorder
         self._timeline = Timeline(Stead(torch, recorder))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddp_trainer.train.data.task import rowwise
-from ddp_trainer.train.models.gpt import Attend, Gpt
+from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.models.gpt_layers import Attend
 
 
 class Rows:

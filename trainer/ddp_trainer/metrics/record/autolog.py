@@ -17,8 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.record import ddp_comm_sampler
+from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.batched_steps import Outlook, Strode
 from ddp_trainer.metrics.record.monkeypatch import Detour
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
@@ -35,11 +34,11 @@ LOOK_AT_RATE: Final = 8
 
 def listen(torch: Any) -> None:
     """Count the steps of this process from now on; nothing where metrics are off or the board cannot be had."""
-    recorder = attach.opened(os.environ, waits_are_told=False)
+    recorder = recorder_factory.opened(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
         return
     hooks = Hooks(torch, Timeline(Stead(torch, recorder)))
-    attach.stand_ins.append(hooks.leave)
+    recorder_factory.stand_ins.append(hooks.leave)
     atexit.register(hooks.leave)
     os.register_at_fork(after_in_child=hooks.leave)
     hooks.install()

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.report import API_VERSION, KIND
-from ddp_trainer.preflight.collectives.result import Result
+from ddp_trainer.preflight.collectives.result import API_VERSION, KIND, Result
 
 
 class Verdict(StrEnum):

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from ddp_trainer.preflight.collectives.errors import SLOWER
 from ddp_trainer.preflight.collectives.pairing import ALONE, Pairing, Suspicion, suspicions, verdicts
-from ddp_trainer.preflight.collectives.report import API_VERSION, speed
+from ddp_trainer.preflight.collectives.report import speed
+from ddp_trainer.preflight.collectives.result import API_VERSION
 from ddp_trainer.preflight.collectives.sizes import show
 
 KIND: Final = "Pairs"

@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ddp_trainer.preflight.collectives.result import Result, Unsupported
+from ddp_trainer.preflight.collectives.comparison import Change
+from ddp_trainer.preflight.collectives.result import API_VERSION, KIND, Result, Unsupported
 from ddp_trainer.preflight.collectives.sizes import show
-
-if TYPE_CHECKING:
-    from ddp_trainer.preflight.collectives.comparison import Change
-
-API_VERSION: Final = "preflight.ddp/v1"
-KIND: Final = "Collectives"
 
 _COLUMNS: Final = (
     *(("OPERATION", -14), ("DTYPE", -8), ("SIZE", 9), ("MEDIAN", 9), ("MIN", 9), ("MAX", 9)),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ddp_trainer.preflight.collectives import bandwidth
+
+API_VERSION: Final = "preflight.ddp/v1"
+KIND: Final = "Collectives"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

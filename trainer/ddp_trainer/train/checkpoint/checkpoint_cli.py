@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint.checkpoint_files import (
-    PAYLOAD,
     Checkpoint,
     Damaged,
     best_of,
@@ -27,7 +26,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import (
     unpack,
     weights,
 )
-from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest
+from ddp_trainer.train.checkpoint.manifest import FORMAT, PAYLOAD, Manifest
 from ddp_trainer.train.checkpoint.weights_io import export_weights
 from ddp_trainer.train.config.metric_goal import Goal
 from ddp_trainer.train.utils.errors import BadConfig, TrainError

@@ -22,15 +22,13 @@ from typing import Any, Final
 
 import torch
 
-from ddp_trainer.train.checkpoint.manifest import FORMAT, IN_PIECES, Manifest, Piece
+from ddp_trainer.train.checkpoint.manifest import FORMAT, IN_PIECES, MANIFEST, PAYLOAD, Manifest, Piece
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.checkpoint.write_lease import Claim
 from ddp_trainer.train.config.metric_goal import Goal
 from ddp_trainer.train.utils.durable_files import SyncedStream, sync_directory, write_synced
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
-PAYLOAD: Final = "state.pt"
-MANIFEST: Final = "manifest.json"
 _NAME: Final = re.compile(r"step-(\d{8,})(\.old)?")
 _TEMPORARY: Final = ".tmp-"
 _PROVEN_AT_ONCE: Final = 4
@@ -246,7 +244,7 @@ def _read(directory: Path) -> Checkpoint:
         # Of a later version: nothing of it is believed, and whoever wants to go on from it is told so.
         return Checkpoint(manifest, b"")
     if manifest.pieces or manifest.format == IN_PIECES:
-        prove(directory, files(manifest))
+        prove(directory, manifest.files)
         return Checkpoint(manifest, b"", directory)
     _demand_size(directory / PAYLOAD, manifest.size_bytes)
     payload = (directory / PAYLOAD).read_bytes()
@@ -272,11 +270,6 @@ def _manifest(directory: Path) -> Manifest:
     if manifest.format <= FORMAT and manifest.step != parse_name(directory)[0]:
         raise Damaged(f"{MANIFEST} is that of step {manifest.step}")
     return manifest
-
-
-def files(manifest: Manifest) -> tuple[Piece, ...]:
-    """All files but the manifest itself, the payload first."""
-    return Piece(file=PAYLOAD, sha256=manifest.sha256, size_bytes=manifest.size_bytes), *manifest.pieces
 
 
 def passed_over(directory: Path, err: Damaged | OSError) -> str:
@@ -324,7 +317,7 @@ def looks_whole(directory: Path) -> Manifest | None:
     """Cheap version of :func:`read` for pruning: sizes, not digests; the manifest, or None of one that is torn."""
     try:
         manifest = _manifest(directory)
-        for each in files(manifest):
+        for each in manifest.files:
             _demand_size(directory / each.file, each.size_bytes)
     except Exception:  # noqa: BLE001 - as in read
         return None

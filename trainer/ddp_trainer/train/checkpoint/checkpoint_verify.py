@@ -15,7 +15,6 @@ from ddp_trainer.train.checkpoint.checkpoint_files import (
     CheckpointDirectory,
     Damaged,
     directories,
-    files,
     looks_whole,
     passed_over,
     prove,
@@ -57,7 +56,7 @@ def _proven(place: Path, here: Path | None, group: Group) -> Checkpoint | None:
         return _agreed(lambda: None if here is None else read(here), group)
 
     def prove_share() -> Checkpoint:
-        prove(place, files(manifest)[group.rank :: group.world_size])
+        prove(place, manifest.files[group.rank :: group.world_size])
         return Checkpoint(manifest, b"", place)
 
     checkpoint = _agreed(prove_share, group)

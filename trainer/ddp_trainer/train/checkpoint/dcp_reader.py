@@ -31,9 +31,8 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 from torch.optim import Optimizer
 
-from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, files
 from ddp_trainer.train.checkpoint.dcp_chunks import MODEL, OPTIMIZER, TENSORS, VALUES, numbered, weights_here
-from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
 PIECES: Final = "pieces"
@@ -53,7 +52,7 @@ class PieceReader(StorageReader):
         """
         self._directory = Path(directory)
         self._manifest = manifest or Manifest.from_json((self._directory / MANIFEST).read_text())
-        first, *others = (self._mapped(piece.file) for piece in files(self._manifest))
+        first, *others = (self._mapped(piece.file) for piece in self._manifest.files)
         if PIECES not in first:
             raise self._mismatch("is in one piece, which torch.load reads")
         parts = [first.pop(PIECES), *others]

@@ -19,6 +19,8 @@ from ddp_trainer.net import strict_json
 from ddp_trainer.train.config.config import flag
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 
+PAYLOAD: Final = "state.pt"
+MANIFEST: Final = "manifest.json"
 WHOLE: Final = 1
 """Format of a checkpoint whose payload is the whole state."""
 IN_PIECES: Final = 2
@@ -104,6 +106,11 @@ class Manifest:
     """Of the evaluation after this step; None where there was none."""
     pieces: tuple[Piece, ...] = ()
     """Files beside the payload; none where that is the whole state."""
+
+    @property
+    def files(self) -> tuple[Piece, ...]:
+        """All files of the checkpoint but the manifest itself, the payload first."""
+        return Piece(file=PAYLOAD, sha256=self.sha256, size_bytes=self.size_bytes), *self.pieces
 
     @property
     def total_bytes(self) -> int:

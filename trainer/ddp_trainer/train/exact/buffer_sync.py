@@ -11,8 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Level
 from ddp_trainer.train.distributed.group import Group
 
 
@@ -115,12 +113,3 @@ class FirstRanksBuffers(SharedBuffers):
         """The sum of what rank 0 has and the zeros of the others."""
         flat = torch.cat([buffer.detach().double().flatten() for buffer in self._buffers])
         return self._group.sum(flat if self._group.rank == 0 else torch.zeros_like(flat))
-
-
-def make_buffers(model: nn.Module, group: Group, shards: int, config: Config) -> SharedBuffers:
-    """What the options say about running statistics."""
-    if config.level is Level.EXACT:
-        from ddp_trainer.train.exact.exact_buffers import TreeBuffers  # noqa: PLC0415 - it is built upon this module
-
-        return TreeBuffers(model, group, shards)
-    return (FirstRanksBuffers if config.broadcast_buffers else SharedBuffers)(model, group)

@@ -24,10 +24,10 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
 from ddp_trainer.train.loop.run_context import Groundwork
 from ddp_trainer.train.loop.train_step import Stepper
-from ddp_trainer.train.observability.comm_wait import follow
 from ddp_trainer.train.observability.console import Balanced
 from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.parallel.comm_timing import measure_waits
 from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.load_balancer import Balance
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
@@ -116,7 +116,7 @@ def assemble(ground: Groundwork, kept: Kept) -> Assembly:
             config=config,
             spread=kept.spread,
             example=None if kept.spread is None else lambda: _example(ground),
-            waits=follow(ground.model, layout, group, ground.phases, ground.around.recorder),
+            waits=measure_waits(ground.model, layout, group, ground.phases, ground.around.recorder),
         )
     )
     feed = make_feed(ground.samples, plan, owned(plan.shards, group.data_size, group.data_rank), config, group.device)

@@ -26,7 +26,7 @@ from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.data.sample_tracker import Ledger
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.exact.buffer_sync import make_buffers
+from ddp_trainer.train.exact.buffer_factory import make_buffers
 from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.step_consensus import Ballot, Verdict, check, vote
 from ddp_trainer.train.observability.step_timer import Phases

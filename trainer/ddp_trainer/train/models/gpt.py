@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from ddp_trainer.train.models.gpt_layers import Attend, Block, Head
 from ddp_trainer.train.models.validation import at_least, share
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -117,83 +117,6 @@ class Gpt(nn.Module):
         norms = sum(weight.numel() for name, weight in self.blocks.named_parameters() if "norm" in name)
         attention = 4 * self._layers * self._width * self._window if self.drops_attention else 0
         return self._window * (2 * norms + attention)
-
-
-class Block(nn.Module):
-    """Attention and a perceptron, each normalized before and added to the stream."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(width, bias=False)
-        self.attention = Attention(width, heads, dropout)
-        self.mlp_norm = nn.LayerNorm(width, bias=False)
-        self.mlp = Perceptron(width, dropout)
-
-    def forward(self, stream: Tensor) -> Tensor:
-        """The stream, one layer on."""
-        stream = stream + self.attention(self.attention_norm(stream))
-        return stream + self.mlp(self.mlp_norm(stream))  # type: ignore[no-any-return] # a Module's call
-
-
-class Attention(nn.Module):
-    """Each token looks at itself and at those before."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self._head_width = width // heads
-        # Three layers and not one: cut by rows, each rank then has query, key and value of the same heads.
-        self.query = nn.Linear(width, width, bias=False)
-        self.key = nn.Linear(width, width, bias=False)
-        self.value = nn.Linear(width, width, bias=False)
-        self.attend = Attend(dropout)
-        self.out = nn.Linear(width, width, bias=False)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, stream: Tensor) -> Tensor:
-        """What the tokens found, ``(n, time, width)``."""
-        query, key, value = (self._by_head(layer(stream)) for layer in (self.query, self.key, self.value))
-        found = self.attend(query, key, value)
-        return self.dropout(self.out(found.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return] # as above
-
-    def _by_head(self, projected: Tensor) -> Tensor:
-        """``(n, heads, time, width of a head)``; of the heads that are here, which may be a part of them."""
-        n, time, width = projected.shape
-        return projected.view(n, time, width // self._head_width, self._head_width).transpose(1, 2)
-
-
-class Attend(nn.Module):
-    """Attention of some heads, each by itself: of all, or of those that a rank has."""
-
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.share = dropout
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Each and the result ``(n, heads, time, width of a head)``."""
-        dropout = self.share if self.training else 0.0
-        return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-
-
-class Perceptron(nn.Module):
-    """One hidden layer of four times the width."""
-
-    def __init__(self, width: int, dropout: float) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(width, 4 * width, bias=False)
-        self.out = nn.Linear(4 * width, width, bias=False)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, stream: Tensor) -> Tensor:
-        """The perceptron's output, ``(n, time, width)``."""
-        return self.dropout(self.out(functional.gelu(self.hidden(stream))))  # type: ignore[no-any-return] # as above
-
-
-class Head(nn.Module):
-    """The output layer, whose weights are those of the token embedding."""
-
-    def forward(self, stream: Tensor, weight: Tensor) -> Tensor:
-        """Logits, ``(n, time, vocabulary)``."""
-        return functional.linear(stream, weight)
 
 
 _EVEN = "Give a width that is a multiple of heads."

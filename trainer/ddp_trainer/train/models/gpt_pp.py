@@ -6,23 +6,21 @@ being the output layer as well, is in the first and in the last one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from ddp_trainer.common.model_constraints import of_stages
 from ddp_trainer.train.data.batch_plan import cut
+from ddp_trainer.train.models.gpt_layers import Block, GptParts
 from ddp_trainer.train.utils.errors import BadConfig
-
-if TYPE_CHECKING:
-    from ddp_trainer.train.models.gpt import Block, Gpt
 
 
 class GptStage(nn.Module):
     """Takes what the stage before gave, the first one tokens; gives the stream, the last one logits."""
 
-    def __init__(self, model: Gpt, index: int, count: int) -> None:
+    def __init__(self, model: GptParts, index: int, count: int) -> None:
         """Stage ``index`` of ``count``; shares its weights with the model.
 
         Raises:

@@ -11,7 +11,7 @@ the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -24,16 +24,14 @@ from torch.distributed.tensor.parallel import (
 
 from ddp_trainer.common.model_constraints import of_slices
 from ddp_trainer.train.mesh.tp_rng import DrawsApart
+from ddp_trainer.train.models.gpt_layers import GptParts
 from ddp_trainer.train.utils.errors import BadConfig
-
-if TYPE_CHECKING:
-    from ddp_trainer.train.models.gpt import Gpt
 
 _TIME: Final = 1
 """Dimension of the tokens in ``(n, time, width)``."""
 
 
-def tp_plan(model: Gpt, tp: int) -> Mapping[str, ParallelStyle]:
+def tp_plan(model: GptParts, tp: int) -> Mapping[str, ParallelStyle]:
     """Names of modules, with ``*`` for any block, and how each is cut.
 
     Raises:

@@ -6,7 +6,7 @@ entries of every ``nn.ModuleList``, or of an ``nn.Sequential``. What lies in no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
@@ -17,16 +17,13 @@ from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.transforms.activation_checkpointing import blocks
+from ddp_trainer.train.transforms.blocks import blocks, named_blocks
 from ddp_trainer.train.utils.errors import BadConfig
 
 _COMPUTED_IN: Final[Mapping[PrecisionName, torch.dtype]] = {
     PrecisionName.BF16: torch.bfloat16,
     PrecisionName.FP16: torch.float16,
 }
-_CONTAINERS: Final = (nn.ModuleList, nn.ModuleDict)
-_NAMED: Final = 12
-"""Of many classes, how many a sentence tells."""
 
 
 def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
@@ -64,33 +61,6 @@ def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
     fully_shard(model, mesh=devices, reshard_after_forward=False, mp_policy=outer, offload_policy=offload)
     _add_up(model)
     _prefetch(found, config.fsdp_prefetch)
-
-
-def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    """The modules of these classes inside of the model, in the order in which they stand there; what lies in another
-    one comes before it.
-
-    Raises:
-        BadConfig: there is none of some class.
-    """
-    every = dict.fromkeys(_inner_first(model))
-    inside = [module for module in every if module is not model and not isinstance(module, _CONTAINERS)]
-    there = {type(module).__name__ for module in inside if any(True for _ in module.parameters())}
-    for name in names:
-        if name not in there:
-            known = sorted(there)
-            rest = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-            raise BadConfig(
-                f"--fsdp-blocks names {name!r}, and {type(model).__name__} has no such module with weights.",
-                hint=f"It has {', '.join(known[:_NAMED])}{rest}.",
-            )
-    return [module for module in inside if type(module).__name__ in names]
-
-
-def _inner_first(module: nn.Module) -> Iterator[nn.Module]:
-    for child in module.children():
-        yield from _inner_first(child)
-    yield module
 
 
 def _add_up(model: nn.Module) -> None:

@@ -19,8 +19,8 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.transforms.blocks import demand_blocks
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
-from ddp_trainer.train.utils.errors import BadConfig
 
 _COSTLY: Final = (
     "mm",
@@ -66,35 +66,6 @@ def checkpoint_activations(
     for block in chosen:
         block.forward = _again(block.forward, cheap=recompute is Recompute.CHEAP, compiled=compiled)
     return len(chosen)
-
-
-def demand_blocks(model: nn.Module, flag: str) -> list[nn.Module]:
-    """The blocks, for a flag that needs some.
-
-    Raises:
-        BadConfig: there are none.
-    """
-    if found := blocks(model):
-        return found
-    raise BadConfig(
-        f"{flag} finds no blocks in {type(model).__name__}, which has neither an nn.ModuleList nor an nn.Sequential.",
-        hint="Put the layers into one, or leave the flag out.",
-    )
-
-
-def blocks(model: nn.Module) -> list[nn.Module]:
-    """The blocks, none of which lies in another."""
-    for kind in (nn.ModuleList, nn.Sequential):
-        outermost = [module for name, module in model.named_modules() if isinstance(module, kind)]
-        entries = [entry for module in outermost for entry in module if _has_weights(entry)]
-        inner = {id(each) for entry in entries for each in entry.modules() if each is not entry}
-        if entries:
-            return [entry for entry in entries if id(entry) not in inner]
-    return []
-
-
-def _has_weights(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters())
 
 
 def _again(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Callable[..., Any]:

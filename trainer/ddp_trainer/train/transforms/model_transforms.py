@@ -13,6 +13,7 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Level, Recompute
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.transforms.blocks import demand_blocks, named_blocks
 from ddp_trainer.train.transforms.precision import around, demand
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -78,11 +79,7 @@ def _compiled(
 
 def _blocks(model: nn.Module, config: Config, flag: str) -> Sequence[nn.Module]:
     if config.fsdp_blocks:
-        from ddp_trainer.train.parallel.fully_shard import named_blocks  # noqa: PLC0415 - a second of imports; on request
-
         return named_blocks(model, config.fsdp_blocks)
-    from ddp_trainer.train.transforms.activation_checkpointing import demand_blocks  # noqa: PLC0415 - on request
-
     return demand_blocks(model, flag)
 
 

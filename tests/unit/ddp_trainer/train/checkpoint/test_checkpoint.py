@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, PAYLOAD, unpack
-from ddp_trainer.train.checkpoint.manifest import demand_same
+from ddp_trainer.train.checkpoint.checkpoint_files import unpack
+from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, demand_same
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.checkpoint.write_lease import Claim
 from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
-from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, PAYLOAD, CheckpointDirectory, digest, unpack
-from ddp_trainer.train.checkpoint.manifest import Manifest, Piece
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, digest, unpack
+from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, Manifest, Piece
 from tests.support.train_builders import a_directory, a_manifest, a_state, write
 
 PIECES = "pieces-00001.pt"

@@ -12,8 +12,8 @@ import torch
 
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
-from ddp_trainer.train.checkpoint.checkpoint_files import MANIFEST, CheckpointDirectory, Damaged, looks_whole, read
-from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, Damaged, looks_whole, read
+from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
 from ddp_trainer.train.checkpoint.sharded_writer import First, Other, Together
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.distributed.gloo_sockets import Connections

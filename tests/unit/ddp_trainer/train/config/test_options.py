@@ -28,7 +28,8 @@ from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.optim.optimizer import Optimization, lr_scale, rate_factor
 from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
-from ddp_trainer.train.transforms.activation_checkpointing import blocks, checkpoint_activations
+from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
+from ddp_trainer.train.transforms.blocks import blocks
 from ddp_trainer.train.transforms.model_transforms import channels_last
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from ddp_trainer.train.utils.gc_control import collect_if_due, collecting_by_hand

@@ -17,8 +17,9 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.observability.comm_wait import StreamWaits, Waits, follow
+from ddp_trainer.train.observability.comm_wait import StreamWaits, Waits
 from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.parallel.comm_timing import measure_waits
 from ddp_trainer.train.parallel.pp import pp_zero
 from ddp_trainer.train.parallel.pp.pp_comm import WAIT, timed_transfers
 from ddp_trainer.train.parallel.pp.pp_zero import StagePieces
@@ -122,13 +123,13 @@ def test_every_series_of_a_layout_is_there_before_its_first_step(
     clock: Clock, layout: Layout, kinds: set[Wait]
 ) -> None:
     heard = Heard()
-    follow(torch.nn.Linear(1, 1), layout, Group.alone(), Phases(clock), heard)
+    measure_waits(torch.nn.Linear(1, 1), layout, Group.alone(), Phases(clock), heard)
     assert heard.waits == [dict.fromkeys(kinds, 0.0)]
 
 
 def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
     heard, phases = Heard(), Phases(clock)
-    with follow(torch.nn.Linear(1, 1), Layout(replicate=4), Group.alone(), phases, heard).during(Wait.STAGE):
+    with measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.alone(), phases, heard).during(Wait.STAGE):
         clock.now += 1.0
     phases.report(heard, step=1, epoch=0, samples=8)
     assert heard.waits == []
@@ -233,7 +234,7 @@ def test_a_gpu_tells_what_its_stages_wait_for_alone(
 ) -> None:
     heard = Heard()
     group = Group(0, 1, "none", torch.device("cuda"))
-    waits = follow(torch.nn.Linear(1, 1), layout, group, Phases(clock), heard)
+    waits = measure_waits(torch.nn.Linear(1, 1), layout, group, Phases(clock), heard)
     assert heard.waits == told
     assert isinstance(waits, StreamWaits) == bool(told)
 

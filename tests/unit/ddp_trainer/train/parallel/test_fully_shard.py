@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.parallel.fully_shard import named_blocks
-from ddp_trainer.train.transforms.activation_checkpointing import COMPUTES_AGAIN, blocks, checkpoint_activations
+from ddp_trainer.train.transforms.activation_checkpointing import COMPUTES_AGAIN, checkpoint_activations
+from ddp_trainer.train.transforms.blocks import blocks, named_blocks
 from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.plan.recomputation import Recomputation
 

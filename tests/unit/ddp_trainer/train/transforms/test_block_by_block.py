@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Recompute, recomputed
-from ddp_trainer.train.transforms.activation_checkpointing import _costly, blocks, checkpoint_activations
+from ddp_trainer.train.transforms.activation_checkpointing import _costly, checkpoint_activations
+from ddp_trainer.train.transforms.blocks import blocks
 from ddp_trainer.train.transforms.compilation import compile_blocks
 from ddp_trainer.train.utils.errors import BadConfig
 

@@ -1,0 +1,101 @@
+"""Layers of the GPT, and the attributes of the model that its tensor and pipeline parallel versions read."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class GptParts(Protocol):
+    """Attributes of :class:`~ddp_trainer.train.models.gpt.Gpt` that its plans read."""
+
+    tokens: nn.Embedding
+    positions: nn.Embedding
+    dropout: nn.Dropout
+    blocks: nn.ModuleList
+    norm: nn.LayerNorm
+    head: Head
+    heads: int
+
+    @property
+    def drops_attention(self) -> bool:
+        """True if attention has dropout."""
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each normalized before and added to the stream."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.attention = Attention(width, heads, dropout)
+        self.mlp_norm = nn.LayerNorm(width, bias=False)
+        self.mlp = Perceptron(width, dropout)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """The stream, one layer on."""
+        stream = stream + self.attention(self.attention_norm(stream))
+        return stream + self.mlp(self.mlp_norm(stream))  # type: ignore[no-any-return] # a Module's call
+
+
+class Attention(nn.Module):
+    """Each token looks at itself and at those before."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self._head_width = width // heads
+        # Three layers and not one: cut by rows, each rank then has query, key and value of the same heads.
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.attend = Attend(dropout)
+        self.out = nn.Linear(width, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """What the tokens found, ``(n, time, width)``."""
+        query, key, value = (self._by_head(layer(stream)) for layer in (self.query, self.key, self.value))
+        found = self.attend(query, key, value)
+        return self.dropout(self.out(found.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return] # as above
+
+    def _by_head(self, projected: Tensor) -> Tensor:
+        """``(n, heads, time, width of a head)``; of the heads that are here, which may be a part of them."""
+        n, time, width = projected.shape
+        return projected.view(n, time, width // self._head_width, self._head_width).transpose(1, 2)
+
+
+class Attend(nn.Module):
+    """Attention of some heads, each by itself: of all, or of those that a rank has."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.share = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Each and the result ``(n, heads, time, width of a head)``."""
+        dropout = self.share if self.training else 0.0
+        return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+
+
+class Perceptron(nn.Module):
+    """One hidden layer of four times the width."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, 4 * width, bias=False)
+        self.out = nn.Linear(4 * width, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """The perceptron's output, ``(n, time, width)``."""
+        return self.dropout(self.out(functional.gelu(self.hidden(stream))))  # type: ignore[no-any-return] # as above
+
+
+class Head(nn.Module):
+    """The output layer, whose weights are those of the token embedding."""
+
+    def forward(self, stream: Tensor, weight: Tensor) -> Tensor:
+        """Logits, ``(n, time, vocabulary)``."""
+        return functional.linear(stream, weight)

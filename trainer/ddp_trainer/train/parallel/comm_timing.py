@@ -1,0 +1,45 @@
+"""Choice of what the waits of a layout's ranks are measured with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from ddp_trainer.common.constants import Wait
+from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.process.recorder import RankRecorder
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.observability.comm_wait import StreamWaits, Waits
+from ddp_trainer.train.observability.step_timer import Phases
+
+
+def measure_waits(model: nn.Module, layout: Layout, group: Group, phases: Phases, recorder: RankRecorder) -> Waits:
+    """Measure what ranks of this layout wait for, in every step from now on; ``model`` was cut by it."""
+    is_device = group.device.type != "cpu"
+    kinds = () if is_device and layout.pp == 1 else kinds_of(layout)
+    if not kinds:
+        phases.expect(())
+        return Waits()
+    recorder.waited(dict.fromkeys(kinds, 0.0))
+    if is_device:
+        marked = StreamWaits(phases)
+        phases.expect(kinds, marked.known)
+        return marked
+    phases.expect(kinds)
+    waits = Waits(phases)
+    if layout.shard > 1 and layout.pp == 1:  # stages tell of their pieces by themselves
+        from ddp_trainer.train.parallel.fsdp_comm import time_collectives  # noqa: PLC0415 - imports fully_shard
+
+        time_collectives(model, waits)
+    return waits
+
+
+def kinds_of(layout: Layout) -> Sequence[Wait]:
+    """What there is to wait for.
+
+    >>> [str(wait) for wait in kinds_of(Layout(replicate=2, shard=2, pp=2))], kinds_of(Layout(tp=2, pp=2))
+    (['all_gather', 'reduce_scatter', 'stage'], (<Wait.STAGE: 'stage'>,))
+    """
+    of_pieces = (Wait.ALL_GATHER, Wait.REDUCE_SCATTER) if layout.shard > 1 else ()
+    return (*of_pieces, Wait.STAGE) if layout.pp > 1 else of_pieces

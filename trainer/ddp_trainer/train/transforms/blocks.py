@@ -1,0 +1,74 @@
+"""Blocks of a model: the modules that activation checkpointing, FSDP and the compiler treat as one.
+
+By default they are the entries of every ``nn.ModuleList``, the layers of a transformer. In a model without one they are
+the entries of its outermost ``nn.Sequential`` that have weights. ``--fsdp-blocks`` names their classes instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from torch import nn
+
+from ddp_trainer.train.utils.errors import BadConfig
+
+_CONTAINERS: Final = (nn.ModuleList, nn.ModuleDict)
+_NAMED: Final = 12
+"""Of many classes, how many a sentence tells."""
+
+
+def demand_blocks(model: nn.Module, flag: str) -> list[nn.Module]:
+    """The blocks, for a flag that needs some.
+
+    Raises:
+        BadConfig: there are none.
+    """
+    if found := blocks(model):
+        return found
+    raise BadConfig(
+        f"{flag} finds no blocks in {type(model).__name__}, which has neither an nn.ModuleList nor an nn.Sequential.",
+        hint="Put the layers into one, or leave the flag out.",
+    )
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The blocks, none of which lies in another."""
+    for kind in (nn.ModuleList, nn.Sequential):
+        outermost = [module for name, module in model.named_modules() if isinstance(module, kind)]
+        entries = [entry for module in outermost for entry in module if _has_weights(entry)]
+        inner = {id(each) for entry in entries for each in entry.modules() if each is not entry}
+        if entries:
+            return [entry for entry in entries if id(entry) not in inner]
+    return []
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """The modules of these classes inside of the model, in the order in which they stand there; what lies in another
+    one comes before it.
+
+    Raises:
+        BadConfig: there is none of some class.
+    """
+    every = dict.fromkeys(_inner_first(model))
+    inside = [module for module in every if module is not model and not isinstance(module, _CONTAINERS)]
+    there = {type(module).__name__ for module in inside if any(True for _ in module.parameters())}
+    for name in names:
+        if name not in there:
+            known = sorted(there)
+            rest = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+            raise BadConfig(
+                f"--fsdp-blocks names {name!r}, and {type(model).__name__} has no such module with weights.",
+                hint=f"It has {', '.join(known[:_NAMED])}{rest}.",
+            )
+    return [module for module in inside if type(module).__name__ in names]
+
+
+def _inner_first(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        yield from _inner_first(child)
+    yield module
