@@ -112,6 +112,11 @@ GPU: Final = Row(
             "Far above what tensors have, with retries: fragmentation; see torch's expandable_segments.",
             "ddp_gpu_memory_reserved_bytes",
         ),
+        _of_limit(
+            "In use, by the driver's count",
+            "Far above what the allocator holds: CUDA contexts, buffers of NCCL, or another process.",
+            "ddp_gpu_memory_used_bytes",
+        ),
         bars(
             "Allocations that needed a second try",
             "Is memory about to run out? Each costs time, too.",
@@ -125,6 +130,35 @@ GPU: Final = Row(
             unit="none",
         ),
     ),
+)
+
+
+def _of_driver(title: str, question: str, expression: str) -> Panel:
+    return lines(title, question, Query(among_most(expression), "rank {{rank}}"), unit="percentunit", max=1, width=8)
+
+
+DRIVER: Final = Row(
+    "Does the GPU work, and at full speed?",
+    (
+        _of_driver(
+            "Utilization",
+            "Does a kernel run at all? A kernel of NCCL that waits for its peers counts as well.",
+            "max by (rank) (ddp_gpu_utilization_ratio{<rank>}<at>)",
+        ),
+        _of_driver(
+            "SM clock, of its maximum",
+            "Does one run slower than the others?",
+            "max by (rank) (ddp_gpu_sm_clock_hertz{<rank>}<at>)"
+            " / on (rank) (max by (rank) (ddp_gpu_sm_clock_max_hertz{<rank>}<at>) > 0)",
+        ),
+        bars(
+            "Throttled, by reason",
+            "Which rank lowers its clock because of heat or the machine's power? The GPU's own power cap is left out.",
+            Query('ddp_gpu_throttled{<rank>, reason!="power_cap"} > 0', "rank {{rank}}: {{reason}}"),
+            unit="none",
+        ),
+    ),
+    collapsed=True,
 )
 
 

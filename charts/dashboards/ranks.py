@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from charts.dashboards.choices import A_JOB, MARKS, RANKS, SOME_RANKS, to_rank
-from charts.dashboards.devices import GPU, HOST, SILICON
+from charts.dashboards.devices import DRIVER, GPU, HOST, SILICON
 from charts.dashboards.kinds import cells, column, lines, shares, table
 from charts.dashboards.panel import Dashboard, Query, Row
 from charts.dashboards.promql import among_most
@@ -193,7 +193,7 @@ DASHBOARD: Final = Dashboard(
     uid=RANKS,
     title="Training: ranks",
     description="The ranks of one job: which is slow, which is silent, where it runs, and what it lacks.",
-    rows=(SLOW, SILENT, HOST, GPU, SILICON),
+    rows=(SLOW, SILENT, HOST, GPU, DRIVER, SILICON),
     variables=(*A_JOB, SOME_RANKS),
     annotations=MARKS,
 )

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.preflight.nvml_library import LIBRARY
+from ddp_trainer.common.constants import Env, MetricLabel
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.process.nvml_library import LIBRARY
 
 ANSWERS = "FAKE_NVML"
 """Variable with the name of the file of answers."""
@@ -18,6 +21,9 @@ HEALTHY: Mapping[str, str] = {
     "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
     "nvmlDeviceGetUUID": "GPU-5d6e",
     "nvmlDeviceGetMemoryInfo": f"{81559 << 20} {556 << 20}",
+    "nvmlDeviceGetUtilizationRates": "97 40",
+    "nvmlDeviceGetClockInfo:1": "1755",
+    "nvmlDeviceGetMaxClockInfo:1": "1980",
     "nvmlDeviceGetTotalEccErrors": "0",
     "nvmlDeviceGetRemappedRows": "0 0 0 0",
     "nvmlDeviceGetFieldValues:230": "0",
@@ -61,3 +67,12 @@ def answers(file: Path, *gpus: Mapping[str, str], **system: str) -> None:
             function, _, asked = name.partition(":")
             lines.append(f"{function} {index}{' ' + asked if asked else ''}={value}")
     file.write_text("\n".join(lines) + "\n")
+
+
+def rank_of_gpu(boards: Path, rank: int, uuid: str) -> None:
+    """Write the board of a rank that computes on the GPU with this UUID; empty for none."""
+    place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "LOCAL_WORLD_SIZE": "4"}
+    recorder = attach.rank_recorder({Env.METRICS_DIR: str(boards), **place})
+    assert isinstance(recorder, BoardRankRecorder)
+    recorder.identity(rank=rank, local_rank=rank, world_size=4, backend="nccl", device="cpu")
+    recorder._board.describe(recorder._board.identity | {MetricLabel.GPU_UUID: uuid})

@@ -1,4 +1,4 @@
-/* A stand-in for NVIDIA's management library (libnvidia-ml.so.1) with the entry points that ddp_trainer.preflight calls.
+/* A stand-in for NVIDIA's management library (libnvidia-ml.so.1) with the entry points that ddp_trainer.process.nvml_library calls.
  *
  * It answers from the file that $FAKE_NVML names, whose lines are "KEY VALUE...": KEY is a function, or a function with
  * the number of the GPU and what it was asked for, as in "nvmlDeviceGetName 0" or "nvmlDeviceGetNvLinkState 1 17". The
@@ -13,6 +13,7 @@
 typedef int nvmlReturn_t;
 typedef void *nvmlDevice_t;
 typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } nvmlProcessInfo_t;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } nvmlPciInfo_t;
 typedef struct {
@@ -95,6 +96,17 @@ static nvmlReturn_t number(const char *function, nvmlDevice_t device, const char
         return result;                                                           \
     }
 
+#define CLOCK(function)                                                          \
+    nvmlReturn_t function(nvmlDevice_t device, unsigned clock, unsigned *value) {    \
+        char more[32];                                                           \
+        unsigned long long found = 0;                                            \
+        snprintf(more, sizeof more, " %u", clock);                                \
+        nvmlReturn_t result = number(#function, device, more, &found);           \
+        if (!result)                                                             \
+            *value = (unsigned)found;                                            \
+        return result;                                                           \
+    }
+
 UNSIGNED(nvmlDeviceGetRetiredPagesPendingStatus)
 UNSIGNED(nvmlDeviceGetCurrPcieLinkGeneration)
 UNSIGNED(nvmlDeviceGetMaxPcieLinkGeneration)
@@ -102,6 +114,8 @@ UNSIGNED(nvmlDeviceGetCurrPcieLinkWidth)
 UNSIGNED(nvmlDeviceGetMaxPcieLinkWidth)
 UNSIGNED(nvmlDeviceGetPcieReplayCounter)
 UNSIGNED(nvmlDeviceGetPerformanceState)
+CLOCK(nvmlDeviceGetClockInfo)
+CLOCK(nvmlDeviceGetMaxClockInfo)
 TEXT(nvmlDeviceGetName)
 TEXT(nvmlDeviceGetUUID)
 
@@ -147,6 +161,15 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
     nvmlReturn_t result = of_gpu("nvmlDeviceGetHandleByIndex_v2", *device, "", text);
     return result == 3 ? 0 : result;
 }
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    char text[256];
+    for (int index = 0; index < 16; index++) {
+        *device = (nvmlDevice_t)(long)(index + 1);
+        if (!of_gpu("nvmlDeviceGetUUID", *device, "", text) && !strcmp(text, uuid))
+            return 0;
+    }
+    return 6;
+}
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *value) {
     char text[256];
     nvmlReturn_t result = of_gpu("nvmlDeviceGetPciInfo_v3", device, "", text);
@@ -159,6 +182,13 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *value) {
     nvmlReturn_t result = of_gpu("nvmlDeviceGetMemoryInfo", device, "", text);
     if (!result)
         sscanf(text, "%llu %llu", &value->total, &value->used);
+    return result;
+}
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *value) {
+    char text[256];
+    nvmlReturn_t result = of_gpu("nvmlDeviceGetUtilizationRates", device, "", text);
+    if (!result)
+        sscanf(text, "%u %u", &value->gpu, &value->memory);
     return result;
 }
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *value) {

@@ -12,8 +12,12 @@ import pytest
 from ddp_trainer.common.constants import Env, GroupState, JobTime
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics import attach
+from tests import fake_nvml
 from tests.local.metrics_processes import Rank, aggregator
 from tests.local.prometheus_server import answers, prometheus
+from tests.rule_files import promtool, written
+
+ROOT = Path(__file__).parents[2]
 
 
 def report_everything(directory: Path) -> None:
@@ -33,15 +37,43 @@ def report_everything(directory: Path) -> None:
     rank.account(JobAccount(1000.0, [1.0] * len(JobTime), 2, 0.5))
 
 
-def test_promtool_finds_nothing_to_say_about_a_scrape(tmp_path: Path) -> None:
+def test_promtool_finds_nothing_to_say_about_a_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed, so the metrics cannot be linted.")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(fake_nvml.compiled(tmp_path)).parent))
+    monkeypatch.setenv(fake_nvml.ANSWERS, str(tmp_path / "answers"))
+    fake_nvml.answers(tmp_path / "answers", fake_nvml.HEALTHY)
+    fake_nvml.rank_of_gpu(tmp_path, 2, fake_nvml.HEALTHY["nvmlDeviceGetUUID"])
     with aggregator(tmp_path) as running, Rank(tmp_path, 1) as rank:
         report_everything(tmp_path)
         rank.tell("step 1")
-        text = running.scrape().text
+        text = running.scrape_until(lambda scrape: scrape.value("ddp_gpu_throttled", reason="power_cap") == 0).text
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_page_joins_dcgm_with_ranks_by_uuid(tmp_path: Path) -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8").partition("\n## GPUs\n")[2]
+    ranks = {"0": "GPU-5d6e", "1": "GPU-1a2b", "2": "GPU-1a2b", "3": ""}
+    job = 'namespace="training",ddp_job="digits"'
+    infos = {f'ddp_rank_info{{{job},rank="{rank}",gpu_uuid="{uuid}"}}': "1x5" for rank, uuid in ranks.items()}
+    exporter = 'namespace="dcgm",pod="dcgm-exporter-x"'
+    celsius = {
+        f'DCGM_FI_DEV_GPU_TEMP{{{exporter},UUID="{uuid}"}}': f"{value}x5"
+        for uuid, value in (("GPU-5d6e", 61), ("GPU-1a2b", 70), ("GPU-free", 30))
+    }
+    expected = [
+        {"labels": f'{{{job},rank="{rank}"}}', "value": value} for rank, value in (("0", 61), ("1", 70), ("2", 70))
+    ]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in (infos | celsius).items()],
+        "promql_expr_test": [
+            {"expr": page.split("```")[1].removeprefix("promql"), "eval_time": "3m", "exp_samples": expected}
+        ],
+    }
+    done = promtool("test", "rules", written(tmp_path, "test.json", {"tests": [test]}))
+    assert done.code == 0, done.out + done.err
 
 
 def test_a_prometheus_finds_every_rank(tmp_path: Path) -> None:

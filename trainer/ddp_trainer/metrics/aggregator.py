@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Env, Exit, Port
 from ddp_trainer.metrics.collect.collectives import Collectives
+from ddp_trainer.metrics.collect.gpu_readings import GpuReadings
 from ddp_trainer.metrics.serve import hang_proxy, history_format
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.serve.final_scrape import Scrapes, most_seconds
@@ -140,7 +141,10 @@ def main(argv: list[str] | None = None) -> int:
     history = History.resumed(arguments.directory)
     collectives = Collectives(arguments.directory)
     collectives.start()
-    pages = Pages(Exposition(arguments.directory, job, collectives=collectives), history, arguments.directory)
+    gpus = GpuReadings(arguments.directory)
+    gpus.start()
+    exposition = Exposition(arguments.directory, job, collectives=collectives, gpus=gpus)
+    pages = Pages(exposition, history, arguments.directory)
     with _telling_kubeflow(arguments.directory):
         asyncio_utils.run(_serve(pages, listener, arguments.parent, announcement, history))
     if Env.JOB in os.environ:

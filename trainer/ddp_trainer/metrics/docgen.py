@@ -130,6 +130,28 @@ the step is over; phases are the host's, and know nothing of it. `fully_shard` l
 inside of torch: of `shard` without `pp` a GPU has no series, and `kubectl ddp profile` shows it.
 Stages of a pipeline do different work, so under `pp` no step is sampled for stragglers.
 
+## GPUs
+
+The metrics of source `NVML` come from the driver's library, which the metrics server of the pod reads every 5 s. They
+work while a rank hangs, and cost no training step. A GPU that has not answered for 15 s has none of them, nor has a
+container without the driver capability `utility` (`NVIDIA_DRIVER_CAPABILITIES`).
+
+- They describe the whole GPU, so ranks that share a GPU have the same values.
+- `ddp_gpu_memory_used_bytes - ddp_gpu_memory_reserved_bytes` is what torch's allocator does not hold: the CUDA context,
+  buffers of NCCL, and other processes on the GPU.
+- `ddp_gpu_utilization_ratio` is 1 as long as any kernel runs. A kernel of NCCL that waits for a peer counts.
+- A field that the GPU or the driver does not have is absent, as utilization on GPUs with MIG.
+
+DCGM's exporter has further fields, such as temperature and power. Its label `UUID` is the label `gpu_uuid` of
+`ddp_rank_info`. The temperature of each rank's GPU:
+
+```promql
+max by (namespace, ddp_job, rank) (
+  label_replace(ddp_rank_info{{gpu_uuid!=""}}, "UUID", "$1", "gpu_uuid", "(.+)")
+  * on (UUID) group_left () max by (UUID) (DCGM_FI_DEV_GPU_TEMP)
+)
+```
+
 ## Without a launcher
 
 Under stock `torchrun`, or with no launcher at all, start the server yourself:

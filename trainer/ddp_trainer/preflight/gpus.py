@@ -14,8 +14,8 @@ from typing import Final
 
 from ddp_trainer.net import strict_json
 from ddp_trainer.preflight.nvml import Cards
-from ddp_trainer.preflight.nvml_library import LIBRARY
 from ddp_trainer.preflight.schema import Gpu
+from ddp_trainer.process.nvml_library import LIBRARY
 
 _TIMEOUT_SECONDS: Final = 20.0
 _KERNEL_LOG: Final = Path("/dev/kmsg")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from ddp_trainer.preflight.nvml_library import GPU_IS_LOST, LIBRARY, MOST_LINKS, Device, Nvml, NvmlError
 from ddp_trainer.preflight.schema import Gpu
+from ddp_trainer.process.nvml_library import GPU_IS_LOST, LIBRARY, MOST_LINKS, POWER_CAP, Device, Nvml, NvmlError
 
 UNKNOWN: Final = "unknown"
 """Name of a GPU that does not tell its own."""
@@ -33,13 +33,6 @@ _FABRIC_FAULTS: Final[Sequence[tuple[int, str]]] = (
 """Places in the health mask of two bits each, of which 1 is true (``NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_*``)."""
 _CONFIGURATION: Final = 8
 """Place of four bits, of which more than 1 is a kind of wrong configuration."""
-_SLOWDOWNS: Final[Mapping[int, str]] = {
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
-"""Of ``nvmlClocksEventReasons``; idle, chosen clocks and the power cap are as they should be."""
 _REPLAY, _RECOVERY = 0, 1
 _UNCORRECTED, _VOLATILE = 1, 0
 
@@ -179,11 +172,8 @@ def _link_errors(nvml: Nvml, device: Device) -> int:
 
 
 def _slowdowns(nvml: Nvml, device: Device) -> tuple[str, ...]:
-    try:
-        reasons = nvml.number("nvmlDeviceGetCurrentClocksEventReasons", device, kind=ctypes.c_ulonglong)
-    except NvmlError:  # its name before driver 535
-        reasons = nvml.number("nvmlDeviceGetCurrentClocksThrottleReasons", device, kind=ctypes.c_ulonglong)
-    return tuple(name for bit, name in _SLOWDOWNS.items() if reasons & bit)
+    """Without the power cap, which a GPU at full load reaches as it should."""
+    return tuple(name.replace("_", " ") for name in nvml.clock_events(device) if name != POWER_CAP)
 
 
 READERS: Final[Mapping[str, Reader]] = {

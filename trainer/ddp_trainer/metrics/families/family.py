@@ -44,6 +44,8 @@ class Source(StrEnum):
     PROCESS = "/proc"
     FLIGHT_RECORDER = "flight recorder"
     """What torch itself knows of its collectives; read by whoever can reach the process."""
+    NVML = "NVML"
+    """NVIDIA's management library, read by the aggregator."""
     AGGREGATOR = "aggregator"
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import PLACE_LABELS, JobTime, Metric, MetricLabel, Phase, Wait
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
+from ddp_trainer.process.nvml_library import CLOCK_EVENTS
 
 STEP_SECONDS: Final = (
     *(0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4, 0.63),
@@ -157,6 +158,38 @@ GPU: Final = (
     _on_rank("ddp_gpu_oom_total", Kind.COUNTER, "Times that the GPU had no memory left for what was asked."),
 )
 """Absent without a GPU, but for the counters."""
+
+THROTTLED: Final = "ddp_gpu_throttled"
+
+
+def _of_driver(name: str, unit: str, help_text: str) -> Family:
+    return Family(name=name, kind=Kind.GAUGE, scope=Scope.RANK, source=Source.NVML, unit=unit, help=help_text)
+
+
+DRIVER: Final = (
+    _of_driver(
+        "ddp_gpu_memory_used_bytes",
+        "bytes",
+        "Memory of the GPU in use, as the driver counts it: with CUDA contexts, buffers of NCCL and other processes.",
+    ),
+    _of_driver(
+        "ddp_gpu_utilization_ratio",
+        "ratio",
+        "Share of the driver's last sampling period in which a kernel ran, 0 to 1.",
+    ),
+    _of_driver("ddp_gpu_sm_clock_hertz", "hertz", "Clock of the GPU's multiprocessors."),
+    _of_driver("ddp_gpu_sm_clock_max_hertz", "hertz", "Highest clock that the GPU's multiprocessors can have."),
+    Family(
+        name=THROTTLED,
+        kind=Kind.GAUGE,
+        scope=Scope.RANK,
+        source=Source.NVML,
+        labels=(MetricLabel.REASON,),
+        values=tuple(CLOCK_EVENTS.values()),
+        help="1 while the GPU lowers its clock for this reason, else 0; `power_cap` is normal at full load.",
+    ),
+)
+"""The driver's figures for the whole GPU of a rank. A figure that the GPU does not have is absent."""
 
 PROCESS_GROUPS: Final = ("default", "1", "2", "3")
 """In the order in which a rank has made them; of further ones nothing is told, for every series is one of each rank."""

@@ -18,6 +18,7 @@ from ddp_trainer.metrics.families.rank_families import (
     CHECKPOINTS,
     COLLECTIVE_FAILURES,
     COLLECTIVES,
+    DRIVER,
     EVERY_STEP,
     GPU,
     HOST,
@@ -27,7 +28,7 @@ from ddp_trainer.metrics.families.rank_families import (
 )
 
 FAMILIES: Final = (
-    (EVERY_STEP + PROGRESS + WORK + HOST + GPU)
+    (EVERY_STEP + PROGRESS + WORK + HOST + GPU + DRIVER)
     + (COLLECTIVES + COLLECTIVE_FAILURES + ACCOUNT + CHECKPOINTS)
     + (PROCESS + AGENT + AGGREGATOR)
 )

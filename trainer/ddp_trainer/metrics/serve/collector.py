@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from ddp_trainer.common.constants import Metric, MetricLabel, Phase
 from ddp_trainer.metrics.collect.collectives import Collectives
+from ddp_trainer.metrics.collect.gpu_readings import GpuReadings
 from ddp_trainer.metrics.collect.pod_totals import PodSums
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, cell
 from ddp_trainer.metrics.families.registry import FAMILIES
@@ -50,10 +51,16 @@ class Exposition(Collector):
     """Reads the boards of a directory anew at every collection."""
 
     def __init__(
-        self, directory: Path, job: str, container: Container | None = None, collectives: Collectives | None = None
+        self,
+        directory: Path,
+        job: str,
+        container: Container | None = None,
+        collectives: Collectives | None = None,
+        gpus: GpuReadings | None = None,
     ) -> None:
         """``container`` is this one by default; ``collectives`` are what the pulses in the directory tell."""
         self._directory = directory
+        self._gpus = gpus or GpuReadings(directory)
         self._collectives = collectives or Collectives(directory)
         self._container = container or Container()
         self._sums = PodSums()
@@ -84,7 +91,12 @@ class Exposition(Collector):
             scopes.add(Scope.POD)
         return Speaker(
             scopes=frozenset(scopes),
-            values=_cumulative(slot.board.values) | _process(slot) | self._collectives.values(slot.local_rank),
+            values={
+                **_cumulative(slot.board.values),
+                **_process(slot),
+                **self._collectives.values(slot.local_rank),
+                **self._gpus.values(slot),
+            },
             words={family.name: words for family, known_by in _INFOS if (words := _words(slot, family))[known_by]},
             rank=str(slot.rank),
         )

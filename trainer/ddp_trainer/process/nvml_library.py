@@ -1,13 +1,14 @@
-"""NVIDIA's management library by ctypes: the calls that a preflight makes, each with its own error.
+"""NVIDIA's management library (NVML) by ctypes: the calls that preflight and metrics make, each with its own error.
 
-Structures and numbers are those of ``nvml.h`` (https://docs.nvidia.com/deploy/nvml-api), as far as they are used. A
-function that an older driver lacks raises :class:`NvmlError` like one that the GPU does not support.
+Standard library only. Structures and numbers are those of ``nvml.h`` (https://docs.nvidia.com/deploy/nvml-api), as far
+as they are used. A function that an older driver lacks raises :class:`NvmlError`, as one that the GPU does not support
+does.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,8 +21,18 @@ FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
 MOST_LINKS: Final = 36
 """NVML_NVLINK_MAX_LINKS."""
+POWER_CAP: Final = "power_cap"
+CLOCK_EVENTS: Final[Mapping[int, str]] = {
+    0x04: POWER_CAP,
+    0x08: "hardware_slowdown",
+    0x20: "software_thermal_slowdown",
+    0x40: "hardware_thermal_slowdown",
+    0x80: "power_brake",
+}
+"""Bits of ``nvmlClocksEventReasons`` that lower the clock of a busy GPU against its user's will."""
 
 _FABRIC_VERSION: Final = 0x02000024
+_SM_CLOCK: Final = 1
 _XID: Final = 8
 _TEXT_BYTES: Final = 96
 
@@ -43,6 +54,10 @@ class NvmlError(Exception):
 
 class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
 class _Process(ctypes.Structure):
@@ -134,6 +149,12 @@ class Nvml:
         self._call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
         return handle
 
+    def device_of_uuid(self, uuid: str) -> Device:
+        """Return the handle of the GPU with this UUID, as ``GPU-5d6e…``."""
+        handle = Device()
+        self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(handle))
+        return handle
+
     def bus_id(self, device: Device) -> str:
         """Its place on the PCI bus, as ``00000000:3B:00.0``."""
         found = _Pci()
@@ -145,6 +166,28 @@ class Nvml:
         found = _Memory()
         self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(found))
         return found.total, found.used
+
+    def utilization_percent(self, device: Device) -> int:
+        """Return the share of the driver's last sampling period in which a kernel ran."""
+        found = _Utilization()
+        self._call("nvmlDeviceGetUtilizationRates", device, ctypes.byref(found))
+        return int(found.gpu)
+
+    def sm_clock_mhz(self, device: Device) -> int:
+        """Return the current clock of the multiprocessors."""
+        return self.number("nvmlDeviceGetClockInfo", device, _SM_CLOCK)
+
+    def sm_clock_max_mhz(self, device: Device) -> int:
+        """Return the highest clock that the multiprocessors can have."""
+        return self.number("nvmlDeviceGetMaxClockInfo", device, _SM_CLOCK)
+
+    def clock_events(self, device: Device) -> tuple[str, ...]:
+        """Return why the clock is lowered, in words of :data:`CLOCK_EVENTS`."""
+        try:
+            bits = self.number("nvmlDeviceGetCurrentClocksEventReasons", device, kind=ctypes.c_ulonglong)
+        except NvmlError:  # its name before driver 535
+            bits = self.number("nvmlDeviceGetCurrentClocksThrottleReasons", device, kind=ctypes.c_ulonglong)
+        return tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)
 
     def processes(self, device: Device) -> list[int]:
         """Process numbers of those that compute on it, as this container sees them."""
