@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from launch_harness import Running, Stage, is_alive, stage_of
 
-from tests.local import train_bits, train_half_evaluated, train_reformed
+from tests.local import train_bits, train_half_evaluated, train_reformed, train_shards_moved
 from tests.local.train_reformed import BATCH, EPOCHS, SAMPLES, samples_of_steps
 
 QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
@@ -208,6 +208,22 @@ def test_ranks_of_which_one_missed_the_result_of_an_evaluation_agree_on_what_is_
     summary = json.loads(next(line for line in run.lines if line.startswith("{")))
     assert [summary[name] for name in ("samples_lost", "samples_repeated", "lost_steps")] == [0, 0, 0]
     assert sum(summary["restarts"].values()) == 1
+
+
+def test_a_step_counts_once_of_which_a_rank_dies_when_shards_move_after_it(stage: Stage) -> None:
+    task = ("--task", f"{train_bits.__name__}:SmallDigits", "--global-batch", "36", "--shards", "5")
+    flags = (*task, "--level", "exact", "--max-steps", "14")
+    ranks = ("--nproc-per-node", "2", "--max-restarts", "3", "-m", train_shards_moved.__name__)
+    run = stage.launch(*ranks, *flags, "--balance", "dynamic", **QUICKLY)
+    assert run.code() == 0, run.output
+    assert any("resumed after step 10" in line for line in run.lines), (
+        run.output
+    )  # of the survivor: there is no checkpoint
+    summary = json.loads(next(line for line in run.lines if line.startswith("{")))
+    assert [summary[name] for name in ("samples_lost", "samples_repeated", "lost_steps")] == [0, 0, 0]
+    alone = stage.launch("--nproc-per-node", "1", "-m", "ddp_trainer", "train", *flags, OMP_NUM_THREADS="1")
+    assert alone.code() == 0, alone.output
+    assert digest_of(run) == digest_of(alone)
 
 
 def test_a_worker_that_cannot_outlive_its_group_leaves_it_for_a_joiner_without_a_failure(stage: Stage) -> None:

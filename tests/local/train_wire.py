@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -53,8 +54,7 @@ def main() -> int:
     for bucket_bytes, small_bytes in ((1 << 20, 1 << 20), (1 << 20, 0), (100, 0), (1, 600)):
         tree_allreduce.BUCKET_BYTES, tree_allreduce.SMALL_BYTES = bucket_bytes, small_bytes  # type: ignore[misc] # to reach every path
         found.append(total(tree, tree.own))
-    starts = [*UNEVEN[group.world_size], shards]
-    tree.reassign(range(starts[group.rank], starts[group.rank + 1]))
+    tree.reassign([range(start, stop) for start, stop in pairwise([*UNEVEN[group.world_size], shards])])
     found.append(total(tree, tree.own))
     if group.rank == 0:
         print(json.dumps({"event": "sums", "alone": alone, "together": found}), flush=True)

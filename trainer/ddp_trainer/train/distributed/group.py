@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ddp_trainer.train.config.options import BackendName
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed.backend import choose_backend
+from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
 from ddp_trainer.train.distributed.device_check import demand_one_device
 from ddp_trainer.train.distributed.device_errors import limit_exit, may_be_peers, translated
 from ddp_trainer.train.distributed.gloo_sockets import Connections
@@ -77,7 +77,7 @@ class Group(EndingGroup):
         self.counts = True
         """Of the ranks that share a part, this is the one that speaks for it in sums over ranks."""
         self.backend = backend
-        """``nccl``, ``gloo``, or ``none`` for a group of one."""
+        """Of the tensors of its device: ``nccl``, ``gloo``, or ``none`` for a group of one."""
         self.device = device
         self.activity = "while it started"
         """What the ranks are about, for the sentence that tells of a lost peer."""
@@ -94,10 +94,12 @@ class Group(EndingGroup):
         *,
         control: Control | None = None,
         survives: bool = False,
+        offloads: bool = False,
     ) -> Group:
         """Meet the other ranks of this generation; ``control`` may call the meeting off.
 
-        ``survives``: this process is asked to outlive a group of NCCL, too.
+        ``survives``: this process is asked to outlive a group of NCCL, too. ``offloads``: as
+        :func:`~ddp_trainer.train.distributed.backend.backend_of_group` has it.
 
         Raises:
             BadConfig: the backend that was asked for is not to be had here, or ranks compute on different devices.
@@ -128,8 +130,9 @@ class Group(EndingGroup):
                 timeout=timeout,
                 wait_for_workers=False,
             )
-            meeting = Meeting(store, f"ddp/generation-{env.generation}", backend, timeout)
-            demand_one_device(store, meeting.prefix, env.rank, device, backend)
+            backends = backend_of_group(backend, offloads=offloads)
+            meeting = Meeting(store, f"ddp/generation-{env.generation}", backends, timeout)
+            demand_one_device(store, meeting.prefix, env.rank, device, backends)
             meeting.begin(env.rank, env.world_size)
         connections.complete()
         group = cls(env.rank, env.world_size, backend, device, connections, abort=abort)

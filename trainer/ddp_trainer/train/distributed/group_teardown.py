@@ -131,8 +131,17 @@ def leave_default_group() -> None:
         return
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
     with suppress(RuntimeError, ValueError):
-        if abort is not None and dist.get_backend() == "nccl":
+        if abort is not None and _has_streams(dist.get_backend_config()):
             abort()  # destroying would wait for collectives that never end
     if dist.is_initialized():
         with suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def _has_streams(backends: str) -> bool:
+    """Return whether one of the backends of a group runs its collectives on streams.
+
+    >>> [_has_streams(each) for each in ("cuda:nccl", "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo")]
+    [True, True, False]
+    """
+    return any(each.rpartition(":")[2] in STREAMS for each in backends.split(","))

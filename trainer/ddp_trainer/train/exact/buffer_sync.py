@@ -8,6 +8,8 @@ up to rounding. Without floating-point buffers this costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -78,8 +80,8 @@ class SharedBuffers:
         for buffer, start in zip(self._buffers, self._start, strict=True):
             start.copy_(buffer.detach())
 
-    def reassign(self, shards: range) -> None:
-        """From the next step on this rank owns these shards."""
+    def reassign(self, shards: Sequence[range]) -> None:
+        """Take over the shards of every rank, in rank order, that hold from the next step on."""
 
     def _count(self) -> Tensor:
         return torch.tensor([float(self._shards)], dtype=torch.float64, device=self._moved[0].device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +42,6 @@ class TreeBuffers(SharedBuffers):
         self._forget()
         self._tree.clear()
 
-    def reassign(self, shards: range) -> None:
-        """From the next step on this rank owns these shards."""
+    def reassign(self, shards: Sequence[range]) -> None:
+        """Take over the shards of every rank, in rank order, that hold from the next step on."""
         self._tree.reassign(shards)

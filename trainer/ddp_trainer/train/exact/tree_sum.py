@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -39,10 +38,9 @@ class TreeSum:
         """This rank's shards."""
         return self._runs[self._group.rank]
 
-    def reassign(self, own: range) -> None:
-        """From here on this rank owns these shards; all ranks call it, each with its own."""
-        starts = [*self._group.gather(own.start), self._shards]
-        self._runs = [range(start, stop) for start, stop in pairwise(starts)]
+    def reassign(self, shards: Sequence[range]) -> None:
+        """Take over the shards of every rank, in rank order. All ranks pass the same."""
+        self._runs = list(shards)
         self.clear()
 
     def put(self, shard: int, values: list[Tensor]) -> None:

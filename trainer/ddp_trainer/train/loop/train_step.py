@@ -250,11 +250,16 @@ class Stepper:
         if shards is not None:
             self._reassign(shards)
 
-    def _reassign(self, shards: range) -> None:
-        """From the next step on this rank owns these shards."""
-        self._shards = shards
-        for part in (self._portions, self._feed, self._strategy, self._buffers):
-            part.reassign(shards)
+    def _reassign(self, shards: Sequence[range]) -> None:
+        """Give every rank its shards from the next step on.
+
+        No rank waits for another here: the weights have moved, and the caller does not count the step yet.
+        """
+        self._shards = shards[self._group.rank]
+        for part in (self._portions, self._feed):
+            part.reassign(self._shards)
+        for part_of_all in (self._strategy, self._buffers):
+            part_of_all.reassign(shards)
 
     def abandon(self, *, keeps_gradients: bool = False) -> None:
         """The step under way ends here, wherever it is: its gradients, and what it did to buffers, are dropped.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -77,7 +79,7 @@ class Exact(Strategy):
         """The tree's sum from rank 0 and zeros from the others: adding zeros in any order changes nothing."""
         return self._loss_of_step if self._group.rank == 0 else torch.zeros_like(own)
 
-    def reassign(self, shards: range) -> None:
+    def reassign(self, shards: Sequence[range]) -> None:
         """Who owns what is what the exchange follows."""
         self._tree.reassign(shards)
 

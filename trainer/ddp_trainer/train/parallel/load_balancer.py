@@ -11,7 +11,7 @@ for the others, and a slow rank would make all look alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 import torch
@@ -69,8 +69,8 @@ class Balance:
         ballot[self._group.rank] = busy / samples if samples else 0.0
         return ballot
 
-    def settle(self, busy: Sequence[float]) -> range | None:
-        """The step was committed with these votes: this rank's shards from the next one, if all got new ones."""
+    def settle(self, busy: Sequence[float]) -> list[range] | None:
+        """Return the shards of every rank from the next step on, or None where they stay; the votes were these."""
         self._forward = sum(began.elapsed_time(ended) for began, ended in self._events) / 1e3
         self._events.clear()
         for seen, seconds in zip(self._busy, busy, strict=True):
@@ -86,8 +86,7 @@ class Balance:
             return None
         self._counts = better
         self._told(better)
-        bounds = [0, *accumulate(better)]
-        return range(bounds[self._group.rank], bounds[self._group.rank + 1])
+        return [range(start, stop) for start, stop in pairwise([0, *accumulate(better)])]
 
 
 def fair(shards: int, costs: Sequence[float]) -> list[int]:

@@ -20,7 +20,7 @@ step, or could not fetch them, calls ``reduce`` as well, and without any pass be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -117,8 +117,8 @@ class Strategy:
         """What this rank adds to the vote, where ``own`` is the sum of its samples' losses; after ``reduce``."""
         return own
 
-    def reassign(self, shards: range) -> None:
-        """From the next step on this rank owns these logical shards; all ranks are told so at the same time."""
+    def reassign(self, shards: Sequence[range]) -> None:
+        """Take over the logical shards of every rank, in rank order, that hold from the next step on. No collective."""
 
     def committed(self, step: int, optimizer: Optimizer) -> None:
         """All ranks committed the step, and the optimizer moved the weights unless a guard skipped it."""

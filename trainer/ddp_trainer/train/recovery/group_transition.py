@@ -59,6 +59,7 @@ class Passage:
                 config.backend,
                 control=control,
                 survives=config.survive_on_nccl,
+                offloads=config.fsdp_offload,
             )
         except PeerLost as err:
             if control is not None and control.is_called_off:

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.train.config.options import BackendName
-from ddp_trainer.train.distributed.backend import choose_backend
+from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
 from ddp_trainer.train.utils.errors import BadConfig
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -22,6 +22,20 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 )
 def test_the_device_decides_unless_somebody_does(asked: BackendName, device: torch.device, chosen: str) -> None:
     assert choose_backend(asked, device) == chosen
+
+
+@pytest.mark.parametrize(
+    ("backend", "offloads", "taken"),
+    [
+        ("nccl", True, "cpu:gloo,cuda:nccl"),
+        ("nccl", False, "nccl"),
+        ("gloo", True, "gloo"),
+        ("gloo", False, "gloo"),
+        ("mpi", True, "mpi"),
+    ],
+)
+def test_a_group_of_nccl_has_gloo_beside_it_for_what_is_offloaded(backend: str, offloads: bool, taken: str) -> None:
+    assert backend_of_group(backend, offloads=offloads) == taken
 
 
 def test_mpi_is_used_where_torch_has_it_and_else_a_sentence() -> None:
