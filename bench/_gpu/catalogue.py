@@ -26,7 +26,7 @@ class Check:
 CHECKS: Final = (
     Check(letter="A", module="facts", title="driver, versions, compiler and limits", limit_seconds=25),
     Check(letter="C", module="recorder", title="flight recorder of NCCL", limit_seconds=25),
-    Check(letter="F", module="nccl_faults", title="faults of 2 ranks on NCCL", limit_seconds=110),
+    Check(letter="F", module="nccl_faults", title="faults of 2 to 4 ranks on NCCL", limit_seconds=120),
     Check(letter="D", module="stuck_kernel", title="control of a process whose kernel does not end", limit_seconds=40),
     Check(letter="H", module="device_faults", title="reported cause of GPU faults", limit_seconds=45),
     Check(letter="I", module="missing_gpus", title="refusal where GPUs are missing", limit_seconds=35),

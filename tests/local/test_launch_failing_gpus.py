@@ -1,4 +1,4 @@
-"""A fault of a GPU, in real processes, with a library that stands in for the driver's: no GPU has been used."""
+"""A fault of a GPU, in real processes, with imitations of the driver's libraries: no GPU has been used."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from launch_harness import Stage, stage_of
 
 from ddp_trainer.common.constants import Exit
+from tests import fake_nvml
 from tests.fake_driver import compiled
 
 FAILS_ONCE = """
@@ -21,6 +22,19 @@ if os.environ["DDP_GENERATION"] == "1":
     import time
     time.sleep(600)
 """
+
+
+FALLS_ILL = """
+import os, sys, time
+generation = os.environ["DDP_GENERATION"]
+if generation == os.environ.get("FAILS_IN"):
+    os.replace(os.environ["ILL"], os.environ["FAKE_NVML"])
+    raise ValueError("nothing about GPUs")
+os.write(1, f"runs {generation} of {os.environ['WORLD_SIZE']}\\n".encode())
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
+"""After it has failed, the driver wants a GPU to be reset."""
 
 
 @pytest.fixture
@@ -66,3 +80,65 @@ def test_a_node_whose_gpus_answer_goes_on(stage: Stage, tmp_path: Path) -> None:
     assert run.code() == 0, run.output
     assert any("The GPUs of node-b answer; the node joins again." in line for line in run.lines)
     assert "runs 2" in run.lines
+
+
+RESET = {"nvmlDeviceGetRemappedRows": "0 1 1 0"}
+SENTENCE = "The preflight's check gpu-health fails. worker-{}: GPU 0 (NVIDIA H100 80GB HBM3) is to be reset; fix: drain"
+
+
+def a_machine_that_falls_ill(tmp_path: Path, **ill: str) -> dict[str, str]:
+    """Variables of a machine with one GPU, of which NVML tells something else after the failure."""
+    machine = a_machine(tmp_path, "") | {"CUDA_VISIBLE_DEVICES": "0", "FAKE_NVML": str(tmp_path / "nvml")}
+    fake_nvml.compiled(tmp_path / "driver")
+    fake_nvml.answers(tmp_path / "nvml", fake_nvml.HEALTHY)
+    fake_nvml.answers(tmp_path / "ill", {**fake_nvml.HEALTHY, **ill})
+    return machine | {"ILL": str(tmp_path / "ill")}
+
+
+def test_a_node_that_is_not_fit_after_a_failure_leaves_and_one_that_survived_is_not_looked_at(
+    stage: Stage, tmp_path: Path
+) -> None:
+    machine = a_machine_that_falls_ill(tmp_path, **RESET)
+    stage.store("--first-seconds", "600")  # for both nodes
+    flags = ["--preflight", "strict", stage.script(FALLS_ILL), stage.done()]
+    first = stage.agent(0, *flags, nnodes="1:2", **machine)
+    second = stage.agent(1, *flags, nnodes="1:2", FAILS_IN="1", **machine)
+    assert second.code() == Exit.GPU_FAULT, second.output
+    told = json.loads((tmp_path / "termination").read_text())
+    assert (told["reason"], told["pod_exit_code"], told["message"].startswith(SENTENCE.format(1))) == (
+        "gpu_fault",
+        173,
+        True,
+    )
+    first.line("runs 2 of 1")  # whose GPUs are as ill by the same file, and whose worker has not failed
+    stage.finish()
+    assert first.code() == 0, first.output
+
+
+@pytest.mark.parametrize(
+    ("care", "ill", "sentence"),
+    [
+        ("warn", RESET, SENTENCE.format(0)),
+        ("strict", {}, "The GPUs of node-b answer; the node joins again."),
+        ("strict", {"nvmlDeviceGetCurrentClocksEventReasons": "0x40"}, "The GPUs of node-b answer"),
+    ],
+)
+def test_a_node_that_is_fit_after_a_failure_or_only_warned_of_joins_again(
+    stage: Stage, tmp_path: Path, care: str, ill: dict[str, str], sentence: str
+) -> None:
+    machine = a_machine_that_falls_ill(tmp_path, **ill) | {"DDP_POD_NAME": "worker-0", "FAILS_IN": "1"}
+    stage.finish()
+    run = stage.launch("--max-restarts", "3", "--preflight", care, stage.script(FALLS_ILL), stage.done(), **machine)
+    assert run.code() == 0, run.output
+    assert sum(sentence in line for line in run.lines) == 1, run.output
+    assert "runs 2 of 1" in run.lines
+
+
+def test_a_driver_that_answers_no_more_keeps_a_node_out(stage: Stage, tmp_path: Path) -> None:
+    machine = a_machine_that_falls_ill(tmp_path) | {"DDP_POD_NAME": "worker-0", "FAILS_IN": "1"}
+    fake_nvml.answers(tmp_path / "ill", fake_nvml.HEALTHY, nvmlInit_v2="!999")
+    flags = ["--max-restarts", "3", "--preflight", "strict"]
+    run = stage.launch(*flags, stage.script(FALLS_ILL), stage.done(), **machine)
+    assert run.code() == Exit.GPU_FAULT, run.output
+    told = json.loads((tmp_path / "termination").read_text())
+    assert "worker-0: NVML cannot be initialized: Unknown Error; fix: look at nvidia-smi" in told["message"]

@@ -58,7 +58,7 @@ def _write(file: str, document: str) -> None:
 def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order:
     """Raises PreflightError."""
     least, expected = (1, 1) if arguments.standalone else _nodes(arguments.nnodes)
-    rank = _node_rank(arguments, environ)
+    rank = None if arguments.standalone else _node_rank(arguments, environ)
     endpoint = arguments.rdzv_endpoint
     if arguments.master_addr and not endpoint:
         endpoint = f"[{arguments.master_addr.strip('[]')}]:{arguments.master_port}"

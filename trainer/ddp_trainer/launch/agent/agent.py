@@ -17,6 +17,7 @@ from ddp_trainer.launch.agent.failure_report import Witness
 from ddp_trainer.launch.agent.final_goodput import last_account, last_step
 from ddp_trainer.launch.agent.gpu_probes import GpuProbes
 from ddp_trainer.launch.agent.join_preflight import Joining
+from ddp_trainer.launch.agent.preflight_policy import Care
 from ddp_trainer.launch.agent.worker_start import Starting
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.hang.watchdog import HangGuard
@@ -115,14 +116,22 @@ class Agent:
         self._starting = Starting(
             setup, children, self._workers, self._guard, self._moments, environment, self._exited, self._give_up
         )
-        self._probes = GpuProbes(setup, children, environment, lambda trouble: self._do(self._core.probed(trouble)))
+        self._probes = GpuProbes(
+            setup,
+            children,
+            environment,
+            self._starting.preflight,
+            lambda trouble: self._do(self._core.probed(trouble)),
+        )
         self._joining = Joining(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
 
     async def run(self) -> int:
         """Until the run is over for this pod; returns the exit code, of contract.Exit."""
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._signalled, which)
-        self._do(self._core.begin(prepares=self._setup.prepares, is_suspect=self._setup.report.had_gpu_fault()))
+        checks_health = self._setup.care is not Care.OFF
+        is_suspect = self._setup.report.had_failure(of_any_kind=checks_health)
+        self._do(self._core.begin(prepares=self._setup.prepares, is_suspect=is_suspect, checks_health=checks_health))
         self._link.start(self)
         await self._hang_page.start()
         finish = await self._finished

@@ -10,7 +10,8 @@
        │                ▼                                          │ Over: OVER
        └──────────── STOPPING ──▶ OVER ◀───────────────────────────┘
         no worker busy            (what the stop was for decides)
-        (after a fault of a GPU: once the GPUs have been probed; OVER where one does not work)
+        (after a fault of a GPU, and with --preflight after any failure of a worker of this node: once the GPUs are
+        checked; OVER where one is not fit)
 
 A worker is *busy* from its start until it exits. One that is *able* to outlive its group is so only until it has left
 it: then it is idle, and goes on in the next generation, or *parting*, if it was itself told to end and only saves yet.
@@ -30,7 +31,7 @@ from enum import Enum, auto
 from typing import Final
 
 from ddp_trainer.common.constants import Exit, FailureReason, GroupState
-from ddp_trainer.launch.failures.failure_reason import earlier, is_of_a_gpu
+from ddp_trainer.launch.failures.failure_reason import earlier, is_of_a_gpu, is_own
 from ddp_trainer.launch.failures.stop_codes import AS_ASKED, finish_of
 from ddp_trainer.launch.protocol.actions import (
     Action,
@@ -135,9 +136,9 @@ class Core:
         """What follows when the workers are gone; to join again when None."""
         self._outlives = False
         """Its workers could outlive their group, those that have ended since too."""
-        self._prepares = False
+        self._prepares = self._checks_health = False
         self._is_probing = False
-        """Nobody joins before the GPUs of this node have been probed."""
+        """The GPUs of this node are being checked; it joins afterwards."""
         self._is_graceful = True
         self._hurry = limits.failure
         """Seconds from a loss until what still runs is killed: a survivor that computes notices after its step."""
@@ -221,14 +222,15 @@ class Core:
         self._alive = set(range(self.node.local_world_size))
         return [Enter(GroupState.STARTING), PrepareWorkers(), Arm(Timer.KILL, self._limits.prepare)]
 
-    def begin(self, *, prepares: bool, is_suspect: bool) -> list[Action]:
+    def begin(self, *, prepares: bool, is_suspect: bool, checks_health: bool = False) -> list[Action]:
         """The agent starts; on a node whose GPUs are suspect by a look at them.
 
         Args:
             prepares: Workers can get ready before there is a generation.
-            is_suspect: A worker has failed here of a GPU before, in a container that is gone.
+            is_suspect: A worker has failed here before, in a container that is gone.
+            checks_health: GPUs are suspect after any failure of a worker of this node, not only after a fault of a GPU.
         """
-        self._prepares = prepares
+        self._prepares, self._checks_health = prepares, checks_health
         return self._probe() if is_suspect else self._begin()
 
     def _begin(self) -> list[Action]:
@@ -240,7 +242,7 @@ class Core:
         return [ProbeGpus()]
 
     def probed(self, trouble: str) -> list[Action]:
-        """The GPUs have been probed: go on, or leave the run where ``trouble``, a sentence, tells of one that fails."""
+        """The GPUs have been checked: join, or leave the run for ``trouble``, a sentence about one of them."""
         if not self._is_probing or self.state is State.OVER:
             return []
         self._is_probing = False
@@ -383,8 +385,13 @@ class Core:
             return [Disarm(Timer.KILL), *self._over(self._ending)]
         self._prepares = self.generation is not None and self._can_be_spared(self.generation)
         aside = [Send(Aside(generation=self.generation.number))] if self._prepares and self.generation else []
-        is_suspect = self.failure is not None and is_of_a_gpu(self.failure)
-        return [Disarm(Timer.KILL), *aside, *(self._probe() if is_suspect else self._begin())]
+        return [Disarm(Timer.KILL), *aside, *(self._probe() if self._is_suspect() else self._begin())]
+
+    def _is_suspect(self) -> bool:
+        failure = self.failure
+        if failure is None or failure.exit_code == Exit.NOT_FIT:
+            return False  # a preflight has looked already
+        return is_of_a_gpu(failure) or (self._checks_health and is_own(failure.reason))
 
     def _can_be_spared(self, generation: Assignment) -> bool:
         """Workers have ended that could have stayed: those of other nodes, which stay, need not wait for new ones."""

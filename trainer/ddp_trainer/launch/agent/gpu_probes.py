@@ -1,4 +1,8 @@
-"""Probes of this node's GPUs before it joins again: one child process for each, side by side."""
+"""Checks of this node's GPUs before it joins again, in child processes, side by side.
+
+One process probes each GPU that no worker holds, by CUDA. With ``--preflight`` another one reads the health of all GPUs
+by NVML.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,21 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.gpu_faults import fault_in
 from ddp_trainer.launch.agent.agent_config import Setup
+from ddp_trainer.launch.agent.preflight_policy import Care, Preflight, Verdict
 from ddp_trainer.launch.protocol.console import say
 from ddp_trainer.launch.workers.children import Children, kill
 from ddp_trainer.process.gpu_devices import visible_gpus
 from ddp_trainer.process.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, trouble_of
+
+_HEALTH = "health"
+"""Key of the health check, beside the devices of the probes."""
 
 
 class GpuProbes:
@@ -27,6 +35,7 @@ class GpuProbes:
         setup: Setup,
         children: Children,
         environment: Mapping[str, str],
+        preflight: Preflight,
         ended: Callable[[str], None],
         *,
         library: str = LIBRARY,
@@ -38,7 +47,9 @@ class GpuProbes:
             setup: What the agent was given.
             children: Of this launcher.
             environment: That all workers have in common.
-            ended: Called once after each :meth:`start`: with a sentence where a GPU does not work, else with none.
+            preflight: What reads the health of GPUs.
+            ended: Called once after each :meth:`start`: with a sentence where a GPU keeps this node out of the run,
+                else with none.
             library: The driver's, by name or path.
             seconds: Time limit of a probe.
         """
@@ -47,26 +58,32 @@ class GpuProbes:
         self._node = setup.environment.get(Env.NODE_NAME) or socket.gethostname()
         self._children = children
         self._environment = environment
+        self._preflight = preflight
         self._ended = ended
         self._library = library
         self._seconds = seconds
         self._waited_for: dict[str, asyncio.TimerHandle] = {}
         self._found: dict[str, str] = {}
+        self._health = Verdict(may_start=True)
 
     def start(self, busy: Collection[int]) -> None:
         """Probe the GPU of every local rank but the ``busy`` ones, whose workers live and hold theirs."""
         self._found.clear()
-        for device in self._devices(busy):
-            self._start_one(device)
+        self._health = Verdict(may_start=True)
+        devices = self._devices()
+        for local_rank, device in enumerate(devices):
+            if local_rank not in busy:
+                self._start_one(device)
+        if devices and self._preflight.care is not Care.OFF:
+            self._look_at_health(devices)
         if not self._waited_for:
             # An action is done before what it leads to.
             asyncio.get_running_loop().call_soon(self._ended, "")
 
-    def _devices(self, busy: Collection[int]) -> list[str]:
+    def _devices(self) -> list[str]:
         devices = self._launch.slices or visible_gpus(self._environment)
         first = self._launch.first_device
-        own = devices[first : first + self._launch.local_world_size]
-        return [device for local_rank, device in enumerate(own) if local_rank not in busy]
+        return list(devices[first : first + self._launch.local_world_size])
 
     def _start_one(self, device: str) -> None:
         output = self._folder / f"gpu-probe-{device}.txt"
@@ -78,6 +95,22 @@ class GpuProbes:
                 )
             loop = asyncio.get_running_loop()
             self._waited_for[device] = loop.call_later(self._seconds, self._one_is_late, device, pid)
+
+    def _look_at_health(self, devices: Sequence[str]) -> None:
+        with contextlib.suppress(OSError):
+            pid = self._preflight.look_at_gpus(devices, self._health_is_known)
+            loop = asyncio.get_running_loop()
+            self._waited_for[_HEALTH] = loop.call_later(self._seconds, self._health_is_late, pid)
+
+    def _health_is_late(self, pid: int) -> None:
+        kill(pid, signal.SIGKILL)
+        sentence = f"The driver of {self._node} does not answer within {self._seconds:g} s"
+        self._health_is_known(Verdict(may_start=self._preflight.care is Care.WARN, sentence=sentence))
+
+    def _health_is_known(self, verdict: Verdict) -> None:
+        if _HEALTH in self._waited_for:
+            self._health = verdict
+            self._is_over(_HEALTH)
 
     def _one_is_late(self, device: str, pid: int) -> None:
         kill(pid, signal.SIGKILL)  # the kernel may hold it for good, so its end is not waited for
@@ -91,18 +124,22 @@ class GpuProbes:
         self._one_said(device, trouble_of(returncode, text))
 
     def _one_said(self, device: str, trouble: str) -> None:
-        timer = self._waited_for.pop(device, None)
-        if timer is None:
-            return
-        timer.cancel()
-        if trouble:
-            self._found[device] = trouble
+        if device in self._waited_for:
+            if trouble:
+                self._found[device] = trouble
+            self._is_over(device)
+
+    def _is_over(self, device: str) -> None:
+        self._waited_for.pop(device).cancel()
         if not self._waited_for:
             self._ended(self._sentence())
 
     def _sentence(self) -> str:
         if not self._found:
-            say(f"The GPUs of {self._node} answer; the node joins again.")
+            if not self._health.may_start:
+                return f"{self._health.sentence}."
+            said = f"{self._health.sentence}. The" if self._health.sentence else f"The GPUs of {self._node} answer; the"
+            say(f"{said} node joins again.")
             return ""
         device, words = min(self._found.items())
         others = f", nor do {len(self._found) - 1} others" if len(self._found) > 1 else ""

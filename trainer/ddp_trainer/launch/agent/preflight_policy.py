@@ -3,7 +3,8 @@
 It is held where the ranks will meet: at the address and the port of rank 0, which its agent holds but does not use yet.
 The first group of a run is looked at as a whole. Those who run wait for nobody, so a node that joins them holds one
 with some of them before it is taken in (:meth:`Preflight.meet`); where the store knows of nobody who would, it looks at
-itself alone, beside its workers, and a doubt about it is no reason to end the run.
+itself alone, beside its workers, and a doubt about it is no reason to end the run. A node whose worker failed checks
+the health of its GPUs before it joins again (:meth:`Preflight.look_at_gpus`).
 """
 
 from __future__ import annotations
@@ -103,6 +104,15 @@ class Preflight:
         flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
         return self._run(flags, document, partial(self._met, document, ended, is_ours), more, stdout)
 
+    def look_at_gpus(self, devices: Sequence[str], ended: Callable[[Verdict], None]) -> int:
+        """Check the health of GPUs of this node before it joins again; ``ended`` is called once.
+
+        Returns the process id. Raises OSError.
+        """
+        document = self._folder / "gpu-health.json"
+        target = ["-m", "ddp_trainer.preflight.gpu_health", ",".join(devices), str(document)]
+        return self._start(target, document, partial(self._looked_at_gpus, document, ended), {})
+
     def stop(self) -> None:
         """Look no further, if it is being looked."""
         if self._pid is not None:
@@ -122,11 +132,22 @@ class Preflight:
         more: Mapping[str, str],
         stdout: int = _STDERR,
     ) -> int:
-        document.unlink(missing_ok=True)
         script = [self._script] if self._script else []
+        target = ["-m", "ddp_trainer", "preflight", *flags, "--json-file", str(document), *script]
+        return self._start(target, document, ended, more, stdout)
+
+    def _start(
+        self,
+        target: Sequence[str],
+        document: Path,
+        ended: Callable[[int], None],
+        more: Mapping[str, str],
+        stdout: int = _STDERR,
+    ) -> int:
+        document.unlink(missing_ok=True)
         # -P: the working directory is the user's, and may hold a module of any name.
-        target = [sys.executable, "-P", "-m", "ddp_trainer", "preflight", *flags, "--json-file", str(document), *script]
-        command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
+        python = [sys.executable, "-P", *target]
+        command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *python]
         return self._children.start(command, {**self._environ, **more}, ended, stdout=stdout)
 
     def _met(self, document: Path, ended: Callable[[Verdict], None], is_ours: bool, returncode: int) -> None:
@@ -135,6 +156,11 @@ class Preflight:
         if not is_ours:
             document.unlink(missing_ok=True)
         ended(verdict)
+
+    def _looked_at_gpus(self, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
+        is_fit = returncode == Exit.SUCCESS
+        sentence = "" if is_fit else _sentence(document, returncode)
+        ended(Verdict(may_start=is_fit or self.care is Care.WARN, sentence=sentence))
 
     def _ended(self, care: Care, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
         self._pid = None

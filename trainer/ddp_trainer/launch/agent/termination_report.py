@@ -12,7 +12,7 @@ from ddp_trainer.common import constants
 from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.safe_text import escape_controls, redact_object
-from ddp_trainer.launch.failures.failure_reason import shorten, type_of
+from ddp_trainer.launch.failures.failure_reason import is_own, shorten, type_of
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.atomic_files import draft_of
 
@@ -58,12 +58,12 @@ class Report:
         ending = {"result": "failed", "pod_exit_code": exit_code, **reason, "message": sentence, "pod": self._pod}
         self._terminate(fit({**ending, **(account or {})}))
 
-    def had_gpu_fault(self) -> bool:
-        """Return whether a worker has failed of a GPU in a container of this pod that was here before."""
+    def had_failure(self, *, of_any_kind: bool) -> bool:
+        """Return whether a worker has failed in a container of this pod that was here before: of a GPU, or at all."""
         if self._run_dir:
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                told = json.loads((self._run_dir / File.FIRST_ERROR).read_text())
-                return bool(told.get("reason") == FailureReason.GPU_FAULT)
+                reason = json.loads((self._run_dir / File.FIRST_ERROR).read_text()).get("reason", "")
+                return bool(reason == FailureReason.GPU_FAULT or (of_any_kind and reason and is_own(reason)))
         return False
 
     def account(self) -> JobAccount | None:

@@ -148,6 +148,11 @@ def is_of_a_gpu(failure: Failure) -> bool:
     return failure.reason == FailureReason.GPU_FAULT
 
 
+def is_own(reason: str) -> bool:
+    """Return whether a worker has failed by itself, and not since another one had gone."""
+    return reason not in {*CONSEQUENCES, FailureReason.EARLY_EXIT}
+
+
 def sentence_of(exit_code: int) -> str:
     """What an exit code alone says."""
     if died_of := _signal(exit_code):

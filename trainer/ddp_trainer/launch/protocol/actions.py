@@ -84,7 +84,9 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class ProbeGpus:
-    """Probe the GPUs of local ranks without a worker, and :meth:`Core.probed` with what is found."""
+    """Probe the GPUs of local ranks without a worker, and with ``--preflight`` check the health of all; then
+    :meth:`Core.probed` with what is found.
+    """
 
 
 @dataclass(frozen=True, slots=True)

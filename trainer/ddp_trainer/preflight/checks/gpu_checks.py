@@ -6,7 +6,7 @@ What fails is what NVIDIA, Azure and NVSentinel take a node out of service for; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.preflight.result import Finding, Status
@@ -48,28 +48,33 @@ def health(facts: Facts) -> Iterator[Finding]:
     for report in facts.reports:
         if not report.gpus:
             yield _nothing("gpu-health", report)
-        for gpu in report.gpus:
-            for trouble, hint in _illnesses(gpu):
-                yield _of_gpu("gpu-health", Status.FAIL, report, gpu, trouble, hint)
-            if gpu.slowdowns:
-                yield _of_gpu(
-                    "gpu-health",
-                    Status.WARN,
-                    report,
-                    gpu,
-                    f"is slowed down ({', '.join(gpu.slowdowns)})",
-                    "look at the cooling and the power of the machine; the slowest GPU sets the pace",
-                )
-            if gpu.unread and not gpu.is_lost:
-                reasons = ", ".join(f"{name}: {reason}" for name, reason in sorted(gpu.unread.items()))
-                yield _of_gpu(
-                    "gpu-health",
-                    Status.WARN,
-                    report,
-                    gpu,
-                    f"does not tell all of itself ({reasons})",
-                    "look at nvidia-smi -q and the kernel's log",
-                )
+        yield from health_of(report.name, report.gpus)
+
+
+def health_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """The same of the GPUs of one node."""
+    for gpu in gpus:
+        for trouble, hint in _illnesses(gpu):
+            yield _of_gpu("gpu-health", Status.FAIL, node, gpu, trouble, hint)
+        if gpu.slowdowns:
+            yield _of_gpu(
+                "gpu-health",
+                Status.WARN,
+                node,
+                gpu,
+                f"is slowed down ({', '.join(gpu.slowdowns)})",
+                "look at the cooling and the power of the machine; the slowest GPU sets the pace",
+            )
+        if gpu.unread and not gpu.is_lost:
+            reasons = ", ".join(f"{name}: {reason}" for name, reason in sorted(gpu.unread.items()))
+            yield _of_gpu(
+                "gpu-health",
+                Status.WARN,
+                node,
+                gpu,
+                f"does not tell all of itself ({reasons})",
+                "look at nvidia-smi -q and the kernel's log",
+            )
 
 
 def links(facts: Facts) -> Iterator[Finding]:
@@ -77,10 +82,15 @@ def links(facts: Facts) -> Iterator[Finding]:
     for report in facts.reports:
         if not report.gpus:
             yield _nothing("gpu-links", report)
-        usual = _most_links(report)
-        for gpu in report.gpus:
-            for status, trouble, hint in (*_fabric(gpu), *_nvlinks(gpu, usual.get(gpu.name, 0)), *_pcie(gpu)):
-                yield _of_gpu("gpu-links", status, report, gpu, trouble, hint)
+        yield from links_of(report.name, report.gpus)
+
+
+def links_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """The same of the GPUs of one node."""
+    usual = _most_links(gpus)
+    for gpu in gpus:
+        for status, trouble, hint in (*_fabric(gpu), *_nvlinks(gpu, usual.get(gpu.name, 0)), *_pcie(gpu)):
+            yield _of_gpu("gpu-links", status, node, gpu, trouble, hint)
 
 
 def use(facts: Facts) -> Iterator[Finding]:
@@ -92,12 +102,14 @@ def use(facts: Facts) -> Iterator[Finding]:
             if gpu.processes:
                 whose = ", ".join(map(str, gpu.processes[:8]))
                 trouble = f"is in use by {'process' if len(gpu.processes) == 1 else 'processes'} {whose}"
-                yield _of_gpu("gpu-use", Status.WARN, report, gpu, trouble, "end what runs there, or take another GPU")
+                yield _of_gpu(
+                    "gpu-use", Status.WARN, report.name, gpu, trouble, "end what runs there, or take another GPU"
+                )
             elif gpu.processes == () and (gpu.memory_used_mib or 0) > MOST_IDLE_MIB:
                 yield _of_gpu(
                     "gpu-use",
                     Status.WARN,
-                    report,
+                    report.name,
                     gpu,
                     f"has {gpu.memory_used_mib} MiB in use, and no process that is seen from here",
                     "another container shares the GPU, or a dead process left memory behind: reset the GPU",
@@ -161,18 +173,16 @@ def _pcie(gpu: Gpu) -> Iterator[tuple[Status, str, str]]:
         yield Status.WARN, f"is at PCI generation {now}, and could be at {most}", hint
 
 
-def _most_links(report: Report) -> Counter[str]:
+def _most_links(gpus: Sequence[Gpu]) -> Counter[str]:
     """By kind of GPU, the most NVLinks that one of this node has up."""
     most: Counter[str] = Counter()
-    for gpu in report.gpus:
+    for gpu in gpus:
         most[gpu.name] = max(most[gpu.name], gpu.nvlinks_up or 0)
     return most
 
 
-def _of_gpu(check: str, status: Status, report: Report, gpu: Gpu, trouble: str, hint: str) -> Finding:
-    return Finding(
-        check=check, status=status, node=report.name, message=f"GPU {gpu.index} ({gpu.name}) {trouble}", hint=hint
-    )
+def _of_gpu(check: str, status: Status, node: str, gpu: Gpu, trouble: str, hint: str) -> Finding:
+    return Finding(check=check, status=status, node=node, message=f"GPU {gpu.index} ({gpu.name}) {trouble}", hint=hint)
 
 
 def _nothing(check: str, report: Report) -> Finding:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
 from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.launch.agent.agent_state import Core, Limits, State
+from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
 from ddp_trainer.launch.protocol.messages import (
@@ -24,6 +26,7 @@ from ddp_trainer.launch.protocol.messages import (
     Prepare,
     Standing,
     Start,
+    Stop,
     Verdict,
 )
 from tests.support.launch_simulation import a_failure, a_policy
@@ -34,10 +37,11 @@ TROUBLE = "GPU 1 of node-b does not work: CUDA error: uncorrectable ECC error en
 ECC = a_failure(4, reason="gpu_fault", rank=1)
 
 
-def running(*nodes: Node) -> Core:
+def running(*nodes: Node, checks_health: bool = False) -> Core:
     group = Generation(number=4, fence=4, nodes=nodes or (NODE,), master_address="h", master_port=1)
     hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(1, 2), standing=Standing.IDLE)
     core = Core(hello=hello, limits=Limits(), endpoint="store:29400")
+    core.begin(prepares=False, is_suspect=False, checks_health=checks_health)
     core.join(5000)
     core.opening("10.0.0.7")
     core.told(Start(assignment=group.assignment_of("me")))
@@ -100,6 +104,49 @@ def test_nobody_looks_at_gpus_for_another_failure(reason: str) -> None:
     core.exited(0, None)
     actions = core.exited(1, a_failure(4, reason=reason, rank=1))
     assert actions[-1] == Rejoin()
+
+
+@pytest.mark.parametrize(
+    ("reason", "looks"),
+    [
+        *((each, True) for each in ("python_exception", "sigkill", "sigsegv", "hang", "host_oom", "other")),
+        # A survivor, whose workers failed since a peer had gone.
+        *((each, False) for each in ("collective_error", "collective_timeout", "sigterm", "early_exit")),
+    ],
+)
+def test_with_a_preflight_a_node_is_looked_at_after_any_failure_of_its_own(reason: str, looks: bool) -> None:
+    core = running(checks_health=True)
+    core.exited(0, None)
+    actions = core.exited(1, a_failure(4, reason=reason, rank=1))
+    assert actions[-1] == (ProbeGpus() if looks else Rejoin())
+
+
+def test_a_node_that_its_preflight_has_found_unfit_is_not_looked_at_again() -> None:
+    core = running(checks_health=True)
+    core.exited(0, None)
+    assert core.exited(1, a_failure(4, reason="other", exit_code=94, rank=1))[-1] == Rejoin()
+
+
+def test_with_a_preflight_a_node_whose_workers_are_stopped_is_not_looked_at() -> None:
+    core = running(NODE, OTHER, checks_health=True)
+    core.told(Stop(graceful=False))
+    core.exited(0, a_failure(4, reason="sigterm", exit_code=143))
+    assert core.exited(1, a_failure(4, reason="sigterm", exit_code=143, rank=1))[-1] == Rejoin()
+
+
+def test_a_container_that_follows_looks_for_what_its_run_checks(tmp_path: Path) -> None:
+    report = Report({"DDP_RUN_DIR": str(tmp_path)})
+    assert not report.had_failure(of_any_kind=True)
+    for reason, looks_for_fault, looks_for_any in (
+        ("gpu_fault", True, True),
+        ("sigkill", False, True),
+        ("collective_error", False, False),
+    ):
+        report.keep(a_failure(4, reason=reason))
+        found = report.had_failure(of_any_kind=False), report.had_failure(of_any_kind=True)
+        assert found == (looks_for_fault, looks_for_any)
+    (tmp_path / "error.json").write_text("[]")
+    assert not report.had_failure(of_any_kind=True)
 
 
 @pytest.mark.parametrize(
