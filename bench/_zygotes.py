@@ -15,7 +15,7 @@ def children(pid: int) -> list[int]:
 
 def zygotes(agent: int) -> list[int]:
     """The zygote of an agent, if it has one: the oldest child of that command line, which its forks bear too."""
-    alike = [child for child in children(agent) if b"zygote_process.py" in _read(child, "cmdline")]
+    alike = [child for child in children(agent) if b"fork_server_process.py" in _read(child, "cmdline")]
     return sorted(alike, key=_started)[:1]
 
 
@@ -26,7 +26,7 @@ def has_ready_zygote(agent: int) -> bool:
 
 def workers(agent: int) -> list[int]:
     """The workers of an agent of ours, started or forked."""
-    kinds = (b"bootstrap.py", b"zygote_process.py")  # a fork bears the command line of its zygote
+    kinds = (b"bootstrap.py", b"fork_server_process.py")  # a fork bears the command line of its zygote
     living = [child for child in children(agent) if any(kind in _read(child, "cmdline") for kind in kinds)]
     return [child for child in living if child not in zygotes(agent)]
 

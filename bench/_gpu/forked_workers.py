@@ -69,7 +69,7 @@ def _await_fork_server(running: Running, seconds: float) -> None:
 def _is_ready(pid: int) -> bool:
     """It is the fork server, and waits at its socket."""
     with contextlib.suppress(OSError):
-        if b"zygote_process.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"fork_server_process.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
             waits_in = Path(f"/proc/{pid}/wchan").read_text()
             return "unix" in waits_in or "recv" in waits_in
     return False

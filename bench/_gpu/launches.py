@@ -97,7 +97,7 @@ class Running:
         for pid in children(self.process.pid):
             with contextlib.suppress(OSError):
                 variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                is_fork_server = b"zygote_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                is_fork_server = b"fork_server_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
                 if any(each.startswith(b"LOCAL_RANK=") for each in variables) and not is_fork_server:
                     return pid
         return None

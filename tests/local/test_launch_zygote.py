@@ -70,7 +70,7 @@ def zygotes(run: Running) -> list[int]:
     """The zygote of a launcher, if it has one. Forks bear its command line; the one that began first is it."""
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
     pids = [int(pid) for pid in children.read_text().split()] if children.exists() else []
-    return [pid for pid in sorted(pids) if "zygote_process.py" in command_of(pid)][:1]
+    return [pid for pid in sorted(pids) if "fork_server_process.py" in command_of(pid)][:1]
 
 
 def command_of(pid: int) -> str:
@@ -121,7 +121,7 @@ def test_a_fork_can_do_what_a_fresh_process_can(stage: Stage) -> None:
     forked(run)
     for line in ("spawn [1, 4, 9]", "fork [1, 4, 9]", "forkserver [1, 4, 9]", "loaded 45", "ValueError: after all"):
         run.line(re.escape(line))
-    assert "zygote_process.py" not in run.output
+    assert "fork_server_process.py" not in run.output
     assert "bootstrap.py" not in run.output
 
 

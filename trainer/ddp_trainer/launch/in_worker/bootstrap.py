@@ -28,7 +28,7 @@ PR_SET_PDEATHSIG = 1
 OWN_FILES = {__file__, "<frozen runpy>"}
 """Whose frames are not the user's."""
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms
-WATCHERS = {"DDP_PULSE": "beat.py", "DDP_METRICS_DIR": "../../metrics/record/autolog_import.py"}
+WATCHERS = {"DDP_PULSE": "heartbeat.py", "DDP_METRICS_DIR": "../../metrics/record/autolog_import.py"}
 """Files of ours that watch what the script imports, by the variable that asks for each."""
 C10D = "torch.distributed.distributed_c10d"
 
@@ -178,7 +178,7 @@ def have(paths: list[str]) -> None:
     watch = None
     for path in paths:
         try:
-            watch = watch or _load("import_watch.py")
+            watch = watch or _load("import_hook.py")
             _load(path).install(watch.when_imported)
         except Exception:  # noqa: BLE001, S110 - the script is what counts
             pass

@@ -1,8 +1,8 @@
 """The worker's side of its flight recorder: torch's own server, at a socket of the file system and never at a port.
 
-Loaded by path into the processes of other people's scripts, as ``beat.py`` is: standard library only, and what torch
-has once the script has imported it. Threads of C++ answer, so it is there also while something holds the GIL. Whatever
-fails here, training goes on, and the launcher knows less.
+Loaded by path into the processes of other people's scripts, as ``heartbeat.py`` is: standard library only, and what
+torch has once the script has imported it. Threads of C++ answer, so it is there also while something holds the GIL.
+Whatever fails here, training goes on, and the launcher knows less.
 """
 
 from __future__ import annotations

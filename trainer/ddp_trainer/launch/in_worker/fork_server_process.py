@@ -1,10 +1,10 @@
 """A process that has imported torch, and becomes a worker by forking: a restart without paying for imports again.
 
 Run by path, like ``bootstrap.py``, by the interpreter of the workers and in their environment:
-``python zygote_process.py AGENT_PID SOCKET_FD MODULES [FILE]``, where the file names more modules, one on each line. It
-forks only while it has a single thread and has not touched CUDA, else it ends, and workers are started the usual way. A
-fork then looks like a fresh process: session, environment, arguments, working directory, streams, random state,
-``__main__``; its parent is the agent.
+``python fork_server_process.py AGENT_PID SOCKET_FD MODULES [FILE]``, where the file names more modules, one on each
+line. It forks only while it has a single thread and has not touched CUDA, else it ends, and workers are started the
+usual way. A fork then looks like a fresh process: session, environment, arguments, working directory, streams, random
+state, ``__main__``; its parent is the agent.
 """
 
 from __future__ import annotations

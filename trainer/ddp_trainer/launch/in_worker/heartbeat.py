@@ -41,7 +41,7 @@ def begin(c10d: Any) -> None:
     """Now that torch is there, look for process groups, and answer who wants a trace of a few steps."""
     follow(c10d)
     try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
-        load("trace_window.py").listen(os.environ[PULSE_VARIABLE])
+        load("ondemand_profiler.py").listen(os.environ[PULSE_VARIABLE])
     except Exception:  # noqa: BLE001, S110 - the script is what counts
         pass
 
@@ -78,7 +78,7 @@ class Beat:
         self._folder = ""
         self._stacks: Any = None
         self._learn_at = 0.0
-        self._pulse = load(os.path.join("..", "..", "process", "pulse.py"))  # noqa: PTH118
+        self._pulse = load(os.path.join("..", "..", "process", "heartbeat_page.py"))  # noqa: PTH118
 
     def pause(self) -> None:
         """The default group goes: there is nothing to wait for any more."""
@@ -166,7 +166,7 @@ class Beat:
     def _serve(self) -> None:
         """Let torch tell of its collectives also when this thread gets no turn."""
         try:
-            load("worker_server.py").start(os.path.splitext(self._path)[0] + ".sock")  # noqa: PTH122
+            load("flight_recorder_server.py").start(os.path.splitext(self._path)[0] + ".sock")  # noqa: PTH122
         except Exception:  # noqa: BLE001 - the launcher then knows less
             return
 

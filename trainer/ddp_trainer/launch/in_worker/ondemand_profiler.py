@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
     from typing import Any
 
 BELOW_LAST = 8
-"""The signal is the so manieth real-time signal before the last; see ``beat.py`` for the one beside it."""
+"""The signal is the so manieth real-time signal before the last; see ``heartbeat.py`` for the one beside it."""
 ASKED = ".profile.json"
 """Behind the path of a pulse: what is asked for."""
 READY = ".profile.signal"

@@ -20,7 +20,7 @@ from typing import Final
 
 from ddp_trainer.launch.workers.children import Children, kill
 
-PROCESS: Final = Path(__file__).parents[1] / "in_worker" / "zygote_process.py"
+PROCESS: Final = Path(__file__).parents[1] / "in_worker" / "fork_server_process.py"
 
 MODULES: Final = (
     "torch",
