@@ -12,8 +12,8 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import recomputed
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.optim.optimizer import Optimization
-from ddp_trainer.train.parallel.scaled_backward import MeanBackward
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
+from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
 from ddp_trainer.train.tasks.text import Text
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
 from kubectl_ddp.plan.choice import Choice
@@ -61,8 +61,8 @@ def train(size: Size, device: str = "cpu") -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "any.txt").write_bytes(b"text " * size.window)
         task = Text(data=Path(folder), window=size.window)
-    optimization = Optimization.build(task, model, Config(), STEPS)
-    differentiate = MeanBackward()
+    optimization = OptimizerWrapper.build(task, model, Config(), STEPS)
+    differentiate = ScaledBackward()
     for step in range(STEPS):
         optimization.forget()
         for _ in range(size.passes):

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, unpack
-from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ def kill_at_random_moments(path: Path, *, count: int, size_bytes: int, chance: r
 
 def judge(path: Path, durable: int, kills: Kills) -> None:
     """Look at what a kill left, after ``durable`` was reported."""
-    claim = Claim(path, generation=0, fence=0, run_id="", token="reader")
+    claim = WriteLease(path, generation=0, fence=0, run_id="", token="reader")
     newest = CheckpointDirectory(path, keep=1, claim=claim).newest(lambda _: None)
     if newest is None:
         kills.unloadable += 1

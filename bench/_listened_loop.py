@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
-from ddp_trainer.metrics.record.autolog import Hooks, Stead
+from ddp_trainer.metrics.record.autolog import AutoRecorder, Hooks
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.step_detector import Timeline
-from ddp_trainer.train.checkpoint.progress_file import Odometer
-from ddp_trainer.train.loop.goodput_tracker import History
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.checkpoint.progress_file import ProgressFile
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.observability.step_timer import StepTimer
 from tests.support.train_builders import ALONE, HERE
 
 
@@ -39,7 +39,7 @@ class ListenedLoop:
         recorder = recorder_factory.opened(os.environ | {"DDP_METRICS_DIR": str(directory)}, waits_are_told=False)
         assert isinstance(recorder, BoardRankRecorder)
         self.recorder = recorder
-        self._timeline = Timeline(Stead(torch, recorder))
+        self._timeline = Timeline(AutoRecorder(torch, recorder))
         self._hooks = Hooks(torch, self._timeline)
         self._hooks.leave()
 
@@ -80,8 +80,8 @@ class Ledger:
     """The account of a job's time, as the trainer keeps it: beside the checkpoints and on the board."""
 
     def __init__(self, directory: Path, recorder: BoardRankRecorder) -> None:
-        self._history = History(Phases(time.perf_counter))
-        self._history.recall(Odometer(directory, "bench"), recorder, ALONE, time.time(), HERE)
+        self._history = GoodputTracker(StepTimer(time.perf_counter))
+        self._history.recall(ProgressFile(directory, "bench"), recorder, ALONE, time.time(), HERE)
         self._history.restoring()
         self._history.restored(loaded=False)
         self._history.begin()

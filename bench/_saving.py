@@ -19,10 +19,10 @@ import torch
 
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
-from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import PIECE_BYTES
-from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.config import Config
 
 TENSORS = 8
@@ -59,10 +59,10 @@ def draft(step: int) -> Manifest:
     )
 
 
-def a_saver(path: Path, generation: int) -> Saver:
+def a_saver(path: Path, generation: int) -> CheckpointManager:
     """The trainer's own, asynchronous."""
-    claim = Claim(path, generation=generation, fence=generation, run_id="saving", token=str(generation))
-    return Saver(
+    claim = WriteLease(path, generation=generation, fence=generation, run_id="saving", token=str(generation))
+    return CheckpointManager(
         Config(checkpoint_dir=path),
         CheckpointDirectory(path, keep=2, claim=claim),
         keeps_time=False,

@@ -12,25 +12,25 @@ from pathlib import Path
 from torch import Tensor
 
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 
 
 def observe(directory: Path) -> None:
     """Write the most bytes of weights, gradients and moments that this rank has held between two steps."""
-    step = Optimization.step
+    step = OptimizerWrapper.step
     most = 0
 
-    def watched(self: Optimization, number: int) -> None:
+    def watched(self: OptimizerWrapper, number: int) -> None:
         nonlocal most
         step(self, number)
         if (taken := state_bytes(self)) > most:
             most = taken
             (directory / os.environ["RANK"]).write_text(str(most))
 
-    Optimization.step = watched  # type: ignore[method-assign] # of this process alone
+    OptimizerWrapper.step = watched  # type: ignore[method-assign] # of this process alone
 
 
-def state_bytes(optimization: Optimization) -> int:
+def state_bytes(optimization: OptimizerWrapper) -> int:
     """Of what lies on this rank."""
     from ddp_trainer.train.mesh.sharded_state import state_bytes as bytes_here
 

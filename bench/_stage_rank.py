@@ -13,25 +13,25 @@ from typing import Any
 
 from ddp_trainer.common.constants import Phase, Wait
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.observability.step_timer import StepTimer
 
 
 def observe(steps: list[tuple[float, float]]) -> None:
     """Append seconds of computing and of waiting of each step, as it is reported."""
-    report, waited = Phases.report, Phases.waited
+    report, waited = StepTimer.report, StepTimer.waited
     waits: list[float] = []
 
-    def noted(self: Phases, wait: Wait, seconds: float) -> None:
+    def noted(self: StepTimer, wait: Wait, seconds: float) -> None:
         waited(self, wait, seconds)
         if wait is Wait.STAGE:
             waits.append(seconds)
 
-    def reported(self: Phases, *args: Any, **options: Any) -> float:
+    def reported(self: StepTimer, *args: Any, **options: Any) -> float:
         steps.append((self.spent(Phase.BACKWARD), sum(waits)))
         waits.clear()
         return report(self, *args, **options)
 
-    Phases.report, Phases.waited = reported, noted  # type: ignore[method-assign] # of this process alone
+    StepTimer.report, StepTimer.waited = reported, noted  # type: ignore[method-assign] # of this process alone
 
 
 if __name__ == "__main__":

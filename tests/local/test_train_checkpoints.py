@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import CheckpointScope, Env, Exit
-from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from tests.local.train_group import ENTRY, WorkerGroup
 
 
@@ -108,7 +108,7 @@ def test_a_worker_group_that_was_superseded_leaves_without_writing(tmp_path: Pat
     flags = ["--epochs", "300", "--log-steps", "1", "--checkpoint-dir", str(directory), "--checkpoint-seconds", "3600"]
     with WorkerGroup(2, flags, directory=tmp_path) as group:
         group.wait_for_step(3)
-        Claim(directory, generation=1, fence=1, run_id="test", token="newer").take()
+        WriteLease(directory, generation=1, fence=1, run_id="test", token="newer").take()
         group.ranks[1].send_signal(signal.SIGTERM)
         codes = group.finish()
         said = group.stderr(0)

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from ddp_trainer.train import BadSample, cli
 from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
-from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.exact.digest import sha256
-from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.bitwise_ddp import Exact
 from ddp_trainer.train.tasks.digits import Digits, LabelledImages
 from ddp_trainer.train.transforms import precision
@@ -183,9 +183,9 @@ class Runs:
 PLACES: dict[str, tuple[type, str, bool]] = {
     "before-reduce": (Exact, "reduce", False),
     "after-reduce": (Exact, "reduce", True),
-    "before-optimizer": (Optimization, "step", False),
-    "after-optimizer": (Optimization, "step", True),
-    "before-save": (Saver, "save", False),
+    "before-optimizer": (OptimizerWrapper, "step", False),
+    "after-optimizer": (OptimizerWrapper, "step", True),
+    "before-save": (CheckpointManager, "save", False),
     "within-save": (Archive, "write_to", True),
     "before-rename": (SyncedStream, "__exit__", True),
 }

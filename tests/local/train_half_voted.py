@@ -14,7 +14,7 @@ from ddp_trainer.train.cli import main
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop import train_step
-from ddp_trainer.train.loop.step_consensus import Ballot, Verdict
+from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport
 from ddp_trainer.train.utils.errors import PeerLost
 from tests.local import train_made
 from tests.local.train_layouts import Numbers, Rows
@@ -27,7 +27,7 @@ _whole = train_step.vote
 _votes = 0
 
 
-def half(ballot: Ballot, group: Group) -> Verdict:
+def half(ballot: StepReport, group: Group) -> StepDecision:
     """Vote; on rank 1 of the first group, the verdict of one vote does not arrive."""
     global _votes  # noqa: PLW0603 - of this process
     _votes += 1

@@ -17,12 +17,12 @@ import torch
 from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
-from ddp_trainer.train.checkpoint.resume_source import attained
+from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed import group as of_groups
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.recovery.peer_recovery import Luggage, take_over
-from ddp_trainer.train.recovery.spare_ranks import give_places
+from ddp_trainer.train.recovery.peer_recovery import LocalState, recover_from_peers
+from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
 from kubectl_ddp.local.prctl import die_with
 from tests.ports import free_port
 
@@ -61,14 +61,14 @@ def beside(step: int) -> Checkpoint:
     return copied({"skipped": 0, "step": step}, manifest)
 
 
-def holding(rank: int) -> Luggage:
+def holding(rank: int) -> LocalState:
     """Of a rank of the group before: a tensor that says whose it is, and after how many steps."""
     is_behind = rank == OLD_RANKS[-1]
     step = STEP - is_behind
     states = [{"state": torch.tensor([rank % BEFORE.replica, step + more])} for more in (0, 1)]
-    return Luggage(
+    return LocalState(
         step=step,
-        attained=attained(step),
+        attained=progress_key(step),
         layout=BEFORE,
         rank=rank,
         holdings=states[0],
@@ -90,14 +90,14 @@ def be(rank: int, port: int, done: tuple[int, int]) -> None:
     env = Environment(rank=rank, world_size=len(OLD_RANKS), master_port=port, generation=2)
     group = Watched.join(env, torch.device("cpu"), 60)
     layout = NOW.choose(group.world_size)
-    taken = take_over(
+    taken = recover_from_peers(
         group,
         layout,
         holding(OLD_RANKS[rank]),
         demand=lambda _: None,
         skipped=lambda checkpoint: int(unpack(checkpoint)["skipped"]),
     )
-    give_places(NOW, group, lambda _: None)
+    select_active_ranks(NOW, group, lambda _: None)
     assert taken is not None
     if group.is_spare:
         heard = group.stand_aside(lambda: False).decode()

@@ -28,16 +28,16 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
 from ddp_trainer.train.evaluation import sharded_evaluation  # noqa: F401 - once, before ranks fork
-from ddp_trainer.train.loop.build_components import Kept, keep
-from ddp_trainer.train.loop.goodput_tracker import History
-from ddp_trainer.train.loop.process_context import Surroundings
-from ddp_trainer.train.loop.run_context import Groundwork, lay_groundwork
+from ddp_trainer.train.loop.build_components import TrainState, build_state
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_context import RunContext, build_context
 from ddp_trainer.train.loop.train_state import Restored, State
 from ddp_trainer.train.mesh.sharded_state import piece
-from ddp_trainer.train.observability.comm_wait import Waits
+from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.pp import pp_state
-from ddp_trainer.train.recovery.local_state import find_slot, pack_up, unpack_slot
-from ddp_trainer.train.recovery.peer_recovery import Luggage
+from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state
+from ddp_trainer.train.recovery.peer_recovery import LocalState
 from kubectl_ddp.local.prctl import die_with
 from tests.local import train_made
 from tests.local.train_layouts import Numbers
@@ -130,24 +130,24 @@ CASES = (
 class Stand:
     """A run that has built what it keeps, and takes no step."""
 
-    ground: Groundwork
-    kept: Kept
+    ground: RunContext
+    kept: TrainState
     state: State
     recorded: Sequence[str]
     """Weights that had no memory yet."""
 
     @classmethod
-    def of(cls, task: Numbers, layout: str, around: Surroundings, *, loads: bool) -> Stand:
+    def of(cls, task: Numbers, layout: str, around: ProcessContext, *, loads: bool) -> Stand:
         """Begin with a model that is drawn, or with one that is about to be loaded."""
         config = Config(
             parallel=LayoutRange.parse(layout), optimizer_kernel=KernelName.LOOP, global_batch=8, device="cpu"
         )
-        ground = lay_groundwork(config, task, around)
+        ground = build_context(config, task, around)
         recorded = [name for name, each in ground.model.named_parameters() if each in ground.recipes]
         train_made.runs, drawn_next = 0, torch.get_rng_state()
-        kept = keep(ground, None, loads=loads)
+        kept = build_state(ground, None, loads=loads)
         assert torch.equal(torch.get_rng_state(), drawn_next)
-        return cls(ground, kept, State(ground, kept, History(ground.phases)), recorded)
+        return cls(ground, kept, State(ground, kept, GoodputTracker(ground.phases)), recorded)
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of all that the model has on this rank."""
@@ -161,20 +161,20 @@ class Stand:
         for name in self.recorded:
             assert name not in own or own[name].isnan().all() == (name in stated), name
 
-    def unpacked(self, luggage: Luggage) -> Restored:
+    def unpacked(self, luggage: LocalState) -> Restored:
         """Go on from what the ranks have taken along."""
-        taken = find_slot(self.ground, luggage, lambda _: None)
+        taken = recover_state(self.ground, luggage, lambda _: None)
         assert taken is not None
-        return unpack_slot(taken, self.ground, self.kept, self.state)
+        return restore_state(taken, self.ground, self.kept, self.state)
 
 
-def begin_step(kept: Kept) -> None:
+def begin_step(kept: TrainState) -> None:
     """One that will never end: stages in pieces have their weights whole in it."""
-    if isinstance(kept.spread, pp_state.StageSpread) and kept.spread.stages.pieces is not None:
-        kept.spread.stages.pieces.gather(Waits())
+    if isinstance(kept.spread, pp_state.PipelineState) and kept.spread.stages.pieces is not None:
+        kept.spread.stages.pieces.gather(CommWaits())
 
 
-def demand_loaded(task: Numbers, layout: str, around: Surroundings) -> None:
+def demand_loaded(task: Numbers, layout: str, around: ProcessContext) -> None:
     """Fill models from the state of another one; nothing is made for what is filled, and nothing of it is left."""
     drawn = Stand.of(task, layout, around, loads=False)
     wanted = drawn.tensors()
@@ -182,7 +182,7 @@ def demand_loaded(task: Numbers, layout: str, around: Surroundings) -> None:
     assert sum(around.group.gather(train_made.runs)), "no rank has made a weight"
     checkpoint = drawn.state.copy(STEP)
     begin_step(drawn.kept)
-    luggage = pack_up(drawn.ground, drawn.kept, drawn.state, STEP, in_doubt=False)
+    luggage = capture_state(drawn.ground, drawn.kept, drawn.state, STEP, in_doubt=False)
     for is_slot in (False, True):
         stand = Stand.of(task, layout, around, loads=True)
         assert train_made.runs == 0, "weights were made"
@@ -199,7 +199,7 @@ def be(rank: int, world: int, port: int, task: Numbers, layout: str) -> None:
     """Rank ``rank`` of a group."""
     os.environ["RANK"] = str(rank)
     env = Environment(rank=rank, local_rank=rank, world_size=world, local_world_size=world, master_port=port)
-    around = Surroundings(
+    around = ProcessContext(
         env=env,
         group=Group.join(env, torch.device("cpu"), 60.0),
         recorder=SilentRankRecorder(),

@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,7 +26,7 @@ import torch
 from ddp_trainer.train import trainer
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.loop import train_step as step_module
-from ddp_trainer.train.loop.step_consensus import Verdict
+from ddp_trainer.train.loop.step_consensus import StepDecision
 from tests.local.train_layouts import Numbers
 from tests.support import stream_model
 
@@ -41,7 +42,9 @@ class Log:
 
     def note(self, line: str) -> None:
         if self._file is None:  # made where it is used: a process may be forked
-            self._file = Path(os.environ["LOG"], f"{os.getpid()}.log").open("w", buffering=1)  # noqa: SIM115
+            # The kernel gives the number of a process that has ended to a later one.
+            name = f"{os.getpid()}-{time.monotonic_ns()}.log"
+            self._file = Path(os.environ["LOG"], name).open("x", buffering=1)  # noqa: SIM115
         self._file.write(f"{line}\n")
 
 
@@ -108,13 +111,13 @@ class EvenNumbers(Numbers):
 
 def prepare() -> None:
     """Let steps and groups be noted."""
-    take, fetch, assemble = step_module.Stepper.take, step_module.Stepper._fetch, trainer.assemble
+    take, fetch, build = step_module.Stepper.take, step_module.Stepper._fetch, trainer.build_components
 
-    def noted(stepper: Any, step: int, **options: Any) -> Verdict:
+    def noted(stepper: Any, step: int, **options: Any) -> StepDecision:
         generation = os.environ["DDP_GENERATION"]
         DOOM.begin_step()
         LOG.note(f"S {generation} {step}")
-        verdict: Verdict = take(stepper, step, **options)
+        verdict: StepDecision = take(stepper, step, **options)
         LOG.note(f"V {generation} {step} {verdict.loss!r} {DOOM.operations}")
         DOOM.end_step()
         return verdict
@@ -127,11 +130,11 @@ def prepare() -> None:
 
     def assembled(*args: Any) -> Any:
         LOG.note(f"A {os.environ['DDP_GENERATION']}")
-        return assemble(*args)
+        return build(*args)
 
     step_module.Stepper.take = noted  # type: ignore[method-assign,assignment]
     step_module.Stepper._fetch = fetched  # type: ignore[method-assign]
-    trainer.assemble = assembled
+    trainer.build_components = assembled
 
 
 if __name__ == "__main__":

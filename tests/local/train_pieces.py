@@ -23,17 +23,17 @@ from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.api import make_progress
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import newest_of_all
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
-from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import KernelName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
 from ddp_trainer.train.exact.digest import sha256
-from ddp_trainer.train.loop.build_components import keep
-from ddp_trainer.train.loop.goodput_tracker import History
-from ddp_trainer.train.loop.process_context import Surroundings
-from ddp_trainer.train.loop.run_context import lay_groundwork
+from ddp_trainer.train.loop.build_components import build_state
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_context import build_context
 from ddp_trainer.train.loop.train_state import State
 from tests.local.train_layouts import Numbers
 
@@ -53,10 +53,10 @@ class Stand:
 
     state: State
     config: Config
-    around: Surroundings
+    around: ProcessContext
 
     @classmethod
-    def under(cls, layout: str, around: Surroundings, path: Path, *, loads: bool = False) -> Stand:
+    def under(cls, layout: str, around: ProcessContext, path: Path, *, loads: bool = False) -> Stand:
         """With a state that one step has moved; or with none, where it ``loads`` one."""
         config = Config(
             checkpoint_dir=path,
@@ -65,8 +65,8 @@ class Stand:
             global_batch=8,
             device="cpu",
         )
-        ground = lay_groundwork(config, OddNumbers(), around)
-        kept = keep(ground, None, loads=loads)
+        ground = build_context(config, OddNumbers(), around)
+        kept = build_state(ground, None, loads=loads)
         optimizer = kept.optimization.optimizer
         if not loads:
             for group in optimizer.param_groups:
@@ -74,7 +74,7 @@ class Stand:
                     if not weight.is_meta:  # of another stage
                         weight.grad = weight.detach().clone()
             optimizer.step()
-        return cls(State(ground, kept, History(ground.phases), keeps=around.group.rank == 0), config, around)
+        return cls(State(ground, kept, GoodputTracker(ground.phases), keeps=around.group.rank == 0), config, around)
 
     def save(self, step: int) -> int | None:
         """The step that became durable, as this rank knows."""
@@ -103,7 +103,7 @@ class Stand:
         whole = self.state.take(FIRST, None, None)
         return sha256(list(tensors(whole["model"]))) + sha256(list(tensors(whole["optimizer"]["state"])))
 
-    def _saver(self) -> Saver:
+    def _saver(self) -> CheckpointManager:
         around = self.around
         return make_saver(self.config, around.env, around.group, around.recorder, around.progress)
 
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_num_threads(1)
     path = Path(arguments[-1])
     env = Environment.from_environ(os.environ)
-    around = Surroundings(
+    around = ProcessContext(
         env=env,
         group=Group.join(env, torch.device("cpu"), 60.0),
         recorder=SilentRankRecorder(),

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.parallel.load_balancer import Balance
+from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 
-_whole = Balance.settle
+_whole = LoadBalancer.settle
 
 
-def fatal(self: Balance, _: Sequence[float]) -> list[range] | None:
+def fatal(self: LoadBalancer, _: Sequence[float]) -> list[range] | None:
     """Draw the map from times that do not depend on the load of this machine."""
     shards = _whole(self, [1.0, 4.0])
     if shards is not None and os.environ["RANK"] == "1" and os.environ.get("DDP_GENERATION") == "1":
@@ -22,5 +22,5 @@ def fatal(self: Balance, _: Sequence[float]) -> list[range] | None:
 
 
 if __name__ == "__main__":
-    Balance.settle = fatal  # type: ignore[method-assign]
+    LoadBalancer.settle = fatal  # type: ignore[method-assign]
     sys.exit(main(sys.argv[1:]))

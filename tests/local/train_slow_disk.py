@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import Other
+from ddp_trainer.train.checkpoint.sharded_writer import Participant
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import FILE
 from ddp_trainer.train.cli import main
@@ -19,10 +19,10 @@ LATE_SECONDS: Final = 3.0
 """How slow, unless the next writer claims the directory meanwhile, which ends the save."""
 
 _FIRST: Final = 1
-_whole = Other.write
+_whole = Participant.write
 
 
-def late(self: Other, draft: Manifest, archive: Archive) -> Manifest:
+def late(self: Participant, draft: Manifest, archive: Archive) -> Manifest:
     """Write pieces."""
     until = time.monotonic() + LATE_SECONDS
     while draft.generation == _FIRST and time.monotonic() < until and not _is_claimed_again(self.place.parent):
@@ -37,5 +37,5 @@ def _is_claimed_again(directory: Path) -> bool:
 
 
 if __name__ == "__main__":
-    Other.write = late  # type: ignore[method-assign]
+    Participant.write = late  # type: ignore[method-assign]
     sys.exit(main(sys.argv[1:]))

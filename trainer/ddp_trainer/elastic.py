@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from ddp_trainer.train.data.task import Samples
-    from ddp_trainer.train.elastic_loop import Job
+    from ddp_trainer.train.elastic_loop import ElasticLoop
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     checkpoint_steps: int | None = None,
     checkpoint_seconds: float | None = 30.0,
     keep: int = 3,
-) -> Job:
+) -> ElasticLoop:
     """An elastic run of the caller's own loop; call it in every process of the worker group.
 
     Args:
@@ -75,7 +75,7 @@ def run(
     from ddp_trainer.train.config.config import Config  # noqa: PLC0415
     from ddp_trainer.train.config.worker_env import Environment  # noqa: PLC0415
     from ddp_trainer.train.distributed.agent_channel import Control  # noqa: PLC0415
-    from ddp_trainer.train.elastic_loop import Job  # noqa: PLC0415
+    from ddp_trainer.train.elastic_loop import ElasticLoop  # noqa: PLC0415
 
     config = Config(
         task=name,
@@ -92,4 +92,6 @@ def run(
     )
     env = Environment.from_environ(os.environ)
     control = Control.from_environ(os.environ)
-    return Job(model, optimizer, dataset, config, scheduler=scheduler, recorder=rank_recorder, env=env, control=control)
+    return ElasticLoop(
+        model, optimizer, dataset, config, scheduler=scheduler, recorder=rank_recorder, env=env, control=control
+    )

@@ -10,7 +10,7 @@ from ddp_trainer.common import constants as names
 from ddp_trainer.common import parallel_dims as arithmetic
 from ddp_trainer.common.enums import CHOICES
 from ddp_trainer.common.model_constraints import SCHEDULES
-from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, Clash
+from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionConflict
 from kubectl_ddp.cluster.positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
@@ -144,7 +144,7 @@ def _rules() -> dict[str, Any]:
     }
 
 
-def _clash(clash: Clash) -> dict[str, Any]:
+def _clash(clash: OptionConflict) -> dict[str, Any]:
     return {
         "where": str(clash.where),
         "words": [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.choice import Choice, choices, layouts, obstacle
 from kubectl_ddp.plan.machine import Machine
@@ -17,7 +17,7 @@ from kubectl_ddp.plan.timing import Timing, timing
 from kubectl_ddp.plan.traffic import Traffic, traffic
 from kubectl_ddp.plan.work import Work
 
-Refusal = Callable[[Choice], Misfit | None]
+Refusal = Callable[[Choice], Violation | None]
 """Why whoever trains would refuse one way; None where they take it."""
 
 _ALIKE: Final = math.log(1.02)
@@ -55,7 +55,7 @@ class Refused(NamedTuple):
 
     way: Outlook
     """The fastest that fits."""
-    misfit: Misfit
+    misfit: Violation
     """Why it is refused."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.option_conflicts import Word
 from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from kubectl_ddp.plan.ranking import Refusal
@@ -20,7 +20,7 @@ def refusal_of(args: Sequence[str]) -> Refusal:
     """
 
     @cache
-    def misfit(layout: Layout, again: Recomputation) -> Misfit | None:
+    def misfit(layout: Layout, again: Recomputation) -> Violation | None:
         def said(word: Word) -> str | None:
             return said_option(again.flags if word.flag in {FLAG, WHAT} else args, word)
 

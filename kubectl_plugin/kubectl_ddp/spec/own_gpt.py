@@ -15,7 +15,7 @@ from typing import Final
 
 from ddp_trainer.common.model_constraints import (
     SCHEDULES,
-    Misfit,
+    Violation,
     logical_shards,
     micro_batch_size,
     of_micro_batches,
@@ -57,7 +57,7 @@ class OwnGpt:
     micro_batch: int | None
     schedule: str
 
-    def misfits(self, layout: Layout, most_ranks: int) -> Iterator[Misfit]:
+    def misfits(self, layout: Layout, most_ranks: int) -> Iterator[Violation]:
         """Why the trainer would refuse the layout; ``most_ranks`` is what the job can grow to."""
         yield from of_slices(layout.tp, heads=self.heads, vocabulary=VOCABULARY)
         if layout.pp == 1:

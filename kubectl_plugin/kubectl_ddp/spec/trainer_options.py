@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ddp_trainer.common.enums import unknown
-from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, Said, Word, clashes
 from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.spec.own_gpt import last_said
@@ -26,12 +26,12 @@ def said_option(args: Sequence[str], word: Word) -> str | None:
     return last_said(args, word.flag)
 
 
-def misplaced(layouts: LayoutRange | None, said: Said) -> Iterator[Misfit]:
+def misplaced(layouts: LayoutRange | None, said: Said) -> Iterator[Violation]:
     """Why the trainer would refuse its options."""
     yield from clashes(layouts, said, (*CLASHES, *WITHOUT_SHARD))
 
 
-def unknown_words(args: Sequence[str]) -> Iterator[Misfit]:
+def unknown_words(args: Sequence[str]) -> Iterator[Violation]:
     """Words that the trainer would refuse, whatever the layout.
 
     >>> next(unknown_words(["--precision", "fp64"])).help

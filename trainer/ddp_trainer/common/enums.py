@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.model_constraints import Violation
 
 
 class PrecisionName(StrEnum):
@@ -46,14 +46,14 @@ CHOICES: Final[Mapping[str, type[StrEnum]]] = {
 """By their flags."""
 
 
-def unknown(said: Callable[[str], str | None]) -> Iterator[Misfit]:
+def unknown(said: Callable[[str], str | None]) -> Iterator[Violation]:
     """Words that are none of a flag's; ``said`` has what a flag was given, None where it is left out.
 
     >>> next(unknown({"--optimizer": "lion"}.get))
-    Misfit(sentence="The trainer has no --optimizer 'lion'.", help='Give adamw or sgd.')
+    Violation(sentence="The trainer has no --optimizer 'lion'.", help='Give adamw or sgd.')
     """
     for flag, words in CHOICES.items():
         word = said(flag)
         if word is not None and word not in set(words):
             *others, last = words
-            yield Misfit(f"The trainer has no {flag} '{word}'.", f"Give {', '.join(others)} or {last}.")
+            yield Violation(f"The trainer has no {flag} '{word}'.", f"Give {', '.join(others)} or {last}.")

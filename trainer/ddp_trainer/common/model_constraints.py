@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 
-class Misfit(NamedTuple):
+class Violation(NamedTuple):
     """Why a layout cannot be."""
 
     sentence: str
@@ -40,7 +40,7 @@ SCHEDULES: Final[Mapping[str, Schedule]] = {
 """By the trainer's own names."""
 
 
-def of_slices(tp: int, *, heads: int, vocabulary: int) -> Iterator[Misfit]:
+def of_slices(tp: int, *, heads: int, vocabulary: int) -> Iterator[Violation]:
     """Slices of a transformer are whole heads, and as many tokens of the vocabulary each.
 
     >>> [misfit.sentence for misfit in of_slices(3, heads=4, vocabulary=256)][0]
@@ -48,26 +48,26 @@ def of_slices(tp: int, *, heads: int, vocabulary: int) -> Iterator[Misfit]:
     """
     for name, size in (("number of heads", heads), ("vocabulary", vocabulary)):
         if size % tp:
-            yield Misfit(
+            yield Violation(
                 f"The model's {name} is {size}, which tp={tp} ranks cannot share evenly.",
                 f"Give a tp that divides {size}.",
             )
 
 
-def of_stages(stages: int, *, layers: int) -> Iterator[Misfit]:
+def of_stages(stages: int, *, layers: int) -> Iterator[Violation]:
     """Every stage has a layer.
 
     >>> next(of_stages(8, layers=6)).help
     'Give a pp of at most 6, half of that with two stages on each rank.'
     """
     if stages > layers:
-        yield Misfit(
+        yield Violation(
             f"The model's layers are {layers}, which cannot fill {stages} stages of a pipeline.",
             f"Give a pp of at most {layers}, half of that with two stages on each rank.",
         )
 
 
-def of_micro_batches(schedule: str, micro_batches: int, *, pp: int) -> Iterator[Misfit]:
+def of_micro_batches(schedule: str, micro_batches: int, *, pp: int) -> Iterator[Violation]:
     """A schedule can do so many micro-batches in a step.
 
     >>> list(of_micro_batches("gpipe", 1, pp=4)), len(list(of_micro_batches("1f1b", 3, pp=4)))
@@ -75,13 +75,13 @@ def of_micro_batches(schedule: str, micro_batches: int, *, pp: int) -> Iterator[
     """
     asks = SCHEDULES[schedule]
     if asks.fills and micro_batches < pp:
-        yield Misfit(
+        yield Violation(
             f"--pipeline-schedule {schedule} needs at least {pp} micro-batches for {pp} stages, and a step has "
             f"{micro_batches}.",
             "Give a smaller --micro-batch, a larger --global-batch, or --pipeline-schedule gpipe.",
         )
     if asks.in_rounds and micro_batches > pp and micro_batches % (micro_batches // pp):
-        yield Misfit(
+        yield Violation(
             f"--pipeline-schedule {schedule} takes micro-batches in equal rounds over {pp} ranks, and a step has "
             f"{micro_batches}.",
             f"Give a --micro-batch that makes them a multiple of {pp}.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.parallel_dims import LayoutRange
 
 
@@ -38,7 +38,7 @@ class Where(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class OptionConflict:
     """Options that such a layout cannot have, all of them together."""
 
     where: Where
@@ -64,12 +64,12 @@ _AGAIN: Final = Word("--activation-checkpointing", is_switch=True)
 _SPLIT_BACKWARD: Final = ("zero-bubble", "zero-bubble-v")
 
 
-def _spread(given: str, why: str, *words: Word) -> Clash:
-    return Clash(Where.SPREAD, words, f"{given} does not go with --parallel {{parallel}}: {why}.", _ONE)
+def _spread(given: str, why: str, *words: Word) -> OptionConflict:
+    return OptionConflict(Where.SPREAD, words, f"{given} does not go with --parallel {{parallel}}: {why}.", _ONE)
 
 
-def _two_times(given: Word, schedule: str) -> Clash:
-    return Clash(
+def _two_times(given: Word, schedule: str) -> OptionConflict:
+    return OptionConflict(
         Where.PP,
         (given, Word("--pipeline-schedule", schedule)),
         f"{given.flag} does not go with --pipeline-schedule {schedule}, which computes the gradients of activations "
@@ -78,7 +78,7 @@ def _two_times(given: Word, schedule: str) -> Clash:
     )
 
 
-CLASHES: Final[Sequence[Clash]] = (
+CLASHES: Final[Sequence[OptionConflict]] = (
     _spread("--strategy {value}", "the layout says how ranks stay one model", Word("--strategy", but="ddp")),
     _spread("--level exact", "gradients are added up in an order that the layout sets", Word("--level", "exact")),
     _spread("--balance dynamic", "all ranks make the same passes", Word("--balance", "dynamic")),
@@ -101,7 +101,7 @@ CLASHES: Final[Sequence[Clash]] = (
     _spread("--bucket-mb", _OF_DDP, Word("--bucket-mb")),
     _spread("--evaluate-on rank0", "no rank holds the whole model", Word("--evaluate-on", "rank0")),
     *(
-        Clash(
+        OptionConflict(
             Where.PP,
             (word,),
             f"{word.flag} does not go with --parallel {{parallel}}: stages gather their weights once in a step.",
@@ -110,7 +110,7 @@ CLASHES: Final[Sequence[Clash]] = (
         for word in OF_SHARD
     ),
     *(_two_times(given, schedule) for given in (_AGAIN, _COMPILE) for schedule in _SPLIT_BACKWARD),
-    Clash(
+    OptionConflict(
         Where.TP,
         (Word("--recompute", "cheap"), _COMPILE),
         "--recompute cheap does not go with --compile where weights are cut by tp: torch's compiler fails there.",
@@ -119,8 +119,8 @@ CLASHES: Final[Sequence[Clash]] = (
 )
 """In the order in which they are told."""
 
-WITHOUT_SHARD: Final[Sequence[Clash]] = tuple(
-    Clash(
+WITHOUT_SHARD: Final[Sequence[OptionConflict]] = tuple(
+    OptionConflict(
         Where.UNSHARDED,
         (word,),
         f"{word.flag} is of --parallel shard=N, and --parallel is {{parallel}}.",
@@ -131,7 +131,7 @@ WITHOUT_SHARD: Final[Sequence[Clash]] = tuple(
 """Options of a layout that there is not: told when the job's own layout is known."""
 
 
-def clashes(layouts: LayoutRange | None, said: Said, among: Sequence[Clash] = CLASHES) -> Iterator[Misfit]:
+def clashes(layouts: LayoutRange | None, said: Said, among: Sequence[OptionConflict] = CLASHES) -> Iterator[Violation]:
     """Why the options do not go with these layouts.
 
     >>> given = {"--level": "exact"}
@@ -142,7 +142,7 @@ def clashes(layouts: LayoutRange | None, said: Said, among: Sequence[Clash] = CL
     for clash in among:
         if clash.where in kinds and all(_is_given(word, said) for word in clash.words):
             value = said(clash.words[0]) or ""
-            yield Misfit(clash.sentence.format(parallel=layouts or "not given", value=value), clash.help)
+            yield Violation(clash.sentence.format(parallel=layouts or "not given", value=value), clash.help)
 
 
 def _kinds(layouts: LayoutRange | None) -> set[Where]:

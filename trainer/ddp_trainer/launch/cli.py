@@ -17,9 +17,9 @@ from typing import Final
 from ddp_trainer.common.constants import Env, Port
 from ddp_trainer.launch import config, platforms
 from ddp_trainer.launch.agent.agent import Agent
-from ddp_trainer.launch.agent.agent_config import Setup
-from ddp_trainer.launch.agent.agent_state import Core, Limits
-from ddp_trainer.launch.agent.preflight_policy import Care
+from ddp_trainer.launch.agent.agent_config import AgentConfig
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.env_lint import doubts
 from ddp_trainer.launch.flags import parse
@@ -294,7 +294,7 @@ def _setup(
     pulse_dir: Path,
     recorder: AgentRecorder,
     preload: Sequence[str] | None,
-) -> Setup:
+) -> AgentConfig:
     arguments = plan.arguments
     device = arguments.device if config.gpus(environ) > 1 else None
     launch = Launch(
@@ -309,8 +309,8 @@ def _setup(
         slices=plan.slices,
         cpus=config.cpus_of(arguments.numa_binding, plan.node.local_world_size, device or 0, environ),
     )
-    return Setup(
-        core=Core(hello=_hello(plan, environ), limits=plan.limits, endpoint=plan.where),
+    return AgentConfig(
+        core=AgentStateMachine(hello=_hello(plan, environ), limits=plan.limits, endpoint=plan.where),
         program=plan.program,
         launch=launch,
         logs=plan.logs,
@@ -340,7 +340,7 @@ def _hello(plan: Plan, environ: Mapping[str, str]) -> Hello:
         policy=plan.policy,
         standing=Standing.IDLE,
         identity=config.identity_of(plan.program, environ) if meets_others else None,
-        looks=meets_others and config.care_of(plan.arguments, environ) is not Care.OFF,
+        looks=meets_others and config.care_of(plan.arguments, environ) is not PreflightPolicy.OFF,
     )
     try:
         decode(encode(hello))

@@ -17,7 +17,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.agent.agent_state import Limits
-from ddp_trainer.launch.agent.preflight_policy import Care
+from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import Identity, Policy
@@ -253,12 +253,12 @@ def preload_of(
     return [*asked, *known.get(arguments.training_script, ())]
 
 
-def care_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Care:
+def care_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PreflightPolicy:
     """What ``--preflight`` says, else the environment. Raises LaunchError."""
-    text = arguments.preflight or environ.get(Env.PREFLIGHT, "").strip() or Care.OFF
-    if text not in list(Care):
-        raise LaunchError(f"{Env.PREFLIGHT}={text!r} is none of {', '.join(Care)}.")
-    return Care(text)
+    text = arguments.preflight or environ.get(Env.PREFLIGHT, "").strip() or PreflightPolicy.OFF
+    if text not in list(PreflightPolicy):
+        raise LaunchError(f"{Env.PREFLIGHT}={text!r} is none of {', '.join(PreflightPolicy)}.")
+    return PreflightPolicy(text)
 
 
 def zygote_delay_of(environ: Mapping[str, str]) -> float:

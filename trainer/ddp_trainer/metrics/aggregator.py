@@ -36,7 +36,7 @@ from ddp_trainer.metrics.serve.final_scrape import Scrapes, most_seconds
 from ddp_trainer.metrics.serve.history import History
 from ddp_trainer.metrics.serve.name_filter import Collected, Selection, families_in
 from ddp_trainer.metrics.serve.server import Answer, Request, Server, listen, refusal
-from ddp_trainer.metrics.serve.unreadable_files import Strangers
+from ddp_trainer.metrics.serve.unreadable_files import UnreadableFiles
 from ddp_trainer.net import asyncio_utils
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ async def _serve(pages: Pages, listener: socket.socket, parent: int, announcemen
     loop.add_signal_handler(signal.SIGUSR1, over)
     server = Server(pages.respond, _say).start(listener)
     _say(announcement)
-    strangers = Strangers(history.directory, _say)
+    strangers = UnreadableFiles(history.directory, _say)
     # Not PR_SET_PDEATHSIG: that one fires when the thread which started us ends, not the process.
     while os.getppid() == parent and not stop.is_set() and not pages.scrapes.is_done:
         history.look()

@@ -29,8 +29,8 @@ from ddp_trainer.train.observability.console import Ended, Mode, Progress
 from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.loop.process_context import Surroundings
-    from ddp_trainer.train.recovery.group_transition import Passage
+    from ddp_trainer.train.loop.process_context import ProcessContext
+    from ddp_trainer.train.recovery.group_transition import GroupTransition
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ def _train(task: Task, given: _Given) -> Outcome:
     # These import torch, 0.9 s: what can be refused without it does not wait for it.
     from ddp_trainer.train.distributed.device_selection import limit_threads  # noqa: PLC0415
     from ddp_trainer.train.distributed.group import Group  # noqa: PLC0415
-    from ddp_trainer.train.loop.process_context import Surroundings  # noqa: PLC0415
-    from ddp_trainer.train.recovery.group_transition import Passage  # noqa: PLC0415
-    from ddp_trainer.train.trainer import Run  # noqa: PLC0415
+    from ddp_trainer.train.loop.process_context import ProcessContext  # noqa: PLC0415
+    from ddp_trainer.train.recovery.group_transition import GroupTransition  # noqa: PLC0415
+    from ddp_trainer.train.trainer import Trainer  # noqa: PLC0415
 
     limit_threads(given.env, given.config)
-    around = Surroundings(
+    around = ProcessContext(
         env=given.env,
         group=Group.alone(),
         recorder=SilentRankRecorder(),
@@ -150,8 +150,8 @@ def _train(task: Task, given: _Given) -> Outcome:
         began=given.began,
         control=given.control,
     )
-    with Run(given.config, task, around) as run:
-        passage = Passage(given.config, given.control, given.stop, can_stay=run.can_stay)
+    with Trainer(given.config, task, around) as run:
+        passage = GroupTransition(given.config, given.control, given.stop, can_stay=run.can_stay)
         env = passage.first(given.env)
         while env is not None:
             before = around
@@ -176,7 +176,7 @@ def _train(task: Task, given: _Given) -> Outcome:
         return run.leave()
 
 
-def _in_group(around: Surroundings, given: _Given, passage: Passage, env: Environment) -> Surroundings:
+def _in_group(around: ProcessContext, given: _Given, passage: GroupTransition, env: Environment) -> ProcessContext:
     """What surrounds the run in the group that ``env`` has a place in."""
     given.progress.show(*shown(given.config, env))
     check_places(given.config.parallel, env)

@@ -24,17 +24,17 @@ from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.api import make_progress, shown, with_defaults
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_odometer, make_saver, renew_saver
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
-from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Manifest, demand_same
-from ddp_trainer.train.checkpoint.resume_source import attained, find_state
+from ddp_trainer.train.checkpoint.resume_source import find_state, progress_key
 from ddp_trainer.train.checkpoint.snapshot import state_bytes
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.data.batch_plan import Plan, digest, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, digest, owned
 from ddp_trainer.train.data.batch_reader import reader
 from ddp_trainer.train.data.keyed_rng import KeyedRandom
-from ddp_trainer.train.data.sample_tracker import Ledger
+from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Samples
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.device_selection import limit_threads
@@ -44,22 +44,22 @@ from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_onc
 from ddp_trainer.train.elastic_parts import OwnParts, identity_of, plan_of
 from ddp_trainer.train.elastic_step import Step, StepParts
 from ddp_trainer.train.exact.buffer_sync import SharedBuffers
-from ddp_trainer.train.loop.goodput_tracker import History
-from ddp_trainer.train.loop.step_consensus import Ballot, Verdict, check, vote
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, check, vote
 from ddp_trainer.train.observability.run_banner import started
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.parallel.rank_collectives import send_from_first
-from ddp_trainer.train.recovery.group_transition import Passage
+from ddp_trainer.train.recovery.group_transition import GroupTransition
 from ddp_trainer.train.utils.error_file import leave_group
 from ddp_trainer.train.utils.errors import GroupEnds, NotFinite, PeerLost, StaleGeneration
 
 
-class Job:
+class ElasticLoop:
     """One process's part of a run; a context manager, and inside of it an iterable of steps."""
 
     _group: Group
-    _plan: Plan
-    _saver: Saver
+    _plan: BatchPlan
+    _saver: CheckpointManager
     _recorder: RankRecorder
 
     def __init__(
@@ -82,9 +82,9 @@ class Job:
         self._progress = make_progress(self._config, env)
         self._stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
         self._control = control
-        self._passage = Passage(self._config, control, self._stop, can_stay=True)
-        self._phases = Phases(time.perf_counter)
-        self._history = History(self._phases)
+        self._passage = GroupTransition(self._config, control, self._stop, can_stay=True)
+        self._phases = StepTimer(time.perf_counter)
+        self._history = GoodputTracker(self._phases)
         self._has_saver = self._has_state = False
         self._open = ExitStack()
         self._rate = 0.0
@@ -226,7 +226,7 @@ class Job:
         where = f"in {config.checkpoint_dir}"
         checkpoint, is_durable = find_state(
             group,
-            attained(self.step) if self._has_state else None,
+            progress_key(self.step) if self._has_state else None,
             copy=self._copy,
             newest=self._saver.newest,
             demand=lambda manifest: demand_same(manifest, self._identity, where=where, shards=config.shards),
@@ -236,7 +236,7 @@ class Job:
         if not self._has_state:
             stored_shards = None if checkpoint is None else checkpoint.manifest.shards
             self._plan = plan_of(self._samples, config, self._env, stored_shards)
-            self._ledger = Ledger(self._plan.samples)
+            self._ledger = SampleTracker(self._plan.samples)
         if checkpoint is not None:
             self._load(unpack(checkpoint))
             self._saver.saved_step = self.step if is_durable else None
@@ -301,11 +301,11 @@ class Job:
         elif self.step < self._plan.total_steps and self._saver.is_due(self.step, asked=bool(verdict.save)):
             self._save(None)
 
-    def _agreed(self, step: Step) -> Verdict:
+    def _agreed(self, step: Step) -> StepDecision:
         """Add up gradients and vote; see :func:`ddp_trainer.train.loop.step_consensus.check` for what it raises."""
         add_up(self._own.weights, self._group)
         self._parts.buffers.gather()
-        ballot = Ballot(
+        ballot = StepReport(
             samples=sum(len(ids) for ids in step.own_ids),
             digest=sum(digest(ids) for ids in step.own_ids),
             loss=step.loss,
@@ -320,7 +320,7 @@ class Job:
             raise NotFinite(f"The loss of step {step.number} is {verdict.loss}.", hint="Lower the learning rate.")
         return verdict
 
-    def _report(self, step: Step, verdict: Verdict) -> None:
+    def _report(self, step: Step, verdict: StepDecision) -> None:
         self.loss = verdict.loss / verdict.samples
         self._phases.report(self._recorder, step=self.step, epoch=step.epoch, samples=sum(map(len, step.own_ids)))
         self._recorder.progress(self.loss, self._rate)

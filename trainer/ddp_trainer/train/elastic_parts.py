@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ddp_trainer.train.checkpoint.manifest import Identity, architecture, signature
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.data.batch_plan import Plan, choose_shards
+from ddp_trainer.train.data.batch_plan import BatchPlan, choose_shards
 from ddp_trainer.train.data.batch_reader import data_digest
 from ddp_trainer.train.data.task import Samples
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
@@ -101,7 +101,7 @@ def identity_of(model: nn.Module, samples: Samples, config: Config) -> Identity:
     )
 
 
-def plan_of(samples: Samples, config: Config, env: Environment, stored_shards: int | None) -> Plan:
+def plan_of(samples: Samples, config: Config, env: Environment, stored_shards: int | None) -> BatchPlan:
     """How the samples become steps; ``stored_shards`` are those of the state that the run goes on from.
 
     Raises:
@@ -119,7 +119,7 @@ def plan_of(samples: Samples, config: Config, env: Environment, stored_shards: i
         world_size=env.world_size,
         global_batch=config.global_batch,
     )
-    return Plan(
+    return BatchPlan(
         samples=len(samples),
         global_batch=config.global_batch,
         shards=shards,

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.common.constants import Phase
-from ddp_trainer.train.data.batch_plan import Plan, cut
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.data.batch_reader import to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.exact.buffer_sync import SharedBuffers
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.utils.errors import BadTask
 
 
@@ -22,13 +22,13 @@ from ddp_trainer.train.utils.errors import BadTask
 class StepParts:
     """What a step is made from."""
 
-    plan: Plan
+    plan: BatchPlan
     shards: Sequence[int]
     """Logical shards that this rank owns."""
     fetch: Callable[[Tensor], Batch]
     random: KeyedRandom
     buffers: SharedBuffers
-    phases: Phases
+    phases: StepTimer
     device: torch.device
 
 

@@ -21,57 +21,57 @@ from ddp_trainer.common.constants import Exit, Phase, Section
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import newest_of_all
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_odometer, make_saver, renew_saver
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
-from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Manifest, demand_same
-from ddp_trainer.train.checkpoint.resume_source import Origin, attained, find_state
+from ddp_trainer.train.checkpoint.resume_source import ResumeSource, find_state, progress_key
 from ddp_trainer.train.checkpoint.sharded_writer import write_together
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.checkpoint.weights_io import initialize
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_shard
 from ddp_trainer.train.config.options import OnNonFinite
-from ddp_trainer.train.data.batch_plan import Plan
-from ddp_trainer.train.data.sample_tracker import Ledger
+from ddp_trainer.train.data.batch_plan import BatchPlan
+from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.evaluation.early_stopping import Watch
-from ddp_trainer.train.loop.build_components import Assembly, Kept, assemble, keep
-from ddp_trainer.train.loop.callbacks import Audience
-from ddp_trainer.train.loop.goodput_tracker import History
+from ddp_trainer.train.loop.build_components import GroupComponents, TrainState, build_components, build_state
+from ddp_trainer.train.loop.callbacks import CallbackList
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.nonfinite_policy import Guard, RollBack
-from ddp_trainer.train.loop.process_context import Surroundings
-from ddp_trainer.train.loop.run_context import draw, lay_groundwork
+from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_context import build_context, draw
 from ddp_trainer.train.loop.run_result import Outcome, summarize
 from ddp_trainer.train.loop.train_state import Restored, State
 from ddp_trainer.train.observability.profiling import Profile
-from ddp_trainer.train.recovery.local_state import find_slot, pack_again, pack_up, unpack_slot
-from ddp_trainer.train.recovery.peer_recovery import Luggage, Taken
-from ddp_trainer.train.recovery.spare_ranks import await_end, awaits_ranks, give_places
+from ddp_trainer.train.recovery.local_state import capture_state, recapture_state, recover_state, restore_state
+from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState
+from ddp_trainer.train.recovery.spare_ranks import await_end, needs_more_ranks, select_active_ranks
 from ddp_trainer.train.utils.errors import GroupEnds, NotFinite, StaleGeneration
 from ddp_trainer.train.utils.gc_control import collect_if_due, collecting_by_hand
 
 
-class Run:
+class Trainer:
     """One process's part of one run, over as many worker groups as the process lives through."""
 
-    _kept: Kept
-    _ledger: Ledger
-    _parts: Assembly
-    _plan: Plan
+    _kept: TrainState
+    _ledger: SampleTracker
+    _parts: GroupComponents
+    _plan: BatchPlan
     _state: State
-    _saver: Saver
+    _saver: CheckpointManager
     _profile: Profile
 
-    def __init__(self, config: Config, task: Task, around: Surroundings) -> None:
+    def __init__(self, config: Config, task: Task, around: ProcessContext) -> None:
         """``around`` may be that of a process that belongs to no group yet."""
         self._config = config
         self._around, self._group = around, around.group
         self._recorder, self._progress = around.recorder, around.progress
-        self._ground = lay_groundwork(config, task, around)
+        self._ground = build_context(config, task, around)
         self._phases, self._watch = self._ground.phases, self._ground.watch
-        self._history = History(self._phases)
+        self._history = GoodputTracker(self._phases)
         self._has_state = False
-        self._luggage: Luggage | None = None
-        self._audience = Audience()
+        self._luggage: LocalState | None = None
+        self._audience = CallbackList()
         self._has_entered = False
         self._has_parts = False
         self._lacks_model = False
@@ -83,7 +83,7 @@ class Run:
         """Whether this process is of use to another group, with what it holds."""
         return self._ground.can_stay
 
-    def go(self, around: Surroundings) -> Outcome:
+    def go(self, around: ProcessContext) -> Outcome:
         """Train in one worker group, to the end or until told to stop; called once for each group.
 
         Raises:
@@ -96,10 +96,10 @@ class Run:
         finally:
             self._phases.enter(None)  # what comes before and after is nothing that ranks wait for
 
-    def _go(self, around: Surroundings) -> Outcome:
+    def _go(self, around: ProcessContext) -> Outcome:
         self._enter(around)
         check_shard(self._config)
-        if awaits_ranks(self._config.parallel, self._group.world_size, around.env.most_ranks):
+        if needs_more_ranks(self._config.parallel, self._group.world_size, around.env.most_ranks):
             self._progress.note(
                 f"--parallel {self._config.parallel} takes more than {self._group.world_size} ranks: waiting."
             )
@@ -146,7 +146,7 @@ class Run:
     def _pack_up(self, *, in_doubt: bool) -> None:
         """Pieces of a model are bound to the group; what lies in them is not."""
         if self._has_state:
-            self._luggage = pack_up(self._ground, self._kept, self._state, self._step, in_doubt=in_doubt)
+            self._luggage = capture_state(self._ground, self._kept, self._state, self._step, in_doubt=in_doubt)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -174,7 +174,7 @@ class Run:
             self._audience.close()
             self._saver.__exit__()
 
-    def _enter(self, around: Surroundings) -> None:
+    def _enter(self, around: ProcessContext) -> None:
         """Whose part this rank's is from now on, and what it writes."""
         config, env, group = self._config, around.env, around.group
         self._around, self._group, self._recorder = around, group, around.recorder
@@ -193,32 +193,32 @@ class Run:
         """Have the state that all ranks go on from: kept, taken from a peer or a disk, or new; and what is lost."""
         began = time.perf_counter()
         self._history.restoring()
-        held = attained(self._step, is_evaluated=self._watch.has_seen(self._step)) if self._has_state else None
+        held = progress_key(self._step, is_evaluated=self._watch.has_seen(self._step)) if self._has_state else None
         saver = self._saver
-        taken = find_slot(self._ground, self._luggage, self._demand) if self._config.spreads else None
+        taken = recover_state(self._ground, self._luggage, self._demand) if self._config.spreads else None
         if taken is None:
             self._luggage = None  # void for all ranks, and not to be offered to a later group
         saver.open(self._group if self._config.spreads and taken is None else None)
         checkpoint, is_durable = (
             find_state(self._group, held, copy=self._copy, newest=self._newest, demand=self._demand)
             if taken is None
-            else Origin(taken.beside)
+            else ResumeSource(taken.beside)
         )
         if self._config.parallel is not None:
-            give_places(self._config.parallel, self._group, self._progress.note)
+            select_active_ranks(self._config.parallel, self._group, self._progress.note)
         if self._group.is_spare:
             self._luggage = None  # others go on from here, and should they be gone then, a disk has what is newer
             self._let_go()
             return None
         if taken is not None:
-            self._luggage = pack_again(taken, self._ground)
+            self._luggage = recapture_state(taken, self._ground)
         odometer = make_odometer(self._config, self._around.env, self._ground.identity, self._progress.alarm)
         self._history.recall(odometer, self._recorder, self._group, self._around.began, self._around.env)
         if not self._has_state:
             self._begin_anew(is_void=taken is None)
             stored_shards = None if checkpoint is None else checkpoint.manifest.shards
             loads = checkpoint is not None or self._config.init_from is not None
-            self._kept = keep(self._ground, stored_shards, loads=loads)
+            self._kept = build_state(self._ground, stored_shards, loads=loads)
             self._ground = replace(self._ground, recipes={})  # each holds a state of a generator, of kilobytes
             self._ledger = self._kept.ledger
             self._step = 0
@@ -261,7 +261,7 @@ class Run:
     def _assemble(self, restored: Restored | None) -> None:
         """Build what belongs to this group."""
         self._group.is_starting = True
-        self._parts = assemble(self._ground, self._kept)
+        self._parts = build_components(self._ground, self._kept)
         self._has_parts = True
         if restored is not None:
             self._parts.feed.load_state_dict(restored.data)
@@ -280,12 +280,12 @@ class Run:
         config = self._config
         demand_same(manifest, self._ground.identity, where=f"in {config.checkpoint_dir}", shards=config.shards)
 
-    def _load(self, checkpoint: Checkpoint, taken: Taken | None = None) -> Restored:
+    def _load(self, checkpoint: Checkpoint, taken: RecoveredState | None = None) -> Restored:
         """Go on from a checkpoint, or from what was ``taken`` over from ranks of the group before."""
         if taken is None:
             restored = self._state.give_back(checkpoint)
         else:
-            restored = unpack_slot(taken, self._ground, self._kept, self._state)
+            restored = restore_state(taken, self._ground, self._kept, self._state)
         self._step = restored.step
         return restored
 

@@ -7,7 +7,7 @@ import pytest
 from ddp_trainer.common.constants import Env, Phase, Section
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.recorder import SECTION_NUMBERS
-from ddp_trainer.train.observability.step_timer import NEXT, Phases
+from ddp_trainer.train.observability.step_timer import NEXT, StepTimer
 
 
 def test_the_contract_and_the_page_agree_on_the_variable() -> None:
@@ -17,7 +17,7 @@ def test_the_contract_and_the_page_agree_on_the_variable() -> None:
 def test_marks_of_a_training_thread_are_seen_in_the_page(tmp_path: Path) -> None:
     path = str(tmp_path / "p")
     heartbeat_page.create(path)
-    phases = Phases(lambda: 12.5, heartbeat_page.marks({heartbeat_page.VARIABLE: path}))
+    phases = StepTimer(lambda: 12.5, heartbeat_page.marks({heartbeat_page.VARIABLE: path}))
     cells = heartbeat_page.open_cells(path)
     phases.lap(Phase.FORWARD)
     assert (cells[heartbeat_page.SECTION], cells[heartbeat_page.SINCE]) == (SECTION_NUMBERS[Section.BACKWARD], 12.5)

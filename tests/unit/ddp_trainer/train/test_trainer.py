@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.deferred_init.init_replay import Recipe
+from ddp_trainer.train.deferred_init.init_replay import InitRecipe
 from tests.support.train_builders import HERE, Lines, Points
 
 
 def recipes() -> list[object]:
     """All that anything holds."""
     gc.collect()
-    return [each for each in gc.get_objects() if type(each) is Recipe]
+    return [each for each in gc.get_objects() if type(each) is InitRecipe]
 
 
 def test_recipes_are_let_go_of_when_the_model_has_its_weights() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.hang.rank_snapshot import Outline, Teller
-from ddp_trainer.launch.hang.rank_snapshot import Sight as Shown
+from ddp_trainer.launch.hang.rank_snapshot import Outline, StackSource
+from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot as Shown
 from ddp_trainer.launch.hang.status_socket import VERSION
 from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
 from kubectl_ddp.hang.judge import Answer, Verdict, judge
@@ -49,7 +49,7 @@ def page(*ranks: dict[str, Any], generation: int = 1, findings: list[dict[str, A
 
 def full(rank: int) -> dict[str, Any]:
     look = replace(LOOKS[rank], place="train.py:3 in load", stack="Thread MainThread\n  load")
-    return Shown(look=look, pid=40 + rank, usual=0.5, told_by=Teller.PYTHON).plain()
+    return Shown(look=look, pid=40 + rank, usual=0.5, told_by=StackSource.PYTHON).plain()
 
 
 class Place(ScriptedBackend):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.hang.rank_snapshot import Sight as Shown
-from ddp_trainer.launch.hang.rank_snapshot import Teller
+from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot as Shown
+from ddp_trainer.launch.hang.rank_snapshot import StackSource
 from ddp_trainer.launch.hang.status_socket import VERSION as LAUNCHERS
 from kubectl_ddp.hang.judge import Answer, have_moved, is_final, judge, last_word
 from kubectl_ddp.hang.sight import VERSION, PodSight, RankSight, Sight, read
@@ -20,7 +20,7 @@ def shown(rank: int, *, usual: float | None = 0.5, **facts: Any) -> Shown:
     standard = {"node": "w-0", "state": RankState.ALIVE, "seconds": 60.0, "limit": 600.0, "sequence": 7}
     waits = {"waits_in": "all_reduce[[4]]", "collectives": ("barrier[]", "all_reduce[[4]]")}
     look = Look(**{"rank": rank, "local_rank": rank, **standard, **waits, **facts})
-    return Shown(look=look, pid=100 + rank, usual=usual, told_by=Teller.PYTHON)
+    return Shown(look=look, pid=100 + rank, usual=usual, told_by=StackSource.PYTHON)
 
 
 def page(*ranks: Shown, generation: int = 1, findings: list[dict[str, Any]] | None = None, ras: str = "") -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.model_constraints import Misfit
+from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.choice import layouts, obstacle
@@ -25,7 +25,7 @@ H100 = Machine(gpu=GPUS["H100"], nodes=1, per_node=8, far_bytes=GPUS["H100"].far
 GPT2 = known("gpt2")
 LLAMA = known("llama-7b")
 STEP = Work(sequence=1024, global_batch=64)
-NO = Misfit("Not so.", "Do it in another way.")
+NO = Violation("Not so.", "Do it in another way.")
 
 
 def test_every_layout_of_a_world_is_looked_at_once() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from ddp_trainer.common.enums import CHOICES
-from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, Clash, Where
+from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionConflict, Where
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.option_rules import check_shard
@@ -28,7 +28,7 @@ BESIDE: Final = {"--recompute": "--activation-checkpointing"}
 """What the trainer asks for beside an option, whatever the layout."""
 
 
-def given(clash: Clash) -> list[str]:
+def given(clash: OptionConflict) -> list[str]:
     words = ["--task", "text", "--data", "/data", "--model", "gpt:layers=8"]
     for word in clash.words:
         words += [BESIDE[word.flag]] if word.flag in BESIDE else []
@@ -49,7 +49,7 @@ def refused_by_plugin(words: list[str], layout: str) -> UsageError:
 
 
 @pytest.mark.parametrize("clash", [*CLASHES, *WITHOUT_SHARD], ids=lambda each: f"{each.where}-{each.words[0].flag}")
-def test_trainer_and_plugin_refuse_it_in_the_same_words(clash: Clash) -> None:
+def test_trainer_and_plugin_refuse_it_in_the_same_words(clash: OptionConflict) -> None:
     words, layout = given(clash), LAYOUTS[clash.where]
     ours, theirs = refused_by_plugin(words, layout), refused_by_trainer(words, layout)
     assert (ours.message, ours.hint) == (theirs.message, theirs.hint)

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Final
 
 from ddp_trainer.common.constants import Exit, FailureReason, GroupState, Moment, RestartCause
-from ddp_trainer.launch.agent.agent_config import Setup
+from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
-from ddp_trainer.launch.agent.exit_barrier import Parting
-from ddp_trainer.launch.agent.failure_report import Witness
+from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
+from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.agent.final_goodput import last_account, last_step
 from ddp_trainer.launch.agent.gpu_probes import GpuProbes
-from ddp_trainer.launch.agent.join_preflight import Joining
-from ddp_trainer.launch.agent.preflight_policy import Care
+from ddp_trainer.launch.agent.join_preflight import JoinPreflight
+from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.worker_start import Starting
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.hang.watchdog import HangGuard
@@ -56,7 +56,7 @@ from ddp_trainer.launch.protocol.messages import (
 from ddp_trainer.launch.rendezvous import waiting_messages
 from ddp_trainer.launch.rendezvous.transport import Link
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.workers.fork_server import Zygote
+from ddp_trainer.launch.workers.fork_server import ForkServer
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
 from ddp_trainer.process.worker_protocol import Able, Laid, Left, Message
@@ -68,11 +68,13 @@ CANNOT_EXECUTE: Final = 126
 class Agent:
     """One agent; :meth:`run` is its life. It is the link's listener."""
 
-    def __init__(self, setup: Setup, link: Link, children: Children, last_words: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, setup: AgentConfig, link: Link, children: Children, last_words: Callable[[], Awaitable[None]]
+    ) -> None:
         """``last_words`` are waited for when the run is over for good: no other pod goes on with this one's numbers."""
         self._setup = setup
         self._last_words = last_words
-        self._parting = Parting()
+        self._parting = ExitBarrier()
         self._core = setup.core
         self._link = link
         self._children = children
@@ -105,14 +107,16 @@ class Agent:
             environment=environment,
             zygote=None
             if setup.preload is None
-            else Zygote(children, setup.program.python, setup.preload, environment),
+            else ForkServer(children, setup.program.python, setup.preload, environment),
             exited=self._exited,
             pulse_of=self._guard.prepare,
             said=self._said,
         )
         self._core.longest_step = self._guard.longest_step
         self._core.stuck = self._guard.stuck
-        self._witness = Witness(setup.core, setup.environment, self._workers.error_file, self._workers.last_lines)
+        self._witness = FailureBuilder(
+            setup.core, setup.environment, self._workers.error_file, self._workers.last_lines
+        )
         self._starting = Starting(
             setup, children, self._workers, self._guard, self._moments, environment, self._exited, self._give_up
         )
@@ -123,13 +127,13 @@ class Agent:
             self._starting.preflight,
             lambda trouble: self._do(self._core.probed(trouble)),
         )
-        self._joining = Joining(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
+        self._joining = JoinPreflight(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
 
     async def run(self) -> int:
         """Until the run is over for this pod; returns the exit code, of contract.Exit."""
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._signalled, which)
-        checks_health = self._setup.care is not Care.OFF
+        checks_health = self._setup.care is not PreflightPolicy.OFF
         is_suspect = self._setup.report.had_failure(of_any_kind=checks_health)
         self._do(self._core.begin(prepares=self._setup.prepares, is_suspect=is_suspect, checks_health=checks_health))
         self._link.start(self)

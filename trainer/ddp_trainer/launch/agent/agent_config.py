@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_trainer.launch.agent.agent_state import Core, Limits
-from ddp_trainer.launch.agent.preflight_policy import Care
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.host.environment import Launch
 from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy
@@ -18,10 +18,10 @@ from ddp_trainer.process.recorder import AgentRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class AgentConfig:
     """Everything an agent is given."""
 
-    core: Core
+    core: AgentStateMachine
     program: Program
     launch: Launch
     logs: LogSpec
@@ -40,7 +40,7 @@ class Setup:
     """What the zygote imports besides torch; no zygote when None."""
     zygote_delay: float
     """Seconds after a start of workers at which it is started."""
-    care: Care
+    care: PreflightPolicy
     """Whether the nodes are looked at before the first workers."""
     hangs: HangPolicy
     pulse_dir: Path

@@ -18,7 +18,8 @@ it: then it is idle, and goes on in the next generation, or *parting*, if it was
 Whoever is not able, or does not leave in time, is stopped.
 
 The link to the store may be down at any time. While workers run that changes nothing; whatever the store must
-know is said again when the link is up (:meth:`Core.opening`), so nothing is queued and nothing is said twice in vain.
+know is said again when the link is up (:meth:`AgentStateMachine.opening`), so nothing is queued and nothing is said
+twice in vain.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Limits:
 TOLD_TO_STOP: Final = Finish(Exit.TERMINATED)
 
 
-class Core:
+class AgentStateMachine:
     """One agent. Every method takes what happened and returns what to do, in order."""
 
     def __init__(self, *, hello: Hello, limits: Limits, endpoint: str) -> None:

@@ -18,7 +18,7 @@ PART_SECONDS: Final = 620.0
 """More than the last words of any other node may take."""
 
 
-class Parting:
+class ExitBarrier:
     """One agent's side of it."""
 
     def __init__(self) -> None:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from ddp_trainer.common.constants import Env, FailureReason
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
-from ddp_trainer.launch.agent.agent_state import Core
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.worker_protocol import Left
 
 
 @dataclass(slots=True)
-class Witness:
+class FailureBuilder:
     """That of one agent."""
 
-    core: Core
+    core: AgentStateMachine
     environment: Mapping[str, str]
     """Of this launcher."""
     error_file: Callable[[int, int], Path]

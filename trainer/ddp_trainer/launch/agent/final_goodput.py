@@ -16,11 +16,11 @@ from ddp_trainer.launch.protocol.lifecycle_times import Moments
 from ddp_trainer.launch.protocol.messages import Failure
 
 if TYPE_CHECKING:
-    from ddp_trainer.launch.agent.agent_config import Setup
+    from ddp_trainer.launch.agent.agent_config import AgentConfig
     from ddp_trainer.process.recorder import AgentRecorder
 
 
-def last_account(setup: Setup, moments: Moments, failure: Failure | None) -> Mapping[str, object]:
+def last_account(setup: AgentConfig, moments: Moments, failure: Failure | None) -> Mapping[str, object]:
     """What the end of a run that failed tells of its time and steps; nothing where nobody can know.
 
     Ranks that train and keep no ledger leave it open what their time went into; that no step was ever taken a launcher

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.gpu_faults import fault_in
-from ddp_trainer.launch.agent.agent_config import Setup
-from ddp_trainer.launch.agent.preflight_policy import Care, Preflight, Verdict
+from ddp_trainer.launch.agent.agent_config import AgentConfig
+from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy, Verdict
 from ddp_trainer.launch.protocol.console import say
 from ddp_trainer.launch.workers.children import Children, kill
 from ddp_trainer.process.gpu_devices import visible_gpus
@@ -32,7 +32,7 @@ class GpuProbes:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: AgentConfig,
         children: Children,
         environment: Mapping[str, str],
         preflight: Preflight,
@@ -74,7 +74,7 @@ class GpuProbes:
         for local_rank, device in enumerate(devices):
             if local_rank not in busy:
                 self._start_one(device)
-        if devices and self._preflight.care is not Care.OFF:
+        if devices and self._preflight.care is not PreflightPolicy.OFF:
             self._look_at_health(devices)
         if not self._waited_for:
             # An action is done before what it leads to.
@@ -105,7 +105,7 @@ class GpuProbes:
     def _health_is_late(self, pid: int) -> None:
         kill(pid, signal.SIGKILL)
         sentence = f"The driver of {self._node} does not answer within {self._seconds:g} s"
-        self._health_is_known(Verdict(may_start=self._preflight.care is Care.WARN, sentence=sentence))
+        self._health_is_known(Verdict(may_start=self._preflight.care is PreflightPolicy.WARN, sentence=sentence))
 
     def _health_is_known(self, verdict: Verdict) -> None:
         if _HEALTH in self._waited_for:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from ddp_trainer.launch.agent.agent_state import Core
-from ddp_trainer.launch.agent.preflight_policy import Care, Preflight, Verdict
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine
+from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy, Verdict
 from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, Meet, Met
 from ddp_trainer.launch.rendezvous.join_checks import AGAIN_SECONDS
 from ddp_trainer.launch.workers.children import kill
@@ -21,12 +21,12 @@ LONGEST_SECONDS: Final = 120.0
 """Of one preflight, whose own limits are shorter: a file system that does not answer must not keep a node out."""
 
 
-class Joining:
+class JoinPreflight:
     """Those of one agent."""
 
     def __init__(
         self,
-        core: Core,
+        core: AgentStateMachine,
         preflight: Preflight,
         sockets_in: Callable[[Assignment], Mapping[str, str]],
         send: Callable[[FromAgent], None],
@@ -71,7 +71,7 @@ class Joining:
         try:
             pid = self._preflight.meet(meet.number, meet.place, over, self._sockets_in(meet.place))
         except OSError as error:
-            may_start = self._preflight.care is Care.WARN
+            may_start = self._preflight.care is PreflightPolicy.WARN
             ended(Verdict(may_start=may_start, sentence=f"The preflight could not be started: {error}"))
             return None
         timer = asyncio.get_running_loop().call_later(LONGEST_SECONDS, kill, pid, signal.SIGKILL)

@@ -33,7 +33,7 @@ MEET_SECONDS: Final = 30.0
 """So long a node that joins waits for the members' processes."""
 
 
-class Care(StrEnum):
+class PreflightPolicy(StrEnum):
     """What a preflight is for."""
 
     OFF = "off"
@@ -57,7 +57,7 @@ class Preflight:
     def __init__(
         self,
         children: Children,
-        care: Care,
+        care: PreflightPolicy,
         local_world_size: int,
         script: str,
         log_dir: Path,
@@ -71,7 +71,7 @@ class Preflight:
         self._environ = environ
         self.care = care
         self._pid: int | None = None
-        self.is_due = care is not Care.OFF
+        self.is_due = care is not PreflightPolicy.OFF
         """Before the first workers of this agent."""
 
     def holds_up(self, generation: Assignment) -> bool:
@@ -82,7 +82,7 @@ class Preflight:
         """Look at what workers will find, ``more`` included; ``ended`` is called once. Raises OSError."""
         self.is_due = False
         is_first = self.holds_up(generation)
-        care = self.care if is_first else Care.WARN
+        care = self.care if is_first else PreflightPolicy.WARN
         document = self._folder / "preflight.json"
         if is_first and generation.node_count > 1:
             flags = self._place_in(generation)
@@ -151,7 +151,7 @@ class Preflight:
         return self._children.start(command, {**self._environ, **more}, ended, stdout=stdout)
 
     def _met(self, document: Path, ended: Callable[[Verdict], None], is_ours: bool, returncode: int) -> None:
-        may_start = returncode == Exit.SUCCESS or self.care is Care.WARN
+        may_start = returncode == Exit.SUCCESS or self.care is PreflightPolicy.WARN
         verdict = Verdict(may_start=may_start, sentence=_sentence(document, returncode))
         if not is_ours:
             document.unlink(missing_ok=True)
@@ -160,11 +160,11 @@ class Preflight:
     def _looked_at_gpus(self, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
         is_fit = returncode == Exit.SUCCESS
         sentence = "" if is_fit else _sentence(document, returncode)
-        ended(Verdict(may_start=is_fit or self.care is Care.WARN, sentence=sentence))
+        ended(Verdict(may_start=is_fit or self.care is PreflightPolicy.WARN, sentence=sentence))
 
-    def _ended(self, care: Care, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
+    def _ended(self, care: PreflightPolicy, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
         self._pid = None
-        may_start = returncode == Exit.SUCCESS or care is Care.WARN
+        may_start = returncode == Exit.SUCCESS or care is PreflightPolicy.WARN
         ended(Verdict(may_start=may_start, sentence=_sentence(document, returncode)))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.agent.agent_config import Setup
+from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.preflight_policy import Preflight, Verdict, write_error
 from ddp_trainer.launch.hang.watchdog import HangGuard
@@ -25,7 +25,7 @@ class Starting:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: AgentConfig,
         children: Children,
         workers: Workers,
         guard: HangGuard,

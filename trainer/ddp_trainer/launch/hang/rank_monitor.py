@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import Section
 from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, Pace
+from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 
 SECTIONS: Final = ("", *Section)
@@ -36,7 +36,7 @@ class RankWatch:
     cells: memoryview[float]
     folder: Path
     """Where the worker leaves its answers."""
-    pace: Pace
+    pace: StepTimeHistory
     moved_at: float
     _position: tuple[float, ...] = ()
     _section: str = ""

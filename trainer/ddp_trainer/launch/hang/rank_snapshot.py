@@ -37,7 +37,7 @@ RECORD_FILE: Final = "flight_recorder.json"
 """In the folder of a rank's attempt."""
 
 
-class Teller(StrEnum):
+class StackSource(StrEnum):
     """Where a stack comes from."""
 
     PYTHON = "python"
@@ -48,14 +48,14 @@ class Teller(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class RankSnapshot:
     """One rank, as somebody is shown it."""
 
     look: Look
     pid: int
     usual: float | None
     """Seconds of its longest recent stay in such a place; None where nothing has been learned."""
-    told_by: Teller
+    told_by: StackSource
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -68,10 +68,10 @@ class Outline:
 
     look: Look
     usual: float | None
-    """As :attr:`Sight.usual`."""
+    """As :attr:`RankSnapshot.usual`."""
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields for JSON; a subset of those of :meth:`Sight.plain`."""
+        """Return the fields for JSON; a subset of those of :meth:`RankSnapshot.plain`."""
         told = {name: value for name, value in asdict(self.look).items() if name not in _PRIVATE}
         return {**told, "usual": self.usual}
 
@@ -132,20 +132,20 @@ async def _with_record(watch: RankWatch, look: Look) -> Look:
     return replace(look, positions=recorded.positions) if look.stack else recorded
 
 
-async def sights(watches: Sequence[RankWatch]) -> list[Sight]:
+async def sights(watches: Sequence[RankWatch]) -> list[RankSnapshot]:
     """All of them, and of those that do not answer what others say: torch's threads, py-spy, the kernel."""
     looks = await answers(watches)
     return list(await asyncio.gather(*(_sight(watch, look) for watch, look in zip(watches, looks, strict=True))))
 
 
-async def _sight(watch: RankWatch, look: Look) -> Sight:
+async def _sight(watch: RankWatch, look: Look) -> RankSnapshot:
     usual = watch.pace.longest(look.section)
     if look.state is RankState.ALIVE and look.stack:
-        return Sight(look=look, pid=watch.pid, usual=usual, told_by=Teller.PYTHON)
+        return RankSnapshot(look=look, pid=watch.pid, usual=usual, told_by=StackSource.PYTHON)
     spied = await asyncio.to_thread(stack_by_py_spy, watch.pid)
-    teller, stack = (Teller.PY_SPY, spied) if spied else (Teller.KERNEL, kernel_stack(watch.pid))
+    teller, stack = (StackSource.PY_SPY, spied) if spied else (StackSource.KERNEL, kernel_stack(watch.pid))
     look = replace(look, stack=stack[-MOST_STACK_CHARACTERS:])
-    return Sight(look=look, pid=watch.pid, usual=usual, told_by=teller)
+    return RankSnapshot(look=look, pid=watch.pid, usual=usual, told_by=teller)
 
 
 def recorded_by_torch(watch: RankWatch, look: Look) -> Look:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ddp_trainer.launch.hang import nccl_ras
-from ddp_trainer.launch.hang.rank_snapshot import Outline, Sight
+from ddp_trainer.launch.hang.rank_snapshot import Outline, RankSnapshot
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
 from ddp_trainer.net.limited_server import Connection, LimitedServer
 from ddp_trainer.process import heartbeat_page
@@ -60,7 +60,7 @@ class Eyes(Protocol):
     async def outlines(self) -> list[Outline]:
         """Look without any work of the ranks."""
 
-    async def sights(self) -> list[Sight]:
+    async def sights(self) -> list[RankSnapshot]:
         """Look with stacks."""
 
 

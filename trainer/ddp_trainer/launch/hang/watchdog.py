@@ -17,10 +17,10 @@ from ddp_trainer.common.hanging.look import Look, RankState, is_long
 from ddp_trainer.common.hanging.naming import waits_for
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
-from ddp_trainer.launch.hang.rank_snapshot import Outline, RankOutlines, Sight, answers, sights, write_record
+from ddp_trainer.launch.hang.rank_snapshot import Outline, RankOutlines, RankSnapshot, answers, sights, write_record
 from ddp_trainer.launch.hang.status_socket import Findings, HangPage
 from ddp_trainer.launch.protocol.messages import Alarm, Assignment, Failure, FromAgent, Hung, Looks, Show
-from ddp_trainer.launch.rendezvous.hang_limits import PATIENT, HangPolicy, OnHang, Pace
+from ddp_trainer.launch.rendezvous.hang_limits import PATIENT, HangPolicy, OnHang, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 
 DUMP_SECONDS: Final = 0.3
@@ -123,7 +123,7 @@ class HangGuard:
                     page=page,
                     cells=heartbeat_page.open_cells(str(page)),
                     folder=folder / str(local_rank),
-                    pace=Pace(self._policy, first=self._first),
+                    pace=StepTimeHistory(self._policy, first=self._first),
                     moved_at=now,
                 )
         if self.is_on:
@@ -184,7 +184,7 @@ class HangGuard:
         """Look at the ranks without any work of theirs."""
         return await self._outlines.of(tuple(self._watches.values()))
 
-    async def sights(self) -> list[Sight]:
+    async def sights(self) -> list[RankSnapshot]:
         """Look at the ranks with their stacks."""
         return await sights(tuple(self._watches.values()))
 

@@ -46,7 +46,7 @@ def begin(c10d: Any) -> None:
         pass
 
 
-def follow(c10d: Any) -> Beat | None:
+def follow(c10d: Any) -> Heartbeat | None:
     """Have torch tell us when its default group comes and goes; None where it cannot.
 
     ``_update_default_pg`` is private. Where torch has none, no beat begins and the launcher judges no script by it.
@@ -54,7 +54,7 @@ def follow(c10d: Any) -> Beat | None:
     inner = getattr(c10d, "_update_default_pg", None)
     if inner is None:
         return None
-    beat = Beat(c10d, os.environ[PULSE_VARIABLE])
+    beat = Heartbeat(c10d, os.environ[PULSE_VARIABLE])
 
     def update(group: Any) -> None:
         beat.pause()
@@ -66,7 +66,7 @@ def follow(c10d: Any) -> Beat | None:
     return beat
 
 
-class Beat:
+class Heartbeat:
     """The thread, and what it knows."""
 
     def __init__(self, c10d: Any, path: str) -> None:

@@ -1,4 +1,6 @@
-"""What an agent can be told to do by its :class:`~ddp_trainer.launch.agent.agent_state.Core`: plain data."""
+"""What an agent can be told to do by its :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine`: plain
+data.
+"""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@ from typing import Final
 
 from ddp_trainer.launch.protocol.job_identity import in_use, is_same_job
 from ddp_trainer.launch.protocol.messages import VERSION, Hello
-from ddp_trainer.launch.rendezvous.node_registry import Agent, Roster
+from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry
 from ddp_trainer.process.fence import is_believable
 
 MOST_AHEAD: Final = 1_000_000
 """Generations that an agent may be ahead of the store; a larger number is not believed."""
 
 
-def objection(hello: Hello, run_id: str, roster: Roster) -> str:
+def objection(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
     """Return why an agent cannot take part in the run, as a sentence; empty if it can.
 
     Args:
@@ -36,7 +36,7 @@ def objection(hello: Hello, run_id: str, roster: Roster) -> str:
     return in_use(hello.run_id, owner.node, owner.identity, hello.identity) if owner else ""
 
 
-def is_newer_group(hello: Hello, roster: Roster, now_ms: float) -> bool:
+def is_newer_group(hello: Hello, roster: NodeRegistry, now_ms: float) -> bool:
     """Return whether an agent reports a group that the store has to adopt.
 
     A store without memory learns its group from the first member that connects. A store that has a group with a
@@ -48,14 +48,14 @@ def is_newer_group(hello: Hello, roster: Roster, now_ms: float) -> bool:
     return not any(member.peer is not None for member in roster.members())
 
 
-def intruders(hello: Hello, roster: Roster) -> Iterator[tuple[Agent, str]]:
+def intruders(hello: Hello, roster: NodeRegistry) -> Iterator[tuple[Agent, str]]:
     """Yield agents of another job that a store without memory has let in, with the sentence for each."""
     for agent in list(_of_another_job(hello, roster)):
         if not roster.is_member(agent.node.token):
             yield agent, in_use(hello.run_id, hello.node, hello.identity, agent.identity)
 
 
-def _of_another_job(hello: Hello, roster: Roster) -> Iterator[Agent]:
+def _of_another_job(hello: Hello, roster: NodeRegistry) -> Iterator[Agent]:
     """Agents that are there and run something else. One that leaves, or whose pod was replaced, has no say any more."""
     for role, identity, agents in roster.jobs():
         if role != hello.node.role or is_same_job(identity, hello.identity):
@@ -63,7 +63,7 @@ def _of_another_job(hello: Hello, roster: Roster) -> Iterator[Agent]:
         yield from (agent for agent in agents if not agent.leaving and agent.node.name != hello.node.name)
 
 
-def should_prepare(agent: Agent, roster: Roster) -> bool:
+def should_prepare(agent: Agent, roster: NodeRegistry) -> bool:
     """Return whether a node is to get ready before a running group is stopped for it.
 
     Only where the others' workers stay meanwhile, so that the stop is short; and once, since it may be unable to.

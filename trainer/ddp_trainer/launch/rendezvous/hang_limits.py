@@ -104,7 +104,7 @@ def policy_of(on_hang: str, floor: str, environ: Mapping[str, str]) -> HangPolic
 
 
 @dataclass(slots=True)
-class Pace:
+class StepTimeHistory:
     """What is known about one rank's stays, by section."""
 
     policy: HangPolicy

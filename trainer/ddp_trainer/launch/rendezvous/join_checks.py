@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddp_trainer.launch.protocol.messages import MOST_MET, Generation, Meet, Met
-from ddp_trainer.launch.rendezvous.node_registry import Agent, Fitness, Roster
+from ddp_trainer.launch.rendezvous.node_registry import Agent, Fitness, NodeRegistry
 
 MOST_ONLOOKERS: Final = MOST_MET // 2
 """Members that take part, spread over the group: what is wrong with a node is so towards most of the others."""
@@ -27,7 +27,7 @@ AGAIN_SECONDS: Final = 60.0
 """After which one that was not fit is looked at again."""
 
 
-class Inspection:
+class JoinChecks:
     """That of one run."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Inspection:
         self._watched: dict[str, None] = {}
         """Tokens of those that may be out, in the order in which they joined."""
 
-    def holds_up(self, agent: Agent, roster: Roster) -> bool:
+    def holds_up(self, agent: Agent, roster: NodeRegistry) -> bool:
         """Whether a node that has joined must be looked at before anything else happens to it."""
         if agent.fitness is Fitness.UNKNOWN and not roster.is_member(agent.node.token) and _onlookers(agent, roster):
             agent.fitness = Fitness.DUE
@@ -46,13 +46,13 @@ class Inspection:
             self._watched[agent.node.token] = None
         return agent.is_out
 
-    def review(self, roster: Roster) -> None:
+    def review(self, roster: NodeRegistry) -> None:
         """There is another group: those that wait for a place have come before there was anybody to meet."""
         for agent in roster.newcomers():
             if agent.port is not None:
                 self.holds_up(agent, roster)
 
-    def begin(self, roster: Roster, now: float) -> Iterator[tuple[Agent, Meet | None]]:
+    def begin(self, roster: NodeRegistry, now: float) -> Iterator[tuple[Agent, Meet | None]]:
         """Whom to tell what now; nothing, and it may be taken in, where nobody is left to meet with."""
         found = {token: roster.agents.get(token) for token in self._watched}
         known = {token: agent for token, agent in found.items() if agent and agent.is_out and agent.peer is not None}
@@ -87,7 +87,7 @@ class Inspection:
         for agent, (_, place) in zip(everybody, group.assignments(), strict=True):
             yield agent, Meet(number=self._number, names=names, place=place)
 
-    def met(self, newcomer: Agent, met: Met, roster: Roster, now: float) -> bool:
+    def met(self, newcomer: Agent, met: Met, roster: NodeRegistry, now: float) -> bool:
         """What came of it, and whether the newcomer may be taken in; a no means little where an onlooker has gone."""
         number, onlookers = self._under_way.get(newcomer.node.token, (0, frozenset()))
         if met.number != number or newcomer.fitness is not Fitness.UNDER_WAY:
@@ -106,7 +106,7 @@ class Inspection:
         return min(self._again_at.values(), default=math.inf)
 
 
-def _onlookers(newcomer: Agent, roster: Roster) -> list[Agent]:
+def _onlookers(newcomer: Agent, roster: NodeRegistry) -> list[Agent]:
     """Members that can be asked, in the order of their ranks; nobody where the newcomer does not look itself."""
     if not newcomer.looks or roster.generation is None:
         return []

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from ddp_trainer.launch.protocol.messages import Policy
-from ddp_trainer.launch.rendezvous.node_registry import Roster
+from ddp_trainer.launch.rendezvous.node_registry import NodeRegistry
 
 
 @dataclass(slots=True)
-class Candidates:
+class JoinWindow:
     """When the first and the last of them came, by the store's clock."""
 
     first_at: float = math.inf
@@ -25,7 +25,7 @@ class Candidates:
         """A group has ended: whoever comes is waited for from here on."""
         self.first_at = self.last_at = now
 
-    def form_at(self, roster: Roster, policy: Policy | None, not_before: float) -> float:
+    def form_at(self, roster: NodeRegistry, policy: Policy | None, not_before: float) -> float:
         """When those that are ready become a group; the first one below the most at ``not_before``."""
         ready = roster.ready()
         if policy is None or len(ready) < policy.min_nodes:
@@ -37,7 +37,7 @@ class Candidates:
         # Those that are left go on at once: whoever is still to come has no date, and joins when it is there.
         return -math.inf if any(map(roster.is_member, ready)) else self.settled_at(policy)
 
-    def grow_at(self, roster: Roster, policy: Policy | None, room: int) -> float:
+    def grow_at(self, roster: NodeRegistry, policy: Policy | None, room: int) -> float:
         """When a group that runs, and has room for so many more, is stopped for them; never for a spare."""
         ready = len(roster.ready())
         has_absent = any(agent.peer is None for agent in roster.members())

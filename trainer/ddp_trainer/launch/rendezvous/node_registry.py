@@ -48,7 +48,7 @@ class Agent:
     fitness: Fitness = Fitness.UNKNOWN
     was_asked_to_prepare: bool = False
     lost_at: float = math.inf
-    """When it counts as lost; set by :meth:`Roster.expire`."""
+    """When it counts as lost; set by :meth:`NodeRegistry.expire`."""
     leaving: bool = False
     waits_for_name: bool = False
     """Another connection holds its name, and this one waits until that agent is lost."""
@@ -101,7 +101,7 @@ _Job = tuple[str, Identity | None]
 
 
 @dataclass(slots=True)
-class Roster:
+class NodeRegistry:
     """The agents by token, and the newest generation. Look-ups by connection, name and job take constant time."""
 
     agents: dict[str, Agent] = field(default_factory=dict)

@@ -64,12 +64,12 @@ from ddp_trainer.launch.protocol.messages import (
 from ddp_trainer.launch.protocol.timeouts import PATIENCE, Patience
 from ddp_trainer.launch.rendezvous.admission import MOST_AHEAD, intruders, is_newer_group, objection, should_prepare
 from ddp_trainer.launch.rendezvous.hang_decision import HangJudge
-from ddp_trainer.launch.rendezvous.join_checks import Inspection
-from ddp_trainer.launch.rendezvous.join_window import Candidates
-from ddp_trainer.launch.rendezvous.node_registry import Agent, Fitness, Roster
+from ddp_trainer.launch.rendezvous.join_checks import JoinChecks
+from ddp_trainer.launch.rendezvous.join_window import JoinWindow
+from ddp_trainer.launch.rendezvous.node_registry import Agent, Fitness, NodeRegistry
 from ddp_trainer.launch.rendezvous.ranks import choose
 from ddp_trainer.launch.rendezvous.restart_budget import Budget
-from ddp_trainer.launch.rendezvous.waiting_notices import MOST_TOLD, RollCall
+from ddp_trainer.launch.rendezvous.waiting_notices import MOST_TOLD, WaitingNotifier
 
 _NAME_IS_TAKEN: Final = (
     "Another agent named {name} is connected, and this one takes its place when that one has gone; "
@@ -100,7 +100,7 @@ class Membership:
         self.run_id = run_id
         """Empty until the first agent names it."""
         self.phase = Phase.FORMING
-        self.roster = Roster()
+        self.roster = NodeRegistry()
         self.over: Over | None = None
         self.has_parted = False
         """The run is over, and no member of its last group has anything left to do."""
@@ -113,10 +113,10 @@ class Membership:
         self._policy: Policy | None = None
         self._highest_number = 0
         self._budget = Budget()
-        self._roll_call = RollCall()
+        self._roll_call = WaitingNotifier()
         self._may_form_at = clock() + patience.first
-        self._candidates = Candidates()
-        self._inspection = Inspection()
+        self._candidates = JoinWindow()
+        self._inspection = JoinChecks()
         self._forget_the_group()
 
     def _forget_the_group(self) -> None:

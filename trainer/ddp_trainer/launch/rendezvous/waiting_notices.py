@@ -14,7 +14,7 @@ MOST_TOLD: Final = 64
 would grow with the square of their number."""
 
 
-class RollCall:
+class WaitingNotifier:
     """The nodes of the last notice."""
 
     def __init__(self) -> None:

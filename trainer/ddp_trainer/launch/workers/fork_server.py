@@ -43,7 +43,7 @@ NVML_CHECK: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """With it ``torch.cuda.is_available()`` asks NVML, after which forks can still use CUDA. Workers do not inherit it."""
 
 
-class Zygote:
+class ForkServer:
     """At most one zygote process. :meth:`fork` is None whenever there is none to fork from."""
 
     def __init__(self, children: Children, python: str, modules: Sequence[str], environment: Mapping[str, str]) -> None:

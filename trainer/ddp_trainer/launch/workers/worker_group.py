@@ -20,7 +20,7 @@ from ddp_trainer.launch.host.environment import Launch, place_in, prepared_envir
 from ddp_trainer.launch.protocol.messages import Assignment
 from ddp_trainer.launch.workers.children import Children, kill, kill_group
 from ddp_trainer.launch.workers.exit_limit import ExitLimit
-from ddp_trainer.launch.workers.fork_server import Zygote, has_torch
+from ddp_trainer.launch.workers.fork_server import ForkServer, has_torch
 from ddp_trainer.launch.workers.logs import LogPump, LogSpec, Prefix, Std, Tail
 from ddp_trainer.launch.workers.worker_channels import Channel
 from ddp_trainer.process.worker_protocol import Begin, Ended, Message, Regroup
@@ -72,7 +72,7 @@ class Workers:
         logs: LogSpec,
         log_dir: Path,
         environment: Mapping[str, str],
-        zygote: Zygote | None,
+        zygote: ForkServer | None,
         exited: Callable[[int, int], None],
         said: Callable[[int, Message], None],
         pulse_of: Callable[[int], str] = lambda _: "",
@@ -180,7 +180,7 @@ class Workers:
         return self.can_be_forked and any(has_torch(worker.pid) for worker in self._living.values())
 
     def prepare_restart(self, imports: Path | None) -> None:
-        """Have a zygote ready; see :meth:`Zygote.start`."""
+        """Have a zygote ready; see :meth:`ForkServer.start`."""
         if self._zygote:
             self._zygote.start(imports)
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
-from ddp_trainer.metrics.record.batched_steps import Outlook, Strode
-from ddp_trainer.metrics.record.monkeypatch import Detour
+from ddp_trainer.metrics.record.batched_steps import StepBatchResult, StepBudget
+from ddp_trainer.metrics.record.monkeypatch import Patch
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.sample_counter import intake_of
 from ddp_trainer.metrics.record.sampler import Watch
@@ -37,14 +37,14 @@ def listen(torch: Any) -> None:
     recorder = recorder_factory.opened(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
         return
-    hooks = Hooks(torch, Timeline(Stead(torch, recorder)))
+    hooks = Hooks(torch, Timeline(AutoRecorder(torch, recorder)))
     recorder_factory.stand_ins.append(hooks.leave)
     atexit.register(hooks.leave)
     os.register_at_fork(after_in_child=hooks.leave)
     hooks.install()
 
 
-class Stead:
+class AutoRecorder:
     """Reports steps in the stead of a script that does not."""
 
     def __init__(self, torch: Any, recorder: BoardRankRecorder) -> None:
@@ -67,7 +67,7 @@ class Stead:
         if number >= self._looked_at + LOOK_AT_RATE:
             self._look(optimizer, number)
 
-    def strode(self, optimizer: Any, stride: Strode) -> None:
+    def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
         """Several steps have ended; ``optimizer`` is None where it is gone."""
         exposed = min(self._watch.exposed_seconds * stride.steps, stride.backward)
         own = stride.backward - exposed
@@ -86,10 +86,10 @@ class Stead:
         if optimizer is not None:
             self._look(optimizer, recorder.steps)
 
-    def outlook(self) -> Outlook:
+    def outlook(self) -> StepBudget:
         """What the next steps are to know."""
         recorder = self._recorder
-        return Outlook(recorder.steps, recorder.unwatched_steps, recorder.reach)
+        return StepBudget(recorder.steps, recorder.unwatched_steps, recorder.reach)
 
     def _look(self, optimizer: Any, number: int) -> None:
         self._looked_at = number
@@ -154,8 +154,8 @@ class Hooks:
         self.leave()
         _log.warning("metrics: steps are not counted any more (%r); training goes on", error)
 
-    def _detour(self, owner: Any, name: str) -> Detour:
-        detour = Detour(owner, name)
+    def _detour(self, owner: Any, name: str) -> Patch:
+        detour = Patch(owner, name)
         self._undo.append(detour.unset)
         return detour
 

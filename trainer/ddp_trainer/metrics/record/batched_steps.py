@@ -26,7 +26,7 @@ STRIDE_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class StepBudget:
     """What is known as a stride begins."""
 
     steps: int
@@ -38,7 +38,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Strode:
+class StepBatchResult:
     """A stride that is over: its steps, their samples, and the seconds that they took together."""
 
     steps: int
@@ -56,7 +56,7 @@ Draw = Callable[[Any], Any]
 """A method of torch's iterators over loaders."""
 
 
-class Stride:
+class StepBatch:
     """What is kept of a stride, and what torch is to call meanwhile.
 
     Those functions are on the way of every short step, so they call next to nothing of ours; what is no part of a
@@ -104,7 +104,7 @@ class Stride:
         intake: Intake,
         shares: tuple[float, float, float],
         now: float,
-        outlook: Outlook,
+        outlook: StepBudget,
     ) -> None:
         """A step has ended just now, and some that follow are counted only.
 
@@ -120,12 +120,12 @@ class Stride:
         self.is_fetched = False
         self.is_on = True
 
-    def end(self) -> Strode:
+    def end(self) -> StepBatchResult:
         """It is over."""
         self.is_on = False
         forward, backward, moved = self.shares
         scale = self.computed / (forward + backward + moved)
-        return Strode(
+        return StepBatchResult(
             steps=self.number - self.first,
             last=self.lasted,
             samples=self.samples,

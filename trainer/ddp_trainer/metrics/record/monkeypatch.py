@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Detour:
+class Patch:
     """In place of ``owner.name``: ``function``, which calls :attr:`inner` where it would have called that."""
 
     __slots__ = ("_is_set", "_name", "_ours", "_owner", "inner")

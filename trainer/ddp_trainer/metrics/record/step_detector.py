@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from ddp_trainer.metrics.record.batched_steps import SHORT_SECONDS, TIMED_STEPS, Outlook, Stride, Strode
+from ddp_trainer.metrics.record.batched_steps import SHORT_SECONDS, TIMED_STEPS, StepBatch, StepBatchResult, StepBudget
 from ddp_trainer.metrics.record.sample_counter import Intake
 
 RIVAL_STEPS: Final = 16
@@ -34,10 +34,10 @@ class Listener(Protocol):
     ) -> None:
         """A step of ``optimizer`` has ended: seconds of data wait, forward, backward, optimizer, and the rest."""
 
-    def strode(self, optimizer: Any, stride: Strode) -> None:
+    def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
         """A stride has ended; ``optimizer`` is None where it is gone."""
 
-    def outlook(self) -> Outlook:
+    def outlook(self) -> StepBudget:
         """How far a stride may go that begins now."""
 
 
@@ -50,7 +50,7 @@ class Timeline:
 
     def __init__(self, listener: Listener, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self.stride = Stride(clock)
+        self.stride = StepBatch(clock)
         """While it is on, it alone is told of the batches of its loader and of the steps of its leader."""
         self.looks_away: Callable[[], None] = _nothing
         """Called as a stride begins: nobody need be told of backward passes …"""

@@ -16,7 +16,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
-class Strangers:
+class UnreadableFiles:
     """What of a directory was spoken of."""
 
     directory: Path

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from ddp_trainer.common.constants import CheckpointScope
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
-from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Identity
-from ddp_trainer.train.checkpoint.progress_file import Odometer
-from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.checkpoint.progress_file import ProgressFile
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.metric_goal import Goal
 from ddp_trainer.train.config.worker_env import Environment
@@ -23,15 +23,15 @@ from ddp_trainer.train.observability.console import Progress
 
 def make_saver(
     config: Config, env: Environment, group: Group, recorder: RankRecorder, progress: Progress, best: Goal | None = None
-) -> Saver:
+) -> CheckpointManager:
     """This rank's part in checkpoints; ``best`` is what the best one is chosen by, None where none is kept."""
     directory = None
     path = config.checkpoint_dir
     if path is not None and _writes(config, env):
         token = secrets.token_hex(8)
-        claim = Claim(path, generation=env.generation, fence=env.fence, run_id=env.run_id, token=token)
+        claim = WriteLease(path, generation=env.generation, fence=env.fence, run_id=env.run_id, token=token)
         directory = CheckpointDirectory(path, keep=config.keep, claim=claim, best=best)
-    return Saver(
+    return CheckpointManager(
         config,
         directory,
         keeps_time=group.rank == 0,
@@ -42,11 +42,11 @@ def make_saver(
     )
 
 
-def renew_saver(saver: Saver, config: Config, env: Environment, group: Group) -> bool:
+def renew_saver(saver: CheckpointManager, config: Config, env: Environment, group: Group) -> bool:
     """Take a saver along to the next group; False where this rank's part in saving is another one there.
 
     A save that a rank began, and may not end as it writes no more, comes to nothing: the next writer's claim stops it.
-    Where ranks need what it saves, they claim the directory later (:meth:`Saver.open`).
+    Where ranks need what it saves, they claim the directory later (:meth:`CheckpointManager.open`).
     """
     if not saver.is_open or saver.writes != _writes_here(config, env):
         return False
@@ -56,14 +56,14 @@ def renew_saver(saver: Saver, config: Config, env: Environment, group: Group) ->
 
 def make_odometer(
     config: Config, env: Environment, identity: Identity, alarm: Callable[[str], None]
-) -> Odometer | None:
+) -> ProgressFile | None:
     """The odometer of the run of this identity; None where this rank writes none."""
     path = config.checkpoint_dir
     if path is None or not _writes(config, env):
         return None
     named = asdict(identity)
     del named["architecture"]  # younger than the ledgers of runs that go on
-    return Odometer(path, json.dumps(named), alarm)
+    return ProgressFile(path, json.dumps(named), alarm)
 
 
 def _writes_here(config: Config, env: Environment) -> bool:

@@ -24,7 +24,7 @@ import torch
 
 from ddp_trainer.train.checkpoint.manifest import FORMAT, IN_PIECES, MANIFEST, PAYLOAD, Manifest, Piece
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
-from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.metric_goal import Goal
 from ddp_trainer.train.utils.durable_files import SyncedStream, sync_directory, write_synced
 from ddp_trainer.train.utils.errors import CheckpointMismatch
@@ -55,7 +55,7 @@ class Damaged(Exception):
 class CheckpointDirectory:
     """The checkpoints of one run, as one writer sees them."""
 
-    def __init__(self, path: Path, *, keep: int, claim: Claim, best: Goal | None = None) -> None:
+    def __init__(self, path: Path, *, keep: int, claim: WriteLease, best: Goal | None = None) -> None:
         """Keeps the newest ``keep``, and the best by a metric where one is named."""
         self.path = path
         self._keep = keep
@@ -76,7 +76,9 @@ class CheckpointDirectory:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def renew(self, *, generation: int, fence: int) -> None:
-        """Stay the writer in a later worker group; see :meth:`ddp_trainer.train.checkpoint.write_lease.Claim.renew`."""
+        """Stay the writer in a later worker group; see
+        :meth:`ddp_trainer.train.checkpoint.write_lease.WriteLease.renew`.
+        """
         self._claim.renew(generation=generation, fence=fence)
 
     def newest(self, skipped: Callable[[str], None]) -> Checkpoint | None:

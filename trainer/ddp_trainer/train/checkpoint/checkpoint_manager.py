@@ -18,7 +18,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, Checkpoint
 from ddp_trainer.train.checkpoint.checkpoint_interval import suggestion
 from ddp_trainer.train.checkpoint.checkpoint_verify import newest_together
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import Target, Together
+from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, Target
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.config import Config
@@ -39,12 +39,12 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class InPieces(NamedTuple):
     """How a state is saved of which each rank writes what it has."""
 
-    together: Together
+    together: ShardedWriter
     part: Callable[[], dict[str, Any]]
     """This rank's part."""
 
 
-class Saver:
+class CheckpointManager:
     """This rank's part in checkpoints; on a rank that does not write, only the agreement when to."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Saver:
         """``directory`` is None where this rank does not write; ``keeps_time`` is true of rank 0 alone."""
         self._snapshot = Snapshot(device) if config.checkpoint_mode is CheckpointMode.ASYNC else None
         self._writing: Writing | None = None
-        self._former: Saver | None = None
+        self._former: CheckpointManager | None = None
         self._mtbf = config.mtbf
         self._costs: list[float] = []
         self._note = note
@@ -88,7 +88,7 @@ class Saver:
         self.is_open = False
         """The directory is claimed, where this rank writes."""
 
-    def follow(self, former: Saver) -> None:
+    def follow(self, former: CheckpointManager) -> None:
         """Come after the saver of a group in which this rank had another part; its last save may be under way."""
         self._former = former
 

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from ddp_trainer.common.parallel_dims import DIMENSIONS
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.mesh.sharded_state import Spread
+    from ddp_trainer.train.mesh.sharded_state import ShardedState
 
 MODEL: Final = "model"
 OPTIMIZER: Final = "optimizer"
@@ -33,7 +33,7 @@ VALUES: Final = "values"
 """Of what a file holds: name → what is no tensor of an optimizer's state."""
 
 
-def own_part(model: nn.Module, optimizer: Optimizer, spread: Spread) -> dict[str, Any]:
+def own_part(model: nn.Module, optimizer: Optimizer, spread: ShardedState) -> dict[str, Any]:
     """What this rank writes of model and optimizer; its tensors are the state's own, not copies."""
     written: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def _chunks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return found
 
 
-def _is_first(tensor: object, name: str, spread: Spread) -> bool:
+def _is_first(tensor: object, name: str, spread: ShardedState) -> bool:
     """Whether of the ranks that hold this piece of what belongs to the weight of this name, it is this one's to write.
 
     That is the rank with the lowest place in every dimension along which the piece is not another one.
@@ -91,7 +91,7 @@ def _is_first(tensor: object, name: str, spread: Spread) -> bool:
     return all(name in cut or getattr(place, name) == lowest.get(name, 0) for name in DIMENSIONS)
 
 
-def _cut_along(tensor: object, spread: Spread) -> set[str]:
+def _cut_along(tensor: object, spread: ShardedState) -> set[str]:
     """Dimensions of the layout along which ranks hold different pieces."""
     if not isinstance(tensor, DTensor):
         return set()

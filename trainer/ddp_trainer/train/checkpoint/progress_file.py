@@ -104,7 +104,7 @@ def _is_whole(record: bytes) -> bool:
     return bool(magic == _MAGIC and checksum == _checksum(identity, number, record[_RECORD.size :]))
 
 
-class Odometer:
+class ProgressFile:
     """The file, open for in-place writing; one that cannot be written only forgets."""
 
     def __init__(self, directory: Path, identity: str, alarm: Callable[[str], None] = lambda _: None) -> None:

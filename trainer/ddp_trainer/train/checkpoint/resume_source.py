@@ -19,7 +19,7 @@ from ddp_trainer.train.distributed.group import Group
 _NOTHING: Final = -1
 
 
-class Origin(NamedTuple):
+class ResumeSource(NamedTuple):
     """What a rank goes on from."""
 
     checkpoint: Checkpoint | None
@@ -28,10 +28,10 @@ class Origin(NamedTuple):
     """It lies on a disk."""
 
 
-def attained(step: int, *, is_evaluated: bool = False) -> int:
+def progress_key(step: int, *, is_evaluated: bool = False) -> int:
     """How far a state is: it grows with every step, and with an evaluation after it.
 
-    >>> sorted([attained(7), attained(6, is_evaluated=True), attained(6)])
+    >>> sorted([progress_key(7), progress_key(6, is_evaluated=True), progress_key(6)])
     [12, 13, 14]
     """
     return 2 * step + is_evaluated
@@ -44,12 +44,12 @@ def find_state(
     copy: Callable[[], Checkpoint],
     newest: Callable[[], Checkpoint | None],
     demand: Callable[[Manifest], None],
-) -> Origin:
+) -> ResumeSource:
     """Agree on the state to go on from, and get it; every rank must call it.
 
     Args:
         group: the ranks.
-        held: how far the state is that this rank holds, as :func:`attained` says; None where it holds none.
+        held: how far the state is that this rank holds, as :func:`progress_key` says; None where it holds none.
         copy: that state, asked of one rank where others lack it.
         newest: the newest checkpoint that this rank sees, asked only where no rank holds anything.
         demand: refuses, by raising, the state of another run.
@@ -58,9 +58,9 @@ def find_state(
     furthest = max(all_held)
     if furthest == _NOTHING:
         found = newest_of_all(newest(), group, demand)
-        return Origin(None if found is None else found.checkpoint, is_durable=True)
+        return ResumeSource(None if found is None else found.checkpoint, is_durable=True)
     if min(all_held) == furthest:
-        return Origin(None)
+        return ResumeSource(None)
     source = all_held.index(furthest)
     checkpoint = from_rank(source, copy() if group.rank == source else None, group, demand)
-    return Origin(None if held == furthest else checkpoint)
+    return ResumeSource(None if held == furthest else checkpoint)

@@ -49,7 +49,7 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class ShardedWriter:
     """How the ranks of one group write checkpoints together."""
 
     layout: Layout
@@ -89,8 +89,8 @@ class Together:
         if self.group.rank == 0:
             assert directory is not None  # noqa: S101 - it has been made there
             others, group = range(1, self.layout.replica), self.group
-            return First(directory, others, self.timeout_seconds, lambda: group.is_broken)
-        return Other(place, self.group.rank) if self.writes else None
+            return Coordinator(directory, others, self.timeout_seconds, lambda: group.is_broken)
+        return Participant(place, self.group.rank) if self.writes else None
 
 
 def _raised(failure: OSError | None) -> None:
@@ -99,7 +99,7 @@ def _raised(failure: OSError | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class Participant:
     """A rank that writes its pieces, and no manifest."""
 
     place: Path
@@ -126,7 +126,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class Coordinator:
     """The rank that writes its own part, and publishes what all have written."""
 
     directory: CheckpointDirectory

@@ -18,13 +18,13 @@ from torch.optim import Optimizer
 
 from ddp_trainer.train.checkpoint import safetensors_files
 from ddp_trainer.train.checkpoint.safetensors_files import SAFETENSORS, is_safetensors
-from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.utils.durable_files import write_durably
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.mesh.sharded_state import Spread
+    from ddp_trainer.train.mesh.sharded_state import ShardedState
 
 _WEIGHTS: Final = ("model", "state_dict", "model_state_dict")
 _OPTIMIZER: Final = ("optimizer", "optimizer_state_dict")
@@ -62,7 +62,12 @@ def read_plain(file: Path) -> PlainCheckpoint:
 
 
 def initialize(
-    model: nn.Module, optimization: Optimization, file: Path, spread: Spread | None = None, *, with_optimizer: bool
+    model: nn.Module,
+    optimization: OptimizerWrapper,
+    file: Path,
+    spread: ShardedState | None = None,
+    *,
+    with_optimizer: bool,
 ) -> None:
     """Begin a run with the weights of a user's own file, and with the state of its optimizer where asked.
 

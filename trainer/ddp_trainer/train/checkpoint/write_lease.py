@@ -1,7 +1,7 @@
 """Fencing of a checkpoint directory: only the newest worker group of a run publishes checkpoints there.
 
 Two groups can believe that they train the same run, for example when a node was cut off from the network and came
-back. :class:`Claim` keeps the older one from writing, by the file ``CLAIM`` in the directory, with two rules:
+back. :class:`WriteLease` keeps the older one from writing, by the file ``CLAIM`` in the directory, with two rules:
 
 1. *A writer claims the directory when it starts*, by replacing the file with its own random token, its fence and its
    run id. Within a run it may not replace the claim of a group that comes after its own. Claims of other runs are
@@ -59,7 +59,7 @@ class _Content:
     run_id: str
 
 
-class Claim:
+class WriteLease:
     """This writer's claim on one directory."""
 
     def __init__(

@@ -26,7 +26,7 @@ _HASH_BITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """The whole run as numbers, identical on all ranks."""
 
     samples: int

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Level
-from ddp_trainer.train.data.batch_plan import Plan, cut, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
 
 
 class Passes:
     """The passes of the rank that makes the most of them."""
 
-    def __init__(self, plan: Plan, ranks: int, config: Config) -> None:
+    def __init__(self, plan: BatchPlan, ranks: int, config: Config) -> None:
         """``ranks`` that a batch is divided among."""
         self._plan = plan
         self._owned = [owned(plan.shards, ranks, rank) for rank in range(ranks)]

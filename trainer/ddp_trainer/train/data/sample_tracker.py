@@ -28,7 +28,7 @@ class LedgerState(TypedDict):
     skipped: int
 
 
-class Ledger:
+class SampleTracker:
     """Counts over the whole run, and the samples seen in the epoch under way."""
 
     def __init__(self, samples: int) -> None:

@@ -23,8 +23,8 @@ _MOST_KEPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """One operation of torch, with a :class:`Recipe` in the place of each tensor that has no memory."""
+class RecordedOp:
+    """One operation of torch, with a :class:`InitRecipe` in the place of each tensor that has no memory."""
 
     operation: Callable[..., Any]
     args: Sequence[Any]
@@ -53,11 +53,11 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Version:
+class StorageVersion:
     """What lies in one storage after a call."""
 
-    call: Call
-    before: Version | None = None
+    call: RecordedOp
+    before: StorageVersion | None = None
     """What the call wrote into; None where it made the storage."""
     output: int = 0
     """Of the tensors that the call gave, the one that lies in this storage, where it made it."""
@@ -68,10 +68,10 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recipe:
+class InitRecipe:
     """A tensor without memory."""
 
-    version: Version
+    version: StorageVersion
     size: torch.Size
     stride: Sequence[int]
     offset: int
@@ -79,21 +79,21 @@ class Recipe:
 
     def numbers(self) -> Tensor:
         """The tensor itself, anew on the CPU."""
-        return Kitchen().numbers(self)
+        return ReplayExecutor().numbers(self)
 
 
-class Kitchen:
+class ReplayExecutor:
     """Makes recipes, and keeps a little of what it made for those that need it again."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Version, UntypedStorage] = OrderedDict()
+        self._kept: OrderedDict[StorageVersion, UntypedStorage] = OrderedDict()
         self._largest = self._size = 0
 
-    def numbers(self, recipe: Recipe) -> Tensor:
+    def numbers(self, recipe: InitRecipe) -> Tensor:
         """Not to be written to while the kitchen is used."""
         return _view(recipe, self._storage(recipe.version))
 
-    def keep(self, version: Version, storage: UntypedStorage) -> None:
+    def keep(self, version: StorageVersion, storage: UntypedStorage) -> None:
         """What was made elsewhere; what was kept for longest goes."""
         self._kept[version] = storage
         self._largest = max(self._largest, storage.nbytes())
@@ -101,7 +101,7 @@ class Kitchen:
         while self._size > _MOST_KEPT * self._largest:
             self._size -= self._kept.popitem(last=False)[1].nbytes()
 
-    def _storage(self, version: Version) -> UntypedStorage:
+    def _storage(self, version: StorageVersion) -> UntypedStorage:
         wanted, at = [], version
         while at not in self._kept:
             wanted.append(at)
@@ -119,9 +119,9 @@ class Kitchen:
         self.keep(version, storage)
         return storage
 
-    def _run(self, version: Version, written: UntypedStorage | None) -> UntypedStorage:
+    def _run(self, version: StorageVersion, written: UntypedStorage | None) -> UntypedStorage:
         def real(value: Any) -> Any:
-            if not isinstance(value, Recipe):
+            if not isinstance(value, InitRecipe):
                 return value
             is_written = written is not None and value.version is version.before
             return _view(value, written if is_written else self._storage(value.version))  # type: ignore[arg-type] # is not None
@@ -157,7 +157,7 @@ def _laid_out(made: Tensor, form: Tensor | None) -> Tensor:
     return bare.copy_(made)
 
 
-def _view(recipe: Recipe, storage: UntypedStorage) -> Tensor:
+def _view(recipe: InitRecipe, storage: UntypedStorage) -> Tensor:
     empty = torch.empty(0, dtype=recipe.dtype)
     return empty.set_(storage, recipe.offset, recipe.size, tuple(recipe.stride))
 

@@ -16,21 +16,21 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils import swap_tensors
 
-from ddp_trainer.train.deferred_init.init_replay import Recipe
+from ddp_trainer.train.deferred_init.init_replay import InitRecipe
 from ddp_trainer.train.deferred_init.param_broadcast import SHARING, send
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import piece
 
-Numbers: TypeAlias = Tensor | Recipe | None
+Numbers: TypeAlias = Tensor | InitRecipe | None
 """Of a whole weight: there, to be made, or, where it is None, to be loaded."""
 
 _META: Final = torch.device("meta")
 
 
 def agree(
-    model: nn.Module, recipes: Mapping[Tensor, Recipe], group: Group, loaded: Collection[str]
-) -> Mapping[Tensor, Recipe]:
+    model: nn.Module, recipes: Mapping[Tensor, InitRecipe], group: Group, loaded: Collection[str]
+) -> Mapping[Tensor, InitRecipe]:
     """The recipes of the model's weights where every rank has some; else none, and the weights have been filled.
 
     Every rank must call it: what follows is one exchange after the other.
@@ -41,7 +41,7 @@ def agree(
     return {}
 
 
-def empty_out(model: nn.Module, recipes: Mapping[Tensor, Recipe], loaded: Collection[str]) -> dict[str, Numbers]:
+def empty_out(model: nn.Module, recipes: Mapping[Tensor, InitRecipe], loaded: Collection[str]) -> dict[str, Numbers]:
     """Leave a model nothing but the shapes of its weights, in place.
 
     Returns:
@@ -85,7 +85,9 @@ def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group
             continue
         with group.watched(), torch.no_grad():
             if is_first:
-                whole = (found.numbers() if isinstance(found, Recipe) else found).detach().to(group.device).contiguous()
+                whole = (
+                    (found.numbers() if isinstance(found, InitRecipe) else found).detach().to(group.device).contiguous()
+                )
             else:
                 whole = torch.empty(weight.shape, dtype=weight.dtype, device=group.device)
             send(whole, mesh)
@@ -93,7 +95,7 @@ def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group
 
 
 def fill_here(
-    model: nn.Module, recipes: Mapping[Tensor, Recipe], device: torch.device, loaded: Collection[str]
+    model: nn.Module, recipes: Mapping[Tensor, InitRecipe], device: torch.device, loaded: Collection[str]
 ) -> None:
     """Give those weights of a model their numbers that have recipes, in place, where a rank has it whole."""
     for name, weight in list(model.named_parameters()):

@@ -1,12 +1,12 @@
 """Build a model of which no large tensor has memory, while every random number is drawn in its turn.
 
-Under :class:`Recording`, what would be a large tensor on the CPU is one on torch's meta device: a shape. It says that
-it is on the CPU, since ``nn.init`` and others do nothing for what is not. Operations that draw are made for real, on
-memory that is let go of at once, so that generators go on as they would; all others are written down. What becomes of
-it is a :class:`ddp_trainer.train.deferred_init.init_replay.Recipe` of each weight. Where something is done that cannot
-be written down, as numbers that come from NumPy, or a look into memory, the recording fails, and says why: then the
-model is to be built without it. Deferred initialisation of torchdistX (https://github.com/pytorch/torchdistx) is the
-same idea, without the order of draws.
+Under :class:`DeferredInit`, what would be a large tensor on the CPU is one on torch's meta device: a shape. It says
+that it is on the CPU, since ``nn.init`` and others do nothing for what is not. Operations that draw are made for real,
+on memory that is let go of at once, so that generators go on as they would; all others are written down. What becomes
+of it is a :class:`ddp_trainer.train.deferred_init.init_replay.InitRecipe` of each weight. Where something is done that
+cannot be written down, as numbers that come from NumPy, or a look into memory, the recording fails, and says why: then
+the model is to be built without it. Deferred initialisation of torchdistX (https://github.com/pytorch/torchdistx) is
+the same idea, without the order of draws.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from torch.utils import swap_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ddp_trainer.train.deferred_init.init_replay import Call, Kitchen, Recipe, Version, fresh_memory
+from ddp_trainer.train.deferred_init.init_replay import (
+    InitRecipe,
+    RecordedOp,
+    ReplayExecutor,
+    StorageVersion,
+    fresh_memory,
+)
 from ddp_trainer.train.utils.gc_control import collections, objects_since
 
 LARGE_BYTES: Final = 1 << 12
@@ -58,18 +64,18 @@ class CannotRecord(Exception):
     """The message says what was done."""
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
+class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     """Around the building of one model."""
 
     def __init__(self, large_bytes: int = LARGE_BYTES) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # of torch
         self._large_bytes = large_bytes
-        self._kitchen = Kitchen()
-        self._now: dict[int, tuple[UntypedStorage, Version]] = {}
+        self._kitchen = ReplayExecutor()
+        self._now: dict[int, tuple[UntypedStorage, StorageVersion]] = {}
         """By identity of a storage without memory, which is kept so that no other gets it."""
         self._why: str | None = None
         self._began = collections()
-        self._pretence = _Pretence(self)
+        self._pretence = _FakeDeviceMode(self)
         self.is_busy = False
         """With an operation, for which tensors are where they are."""
 
@@ -109,14 +115,14 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
             with suppress(Exception):
                 self._give_memory(tensor)
         self._now.clear()
-        self._kitchen = Kitchen()
+        self._kitchen = ReplayExecutor()
 
     def knows(self, value: Any) -> bool:
         """Whether it is a tensor without memory, of which is known what would lie in it."""
         is_plain = type(value) in {Tensor, nn.Parameter} and value.layout is torch.strided
         return is_plain and id(value.untyped_storage()) in self._now
 
-    def recipes(self, model: nn.Module) -> dict[Tensor, Recipe]:
+    def recipes(self, model: nn.Module) -> dict[Tensor, InitRecipe]:
         """Those of the model's weights that are on the meta device now; other tensors get memory.
 
         Raises:
@@ -124,7 +130,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
         """
         if self._why is not None:
             raise CannotRecord(self._why)
-        self._kitchen = Kitchen()
+        self._kitchen = ReplayExecutor()
         weights = set(map(id, model.parameters()))
         if _share(held := self._held()):
             gc.collect()  # a tenth of a second; it may be that nothing holds one of them any more
@@ -179,12 +185,12 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
             if not self._is_large(real):
                 return real
             form = _form(real)
-            self._remember(form, Version(Call(func, args, options, state)), real)
+            self._remember(form, StorageVersion(RecordedOp(func, args, options, state)), real)
             return form
         form = func(*args, **{**options, "device": _META})
         if not self._is_large(form):
             return func(*args, **options)
-        self._remember(form, Version(Call(func, args, {**options, "device": _CPU, "dtype": form.dtype})))
+        self._remember(form, StorageVersion(RecordedOp(func, args, {**options, "device": _CPU, "dtype": form.dtype})))
         return form
 
     def _followed(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -216,7 +222,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
                 if each.storage_offset():
                     raise CannotRecord(f"{name} gives a part of a storage.")
                 form = _form(each)
-                self._remember(each, Version(call, None, numbers.index(id(each)), _depth(call) + 1, form))
+                self._remember(each, StorageVersion(call, None, numbers.index(id(each)), _depth(call) + 1, form))
         return given
 
     def _drawn(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -240,17 +246,17 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
 
     def _write(
         self, written: Sequence[Tensor], func: Any, args: Sequence[Any], options: Mapping[str, Any], state: Any = None
-    ) -> Version:
+    ) -> StorageVersion:
         """Let the storage of what is written to have a new version."""
-        version = Version(Call.blank(0))
+        version = StorageVersion(RecordedOp.blank(0))
         for target in written:
             storage, before = self._now[id(target.untyped_storage())]
             over = func._schema.name in _WRITTEN_OVER and _covers(target)  # noqa: SLF001 - as above
             if over and not any(each is not target and self._shares(each, target) for each in tree_leaves(args)):
-                before = Version(Call.blank(storage.nbytes()))
+                before = StorageVersion(RecordedOp.blank(storage.nbytes()))
                 self._now[id(storage)] = storage, before
             call = self._call(func, args, options, state)
-            version = Version(call, before, 0, max(before.depth, _depth(call)) + 1)
+            version = StorageVersion(call, before, 0, max(before.depth, _depth(call)) + 1)
             if version.depth > _DEEPEST:
                 raise CannotRecord(f"More than {_DEEPEST} operations made one tensor.")
             self._now[id(storage)] = storage, version
@@ -280,9 +286,11 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
         args, options = tree_map(formed, (tuple(args), dict(options)))
         return func(*args, **options)
 
-    def _call(self, func: Any, args: Sequence[Any], options: Mapping[str, Any], state: Tensor | None = None) -> Call:
+    def _call(
+        self, func: Any, args: Sequence[Any], options: Mapping[str, Any], state: Tensor | None = None
+    ) -> RecordedOp:
         args, options = tree_map(self._argument, (tuple(args), dict(options)))
-        return Call(func, args, options, state)
+        return RecordedOp(func, args, options, state)
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, UntypedStorage):
@@ -296,11 +304,11 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
             raise CannotRecord("Numbers came from a tensor that was made in another way.")
         return value.detach().clone()
 
-    def _recipe(self, tensor: Tensor) -> Recipe:
+    def _recipe(self, tensor: Tensor) -> InitRecipe:
         if tensor.is_conj() or tensor.is_neg():
             raise CannotRecord("A tensor is another one's conjugate.")
         version = self._now[id(tensor.untyped_storage())][1]
-        return Recipe(version, tensor.size(), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+        return InitRecipe(version, tensor.size(), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
 
     def _shares(self, value: Any, tensor: Tensor) -> bool:
         return self.knows(value) and value.untyped_storage() is tensor.untyped_storage()
@@ -308,7 +316,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
     def _is_large(self, value: Any) -> bool:
         return type(value) in {Tensor, nn.Parameter} and value.numel() * value.element_size() >= self._large_bytes
 
-    def _remember(self, form: Tensor, version: Version, real: Tensor | None = None) -> None:
+    def _remember(self, form: Tensor, version: StorageVersion, real: Tensor | None = None) -> None:
         if version.depth > _DEEPEST:
             raise CannotRecord(f"More than {_DEEPEST} operations made one tensor.")
         storage = form.untyped_storage()
@@ -317,10 +325,10 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
             self._kitchen.keep(version, real.untyped_storage())
 
 
-class _Pretence(TorchFunctionMode):
+class _FakeDeviceMode(TorchFunctionMode):
     """For what a model asks of its tensors besides operations."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: DeferredInit) -> None:
         super().__init__()
         self._recording = recording
 
@@ -338,7 +346,7 @@ class _Pretence(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _demand_plain(model: nn.Module, found: Mapping[Tensor, Recipe]) -> None:
+def _demand_plain(model: nn.Module, found: Mapping[Tensor, InitRecipe]) -> None:
     """Refuse weights that something hangs on, which would not come along to where they get memory."""
     if any(each.is_meta and each not in found for each in (*model.parameters(), *model.buffers())):
         raise CannotRecord("A tensor of the model is of a kind that cannot be recorded.")
@@ -399,11 +407,11 @@ def _covers(tensor: Tensor) -> bool:
     return size_bytes == tensor.untyped_storage().nbytes() and torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 
-def _depth(call: Call) -> int:
-    recipes = [each for each in tree_leaves((call.args, call.options)) if isinstance(each, Recipe)]
+def _depth(call: RecordedOp) -> int:
+    recipes = [each for each in tree_leaves((call.args, call.options)) if isinstance(each, InitRecipe)]
     return max((each.version.depth for each in recipes), default=0)
 
 
-def _is_blank(version: Version) -> bool:
+def _is_blank(version: StorageVersion) -> bool:
     name = getattr(getattr(version.call.operation, "_schema", None), "name", "")
     return version.before is None and name in _EMPTY

@@ -15,7 +15,7 @@ from pathlib import Path
 _OPEN = Path("/proc/self/fd")
 
 
-class Connections:
+class GlooSockets:
     """Those that are opened between :meth:`__init__` and :meth:`complete`, and by what is met later: :meth:`more`."""
 
     def __init__(self) -> None:

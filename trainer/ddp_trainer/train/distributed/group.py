@@ -24,8 +24,8 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
 from ddp_trainer.train.distributed.device_check import demand_one_device
 from ddp_trainer.train.distributed.device_errors import limit_exit, may_be_peers, translated
-from ddp_trainer.train.distributed.gloo_sockets import Connections
-from ddp_trainer.train.distributed.group_store import Meeting
+from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
+from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.group_teardown import REFORM, EndingGroup, abort_of, call_off, leave_default_group
 from ddp_trainer.train.distributed.stream_abort import StreamAbort
 from ddp_trainer.train.utils.errors import GpuFailed, PeerLost
@@ -64,7 +64,7 @@ class Group(EndingGroup):
         world_size: int,
         backend: str,
         device: torch.device,
-        connections: Connections | None = None,
+        connections: GlooSockets | None = None,
         *,
         abort: StreamAbort | None = None,
     ) -> None:
@@ -106,7 +106,7 @@ class Group(EndingGroup):
             GroupEnds: it was called off before it began.
             PeerLost: they did not come within the timeout, or the master port cannot be used.
         """
-        connections = Connections()
+        connections = GlooSockets()
         if env.world_size == 1:
             if control is not None:
                 control.entering(connections.call_off)
@@ -131,7 +131,7 @@ class Group(EndingGroup):
                 wait_for_workers=False,
             )
             backends = backend_of_group(backend, offloads=offloads)
-            meeting = Meeting(store, f"ddp/generation-{env.generation}", backends, timeout)
+            meeting = GroupStore(store, f"ddp/generation-{env.generation}", backends, timeout)
             demand_one_device(store, meeting.prefix, env.rank, device, backends)
             meeting.begin(env.rank, env.world_size)
         connections.complete()
@@ -348,7 +348,7 @@ def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, con
 
 
 @contextmanager
-def _or_cut(connections: Connections) -> Iterator[None]:
+def _or_cut(connections: GlooSockets) -> Iterator[None]:
     """A group that could not be met is left by no one else."""
     try:
         yield

@@ -16,7 +16,7 @@ _LOOK_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class GroupStore:
     """Where the ranks of a group have met."""
 
     store: dist.TCPStore  # type: ignore[name-defined] # documented, but not in __all__
@@ -36,7 +36,7 @@ class Meeting:
             timeout=self.timeout,
         )
 
-    def narrowed(self) -> Meeting:
+    def narrowed(self) -> GroupStore:
         """The same place for some of the ranks."""
         return replace(self, prefix=f"{self.prefix}/placed")
 

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed.gloo_sockets import Connections
-from ddp_trainer.train.distributed.group_store import Meeting
+from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
+from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import STREAMS, StreamAbort
 from ddp_trainer.train.utils.error_file import end_for_lost_peer
 from ddp_trainer.train.utils.errors import PeerLost, TrainError
@@ -32,7 +32,7 @@ class EndingGroup:
     backend: str
     activity: str
 
-    def __init__(self, connections: Connections | None, abort: StreamAbort | None) -> None:
+    def __init__(self, connections: GlooSockets | None, abort: StreamAbort | None) -> None:
         """``abort``: how a process gets out that may outlive this group though its collectives run on a GPU."""
         self.has_lost = False
         """Its end was nothing that the ranks agreed on."""
@@ -41,7 +41,7 @@ class EndingGroup:
         and weights that a first broadcast has half filled are no state to go on from."""
         self._connections = connections
         self._abort = abort
-        self._meeting: Meeting | None = None
+        self._meeting: GroupStore | None = None
 
     @property
     def is_spare(self) -> bool:
@@ -114,7 +114,7 @@ def abort_of(backend: str, env: Environment, device: torch.device) -> StreamAbor
     return StreamAbort(streams, device, lambda sentence: end_for_lost_peer(sentence, env.error_file))
 
 
-def call_off(connections: Connections, abort: StreamAbort | None) -> None:
+def call_off(connections: GlooSockets, abort: StreamAbort | None) -> None:
     connections.are_called_off = True
     if abort is not None:
         abort.begin()

@@ -15,7 +15,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
     from ddp_trainer.train.config.config import Config
-    from ddp_trainer.train.data.batch_plan import Plan
+    from ddp_trainer.train.data.batch_plan import BatchPlan
 
 
 class WatchState(TypedDict):
@@ -75,7 +75,7 @@ class Watch:
         """The run should end early."""
         return self._early_stop is not None and self._waited >= self._early_stop.patience
 
-    def owes(self, step: int, plan: Plan, config: Config) -> bool:
+    def owes(self, step: int, plan: BatchPlan, config: Config) -> bool:
         """Whether the evaluation due after so many steps is not made yet, by this process or an earlier one.
 
         The last step owes none: how it is evaluated is a matter of the run's end.

@@ -11,7 +11,7 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadConfig
 
 
-def kind_of_machine(device: torch.device) -> str:
+def hardware_id(device: torch.device) -> str:
     """What the kernels' choices depend on, in words; equal where the same work gives the same bits."""
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
@@ -21,7 +21,7 @@ def kind_of_machine(device: torch.device) -> str:
     return f"{where}, torch {torch.__version__} and {threads} thread{'' if threads == 1 else 's'}"
 
 
-def demand_kin(own: str, group: Group) -> None:
+def require_same_hardware(own: str, group: Group) -> None:
     """Refuse a group of unlike machines; every rank calls it.
 
     Raises:

@@ -13,45 +13,45 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_rollback, layout_of
 from ddp_trainer.train.config.options import BalanceName, Level, OnBadSample
-from ddp_trainer.train.data.batch_plan import Plan, choose_shards, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, choose_shards, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
 from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sample_count
 from ddp_trainer.train.data.loaders.map_reader import first_batch
-from ddp_trainer.train.data.sample_tracker import Ledger
+from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
-from ddp_trainer.train.loop.run_context import Groundwork
+from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.loop.train_step import Stepper
 from ddp_trainer.train.observability.console import Balanced
 from ddp_trainer.train.optim.loss_scale import LossScale
-from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.comm_timing import measure_waits
 from ddp_trainer.train.parallel.factory import build
-from ddp_trainer.train.parallel.load_balancer import Balance
+from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.transforms.model_transforms import Losses, prepare
 from ddp_trainer.train.utils.errors import BadTask
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.mesh.sharded_state import Spread
+    from ddp_trainer.train.mesh.sharded_state import ShardedState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class TrainState:
     """What this process keeps from one group of ranks to the next: all of the state is in here and in the model."""
 
-    plan: Plan
-    ledger: Ledger
+    plan: BatchPlan
+    ledger: SampleTracker
     losses: Losses
-    optimization: Optimization
-    spread: Spread | None = None
+    optimization: OptimizerWrapper
+    spread: ShardedState | None = None
     """Of a model that no rank holds whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assembly:
+class GroupComponents:
     """What a run steps and evaluates with in one group."""
 
     strategy: Strategy
@@ -65,7 +65,7 @@ class Assembly:
         self.stepper.abandon(keeps_gradients=keeps_gradients)
 
 
-def keep(ground: Groundwork, stored_shards: int | None, *, loads: bool = False) -> Kept:
+def build_state(ground: RunContext, stored_shards: int | None, *, loads: bool = False) -> TrainState:
     """Build what stays, once it is known how a batch is cut: by ``stored_shards`` where there is a state to go on from.
 
     ``loads``, the same on every rank: all that is in the model's own state is about to be loaded. Of a model that is
@@ -89,16 +89,16 @@ def keep(ground: Groundwork, stored_shards: int | None, *, loads: bool = False) 
     if spread is not None:
         spread = _spread_out(ground, spread, loaded)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
-    return Kept(
+    return TrainState(
         plan=plan,
-        ledger=Ledger(plan.samples),
+        ledger=SampleTracker(plan.samples),
         losses=losses,
-        optimization=Optimization.build(ground.task, ground.model, config, plan.total_steps, loss_scale, spread),
+        optimization=OptimizerWrapper.build(ground.task, ground.model, config, plan.total_steps, loss_scale, spread),
         spread=spread,
     )
 
 
-def assemble(ground: Groundwork, kept: Kept) -> Assembly:
+def build_components(ground: RunContext, kept: TrainState) -> GroupComponents:
     """Build the rest, for the group that this rank is in; the state of all ranks must be the same by now.
 
     Raises:
@@ -133,10 +133,10 @@ def assemble(ground: Groundwork, kept: Kept) -> Assembly:
         balance=_balance(ground, plan),
         told=ground.skips,
     )
-    return Assembly(strategy=strategy, feed=feed, stepper=stepper, evaluation=_evaluation(ground, kept))
+    return GroupComponents(strategy=strategy, feed=feed, stepper=stepper, evaluation=_evaluation(ground, kept))
 
 
-def _plan(ground: Groundwork, stored_shards: int | None) -> Plan:
+def _plan(ground: RunContext, stored_shards: int | None) -> BatchPlan:
     config, samples = ground.config, ground.samples
     shards = choose_shards(
         config.shards if config.shards is not None else stored_shards,
@@ -145,7 +145,7 @@ def _plan(ground: Groundwork, stored_shards: int | None) -> Plan:
         world_size=ground.around.group.data_size,
         global_batch=config.global_batch,
     )
-    return Plan(
+    return BatchPlan(
         samples=sample_count(samples, config),
         global_batch=config.global_batch,
         shards=shards,
@@ -157,14 +157,14 @@ def _plan(ground: Groundwork, stored_shards: int | None) -> Plan:
     )
 
 
-def _balance(ground: Groundwork, plan: Plan) -> Balance | None:
+def _balance(ground: RunContext, plan: BatchPlan) -> LoadBalancer | None:
     if ground.config.balance is BalanceName.STATIC:
         return None
     tell = ground.around.progress.tell
-    return Balance(plan.shards, ground.around.group, ground.phases, lambda shards: tell(Balanced(shards=shards)))
+    return LoadBalancer(plan.shards, ground.around.group, ground.phases, lambda shards: tell(Balanced(shards=shards)))
 
 
-def _lay(config: Config, group: Group) -> Spread | None:
+def _lay(config: Config, group: Group) -> ShardedState | None:
     """Take this rank's place in the layout; None where every rank of it holds the whole model.
 
     Raises:
@@ -177,13 +177,13 @@ def _lay(config: Config, group: Group) -> Spread | None:
     if layout.replica == 1:
         return None
     from ddp_trainer.train.mesh.device_mesh import Mesh  # noqa: PLC0415 - a second of imports; on request
-    from ddp_trainer.train.mesh.sharded_state import Spread  # noqa: PLC0415 - as above
+    from ddp_trainer.train.mesh.sharded_state import ShardedState  # noqa: PLC0415 - as above
 
     with group.growing():
-        return Spread(Mesh.of(layout, group, config.timeout_seconds), group)
+        return ShardedState(Mesh.of(layout, group, config.timeout_seconds), group)
 
 
-def _spread_out(ground: Groundwork, spread: Spread, loaded: Collection[str]) -> Spread:
+def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str]) -> ShardedState:
     """Cut the model in place, before its optimizer is built; what is about to be ``loaded`` gets no numbers.
 
     Raises:
@@ -196,19 +196,19 @@ def _spread_out(ground: Groundwork, spread: Spread, loaded: Collection[str]) -> 
 
     recipes = agree(model, ground.recipes, group, loaded)
     if layout.pp > 1:
-        from ddp_trainer.train.parallel.pp.pipeline_split import cut_into_stages  # noqa: PLC0415 - as above
-        from ddp_trainer.train.parallel.pp.pp_state import StageSpread  # noqa: PLC0415 - a second of imports; on request
+        from ddp_trainer.train.parallel.pp.pipeline_split import split_stages  # noqa: PLC0415 - as above
+        from ddp_trainer.train.parallel.pp.pp_state import PipelineState  # noqa: PLC0415 - a second of imports; on request
 
-        return StageSpread(model, cut_into_stages(model, task, config, mesh, group, recipes, loaded))
+        return PipelineState(model, split_stages(model, task, config, mesh, group, recipes, loaded))
     numbers = empty_out(model, recipes, loaded) if recipes else {}
     if numbers:
         send_buffers(model, mesh, group, loaded)
     elif layout.tp > 1:
         model.to(group.device)
     if layout.tp > 1:
-        from ddp_trainer.train.parallel.apply_tp import slice_up  # noqa: PLC0415 - as above
+        from ddp_trainer.train.parallel.apply_tp import apply_tp  # noqa: PLC0415 - as above
 
-        slice_up(model, task, mesh, group)
+        apply_tp(model, task, mesh, group)
     if not numbers:
         send_from_first(model, mesh, group, loaded)
     if layout.shard > 1:
@@ -220,7 +220,7 @@ def _spread_out(ground: Groundwork, spread: Spread, loaded: Collection[str]) -> 
     return spread
 
 
-def _example(ground: Groundwork) -> Batch:
+def _example(ground: RunContext) -> Batch:
     if is_stream(ground.samples):
         raise BadTask(
             "This rank begins in a step in which it has no samples, and cannot take part in it: they are a stream.",
@@ -229,7 +229,7 @@ def _example(ground: Groundwork) -> Batch:
     return to_device(first_batch(cast("Samples", ground.samples)), ground.around.group.device)
 
 
-def _evaluation(ground: Groundwork, kept: Kept) -> Evaluation:
+def _evaluation(ground: RunContext, kept: TrainState) -> Evaluation:
     config, task, group, plan = ground.config, ground.task, ground.around.group, kept.plan
     skipped = ground.skips if config.on_bad_sample is OnBadSample.SKIP else None
     if kept.spread is not None:

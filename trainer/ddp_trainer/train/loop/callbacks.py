@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.evaluation.task_report import shown
-from ddp_trainer.train.loop.build_components import Kept
-from ddp_trainer.train.loop.metrics_reporter import Telling
-from ddp_trainer.train.loop.process_context import Surroundings
-from ddp_trainer.train.loop.run_context import Groundwork
-from ddp_trainer.train.loop.step_consensus import Verdict
+from ddp_trainer.train.loop.build_components import TrainState
+from ddp_trainer.train.loop.metrics_reporter import MetricsReporter
+from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_context import RunContext
+from ddp_trainer.train.loop.step_consensus import StepDecision
 from ddp_trainer.train.models.registry import flops
 from ddp_trainer.train.observability.console import Evaluated
 from ddp_trainer.train.observability.loggers import Reports, open_reports
 from ddp_trainer.train.observability.run_banner import on_small_data, started
 
 
-class Audience:
+class CallbackList:
     """Those of one rank; curves are written by rank 0 alone, and by another process when that rank is."""
 
-    _around: Surroundings
-    _telling: Telling
+    _around: ProcessContext
+    _telling: MetricsReporter
 
     def __init__(self) -> None:
         self._reports = Reports([])
@@ -29,20 +29,20 @@ class Audience:
         self.loss: float | None = None
         """Mean loss of the last step that had one which is finite, else of the first step; None before that."""
 
-    def enter(self, ground: Groundwork) -> None:
+    def enter(self, ground: RunContext) -> None:
         """This process is a rank of another group now, with all that surrounds it there."""
-        self._around, self._telling = ground.around, Telling(ground.around.recorder, ground.phases)
+        self._around, self._telling = ground.around, MetricsReporter(ground.around.recorder, ground.phases)
         is_first = ground.around.env.rank == 0
         if is_first is not self._is_first:
             self._reports.close()
             self._reports = open_reports(ground.config, ground.around.env)
         self._is_first = is_first
 
-    def expect(self, ground: Groundwork, plan: Plan) -> None:
+    def expect(self, ground: RunContext, plan: BatchPlan) -> None:
         """Steps of this model will come, as planned."""
         self._telling.begin(ground.model, plan, ground.config)
 
-    def begin(self, step: int, ground: Groundwork, plan: Plan) -> None:
+    def begin(self, step: int, ground: RunContext, plan: BatchPlan) -> None:
         """Training begins, or goes on after so many steps.
 
         Raises:
@@ -60,7 +60,7 @@ class Audience:
         self._reports.rewind(step)
         self._around.progress.note(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
 
-    def step(self, step: int, kept: Kept, verdict: Verdict, *, own: int) -> None:
+    def step(self, step: int, kept: TrainState, verdict: StepDecision, *, own: int) -> None:
         """A step was committed, the ``step``-th, in which this rank took ``own`` samples."""
         plan, optimization = kept.plan, kept.optimization
         epoch, rate = plan.epoch_of(step - 1), optimization.learning_rate
@@ -85,7 +85,7 @@ class Audience:
         self._around.progress.tell(Evaluated(epoch=epoch + 1, step=step, metrics=metrics))
         self._reports.evaluated(step, epoch, metrics)
 
-    def show(self, ground: Groundwork, *, together: bool) -> None:
+    def show(self, ground: RunContext, *, together: bool) -> None:
         """What the model has learnt, in its task's words; where ranks compute it ``together``, all must call it."""
         is_first = self._around.group.rank == 0
         if is_first or together:

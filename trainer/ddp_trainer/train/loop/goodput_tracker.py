@@ -19,12 +19,12 @@ from ddp_trainer.common.constants import File, JobTime
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import agreed
-from ddp_trainer.train.checkpoint.progress_file import Odometer, Reading
+from ddp_trainer.train.checkpoint.progress_file import ProgressFile, Reading
 from ddp_trainer.train.config.goodput_account import Account, Arrival
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.step_consensus import NO_WORD
-from ddp_trainer.train.observability.step_timer import BESIDE_STEPS, Phases
+from ddp_trainer.train.observability.step_timer import BESIDE_STEPS, StepTimer
 
 ACCOUNT_SECONDS: Final = 0.1
 """The account is brought up to date by the first vote when it is older than this: steps of microseconds pay nothing."""
@@ -43,12 +43,12 @@ class HistoryState(TypedDict):
     """Before it was written; nor in those that are older than this."""
 
 
-class History:
+class GoodputTracker:
     """The account that processes of one run hand on to each other."""
 
-    def __init__(self, phases: Phases, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, phases: StepTimer, clock: Callable[[], float] = time.time) -> None:
         """``clock`` tells Unix time."""
-        self._odometer: Odometer | None = None
+        self._odometer: ProgressFile | None = None
         self._phases = phases
         self._clock = clock
         self._recorder: RankRecorder = SilentRankRecorder()
@@ -63,7 +63,7 @@ class History:
         self._heard: Sequence[float] = NO_WORD
 
     def recall(
-        self, odometer: Odometer | None, recorder: RankRecorder, group: Group, began: float, env: Environment
+        self, odometer: ProgressFile | None, recorder: RankRecorder, group: Group, began: float, env: Environment
     ) -> None:
         """What this process and earlier ones went through, as far as any rank knows; every rank must call it.
 

@@ -14,8 +14,8 @@ from typing import TypedDict
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import OnNonFinite
-from ddp_trainer.train.loop.step_consensus import Verdict
-from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.loop.step_consensus import StepDecision
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.utils.errors import NotFinite
 
 
@@ -47,7 +47,7 @@ class Guard:
         """A step moved the weights."""
         self._in_a_row = 0
 
-    def refuse(self, step: int, verdict: Verdict, optimization: Optimization) -> None:
+    def refuse(self, step: int, verdict: StepDecision, optimization: OptimizerWrapper) -> None:
         """Decide about a step whose loss or gradient is not finite; returns where it is to be skipped.
 
         Raises:
@@ -88,7 +88,7 @@ class Guard:
         self._in_a_row = 0
 
 
-def _what(step: int, verdict: Verdict) -> str:
+def _what(step: int, verdict: StepDecision) -> str:
     if not math.isfinite(verdict.loss):
         return f"The loss of step {step} is {verdict.loss}."
     return f"A gradient of step {step} is infinite or not a number."

@@ -13,7 +13,7 @@ from ddp_trainer.train.observability.console import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ProcessContext:
     """What a run is given besides its flags."""
 
     env: Environment

@@ -20,33 +20,33 @@ from ddp_trainer.train.data.loaders.bad_samples import Skips
 from ddp_trainer.train.data.loaders.base import Stateful
 from ddp_trainer.train.data.loaders.factory import known_count
 from ddp_trainer.train.data.task import Samples, Task
-from ddp_trainer.train.deferred_init.init_replay import Recipe
+from ddp_trainer.train.deferred_init.init_replay import InitRecipe
 from ddp_trainer.train.evaluation.early_stopping import Watch
 from ddp_trainer.train.loop.nonfinite_policy import Guard
-from ddp_trainer.train.loop.process_context import Surroundings
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.utils.contiguous import lay_out
 from ddp_trainer.train.utils.errors import BadTask
 from ddp_trainer.train.utils.gc_control import uncollected
 from ddp_trainer.train.utils.splitmix import ALGORITHM
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.deferred_init.op_recording import Recording
+    from ddp_trainer.train.deferred_init.op_recording import DeferredInit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Groundwork:
+class RunContext:
     """What does not depend on how a batch is cut."""
 
     config: Config
     task: Task
-    around: Surroundings
+    around: ProcessContext
     samples: Samples | Iterable[Any]
     model: nn.Module
     """Drawn from the seed, on the CPU; but for the weights of these recipes, which have no memory yet."""
-    recipes: Mapping[Tensor, Recipe]
+    recipes: Mapping[Tensor, InitRecipe]
     identity: Identity
-    phases: Phases
+    phases: StepTimer
     watch: Watch
     guard: Guard
     skips: Skips
@@ -70,7 +70,7 @@ class Drawn(NamedTuple):
     """A model with the weights that a seed gives it, on the CPU."""
 
     model: nn.Module
-    recipes: Mapping[Tensor, Recipe]
+    recipes: Mapping[Tensor, InitRecipe]
     """Of the weights that are on torch's meta device, and are made when they are wanted."""
     why_whole: str = ""
     """Why there are none, though they were asked for."""
@@ -81,10 +81,10 @@ def draw_model(task: Task, seed: int, *, spreads: bool = False) -> Drawn:
     random = KeyedRandom(seed, torch.device("cpu"))
     why = ""
     if spreads:
-        from ddp_trainer.train.deferred_init.op_recording import Recording  # noqa: PLC0415 - of spread models alone
+        from ddp_trainer.train.deferred_init.op_recording import DeferredInit  # noqa: PLC0415 - of spread models alone
 
         random.enter(Stream.WEIGHTS)
-        recording = Recording()
+        recording = DeferredInit()
         try:
             return _recorded(task, recording)
         except Exception as err:  # noqa: BLE001 - what is wrong with the model itself, it says again below
@@ -94,14 +94,14 @@ def draw_model(task: Task, seed: int, *, spreads: bool = False) -> Drawn:
     return Drawn(task.model(), {}, why)
 
 
-def _recorded(task: Task, recording: Recording) -> Drawn:
+def _recorded(task: Task, recording: DeferredInit) -> Drawn:
     with uncollected():  # a recording looks for what was made meanwhile
         with recording:
             model = task.model()
         return Drawn(model, recording.recipes(model))
 
 
-def draw(config: Config, task: Task, around: Surroundings) -> tuple[nn.Module, Mapping[Tensor, Recipe]]:
+def draw(config: Config, task: Task, around: ProcessContext) -> tuple[nn.Module, Mapping[Tensor, InitRecipe]]:
     """The model of a run, and the recipes of those of its weights that have no memory yet.
 
     Raises:
@@ -115,11 +115,11 @@ def draw(config: Config, task: Task, around: Surroundings) -> tuple[nn.Module, M
     return model, recipes
 
 
-def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwork:
+def build_context(config: Config, task: Task, around: ProcessContext) -> RunContext:
     """Ask the task for its samples and its model."""
     samples = task.train_samples()
     model, recipes = draw(config, task, around)
-    return Groundwork(
+    return RunContext(
         config=config,
         task=task,
         around=around,
@@ -136,7 +136,7 @@ def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwo
             order=ALGORITHM,
             architecture=architecture(model),
         ),
-        phases=Phases(time.monotonic, around.recorder.marks),
+        phases=StepTimer(time.monotonic, around.recorder.marks),
         watch=Watch(config),
         guard=Guard(config, around.progress.note),
         skips=Skips(around.progress.alarm),
@@ -144,7 +144,7 @@ def lay_groundwork(config: Config, task: Task, around: Surroundings) -> Groundwo
 
 
 def demand_numbers(
-    model: nn.Module, task: str, recipes: Mapping[Tensor, Recipe] = MappingProxyType({}), *, spreads: bool
+    model: nn.Module, task: str, recipes: Mapping[Tensor, InitRecipe] = MappingProxyType({}), *, spreads: bool
 ) -> None:
     """Refuse a model that cannot be brought to the device of a rank; one that ``spreads``, in pieces.
 

@@ -10,10 +10,10 @@ from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.utils.errors import CheckpointNotWritten
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.data.batch_plan import Plan
-    from ddp_trainer.train.data.sample_tracker import Ledger
-    from ddp_trainer.train.loop.goodput_tracker import History
-    from ddp_trainer.train.loop.run_context import Groundwork
+    from ddp_trainer.train.data.batch_plan import BatchPlan
+    from ddp_trainer.train.data.sample_tracker import SampleTracker
+    from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+    from ddp_trainer.train.loop.run_context import RunContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Outcome:
 
 def summarize(
     result: Result,
-    ground: Groundwork,
-    plan: Plan,
-    ledger: Ledger,
-    history: History,
+    ground: RunContext,
+    plan: BatchPlan,
+    ledger: SampleTracker,
+    history: GoodputTracker,
     *,
     step: int,
     loss: float | None,

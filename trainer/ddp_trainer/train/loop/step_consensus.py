@@ -22,7 +22,7 @@ NO_WORD: Final = (0.0, 0.0, 0.0, 0.0)
 """Of a rank that says nothing of the time."""
 
 
-class Ballot(NamedTuple):
+class StepReport(NamedTuple):
     """What one rank says about the step."""
 
     samples: int
@@ -36,14 +36,14 @@ class Ballot(NamedTuple):
     skipped: int = 0
     """Samples among them that could not be read."""
     flaw: Tensor | None = None
-    """:meth:`ddp_trainer.train.optim.optimizer.Optimization.examine` of its gradients, a scalar on the device."""
+    """:meth:`ddp_trainer.train.optim.optimizer.OptimizerWrapper.examine` of its gradients, a scalar on the device."""
     busy: Sequence[float] = ()
-    """With dynamic balance :meth:`ddp_trainer.train.parallel.load_balancer.Balance.ballot`."""
+    """With dynamic balance :meth:`ddp_trainer.train.parallel.load_balancer.LoadBalancer.ballot`."""
     time: Sequence[float] = NO_WORD
-    """:meth:`ddp_trainer.train.loop.goodput_tracker.History.word`."""
+    """:meth:`ddp_trainer.train.loop.goodput_tracker.GoodputTracker.word`."""
 
 
-class Verdict(NamedTuple):
+class StepDecision(NamedTuple):
     """The ballots of all ranks, added up; flags count the ranks that raised them."""
 
     samples: int
@@ -63,24 +63,26 @@ class Verdict(NamedTuple):
         return math.isfinite(self.loss) and self.flaw == 0
 
 
-def vote(ballot: Ballot, group: Group) -> Verdict:
+def vote(ballot: StepReport, group: Group) -> StepDecision:
     """Exchange ballots: the one place of a step where the device is waited for."""
     if group.world_size == 1:
         return _own(ballot)
     numbers = group.read(group.sum(_written(ballot, group.device)))
     samples, digest, loss, failed, stop, save, skipped, flaw, *more = numbers
     time, busy = more[: len(NO_WORD)], more[len(NO_WORD) :]
-    return Verdict(int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy, time)
+    return StepDecision(
+        int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy, time
+    )
 
 
-def _own(ballot: Ballot) -> Verdict:
+def _own(ballot: StepReport) -> StepDecision:
     """Of a group of one."""
     samples, digest, loss, failed, stop, save, skipped, flaw, busy, time = ballot
     found = 0.0 if flaw is None else flaw.item()
-    return Verdict(samples, digest, loss.item(), int(failed), int(stop), int(save), skipped, found, busy, time)
+    return StepDecision(samples, digest, loss.item(), int(failed), int(stop), int(save), skipped, found, busy, time)
 
 
-def _written(ballot: Ballot, device: torch.device) -> Tensor:
+def _written(ballot: StepReport, device: torch.device) -> Tensor:
     """As float64: counts and sums of 32-bit hashes stay far below 2^53, so they are exact."""
     if device.type == "cpu":
         return torch.tensor(_read(ballot), dtype=torch.float64)
@@ -102,14 +104,14 @@ def _page(size: int, *, is_pinned: bool) -> Tensor:
     return torch.empty(size, dtype=torch.float64, pin_memory=is_pinned)
 
 
-def _read(ballot: Ballot) -> list[float]:
+def _read(ballot: StepReport) -> list[float]:
     flags = (ballot.failed, ballot.stop, ballot.save)
     flaw = 0.0 if ballot.flaw is None else ballot.flaw.item()
     counts = (ballot.samples, ballot.digest, ballot.loss.item(), *flags, ballot.skipped, flaw)
     return [*counts, *ballot.time, *ballot.busy]
 
 
-def check(verdict: Verdict, *, step: int, samples: int, digest: int) -> None:
+def check(verdict: StepDecision, *, step: int, samples: int, digest: int) -> None:
     """Allow the step to be committed.
 
     Raises:

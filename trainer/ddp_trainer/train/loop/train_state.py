@@ -9,15 +9,15 @@ import torch
 
 from ddp_trainer.common.constants import Phase, Section
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
-from ddp_trainer.train.checkpoint.checkpoint_manager import InPieces, Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager, InPieces
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import Together, write_together
+from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, write_together
 from ddp_trainer.train.checkpoint.snapshot import state_bytes
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.options import Level
-from ddp_trainer.train.loop.build_components import Kept
-from ddp_trainer.train.loop.goodput_tracker import History
-from ddp_trainer.train.loop.run_context import Groundwork
+from ddp_trainer.train.loop.build_components import TrainState
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.utils.splitmix import ALGORITHM
 
 
@@ -35,7 +35,7 @@ class Restored(NamedTuple):
 class State:
     """The state of a run, spread over its parts."""
 
-    def __init__(self, ground: Groundwork, kept: Kept, history: History, *, keeps: bool = True) -> None:
+    def __init__(self, ground: RunContext, kept: TrainState, history: GoodputTracker, *, keeps: bool = True) -> None:
         """``keeps``: of a state that is spread over ranks, this rank takes the whole."""
         self._keeps = keeps
         self._ground = ground
@@ -44,8 +44,8 @@ class State:
         self._is_exact = ground.config.level is Level.EXACT
         self._together = _together(ground, kept)
 
-    def save(self, saver: Saver, step: int, summary: Summary | None, data: dict[str, Any] | None) -> None:
-        """Begin to save it as it is after so many steps; see :meth:`take` and :meth:`Saver.save`.
+    def save(self, saver: CheckpointManager, step: int, summary: Summary | None, data: dict[str, Any] | None) -> None:
+        """Begin to save it as it is after so many steps; see :meth:`take` and :meth:`CheckpointManager.save`.
 
         Raises:
             StaleGeneration: a newer worker group has the directory.
@@ -194,9 +194,9 @@ class State:
         """What the bits depend on besides the run; empty where none are promised."""
         if not self._is_exact:
             return ""
-        from ddp_trainer.train.exact.hardware_check import kind_of_machine  # noqa: PLC0415 - few runs need it
+        from ddp_trainer.train.exact.hardware_check import hardware_id  # noqa: PLC0415 - few runs need it
 
-        return kind_of_machine(self._ground.around.group.device)
+        return hardware_id(self._ground.around.group.device)
 
     def _tell_change(self, before: str) -> None:
         if self._is_exact:
@@ -206,9 +206,9 @@ class State:
                 self._ground.around.progress.note(told)
 
 
-def _together(ground: Groundwork, kept: Kept) -> Together | None:
+def _together(ground: RunContext, kept: TrainState) -> ShardedWriter | None:
     """How ranks write one checkpoint together; None where one writes the whole, as where pods have a disk each."""
     config, spread = ground.config, kept.spread
     if spread is None or not write_together(config):
         return None
-    return Together(spread.mesh.layout, ground.around.group, config.timeout_seconds)
+    return ShardedWriter(spread.mesh.layout, ground.around.group, config.timeout_seconds)

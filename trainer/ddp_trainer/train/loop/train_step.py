@@ -15,29 +15,29 @@ from torch import Tensor
 from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Level
-from ddp_trainer.train.data.batch_plan import Plan, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, owned
 from ddp_trainer.train.data.batch_reader import to_device
 from ddp_trainer.train.data.concat_batches import merge
 from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
 from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.request import Request
-from ddp_trainer.train.data.loaders.step_batches import Portion, Portions
+from ddp_trainer.train.data.loaders.step_batches import Portion, StepBatches
 from ddp_trainer.train.data.micro_batches import micro_batches
-from ddp_trainer.train.data.sample_tracker import Ledger
+from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact.buffer_factory import make_buffers
 from ddp_trainer.train.loop.nonfinite_policy import Guard
-from ddp_trainer.train.loop.step_consensus import Ballot, Verdict, check, vote
-from ddp_trainer.train.observability.step_timer import Phases
-from ddp_trainer.train.optim.optimizer import Optimization
-from ddp_trainer.train.parallel.load_balancer import Balance
+from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, check, vote
+from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
+from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 from ddp_trainer.train.parallel.strategy import Strategy
 from ddp_trainer.train.utils.dynamo_stub import without_compiler
 
 
 @dataclass(slots=True)
-class Share:
+class ShardResult:
     """What this rank has computed of the step under way."""
 
     loss: Tensor | None = None
@@ -54,16 +54,16 @@ class Stepper:
     def __init__(
         self,
         *,
-        plan: Plan,
+        plan: BatchPlan,
         group: Group,
         strategy: Strategy,
-        optimization: Optimization,
+        optimization: OptimizerWrapper,
         feed: Feed,
-        ledger: Ledger,
-        phases: Phases,
+        ledger: SampleTracker,
+        phases: StepTimer,
         guard: Guard,
         config: Config,
-        balance: Balance | None = None,
+        balance: LoadBalancer | None = None,
         told: Callable[[str], None],
     ) -> None:
         """``told`` gets the sentence of each sample that is skipped."""
@@ -78,7 +78,7 @@ class Stepper:
         self._balance = balance
         self._told = told
         self._shards = owned(plan.shards, group.data_size, group.data_rank)
-        self._portions = Portions(plan, self._shards)
+        self._portions = StepBatches(plan, self._shards)
         self._random = KeyedRandom(plan.seed, group.device)
         self._buffers = make_buffers(strategy.model, group, plan.shards, config)
         self._no_loss = torch.zeros((), dtype=torch.float64, device=group.device)
@@ -94,12 +94,12 @@ class Stepper:
         self.in_doubt = False
         """This rank has cast its vote for the step under way, and does not know yet whether it counts."""
 
-    def _passes_of(self, config: Config) -> Callable[[Portion, Share], None]:
+    def _passes_of(self, config: Config) -> Callable[[Portion, ShardResult], None]:
         if self._strategy.takes_whole_steps:
             return self._whole_step
         return self._one_pass if config.level is Level.FAST else self._pass_by_shard
 
-    def take(self, step: int, *, stop: bool, save: bool, word: Callable[[], Sequence[float]]) -> Verdict:
+    def take(self, step: int, *, stop: bool, save: bool, word: Callable[[], Sequence[float]]) -> StepDecision:
         """Compute and commit one global step; what the ranks agreed on. ``word`` is what to say of the time.
 
         Raises:
@@ -111,7 +111,7 @@ class Stepper:
         self._group.activity = f"in step {step}"
         portion = self._portions.of(step)
         share = self._compute(portion)
-        ballot = Ballot(
+        ballot = StepReport(
             samples=portion.own_samples,
             digest=portion.own_digest,
             loss=self._strategy.loss_for_vote(self._no_loss if share.loss is None else share.loss),
@@ -139,18 +139,18 @@ class Stepper:
         self.in_doubt = False
         return verdict
 
-    def _compute(self, portion: Portion) -> Share:
+    def _compute(self, portion: Portion) -> ShardResult:
         """Forward and backward of the shards that this rank owns and that are not empty."""
         self._group.begin_step()
         self._optimization.forget()
         self._strategy.begin(portion.step)
-        share = Share()
+        share = ShardResult()
         self._passes(portion, share)
         # The other ranks wait for this one's gradients, also where it has none to give.
         self._strategy.reduce(portion.samples)
         return share
 
-    def _pass_by_shard(self, portion: Portion, share: Share) -> None:
+    def _pass_by_shard(self, portion: Portion, share: ShardResult) -> None:
         """Every shard by itself, as it would be on any other rank."""
         own = portion.own
         for number, request in enumerate(own, start=1):
@@ -160,13 +160,13 @@ class Stepper:
             if samples:
                 self._shard(portion, request.shard, batch, samples, share, is_last=number == len(own))
 
-    def _one_pass(self, portion: Portion, share: Share) -> None:
+    def _one_pass(self, portion: Portion, share: ShardResult) -> None:
         """All shards of the rank together, as if they were the first of them."""
         batch, total = self._merged(portion, share)
         if total:
             self._shard(portion, portion.own[0].shard, batch, total, share, is_last=True)
 
-    def _whole_step(self, portion: Portion, share: Share) -> None:
+    def _whole_step(self, portion: Portion, share: ShardResult) -> None:
         """As one pass, forward and backward of which the strategy interleaves; all of it counts as backward."""
         batch, total = self._merged(portion, share)
         if total:
@@ -174,7 +174,7 @@ class Stepper:
             share.loss = self._strategy.whole(batch, total, portion.samples, self._optimization.scaled)
             self._phases.lap(Phase.BACKWARD)
 
-    def _merged(self, portion: Portion, share: Share) -> tuple[Batch, int]:
+    def _merged(self, portion: Portion, share: ShardResult) -> tuple[Batch, int]:
         """All samples of the rank, and how many they are; none where some cannot be fetched."""
         batches: list[Batch] = []
         total = 0
@@ -187,7 +187,7 @@ class Stepper:
                 total += samples
         return (merge(batches) if total else None), total
 
-    def _fetch(self, request: Request, share: Share) -> tuple[Batch, int]:
+    def _fetch(self, request: Request, share: ShardResult) -> tuple[Batch, int]:
         """The samples on the device, and how many could be read."""
         try:
             batch, skipped = self._feed.fetch(request)
@@ -205,7 +205,9 @@ class Stepper:
             self._phases.lap(Phase.HOST_TO_DEVICE)
         return batch, request.ids.numel() - len(skipped)
 
-    def _shard(self, portion: Portion, shard: int, batch: Batch, samples: int, share: Share, *, is_last: bool) -> None:
+    def _shard(
+        self, portion: Portion, shard: int, batch: Batch, samples: int, share: ShardResult, *, is_last: bool
+    ) -> None:
         """Compute a shard, in several passes where it does not fit into memory; gradients travel with the last."""
         self._random.enter(Stream.MODEL, portion.step, shard)
         pieces: Sequence[Batch] = micro_batches(batch, samples, self._micro_batch)
@@ -229,7 +231,7 @@ class Stepper:
         self._phases.lap(Phase.BACKWARD)
         return total
 
-    def _move(self, step: int, verdict: Verdict) -> None:
+    def _move(self, step: int, verdict: StepDecision) -> None:
         """Weights and buffers take the step, unless a guard decides that they do not."""
         if verdict.is_finite:
             self._buffers.commit()
@@ -239,7 +241,7 @@ class Stepper:
             self._buffers.discard()
             self._guard.refuse(step, verdict, self._optimization)
 
-    def _commit(self, portion: Portion, verdict: Verdict) -> None:
+    def _commit(self, portion: Portion, verdict: StepDecision) -> None:
         self._strategy.committed(portion.step, self._optimization.optimizer)
         self._phases.lap(Phase.OPTIMIZER)
         self._ledger.commit(portion.ids, verdict.skipped)

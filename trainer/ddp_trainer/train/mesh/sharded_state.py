@@ -21,7 +21,7 @@ from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.grad_norm import total_norm
 
 
-class Spread:
+class ShardedState:
     """What is asked of a spread model besides computing."""
 
     def __init__(self, mesh: Mesh, group: Group) -> None:

@@ -3,7 +3,7 @@
 All ranks of a slice group enter the same random stream. What a dropout layer gets as a ``DTensor``, cut or whole, it
 drops by its part of a mask that every rank draws for the whole: that is the mask of one process, whatever ``tp`` is.
 What it gets as a plain tensor it takes for whole. A module that computes with plain tensors of which each rank has
-others, as attention over a part of the heads, is to draw from a stream of each rank's own, :class:`DrawsApart`.
+others, as attention over a part of the heads, is to draw from a stream of each rank's own, :class:`PerRankRng`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DROPS: Final[tuple[type[nn.Module], ...]] = (nn.Dropout, nn.Dropout1d, nn.Dropo
 _SEEDS: Final = 1 << 62
 
 
-class DrawsApart(ParallelStyle):
+class PerRankRng(ParallelStyle):
     """Of a module: what it draws while it trains is another draw on each rank. The stream of all goes on after it."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -55,7 +55,7 @@ def _own_stream(rank: int) -> Iterator[None]:
         yield
 
 
-def share_draws(model: nn.Module, what: str) -> None:
+def shared_rng(model: nn.Module, what: str) -> None:
     """Let dropout layers draw for the whole of what is cut, in place.
 
     Raises:

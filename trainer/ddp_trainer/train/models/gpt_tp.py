@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from ddp_trainer.common.model_constraints import of_slices
-from ddp_trainer.train.mesh.tp_rng import DrawsApart
+from ddp_trainer.train.mesh.tp_rng import PerRankRng
 from ddp_trainer.train.models.gpt_layers import GptParts
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -49,7 +49,7 @@ def tp_plan(model: GptParts, tp: int) -> Mapping[str, ParallelStyle]:
         "blocks.*.attention.query": ColwiseParallel(),
         "blocks.*.attention.key": ColwiseParallel(),
         "blocks.*.attention.value": ColwiseParallel(),
-        **({"blocks.*.attention.attend": DrawsApart()} if model.drops_attention else {}),
+        **({"blocks.*.attention.attend": PerRankRng()} if model.drops_attention else {}),
         "blocks.*.attention.out": RowwiseParallel(output_layouts=by_time, use_local_output=False),
         "blocks.*.mlp_norm": SequenceParallel(),
         "blocks.*.mlp": PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 import torch
 
 from ddp_trainer.common.constants import Wait
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.observability.step_timer import StepTimer
 
 
-class Waits:
+class CommWaits:
     """A stopwatch for waiting: what it measures belongs to no other part of the step."""
 
-    def __init__(self, phases: Phases | None = None) -> None:
+    def __init__(self, phases: StepTimer | None = None) -> None:
         """Nothing is measured where nobody asks."""
         self._phases = phases
         self._ended = 0.0
@@ -63,10 +63,10 @@ def mark_stream() -> Mark:
     return mark  # type: ignore[no-any-return] # as above
 
 
-class StreamWaits(Waits):
+class StreamWaits(CommWaits):
     """How long the stream of a GPU that computes stood still, by its own clock; of stages alone."""
 
-    def __init__(self, phases: Phases, mark: Callable[[], Mark] = mark_stream) -> None:
+    def __init__(self, phases: StepTimer, mark: Callable[[], Mark] = mark_stream) -> None:
         """Nothing is read before the GPU has come to it: the host goes on as if nobody asked."""
         super().__init__()
         self._in_step, self._mark = phases, mark

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from ddp_trainer.train.data.batch_plan import Plan, shares
+from ddp_trainer.train.data.batch_plan import BatchPlan, shares
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.console import Started
 
 
-def started(task: str, model: nn.Module, plan: Plan, group: Group, *, step: int, flops: int | None = None) -> Started:
+def started(
+    task: str, model: nn.Module, plan: BatchPlan, group: Group, *, step: int, flops: int | None = None
+) -> Started:
     """The run goes on after ``step`` steps; ``flops`` are those of one sample, where the model knows them."""
     sizes = shares(min(plan.global_batch, plan.samples), plan.shards, group.data_size)
     return Started(
@@ -29,7 +31,7 @@ def started(task: str, model: nn.Module, plan: Plan, group: Group, *, step: int,
     )
 
 
-def on_small_data(plan: Plan) -> str:
+def on_small_data(plan: BatchPlan) -> str:
     """What to say of fewer samples than one global batch has; empty where there are enough."""
     if plan.endless or plan.samples >= plan.global_batch:
         return ""

@@ -27,7 +27,7 @@ BESIDE_STEPS: Final = (JobTime.DATA_WAIT, JobTime.CHECKPOINT_SAVE, JobTime.EVAL)
 _NOTHING: Final = dict.fromkeys(Phase, 0.0)
 
 
-class Phases:
+class StepTimer:
     """Seconds per phase since the last step was reported."""
 
     def __init__(self, clock: Callable[[], float], marks: Marks | None = None) -> None:

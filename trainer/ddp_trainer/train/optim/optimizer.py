@@ -21,7 +21,7 @@ from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.mesh.sharded_state import Spread
+    from ddp_trainer.train.mesh.sharded_state import ShardedState
 
 _PEAK: Final = "peak_lr"
 _OF_FLAGS: Final = (_PEAK, "foreach", "fused")
@@ -43,7 +43,7 @@ _KERNEL: Final[Mapping[KernelName, Kernel]] = {
 _TORCHS_CHOICE: Final[Kernel] = {"foreach": None, "fused": None}
 
 
-class Optimization:
+class OptimizerWrapper:
     """An optimizer whose learning rate follows the global step."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Optimization:
         config: Config,
         total_steps: int,
         loss_scale: LossScale | None = None,
-        spread: Spread | None = None,
+        spread: ShardedState | None = None,
     ) -> None:
         """``loss_scale`` is fp16's, and None in every other precision; ``spread`` is that of a spread model."""
         self.optimizer = optimizer
@@ -81,8 +81,8 @@ class Optimization:
         config: Config,
         total_steps: int,
         loss_scale: LossScale | None = None,
-        spread: Spread | None = None,
-    ) -> Optimization:
+        spread: ShardedState | None = None,
+    ) -> OptimizerWrapper:
         """The task's own optimizer, or the one that the flags name.
 
         Raises:

@@ -11,12 +11,12 @@ from torch.distributed.tensor.parallel import parallelize_module
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.tp_rng import share_draws
+from ddp_trainer.train.mesh.tp_rng import shared_rng
 from ddp_trainer.train.parallel.tp_plan import find_plan
 from ddp_trainer.train.utils.errors import BadTask
 
 
-def slice_up(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
+def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
     """Cut the model in place, on its device or on torch's meta device; the first rank's weights are everybody's.
 
     Raises:
@@ -28,7 +28,7 @@ def slice_up(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
     shared: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         shared.setdefault(id(weight), []).append(name)
-    share_draws(model, f"tp={mesh.layout.tp}")
+    shared_rng(model, f"tp={mesh.layout.tp}")
     with group.watched():
         parallelize_module(model, mesh.along("tp"), dict(plan))
     for name in frozen:

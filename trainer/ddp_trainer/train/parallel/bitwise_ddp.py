@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.train.data.task import Batch
-from ddp_trainer.train.exact.hardware_check import demand_kin, kind_of_machine
+from ddp_trainer.train.exact.hardware_check import hardware_id, require_same_hardware
 from ddp_trainer.train.exact.tree_sum import TreeSum
 from ddp_trainer.train.parallel.rank_collectives import send_from_first
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
@@ -25,7 +25,7 @@ class Exact(Strategy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        demand_kin(kind_of_machine(parts.group.device), parts.group)
+        require_same_hardware(hardware_id(parts.group.device), parts.group)
         self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         if parts.group.world_size > 1:
             send_from_first([*self.model.parameters(), *self.model.buffers()], parts.group)

@@ -10,24 +10,26 @@ from ddp_trainer.common.constants import Wait
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.observability.comm_wait import StreamWaits, Waits
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.observability.comm_wait import CommWaits, StreamWaits
+from ddp_trainer.train.observability.step_timer import StepTimer
 
 
-def measure_waits(model: nn.Module, layout: Layout, group: Group, phases: Phases, recorder: RankRecorder) -> Waits:
+def measure_waits(
+    model: nn.Module, layout: Layout, group: Group, phases: StepTimer, recorder: RankRecorder
+) -> CommWaits:
     """Measure what ranks of this layout wait for, in every step from now on; ``model`` was cut by it."""
     is_device = group.device.type != "cpu"
     kinds = () if is_device and layout.pp == 1 else kinds_of(layout)
     if not kinds:
         phases.expect(())
-        return Waits()
+        return CommWaits()
     recorder.waited(dict.fromkeys(kinds, 0.0))
     if is_device:
         marked = StreamWaits(phases)
         phases.expect(kinds, marked.known)
         return marked
     phases.expect(kinds)
-    waits = Waits(phases)
+    waits = CommWaits(phases)
     if layout.shard > 1 and layout.pp == 1:  # stages tell of their pieces by themselves
         from ddp_trainer.train.parallel.fsdp_comm import time_collectives  # noqa: PLC0415 - imports fully_shard
 

@@ -14,7 +14,7 @@ from ddp_trainer.train.parallel.single import Single
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.mesh.sharded_state import Spread
+    from ddp_trainer.train.mesh.sharded_state import ShardedState
 
 _BY_NAME: Final[Mapping[StrategyName, Callable[[Parts], Strategy]]] = {
     StrategyName.DDP: Ddp,
@@ -46,14 +46,14 @@ def build(parts: Parts) -> Strategy:
     return _BY_NAME[name](parts)
 
 
-def _of_spread(parts: Parts, spread: Spread) -> Strategy:
+def _of_spread(parts: Parts, spread: ShardedState) -> Strategy:
     """The strategy of a layout in which no rank holds the whole model; each imports for a second, and on request."""
     layout = spread.mesh.layout
     if layout.pp > 1:
         from ddp_trainer.train.parallel.pipeline import Pipeline  # noqa: PLC0415 - see above
-        from ddp_trainer.train.parallel.pp.pp_state import StageSpread  # noqa: PLC0415 - see above
+        from ddp_trainer.train.parallel.pp.pp_state import PipelineState  # noqa: PLC0415 - see above
 
-        assert isinstance(spread, StageSpread)  # noqa: S101 - cut before the optimizer was built
+        assert isinstance(spread, PipelineState)  # noqa: S101 - cut before the optimizer was built
         return Pipeline(parts, spread.stages)
     if layout.tp > 1 and layout.shard > 1:
         from ddp_trainer.train.parallel.fsdp_tp import SlicedFsdp  # noqa: PLC0415 - see above

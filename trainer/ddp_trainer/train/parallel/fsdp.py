@@ -24,7 +24,7 @@ from ddp_trainer.train.parallel.strategy import Parts, Strategy
 class Fsdp(Strategy):
     """Of a model that :func:`ddp_trainer.train.parallel.fully_shard.shard` has cut.
 
-    What ranks give is added up, and not averaged: see :class:`ddp_trainer.train.parallel.scaled_backward.MeanBackward`.
+    What ranks give is added up, and not averaged: see :class:`.scaled_backward.ScaledBackward`.
     """
 
     def __init__(self, parts: Parts) -> None:

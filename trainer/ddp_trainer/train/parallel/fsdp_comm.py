@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ddp_trainer.common.constants import Wait
-from ddp_trainer.train.observability.comm_wait import Waits
+from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
 
 
-def time_collectives(model: nn.Module, waits: Waits) -> None:
+def time_collectives(model: nn.Module, waits: CommWaits) -> None:
     """Let every sharded part of the model tell what it waits for; of a torch without this joint, nothing is told."""
     gather, scatter = _Gather(waits), _Scatter(waits)
     for module in model.modules():
@@ -31,7 +31,7 @@ def time_collectives(model: nn.Module, waits: Waits) -> None:
 
 
 class _Collective:
-    def __init__(self, waits: Waits) -> None:
+    def __init__(self, waits: CommWaits) -> None:
         self._waits = waits
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ from ddp_trainer.train.parallel.tensor_parallel import in_slices, whole_losses
 
 
 class SlicedFsdp(Fsdp):
-    """Of a model that :func:`ddp_trainer.train.parallel.apply_tp.slice_up` has cut, and then
+    """Of a model that :func:`ddp_trainer.train.parallel.apply_tp.apply_tp` has cut, and then
     :func:`.sharding.shard`.
     """
 

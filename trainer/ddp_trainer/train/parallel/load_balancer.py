@@ -21,7 +21,7 @@ from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.data.batch_plan import owned
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.observability.step_timer import StepTimer
 
 WINDOW_STEPS: Final = 10
 """Steps whose median decides; also the least number of steps between two maps."""
@@ -30,10 +30,10 @@ LEAST_GAIN: Final = 0.1
 """Share of the slowest rank's time that a new map must save, or the old one stays."""
 
 
-class Balance:
+class LoadBalancer:
     """The map from shards to ranks, the same on every rank."""
 
-    def __init__(self, shards: int, group: Group, phases: Phases, told: Callable[[Sequence[int]], None]) -> None:
+    def __init__(self, shards: int, group: Group, phases: StepTimer, told: Callable[[Sequence[int]], None]) -> None:
         """``told`` is called with the number of shards of each rank when that changes."""
         self._shards = shards
         self._group = group

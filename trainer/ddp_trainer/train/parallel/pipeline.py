@@ -23,7 +23,7 @@ from torch.distributed.pipelining import PipelineStage
 from ddp_trainer.common.constants import Wait
 from ddp_trainer.common.model_constraints import micro_batch_size
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.batch_plan import Plan, cut, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
 from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.mesh.sharded_state import piece
@@ -39,7 +39,7 @@ from ddp_trainer.train.utils.errors import BadTask, TrainError
 
 
 class Pipeline(Strategy):
-    """Of a model that :func:`ddp_trainer.train.parallel.pp.pipeline_split.cut_into_stages` has cut."""
+    """Of a model that :func:`ddp_trainer.train.parallel.pp.pipeline_split.split_stages` has cut."""
 
     computes_together: ClassVar[bool] = True
     takes_whole_steps: ClassVar[bool] = True
@@ -175,7 +175,7 @@ class Pipeline(Strategy):
         return told
 
 
-def _micro_batches(plan: Plan, config: Config, rank: int, ranks: int, pp: int) -> tuple[int, int]:
+def _micro_batches(plan: BatchPlan, config: Config, rank: int, ranks: int, pp: int) -> tuple[int, int]:
     """Samples of a micro-batch, and how many of them a data rank makes of its part of a batch."""
     length = min(plan.global_batch, plan.samples)
     shards = owned(plan.shards, ranks, rank)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class MeanBackward:
+class ScaledBackward:
     """Adds the gradients of ``losses.sum() / samples`` to the weights."""
 
     def __init__(self, averaged_over: int = 1) -> None:

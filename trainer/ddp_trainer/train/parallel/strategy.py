@@ -29,15 +29,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.observability.comm_wait import Waits
+from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.loss_module import SampleLosses
-from ddp_trainer.train.parallel.scaled_backward import MeanBackward
+from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.mesh.sharded_state import Spread
+    from ddp_trainer.train.mesh.sharded_state import ShardedState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class Parts:
     losses: Callable[[nn.Module, Batch], Tensor]
     """:meth:`ddp_trainer.train.data.task.Task.losses`."""
     group: Group
-    plan: Plan
+    plan: BatchPlan
     config: Config
-    spread: Spread | None = None
+    spread: ShardedState | None = None
     """Of a model that no rank holds whole."""
     example: Callable[[], Batch] | None = None
     """Some samples on the device; of a model that no rank holds whole, whose ranks must make equally many passes."""
-    waits: Waits = field(default_factory=Waits)
+    waits: CommWaits = field(default_factory=CommWaits)
     """Told of what this rank waits for, beside what is told anyway."""
 
     def module(self) -> SampleLosses:
@@ -83,7 +83,7 @@ class Strategy:
         """Whose weights are optimized, evaluated and saved."""
         self._group = parts.group
         self._losses = parts.losses
-        self._differentiate = MeanBackward(self._group.world_size if self.averages else 1)
+        self._differentiate = ScaledBackward(self._group.world_size if self.averages else 1)
 
     def begin(self, step: int) -> None:
         """A step begins; gradients were forgotten."""

@@ -27,7 +27,7 @@ from ddp_trainer.train.utils.dynamo_stub import uncompiled
 
 
 class TensorParallel(Strategy):
-    """Of a model that :func:`ddp_trainer.train.parallel.apply_tp.slice_up` has cut."""
+    """Of a model that :func:`ddp_trainer.train.parallel.apply_tp.apply_tp` has cut."""
 
     computes_together: ClassVar[bool] = True
 

@@ -17,14 +17,14 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.data.user_callable import ask, kind_of
-from ddp_trainer.train.mesh.tp_rng import DrawsApart
+from ddp_trainer.train.mesh.tp_rng import PerRankRng
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 WORDS: Final[Mapping[str, type[ParallelStyle]]] = {
     "colwise": ColwiseParallel,
     "rowwise": RowwiseParallel,
     "sequence": SequenceParallel,
-    "apart": DrawsApart,
+    "apart": PerRankRng,
 }
 """``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a norm; ``apart``
 lets a module draw other random numbers on each rank, as a dropout of what ``colwise`` has cut."""

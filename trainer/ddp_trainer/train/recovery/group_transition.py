@@ -16,7 +16,7 @@ from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
 
 
-class Passage:
+class GroupTransition:
     """The way of one process from group to group."""
 
     def __init__(self, config: Config, control: Control | None, stop: StopRequest, *, can_stay: bool) -> None:

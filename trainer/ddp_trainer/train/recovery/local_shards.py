@@ -13,21 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 
-Holdings = dict[str, Any]
+LocalShards = dict[str, Any]
 """``weights`` by their names, and ``optimizer`` as its ``state_dict()`` is; what lies on this rank of each tensor."""
 
 
-def take_out(model: nn.Module, optimization: Optimization, *, copied: bool = False) -> Holdings:
+def take_out(model: nn.Module, optimization: OptimizerWrapper, *, copied: bool = False) -> LocalShards:
     """What lies on this rank, as it is, or ``copied`` to the CPU where it is about to change."""
     model.state_dict()  # a pass that was broken off has weights whole; who asks for the state has them in pieces again
     weights = {name: weight.detach() for name, weight in model.named_parameters() if not weight.is_meta}
-    own: Holdings = _plain({"weights": weights, "optimizer": _here_alone(optimization)}, copied=copied)
+    own: LocalShards = _plain({"weights": weights, "optimizer": _here_alone(optimization)}, copied=copied)
     return own
 
 
-def _here_alone(optimization: Optimization) -> dict[str, Any]:
+def _here_alone(optimization: OptimizerWrapper) -> dict[str, Any]:
     """An optimizer's state without what some make at once of every weight, also of those of other stages."""
     state = optimization.state_dict()
     of_weights = {number: of for number, of in state["state"].items() if not any(map(_is_elsewhere, of.values()))}
@@ -38,7 +38,7 @@ def _is_elsewhere(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_meta
 
 
-def put_in(holdings: Holdings, model: nn.Module, optimization: Optimization) -> None:
+def put_in(holdings: LocalShards, model: nn.Module, optimization: OptimizerWrapper) -> None:
     """Give a model that was cut in the same way, and its optimizer, what lies on this rank."""
     with torch.no_grad():
         for name, weight in model.named_parameters():

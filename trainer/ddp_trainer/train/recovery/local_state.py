@@ -8,12 +8,12 @@ from typing import Final, TypeAlias
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.resume_source import attained
+from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.option_rules import layout_of
-from ddp_trainer.train.loop.build_components import Kept
-from ddp_trainer.train.loop.run_context import Groundwork
+from ddp_trainer.train.loop.build_components import TrainState
+from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.loop.train_state import Restored, State
-from ddp_trainer.train.recovery.peer_recovery import Luggage, Taken, take_over
+from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState, recover_from_peers
 
 _BUFFERS: Final = "buffers"
 
@@ -21,7 +21,7 @@ Demand: TypeAlias = Callable[[Manifest], None]
 """Refuses, by raising, the state of another run."""
 
 
-def pack_up(ground: Groundwork, kept: Kept, state: State, step: int, *, in_doubt: bool) -> Luggage:
+def capture_state(ground: RunContext, kept: TrainState, state: State, step: int, *, in_doubt: bool) -> LocalState:
     """Of a group of which nothing answers any more; the model is of no use afterwards.
 
     ``in_doubt``: this rank has voted for one more step, whose gradients are still there, and did not hear the verdict.
@@ -40,9 +40,9 @@ def pack_up(ground: Groundwork, kept: Kept, state: State, step: int, *, in_doubt
         ahead = take_out(ground.model, kept.optimization)
     if kept.spread is not None:
         kept.spread.mesh.let_go()
-    return Luggage(
+    return LocalState(
         step=step,
-        attained=attained(step, is_evaluated=watch.has_seen(step)),
+        attained=progress_key(step, is_evaluated=watch.has_seen(step)),
         layout=_layout(ground),
         rank=group.rank,
         holdings=holdings,
@@ -52,14 +52,14 @@ def pack_up(ground: Groundwork, kept: Kept, state: State, step: int, *, in_doubt
     )
 
 
-def find_slot(ground: Groundwork, own: Luggage | None, demand: Demand) -> Taken | None:
+def recover_state(ground: RunContext, own: LocalState | None, demand: Demand) -> RecoveredState | None:
     """What this rank goes on from in its group, if the ranks hold it between them; every rank must call it."""
-    return take_over(ground.around.group, _layout(ground), own, demand=demand, skipped=_skipped)
+    return recover_from_peers(ground.around.group, _layout(ground), own, demand=demand, skipped=_skipped)
 
 
-def pack_again(taken: Taken, ground: Groundwork) -> Luggage:
+def recapture_state(taken: RecoveredState, ground: RunContext) -> LocalState:
     """What this rank goes on from: nobody else may have it, should the group end before it is unpacked."""
-    return Luggage(
+    return LocalState(
         step=taken.step,
         attained=taken.attained,
         layout=_layout(ground),
@@ -71,7 +71,7 @@ def pack_again(taken: Taken, ground: Groundwork) -> Luggage:
     )
 
 
-def unpack_slot(taken: Taken, ground: Groundwork, kept: Kept, state: State) -> Restored:
+def restore_state(taken: RecoveredState, ground: RunContext, kept: TrainState, state: State) -> Restored:
     """Give a model that was cut for this group its pieces, and all that stands beside them."""
     from ddp_trainer.train.recovery.local_shards import put_in  # noqa: PLC0415 - as above
 
@@ -83,7 +83,7 @@ def unpack_slot(taken: Taken, ground: Groundwork, kept: Kept, state: State) -> R
     return state.give_beside(beside, knows_time=not taken.was_behind)
 
 
-def _layout(ground: Groundwork) -> Layout:
+def _layout(ground: RunContext) -> Layout:
     assert ground.config.parallel is not None  # noqa: S101 - of a spread model
     return layout_of(ground.config.parallel, ground.around.group.world_size)
 

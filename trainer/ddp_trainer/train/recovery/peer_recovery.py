@@ -28,7 +28,7 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.distributed.group import Group
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.recovery.local_shards import Holdings
+    from ddp_trainer.train.recovery.local_shards import LocalShards
 
 _NOTHING: Final = -1
 _BITS: Final = 20
@@ -36,18 +36,18 @@ _BITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Luggage:
+class LocalState:
     """What a rank takes along from a group that is over."""
 
     step: int
     attained: int
-    """How far that is, as :func:`ddp_trainer.train.checkpoint.resume_source.attained` says."""
+    """How far that is, as :func:`ddp_trainer.train.checkpoint.resume_source.progress_key` says."""
     layout: Layout
     rank: int
     """Its place there."""
-    holdings: Holdings
+    holdings: LocalShards
     """After ``step`` steps."""
-    ahead: Holdings | None
+    ahead: LocalShards | None
     """After one more, which this rank has voted for and does not know to count; None where it knows of none."""
     beside: Checkpoint
     """What every rank has whole, after ``step`` steps."""
@@ -60,13 +60,13 @@ class Luggage:
         return self.rank % self.layout.replica
 
 
-class Taken(NamedTuple):
+class RecoveredState(NamedTuple):
     """What a rank goes on from."""
 
     step: int
     attained: int
-    """As :attr:`Luggage.attained`."""
-    holdings: Holdings
+    """As :attr:`LocalState.attained`."""
+    holdings: LocalShards
     beside: Checkpoint
     was_behind: bool
     """It had not got so far itself."""
@@ -82,7 +82,7 @@ class _Claim(NamedTuple):
     slot: int = _NOTHING
 
     @classmethod
-    def of(cls, own: Luggage | None) -> _Claim:
+    def of(cls, own: LocalState | None) -> _Claim:
         """All numbers, so that they travel in one vector."""
         if own is None:
             return cls()
@@ -103,14 +103,14 @@ def kind_of(layout: Layout) -> int:
     return (layout.shard << 2 * _BITS) + (layout.tp << _BITS) + layout.pp
 
 
-def take_over(
+def recover_from_peers(
     group: Group,
     layout: Layout,
-    own: Luggage | None,
+    own: LocalState | None,
     *,
     demand: Callable[[Manifest], None],
     skipped: Callable[[Checkpoint], int],
-) -> Taken | None:
+) -> RecoveredState | None:
     """Have the state of this rank's slot, as far as the group that is over got; every rank must call it.
 
     Args:
@@ -118,7 +118,7 @@ def take_over(
         layout: how they share the model from now on; ranks that it has no place for give only.
         own: what this rank took along.
         demand: refuses, by raising, the state of another run.
-        skipped: reads :attr:`Luggage.skipped` from what stands beside the pieces.
+        skipped: reads :attr:`LocalState.skipped` from what stands beside the pieces.
 
     Returns:
         None, on every rank, where the ranks do not hold the whole state between them.
@@ -136,25 +136,25 @@ def take_over(
     if group.rank < layout.world and slots[group.rank] == group.rank % layout.replica:
         assert holdings is not None  # noqa: S101 - it holds the slot
         mine = holdings
-    return Taken(step, furthest, mine, beside, was_behind=own is None or own.attained != furthest)
+    return RecoveredState(step, furthest, mine, beside, was_behind=own is None or own.attained != furthest)
 
 
-def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: Holdings | None) -> Holdings:
+def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
     """What this rank is given of its slot; nothing where it has that. It gives its ``holdings`` to those who lack them.
 
     Ranks that are in no pair of a round wait for its end, as :meth:`Group.hand` says.
     """
-    given: Holdings = {}
-    pairs = handings(slots, layout.replica, layout.world)
+    given: LocalShards = {}
+    pairs = transfer_pairs(slots, layout.replica, layout.world)
     packed = _packed(holdings) if group.rank in {source for source, _ in pairs} and holdings is not None else None
-    for round_ in rounds(pairs):
+    for round_ in transfer_rounds(pairs):
         received = group.hand(packed, round_)
         if received is not None:
             given = torch.load(BytesIO(received), map_location="cpu", weights_only=True)
     return given
 
 
-def rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """The pairs in as many rounds as it takes that no rank is in two of one round; as early as that goes.
 
     >>> rounds([(0, 4), (1, 5), (0, 6), (5, 7)])
@@ -170,12 +170,12 @@ def rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     return [each for _, each in found]
 
 
-def handings(slots: Sequence[int], replica: int, places: int) -> list[tuple[int, int]]:
+def transfer_pairs(slots: Sequence[int], replica: int, places: int) -> list[tuple[int, int]]:
     """Who gives its state to whom, in an order in which no two wait for each other; ``slots``: what each rank holds.
 
     Those who hold a slot take turns. Only the first ``places`` ranks need one.
 
-    >>> handings([0, 1, 0, -1], replica=2, places=4), handings([0, 0, 1], replica=2, places=2)
+    >>> transfer_pairs([0, 1, 0, -1], replica=2, places=4), transfer_pairs([0, 0, 1], replica=2, places=2)
     ([(1, 3)], [(2, 1)])
     """
     holders = {slot: [rank for rank, held in enumerate(slots) if held == slot] for slot in range(replica)}
@@ -189,7 +189,7 @@ def handings(slots: Sequence[int], replica: int, places: int) -> list[tuple[int,
     return found
 
 
-def _settled(own: Luggage, step: int, *, moved: bool) -> Holdings:
+def _settled(own: LocalState, step: int, *, moved: bool) -> LocalShards:
     """This rank's state of its old slot: a step that it could not know to count has counted, or has not."""
     return own.ahead if own.step < step and own.ahead is not None and moved else own.holdings
 
@@ -200,7 +200,7 @@ def _claims(group: Group, own: _Claim) -> list[_Claim]:
     return [_Claim(*row) for row in group.read(group.sum(table))]
 
 
-def _packed(holdings: Holdings) -> bytes:
+def _packed(holdings: LocalShards) -> bytes:
     buffer = BytesIO()
     pack(holdings).write_to(buffer)
     return buffer.getvalue()

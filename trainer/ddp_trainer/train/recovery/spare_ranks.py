@@ -9,21 +9,21 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.option_rules import layout_of
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop.process_context import Surroundings
+from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
 
 
-def awaits_ranks(parallel: LayoutRange | None, world: int, most_ranks: int | None) -> bool:
+def needs_more_ranks(parallel: LayoutRange | None, world: int, most_ranks: int | None) -> bool:
     """Whether there are too few ranks for any layout now, and may be enough when more have come.
 
     >>> layouts = LayoutRange.parse("replicate=1:2,shard=2")
-    >>> [awaits_ranks(layouts, world, 4) for world in (1, 2, 3)], awaits_ranks(layouts, 1, None)
+    >>> [needs_more_ranks(layouts, world, 4) for world in (1, 2, 3)], needs_more_ranks(layouts, 1, None)
     ([True, False, False], False)
     """
     return parallel is not None and world < parallel.smallest.world <= (most_ranks or 0)
 
 
-def give_places(parallel: LayoutRange, group: Group, note: Callable[[str], None]) -> None:
+def select_active_ranks(parallel: LayoutRange, group: Group, note: Callable[[str], None]) -> None:
     """Go on with as many ranks as the layout has a place for, the first ones; every rank must call it.
 
     Raises:
@@ -36,7 +36,7 @@ def give_places(parallel: LayoutRange, group: Group, note: Callable[[str], None]
     group.narrow(layout.world)
 
 
-def await_end(around: Surroundings) -> Summary:
+def await_end(around: ProcessContext) -> Summary:
     """Wait as a spare until the run is over; how it ended.
 
     Raises:

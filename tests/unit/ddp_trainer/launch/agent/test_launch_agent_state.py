@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.constants import Exit, GroupState
-from ddp_trainer.launch.agent.agent_state import Core, Limits, State
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
 from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
 from ddp_trainer.launch.protocol.actions import (
     Arm,
@@ -58,26 +58,26 @@ def a_hello(policy: Policy | None = None) -> Hello:
     return Hello(version=VERSION, run_id="run", node=NODE, policy=policy, standing=Standing.IDLE)
 
 
-def joining() -> Core:
-    core = Core(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
+def joining() -> AgentStateMachine:
+    core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
     core.join(5000)
     return core
 
 
-def running() -> Core:
+def running() -> AgentStateMachine:
     core = joining()
     core.opening("10.0.0.7")
     core.told(Start(assignment=GENERATION))
     return core
 
 
-def stopping() -> Core:
+def stopping() -> AgentStateMachine:
     core = running()
     core.told(Stop(graceful=True))
     return core
 
 
-def seconds_until_killed(core: Core, most: float = 100) -> float:
+def seconds_until_killed(core: AgentStateMachine, most: float = 100) -> float:
     """Seconds until an agent that stops kills what is left, if nothing else happens in ``most`` seconds."""
     seconds: float = LIMITS.failure
     while seconds < most:
@@ -90,7 +90,7 @@ def seconds_until_killed(core: Core, most: float = 100) -> float:
     return most
 
 
-def done() -> Core:
+def done() -> AgentStateMachine:
     core = running()
     core.exited(0, None)
     core.exited(1, None)
@@ -98,7 +98,7 @@ def done() -> Core:
 
 
 def test_joining_says_the_port_and_waits_so_long_and_no_longer() -> None:
-    core = Core(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
+    core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
     assert core.join(5000) == [Enter(GroupState.RENDEZVOUS), Arm(Timer.JOIN, 60), Send(Join(port=5000))]
 
 
@@ -109,7 +109,7 @@ def test_a_generation_starts_the_workers() -> None:
 
 
 @pytest.mark.parametrize("state", [running, stopping, done])
-def test_a_generation_that_comes_late_starts_nothing(state: Callable[[], Core]) -> None:
+def test_a_generation_that_comes_late_starts_nothing(state: Callable[[], AgentStateMachine]) -> None:
     assert state().told(Start(assignment=GENERATION)) == []
 
 
@@ -175,7 +175,7 @@ def test_workers_that_end_as_they_were_asked_to_are_no_failure() -> None:
 
 
 @pytest.mark.parametrize("state", [joining, done])
-def test_told_to_stop_without_workers_it_leaves_at_once(state: Callable[[], Core]) -> None:
+def test_told_to_stop_without_workers_it_leaves_at_once(state: Callable[[], AgentStateMachine]) -> None:
     actions = state().signalled(signal.SIGTERM)
     assert actions[0] == Send(Leave())
     assert actions[-1] == Finish(Exit.TERMINATED)
@@ -190,7 +190,7 @@ def test_told_to_stop_it_passes_the_signal_on_and_waits() -> None:
     assert core.exited(1, a_failure(4, exit_code=1))[-1] == Finish(Exit.TERMINATED)
 
 
-def able(core: Core, *local_ranks: int) -> Core:
+def able(core: AgentStateMachine, *local_ranks: int) -> AgentStateMachine:
     for local_rank in local_ranks:
         core.able(local_rank)
     return core
@@ -265,7 +265,7 @@ def test_a_worker_that_can_no_longer_is_stopped_as_others_are() -> None:
 
 
 def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
-    core = Core(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
+    core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
     assert PrepareWorkers() in core.prepare()
     assert all(not isinstance(message, Join) for message in core.opening("10.0.0.7"))
     able(core, 0)
@@ -274,9 +274,9 @@ def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
     assert core.join(5000)[-1] == Send(Join(port=5000, is_prepared=False))
 
 
-def of_two_nodes(min_nodes: int) -> Core:
+def of_two_nodes(min_nodes: int) -> AgentStateMachine:
     """It runs, its workers can outlive their group, and it has failed."""
-    core = Core(hello=a_hello(a_policy(min_nodes, 2)), limits=LIMITS, endpoint="store:29400")
+    core = AgentStateMachine(hello=a_hello(a_policy(min_nodes, 2)), limits=LIMITS, endpoint="store:29400")
     core.join(5000)
     other = Node(token="other", name="w-1", index=1, local_world_size=2)
     group = Generation(number=4, fence=4, nodes=(NODE, other), master_address="h", master_port=1)
@@ -352,7 +352,9 @@ def test_a_store_that_is_away_does_not_disturb_running_workers() -> None:
     ("state", "standing", "said"),
     [(joining, Standing.IDLE, [Join]), (running, Standing.RUNNING, []), (done, Standing.SUCCEEDED, [])],
 )
-def test_a_new_link_hears_how_things_stand(state: Callable[[], Core], standing: Standing, said: list[type]) -> None:
+def test_a_new_link_hears_how_things_stand(
+    state: Callable[[], AgentStateMachine], standing: Standing, said: list[type]
+) -> None:
     hello, *rest = state().opening("10.0.0.7")
     assert isinstance(hello, Hello)
     assert hello.standing is standing

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.agent.exit_barrier import Parting
+from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
 from ddp_trainer.launch.protocol.messages import FromAgent, Leave, Over, Part, Verdict
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
@@ -63,7 +63,7 @@ def test_after_a_failure_no_next_pod_is_expected() -> None:
 
 def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:
     async def wait() -> list[FromAgent]:
-        parting, said = Parting(), []
+        parting, said = ExitBarrier(), []
         parting.alone()  # the link was down once, long before the end
         parting.told(OVER)
         waiting = asyncio.create_task(parting.wait(said.append))
@@ -78,7 +78,7 @@ def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:
 
 def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_stop() -> None:
     async def wait() -> None:
-        parting = Parting()
+        parting = ExitBarrier()
         parting.told(OVER)
         parting.alone()
         await parting.wait(lambda _: None)
@@ -88,5 +88,5 @@ def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_stop() 
 
 def test_an_agent_that_ends_while_the_run_goes_on_says_nothing_more() -> None:
     said: list[FromAgent] = []
-    asyncio.run(Parting().wait(said.append))
+    asyncio.run(ExitBarrier().wait(said.append))
     assert said == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Exit, FailureReason
-from ddp_trainer.launch.agent.agent_state import Core, Limits, State
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
@@ -37,10 +37,10 @@ TROUBLE = "GPU 1 of node-b does not work: CUDA error: uncorrectable ECC error en
 ECC = a_failure(4, reason="gpu_fault", rank=1)
 
 
-def running(*nodes: Node, checks_health: bool = False) -> Core:
+def running(*nodes: Node, checks_health: bool = False) -> AgentStateMachine:
     group = Generation(number=4, fence=4, nodes=nodes or (NODE,), master_address="h", master_port=1)
     hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(1, 2), standing=Standing.IDLE)
-    core = Core(hello=hello, limits=Limits(), endpoint="store:29400")
+    core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="store:29400")
     core.begin(prepares=False, is_suspect=False, checks_health=checks_health)
     core.join(5000)
     core.opening("10.0.0.7")
@@ -48,7 +48,7 @@ def running(*nodes: Node, checks_health: bool = False) -> Core:
     return core
 
 
-def probing(failure: Failure = ECC) -> Core:
+def probing(failure: Failure = ECC) -> AgentStateMachine:
     core = running()
     core.exited(0, None)
     assert ProbeGpus() in core.exited(1, failure)
@@ -183,7 +183,7 @@ def test_a_signal_or_the_end_of_the_run_does_not_wait_for_probes() -> None:
 
 def test_a_container_that_follows_one_with_a_fault_probes_first() -> None:
     hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(), standing=Standing.IDLE)
-    fresh = [Core(hello=hello, limits=Limits(), endpoint="") for _ in range(3)]
+    fresh = [AgentStateMachine(hello=hello, limits=Limits(), endpoint="") for _ in range(3)]
     assert fresh[0].begin(prepares=False, is_suspect=False) == [Rejoin()]
     assert fresh[1].begin(prepares=True, is_suspect=True) == [ProbeGpus()]
     assert PrepareWorkers() in fresh[1].probed("")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import FailureReason
-from ddp_trainer.launch.agent.agent_state import Core, Limits
-from ddp_trainer.launch.agent.failure_report import Witness
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, Node, Standing
 from ddp_trainer.launch.workers.logs import TAIL_LINES, LogPump, Prefix, Tail
@@ -24,8 +24,8 @@ CUDA = (SAMPLES / "nccl_watchdog_cuda.txt").read_text()
 def ended(exit_code: int, stderr: str) -> Failure:
     node = Node(token="t", name="worker-0", local_world_size=1)
     hello = Hello(version=VERSION, run_id="run", node=node, policy=a_policy(), standing=Standing.IDLE)
-    core = Core(hello=hello, limits=Limits(), endpoint="")
-    return Witness(core, {}, lambda *_: Path("/nonexistent"), lambda _: stderr).ended(0, exit_code)
+    core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="")
+    return FailureBuilder(core, {}, lambda *_: Path("/nonexistent"), lambda _: stderr).ended(0, exit_code)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ import pytest
 from ddp_trainer.common.constants import Section
 from ddp_trainer.common.hanging.look import WARNING, Look, RankState
 from ddp_trainer.launch.hang.rank_monitor import RankWatch
-from ddp_trainer.launch.rendezvous.hang_limits import FIRST_SECONDS, NOTICE_SECONDS, WARM_UP_MOVES, HangPolicy, Pace
+from ddp_trainer.launch.rendezvous.hang_limits import (
+    FIRST_SECONDS,
+    NOTICE_SECONDS,
+    WARM_UP_MOVES,
+    HangPolicy,
+    StepTimeHistory,
+)
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.recorder import SECTION_NUMBERS
 
@@ -35,7 +41,7 @@ class Rank:
             page=Path(path),
             cells=heartbeat_page.open_cells(path),
             folder=folder,
-            pace=Pace(HangPolicy(floor=FLOOR)),
+            pace=StepTimeHistory(HangPolicy(floor=FLOOR)),
             moved_at=self.now,
         )
 

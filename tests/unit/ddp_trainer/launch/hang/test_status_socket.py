@@ -21,7 +21,7 @@ import pytest
 
 from ddp_trainer.common.hanging.look import Look, RankState
 from ddp_trainer.launch.hang import nccl_ras
-from ddp_trainer.launch.hang.rank_snapshot import Outline, Sight, Teller
+from ddp_trainer.launch.hang.rank_snapshot import Outline, RankSnapshot, StackSource
 from ddp_trainer.launch.hang.status_socket import LINES_PER_MINUTE, MOST_CONNECTIONS, MOST_FINDINGS, Findings, HangPage
 from ddp_trainer.metrics.serve import hang_proxy
 from ddp_trainer.metrics.serve.server import Answer
@@ -53,9 +53,9 @@ class CountedEyes:
         self.outlined += 1
         return [Outline(look=LOOK, usual=0.5)]
 
-    async def sights(self) -> list[Sight]:
+    async def sights(self) -> list[RankSnapshot]:
         self.sighted += 1
-        return [Sight(look=LOOK, pid=4711, usual=0.5, told_by=Teller.KERNEL)]
+        return [RankSnapshot(look=LOOK, pid=4711, usual=0.5, told_by=StackSource.KERNEL)]
 
 
 @asynccontextmanager

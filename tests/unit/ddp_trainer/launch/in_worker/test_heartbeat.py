@@ -54,7 +54,7 @@ def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> memoryview[float]:
     return heartbeat_page.open_cells(path)
 
 
-def followed() -> tuple[FakeC10d, heartbeat.Beat]:
+def followed() -> tuple[FakeC10d, heartbeat.Heartbeat]:
     module = FakeC10d()
     watcher = heartbeat.follow(module)
     assert watcher is not None

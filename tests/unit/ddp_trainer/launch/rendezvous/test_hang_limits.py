@@ -18,20 +18,20 @@ from ddp_trainer.launch.rendezvous.hang_limits import (
     WARM_UP_MOVES,
     HangPolicy,
     OnHang,
-    Pace,
+    StepTimeHistory,
     policy_of,
 )
 
 
-def warm(floor: float | None = None, section: str = SCRIPT) -> Pace:
-    pace = Pace(HangPolicy(floor=floor))
+def warm(floor: float | None = None, section: str = SCRIPT) -> StepTimeHistory:
+    pace = StepTimeHistory(HangPolicy(floor=floor))
     for _ in range(WARM_UP_MOVES):
         pace.moved(section, 1.0)
     return pace
 
 
 def test_the_first_steps_have_a_generous_limit_whatever_the_floor() -> None:
-    pace = Pace(HangPolicy(floor=1.0))
+    pace = StepTimeHistory(HangPolicy(floor=1.0))
     for _ in range(WARM_UP_MOVES - 1):
         pace.moved(SCRIPT, 0.1)
     assert pace.limit(SCRIPT) == FIRST_SECONDS
@@ -40,14 +40,14 @@ def test_the_first_steps_have_a_generous_limit_whatever_the_floor() -> None:
 
 
 def test_the_first_steps_of_a_later_group_are_measured_by_those_of_the_workers_before() -> None:
-    assert Pace(HangPolicy(floor=1.0), first=0.5).limit(SCRIPT) == FIRST_FLOORS * 1.0
-    assert Pace(HangPolicy(floor=1.0), first=40.0).limit(SCRIPT) == FIRST_FACTOR * 40.0
-    assert Pace(HangPolicy(floor=1.0), first=5000.0).limit(SCRIPT) == FIRST_SECONDS
-    assert Pace(HangPolicy(floor=9000.0), first=0.5).limit(SCRIPT) == 9000.0
+    assert StepTimeHistory(HangPolicy(floor=1.0), first=0.5).limit(SCRIPT) == FIRST_FLOORS * 1.0
+    assert StepTimeHistory(HangPolicy(floor=1.0), first=40.0).limit(SCRIPT) == FIRST_FACTOR * 40.0
+    assert StepTimeHistory(HangPolicy(floor=1.0), first=5000.0).limit(SCRIPT) == FIRST_SECONDS
+    assert StepTimeHistory(HangPolicy(floor=9000.0), first=0.5).limit(SCRIPT) == 9000.0
 
 
 def test_a_process_that_a_signal_has_stopped_is_not_busy_with_its_first_steps() -> None:
-    assert Pace(HangPolicy(floor=1.0)).limit(SCRIPT, is_stopped=True) == 1.0
+    assert StepTimeHistory(HangPolicy(floor=1.0)).limit(SCRIPT, is_stopped=True) == 1.0
 
 
 def test_nothing_is_learned_once_the_group_is_over() -> None:
@@ -58,7 +58,7 @@ def test_nothing_is_learned_once_the_group_is_over() -> None:
 
 
 def test_nothing_is_learned_from_a_first_step_that_compiles() -> None:
-    pace = Pace(HangPolicy(floor=1.0))
+    pace = StepTimeHistory(HangPolicy(floor=1.0))
     for seconds in (300.0, 0.1, 0.1, 0.1, 0.1, 0.1):
         pace.moved(SCRIPT, seconds)
     assert pace.limit(SCRIPT) == 1.0
@@ -149,7 +149,7 @@ def test_a_step_takes_the_longest_stays_in_all_its_sections_and_an_evaluation_is
 
 @pytest.mark.parametrize("section", [SCRIPT, Section.DATA, Section.FORWARD])
 def test_a_rank_is_reported_long_before_its_limit_also_while_it_warms_up(section: str) -> None:
-    assert Pace(HangPolicy()).notice(section) == NOTICE_SECONDS
+    assert StepTimeHistory(HangPolicy()).notice(section) == NOTICE_SECONDS
     assert warm(section=section).notice(section) == NOTICE_SECONDS
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.agent.agent_state import Core, Limits
-from ddp_trainer.launch.agent.failure_report import Witness
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.protocol.actions import Finish
@@ -17,14 +17,14 @@ from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Nod
 from tests.support.launch_simulation import a_policy
 
 
-def witness(parallel: str) -> Witness:
+def witness(parallel: str) -> FailureBuilder:
     """Of the second of two nodes with two workers each."""
     nodes = tuple(Node(token=f"t{index}", name=f"worker-{index}", local_world_size=2) for index in range(2))
     hello = Hello(version=VERSION, run_id="run", node=nodes[1], policy=a_policy(), standing=Standing.IDLE)
-    core = Core(hello=hello, limits=Limits(), endpoint="store:29400")
+    core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="store:29400")
     group = Generation(number=1, fence=1, nodes=nodes, master_address="10.0.0.1", master_port=1)
     core.generation = group.assignment_of("t1")
-    return Witness(core, {Env.PARALLEL: parallel, Env.NODE_NAME: "worker-1"}, lambda *_: Path("/nonexistent"))
+    return FailureBuilder(core, {Env.PARALLEL: parallel, Env.NODE_NAME: "worker-1"}, lambda *_: Path("/nonexistent"))
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ THREAD = "import threading; threading.Thread(target=threading.Event().wait, daem
 AGENT = """
 import asyncio, os, pathlib, sys
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.workers.fork_server import Zygote
+from ddp_trainer.launch.workers.fork_server import ForkServer
 
 async def main():
     children = Children(asyncio.get_running_loop())
-    zygote = Zygote(children, sys.executable, (), os.environ)
+    zygote = ForkServer(children, sys.executable, (), os.environ)
     {body}
     zygote.stop()
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ddp_trainer.launch.in_worker import fork_server_process
-from ddp_trainer.launch.workers.fork_server import NVML_CHECK, Zygote
+from ddp_trainer.launch.workers.fork_server import NVML_CHECK, ForkServer
 
 TORCH = """
 import os
@@ -57,5 +57,5 @@ def test_a_look_for_gpus_does_not_touch_cuda_in_a_zygote() -> None:
             environments.append(environment)
             raise OSError
 
-    Zygote(Recorder(), sys.executable, [], {"A": "b"}).start()  # type: ignore[arg-type] # all that is called
+    ForkServer(Recorder(), sys.executable, [], {"A": "b"}).start()  # type: ignore[arg-type] # all that is called
     assert environments == [{NVML_CHECK: "1", "A": "b"}]

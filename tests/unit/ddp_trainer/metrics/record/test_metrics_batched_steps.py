@@ -11,7 +11,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_trainer.metrics.record.autolog import Hooks
-from ddp_trainer.metrics.record.batched_steps import SHORT_SECONDS, STRIDE_SECONDS, TIMED_STEPS, Outlook, Strode
+from ddp_trainer.metrics.record.batched_steps import (
+    SHORT_SECONDS,
+    STRIDE_SECONDS,
+    TIMED_STEPS,
+    StepBatchResult,
+    StepBudget,
+)
 from ddp_trainer.metrics.record.step_detector import Timeline
 
 WAIT, FORWARD, BACKWARD, MOVE, REST = 0.0001, 0.0002, 0.0004, 0.0008, 0.00005
@@ -26,7 +32,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.taken_apart: list[float] = []
-        self.strides: list[Strode] = []
+        self.strides: list[StepBatchResult] = []
         self.reached: list[float] = []
         self.samples = 0
         self.phases = dict.fromkeys(("waited", "forward", "backward", "moved", "rest"), 0.0)
@@ -39,7 +45,7 @@ class Heard:
         self.taken_apart.append(waited + forward + backward + moved + rest)
         self._add(samples, waited=waited, forward=forward, backward=backward, moved=moved, rest=rest)
 
-    def strode(self, optimizer: Any, stride: Strode) -> None:
+    def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
         del optimizer
         self.strides.append(stride)
         self._add(
@@ -51,8 +57,8 @@ class Heard:
             rest=stride.rest,
         )
 
-    def outlook(self) -> Outlook:
-        return Outlook(self.steps, self.unwatched, self.reached.append)
+    def outlook(self) -> StepBudget:
+        return StepBudget(self.steps, self.unwatched, self.reached.append)
 
     def _add(self, samples: int, **phases: float) -> None:
         self.samples += samples

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.metrics.record.batched_steps import Outlook, Strode
+from ddp_trainer.metrics.record.batched_steps import StepBatchResult, StepBudget
 from ddp_trainer.metrics.record.sample_counter import Intake
 from ddp_trainer.metrics.record.step_detector import RIVAL_STEPS, Timeline
 
@@ -43,10 +43,10 @@ class Loop:
     def step(self, _: Any, *told: Any) -> None:
         self.steps.append(Step(*told))
 
-    def strode(self, _: Any, stride: Strode) -> None:
+    def strode(self, _: Any, stride: StepBatchResult) -> None:
         raise AssertionError(f"these steps are not short: {stride}")
 
-    def outlook(self) -> Outlook:
+    def outlook(self) -> StepBudget:
         raise AssertionError("these steps are not short")
 
     def fetch(

@@ -15,10 +15,10 @@ import torch
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.checkpoint.async_save import Writing
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
-from ddp_trainer.train.checkpoint.checkpoint_manager import Saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
-from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.utils.errors import StaleGeneration
 from tests.support.train_builders import ALONE, a_directory, a_manifest, a_state
@@ -43,7 +43,7 @@ class Observed(CheckpointDirectory):
 @pytest.mark.parametrize("behind", [True, False])
 def test_only_a_thread_that_writes_behind_the_training_gives_way_to_it(behind: bool, tmp_path: Path) -> None:
     before = niceness()
-    directory = Observed(tmp_path, keep=1, claim=Claim(tmp_path, generation=0, fence=0, run_id="run", token="a"))
+    directory = Observed(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a"))
     directory.open()
     writing = Writing(directory, a_manifest(1), a_state(1), time.monotonic())
     if behind:
@@ -60,7 +60,7 @@ class Slow(CheckpointDirectory):
     """A store that writes nothing until it is let."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, keep=1, claim=Claim(path, generation=0, fence=0, run_id="run", token="slow"))
+        super().__init__(path, keep=1, claim=WriteLease(path, generation=0, fence=0, run_id="run", token="slow"))
         self.let = threading.Event()
 
     def write(self, draft: Manifest, archive: Archive) -> Manifest:
@@ -84,9 +84,9 @@ class Told(SilentRankRecorder):
 
 def a_saver(
     directory: CheckpointDirectory, told: Told | None = None, clock: Callable[[], float] = time.monotonic
-) -> Saver:
+) -> CheckpointManager:
     """Of the first rank, which asks for a checkpoint every 10 seconds."""
-    return Saver(
+    return CheckpointManager(
         Config(checkpoint_dir=directory.path, checkpoint_seconds=10.0),
         directory,
         keeps_time=True,
@@ -114,7 +114,7 @@ def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skippe
     assert (told.saved, saver.wants_save()) == (1, True)
 
 
-def saving(path: Path) -> tuple[Slow, Saver]:
+def saving(path: Path) -> tuple[Slow, CheckpointManager]:
     """Of a writer that is none in the next group: what it saves comes when it is let, and who claims the directory."""
     directory = Slow(path)
     former = a_saver(directory)
@@ -139,7 +139,9 @@ def test_ranks_that_go_on_from_the_directory_have_it_claimed_when_the_last_save_
 def test_a_save_that_nobody_needs_ends_where_the_next_writer_claims_the_directory(tmp_path: Path) -> None:
     directory, former = saving(tmp_path)
     heir = a_saver(
-        CheckpointDirectory(tmp_path, keep=1, claim=Claim(tmp_path, generation=1, fence=1, run_id="run", token="b"))
+        CheckpointDirectory(
+            tmp_path, keep=1, claim=WriteLease(tmp_path, generation=1, fence=1, run_id="run", token="b")
+        )
     )
     heir.follow(former)
     heir.open()

@@ -16,7 +16,7 @@ from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint.checkpoint_files import unpack
 from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, demand_same
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
-from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
 from tests.support.train_builders import IDENTITY, a_directory, a_manifest, write
 
@@ -160,8 +160,8 @@ def test_a_superseded_writer_cannot_claim_the_directory_back(tmp_path: Path) -> 
 
 
 def test_generations_that_begin_again_after_a_suspension_are_not_stale(tmp_path: Path) -> None:
-    before = Claim(tmp_path, generation=7, fence=1_000, run_id="run", token="before")
-    after = Claim(tmp_path, generation=1, fence=2_000, run_id="run", token="after")
+    before = WriteLease(tmp_path, generation=7, fence=1_000, run_id="run", token="before")
+    after = WriteLease(tmp_path, generation=1, fence=2_000, run_id="run", token="after")
     before.take()
     after.take()
     with pytest.raises(StaleGeneration, match="Generation 7 may no longer write"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import JobTime
-from ddp_trainer.train.checkpoint.progress_file import FILE, Odometer, Reading
+from ddp_trainer.train.checkpoint.progress_file import FILE, ProgressFile, Reading
 from ddp_trainer.train.config.goodput_account import Account
 
 
@@ -28,7 +28,7 @@ LAST = Reading(8, 3, 1000.0, account(2.0))
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Two readings of a run, one after the other."""
-    odometer = Odometer(tmp_path, "run")
+    odometer = ProgressFile(tmp_path, "run")
     for reading in (FORMER, LAST):
         odometer.write(reading)
         odometer.write_account(reading.account)
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
 def read(file: Path) -> tuple[Reading, list[str]]:
     """What the next process reads, and what it says about it."""
     said: list[str] = []
-    return Odometer(file.parent, "run", said.append).read(), said
+    return ProgressFile(file.parent, "run", said.append).read(), said
 
 
 def test_what_is_whole_is_read_without_a_word(file: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_file_that_is_cut_off_anywhere_is_read_as_far_as_it_goes(file: Path) -
 def test_a_file_of_something_else_is_one_sentence_and_is_written_anew(file: Path) -> None:
     file.write_bytes(b"\xff" * 4096)
     said: list[str] = []
-    odometer = Odometer(file.parent, "run", said.append)
+    odometer = ProgressFile(file.parent, "run", said.append)
     assert odometer.read() == Reading()
     (sentence,) = said
     assert sentence.startswith(f"{file} is damaged: what the run has gone through is taken from its checkpoint, ")
@@ -90,7 +90,7 @@ def bare(highest: int, lost: int = 3) -> bytes:
 def test_a_file_without_a_checksum_is_believed_once_and_has_one_from_then_on(file: Path) -> None:
     file.write_bytes(bare(8))
     said: list[str] = []
-    odometer = Odometer(file.parent, "run", said.append)
+    odometer = ProgressFile(file.parent, "run", said.append)
     assert odometer.read() == LAST
     assert len(said) == 1
     assert said[0].startswith(f"{file} has no checksum")
@@ -118,8 +118,8 @@ def test_a_file_that_cannot_be_read_is_one_sentence(file: Path) -> None:
 def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_one(tmp_path: Path) -> None:
     code = (
         "import sys, itertools, pathlib\n"
-        "from ddp_trainer.train.checkpoint.progress_file import Odometer, Reading\n"
-        "odometer = Odometer(pathlib.Path(sys.argv[1]), 'run')\n"
+        "from ddp_trainer.train.checkpoint.progress_file import ProgressFile, Reading\n"
+        "odometer = ProgressFile(pathlib.Path(sys.argv[1]), 'run')\n"
         "for step in itertools.count(1):\n"
         "    odometer.write(Reading(step, 2 * step, 1000.0))\n"
         "    if step == 1000: print('writes', flush=True)\n"

@@ -14,9 +14,9 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, Damaged, looks_whole, read
 from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import First, Other, Together
+from ddp_trainer.train.checkpoint.sharded_writer import Coordinator, Participant, ShardedWriter
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
-from ddp_trainer.train.distributed.gloo_sockets import Connections
+from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group import Group
 from tests.support.train_builders import a_directory, a_manifest, write
 
@@ -31,8 +31,8 @@ def a_part() -> Archive:
 def published(directory: CheckpointDirectory) -> Manifest:
     """Of two ranks, the second of which is through before the first looks."""
     place = directory.prepare(STEP)
-    Other(place, 1).write(a_manifest(STEP), a_part())
-    return First(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
+    Participant(place, 1).write(a_manifest(STEP), a_part())
+    return Coordinator(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
 
 
 def test_what_two_ranks_wrote_is_published_as_one_with_both_digests(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_rank_that_writes_nothing_is_named_and_nothing_is_published(tmp_path: 
     write(directory, 1)
     directory.prepare(STEP)
     with pytest.raises(OSError, match=r"rank 1 has written nothing of its pieces for 0\.05 s"):
-        First(directory, [1], timeout_seconds=0.05).write(a_manifest(STEP), a_part())
+        Coordinator(directory, [1], timeout_seconds=0.05).write(a_manifest(STEP), a_part())
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["CLAIM", "step-00000001"]
 
 
@@ -59,18 +59,18 @@ def test_a_rank_that_fails_says_why_and_nothing_is_published(tmp_path: Path) -> 
     place = directory.prepare(STEP)
     (place / "pieces-00001.pt").mkdir()
     with pytest.raises(IsADirectoryError):
-        Other(place, 1).write(a_manifest(STEP), a_part())
+        Participant(place, 1).write(a_manifest(STEP), a_part())
     with pytest.raises(OSError, match="rank 1 could not write its pieces: Is a directory"):
-        First(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
+        Coordinator(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
     assert [entry.name for entry in tmp_path.iterdir()] == ["CLAIM"]
 
 
 def test_the_first_rank_waits_no_more_for_a_rank_that_the_launcher_says_is_gone(tmp_path: Path) -> None:
     """Also while its own training waits for the save, and cannot notice."""
-    directory, connections = a_directory(tmp_path), Connections()
+    directory, connections = a_directory(tmp_path), GlooSockets()
     connections.complete()
     group = Group(0, 2, "gloo", torch.device("cpu"), connections)
-    begun = Together(Layout(shard=2), group, timeout_seconds=600)._target(directory.prepare(STEP), directory)
+    begun = ShardedWriter(Layout(shard=2), group, timeout_seconds=600)._target(directory.prepare(STEP), directory)
     assert begun is not None
     threading.Timer(0.1, connections.call_off).start()
     with pytest.raises(OSError, match="a rank was lost while the ranks wrote their pieces"):

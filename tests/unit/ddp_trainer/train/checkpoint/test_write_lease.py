@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.utils.errors import DamagedClaim, StaleGeneration
 
 NOW = 1_800_000_000.0
@@ -21,11 +21,11 @@ YEAR_AHEAD = FENCE + 365 * DAY
 TOKENS = map(str, count())
 
 
-def claim_of(directory: Path, fence: int, *, run_id: str = "run", now: float = NOW) -> Claim:
-    return Claim(directory, generation=1, fence=fence, run_id=run_id, token=next(TOKENS), clock=lambda: now)
+def claim_of(directory: Path, fence: int, *, run_id: str = "run", now: float = NOW) -> WriteLease:
+    return WriteLease(directory, generation=1, fence=fence, run_id=run_id, token=next(TOKENS), clock=lambda: now)
 
 
-def demand_only_writer(writer: Claim, *others: Claim) -> None:
+def demand_only_writer(writer: WriteLease, *others: WriteLease) -> None:
     writer.check()
     for other in others:
         with pytest.raises(StaleGeneration):
@@ -105,7 +105,7 @@ def test_a_damaged_claim_lets_nobody_write_and_the_error_names_it(content: bytes
     assert (tmp_path / "CLAIM").read_bytes() == content
 
 
-def can_publish(writer: Claim) -> bool:
+def can_publish(writer: WriteLease) -> bool:
     try:
         writer.check()
     except StaleGeneration:
@@ -113,7 +113,7 @@ def can_publish(writer: Claim) -> bool:
     return True
 
 
-def can_start(writer: Claim) -> bool:
+def can_start(writer: WriteLease) -> bool:
     try:
         writer.take()
     except StaleGeneration:

@@ -14,7 +14,7 @@ from ddp_trainer.train import Config, run
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.config.options import Level
 from ddp_trainer.train.data.concat_batches import merge
-from ddp_trainer.train.exact.hardware_check import demand_kin, kind_of_machine
+from ddp_trainer.train.exact.hardware_check import hardware_id, require_same_hardware
 from ddp_trainer.train.utils.errors import BadTask
 from tests.support.train_builders import ALONE, HERE, Lines
 
@@ -47,9 +47,9 @@ def test_ordered_is_the_default_and_threads_are_at_least_one(capsys: pytest.Capt
 
 
 def test_a_rank_alone_is_kin_to_itself() -> None:
-    kind = kind_of_machine(torch.device("cpu"))
+    kind = hardware_id(torch.device("cpu"))
     assert f"torch {torch.__version__}" in kind
-    demand_kin(kind, ALONE)
+    require_same_hardware(kind, ALONE)
 
 
 class SparseLines(Lines):

@@ -16,12 +16,12 @@ from hypothesis import strategies as some
 from ddp_trainer.common.constants import File, JobTime, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.checkpoint.progress_file import Odometer
+from ddp_trainer.train.checkpoint.progress_file import ProgressFile
 from ddp_trainer.train.config.goodput_account import SIZE, Account, Moments
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop.goodput_tracker import History, HistoryState
-from ddp_trainer.train.observability.step_timer import Phase, Phases
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker, HistoryState
+from ddp_trainer.train.observability.step_timer import Phase, StepTimer
 
 FIRST = 1_700_000_000.0
 LAUNCH, JOIN, START, LOAD, PREPARE = 2.0, 4.0, 8.0, 1.0, 0.5
@@ -106,8 +106,8 @@ class Job:
 
     def process(self) -> None:
         """A new one, as after a kill: nothing of the one before is left but its files."""
-        self.phases = Phases(self.clock)
-        self.history = History(self.phases, self.clock)
+        self.phases = StepTimer(self.clock)
+        self.history = GoodputTracker(self.phases, self.clock)
         self.began = self.now
         if self.step > (kept := self.stored[0] if self.stored else 0):
             self.lost_steps += self.step - kept
@@ -129,7 +129,7 @@ class Job:
         self.passes(JobTime.STARTUP, START)
         self.history.restoring()
         env = Environment(moments=moments, restarts=dict(self.restarts))
-        self.history.recall(Odometer(self.directory, "run"), self.told, Group.alone(), self.began, env)
+        self.history.recall(ProgressFile(self.directory, "run"), self.told, Group.alone(), self.began, env)
         loads = is_new and self.stored is not None
         self.passes(JobTime.CHECKPOINT_LOAD if loads else JobTime.INIT, LOAD)
         self.history.go_on_from(self.step)
@@ -290,8 +290,8 @@ def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspensi
     told = Told()
 
     def run(*, leaves: bool) -> None:
-        history = History(Phases(lambda: now[0]), lambda: now[0])
-        history.recall(Odometer(tmp_path, "run"), told, Group.alone(), now[0], Environment())
+        history = GoodputTracker(StepTimer(lambda: now[0]), lambda: now[0])
+        history.recall(ProgressFile(tmp_path, "run"), told, Group.alone(), now[0], Environment())
         history.restoring()
         history.restored(loaded=False)
         history.begin()
@@ -304,7 +304,7 @@ def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspensi
         run(leaves=leaves)
         now[0] += 16.0
     assert sum(told.seconds) == 2.0 + 16.0 + 16.0, "the last vote's share is told after the next one"
-    spent = Odometer(tmp_path, "run").read().account
+    spent = ProgressFile(tmp_path, "run").read().account
     assert (spent[JobTime.PRODUCTIVE], spent[JobTime.RESTART], spent[JobTime.SUSPENDED]) == (3.0, 16.0, 16.0)
 
 
@@ -319,8 +319,8 @@ def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tm
     left = job.now
     env = Environment(moments=Moments(left + 60.0, left + 61.0, left + 62.0), run_dir=run_dir)
     told = Told()
-    later = History(Phases(job.clock), job.clock)
-    later.recall(Odometer(tmp_path, "run"), told, Group.alone(), left + 63.0, env)
+    later = GoodputTracker(StepTimer(job.clock), job.clock)
+    later.recall(ProgressFile(tmp_path, "run"), told, Group.alone(), left + 63.0, env)
     account = JobAccount.from_json((run_dir / File.ACCOUNT).read_text())
     assert account is not None
     assert account.started == FIRST
@@ -330,8 +330,8 @@ def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tm
 
 
 def test_a_new_run_leaves_nothing_of_before(tmp_path: Path) -> None:
-    history = History(Phases(lambda: FIRST), lambda: FIRST)
-    history.recall(Odometer(tmp_path, "run"), Told(), Group.alone(), FIRST, Environment(run_dir=tmp_path))
+    history = GoodputTracker(StepTimer(lambda: FIRST), lambda: FIRST)
+    history.recall(ProgressFile(tmp_path, "run"), Told(), Group.alone(), FIRST, Environment(run_dir=tmp_path))
     assert not (tmp_path / File.ACCOUNT).exists()
 
 
@@ -368,15 +368,17 @@ def test_a_state_is_a_label_of_the_metric_that_stands_for_it() -> None:
 class Rank:
     """One of several, each on its own thread: they meet in collectives."""
 
-    history: History
-    phases: Phases
+    history: GoodputTracker
+    phases: StepTimer
 
 
 def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_takes_its_place() -> None:
     """Rank 1 sees other times than rank 0; as rank 0 of the next group it goes on from where each state was."""
     now = [FIRST + 4.0]
     told = Told()
-    ranks = [Rank(History(phases, lambda: now[0]), phases) for phases in (Phases(lambda: now[0]) for _ in range(2))]
+    ranks = [
+        Rank(GoodputTracker(phases, lambda: now[0]), phases) for phases in (StepTimer(lambda: now[0]) for _ in range(2))
+    ]
 
     def form(order: list[Rank], moments: list[Moments]) -> None:
         meeting = Meeting(len(order))

@@ -19,13 +19,13 @@ from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config.config import Config, ScheduleName
 from ddp_trainer.train.config.options import KernelName, LrScaling
-from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.mesh.grad_norm import flaw, total_norm
 from ddp_trainer.train.optim.loss_scale import LossScale
-from ddp_trainer.train.optim.optimizer import Optimization, lr_scale, rate_factor
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper, lr_scale, rate_factor
 from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
@@ -94,7 +94,7 @@ class Sums(nn.Module):
 
 
 def a_strategy(name: str, group: Group, model: nn.Module, **options: object) -> Strategy:
-    plan = Plan(samples=20, global_batch=4, shards=4, seed=0, epochs=2)
+    plan = BatchPlan(samples=20, global_batch=4, shards=4, seed=0, epochs=2)
     config = Config(strategy=name, **options)  # type: ignore[arg-type] # by name
     return build(Parts(model=model, losses=lambda m, b: m(b).squeeze(1), group=group, plan=plan, config=config))
 
@@ -209,7 +209,7 @@ def test_neither_options_nor_fp16_import_the_compiler() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def a_step(optimization: Optimization, model: nn.Module, size: float) -> Tensor:
+def a_step(optimization: OptimizerWrapper, model: nn.Module, size: float) -> Tensor:
     optimization.forget()
     torch.autograd.backward(optimization.scaled((model(torch.ones(1, 1)) * size).sum()))
     return optimization.examine()
@@ -217,7 +217,7 @@ def a_step(optimization: Optimization, model: nn.Module, size: float) -> Tensor:
 
 def test_a_loss_scale_is_halved_by_an_overflow_and_survives_a_checkpoint() -> None:
     model = nn.Linear(1, 1)
-    first = Optimization.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
+    first = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
     assert a_step(first, model, 1.0) == 0
     weight = next(model.parameters())
     assert weight.grad is not None
@@ -226,7 +226,7 @@ def test_a_loss_scale_is_halved_by_an_overflow_and_survives_a_checkpoint() -> No
     assert a_step(first, model, 1e38) != 0
     assert first.back_off()
     assert first.loss_scale == 32768
-    second = Optimization.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
+    second = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
     second.load_loss_scale(first.loss_scale_state())
     assert second.loss_scale == 32768
     assert a_step(second, model, 1.0) == 0
@@ -235,7 +235,7 @@ def test_a_loss_scale_is_halved_by_an_overflow_and_survives_a_checkpoint() -> No
 
 def test_a_step_whose_vote_was_never_heard_leaves_the_loss_scale_usable() -> None:
     model = nn.Linear(1, 1)
-    optimization = Optimization.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
+    optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
     assert a_step(optimization, model, 1e38) != 0
     optimization.abandon()  # a peer was lost
     assert all(weight.grad is None for weight in model.parameters())
@@ -250,7 +250,7 @@ def test_a_stage_that_learns_nothing_scales_as_the_others_do() -> None:
         model = nn.Linear(1, 1).requires_grad_(learns)
         scale = LossScale(CPU)
         scale.load_state_dict({**scale.state_dict(), "growth_interval": 2})
-        optimization = Optimization.build(Lines(), model, Config(warmup_steps=0), 10, scale)
+        optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, scale)
         for step in range(2):
             optimization.forget()
             if learns:
@@ -270,7 +270,7 @@ def test_a_loss_scale_of_one_is_not_what_overflows() -> None:
 
 
 def test_other_precisions_have_no_loss_scale() -> None:
-    optimization = Optimization.build(Lines(), nn.Linear(1, 1), Config(), 10)
+    optimization = OptimizerWrapper.build(Lines(), nn.Linear(1, 1), Config(), 10)
     assert (optimization.loss_scale, optimization.loss_scale_state(), optimization.back_off()) == (1.0, None, False)
     optimization.load_loss_scale({"scale": 2.0})
 
@@ -282,7 +282,7 @@ def test_every_kernel_takes_the_same_step(optimizer: OptimizerName) -> None:
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
         config = Config(optimizer=optimizer, optimizer_kernel=kernel, warmup_steps=0)
-        optimization = Optimization.build(Lines(), model, config, 10)
+        optimization = OptimizerWrapper.build(Lines(), model, config, 10)
         torch.autograd.backward(model(torch.ones(4, 3)).square().sum())
         optimization.examine()
         optimization.step(0)
@@ -294,7 +294,7 @@ def test_clipping_bounds_the_norm_of_the_step() -> None:
     model = nn.Linear(2, 1)
     before = model.weight.detach().clone()
     config = Config(optimizer=OptimizerName.SGD, learning_rate=1.0, momentum=0, weight_decay=0, clip_norm=0.5)
-    optimization = Optimization.build(Lines(), model, Config(**{**vars_of(config), "warmup_steps": 0}), 10**9)
+    optimization = OptimizerWrapper.build(Lines(), model, Config(**{**vars_of(config), "warmup_steps": 0}), 10**9)
     torch.autograd.backward((model(torch.ones(1, 2)) * 100).sum())
     optimization.examine()
     optimization.step(0)
@@ -320,7 +320,7 @@ def test_the_rate_follows_the_batch_on_request_alone(rule: LrScaling, factor: fl
     assert lr_scale(config) == factor
     assert lr_scale(Config(global_batch=1024)) == 1.0
     model = nn.Linear(1, 1)
-    optimization = Optimization.build(Lines(), model, config, 10)
+    optimization = OptimizerWrapper.build(Lines(), model, config, 10)
     torch.autograd.backward(model(torch.ones(1, 1)).sum())
     optimization.step(0)
     assert optimization.learning_rate == pytest.approx(factor * config.learning_rate)

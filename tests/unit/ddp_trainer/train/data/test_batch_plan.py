@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.batch_plan import Plan, choose_shards, cut, digest, order, owned, shares
+from ddp_trainer.train.data.batch_plan import BatchPlan, choose_shards, cut, digest, order, owned, shares
 from ddp_trainer.train.utils.errors import BadConfig
 from ddp_trainer.train.utils.splitmix import mix, mix_all
 
 
-def a_plan(**changes: int) -> Plan:
+def a_plan(**changes: int) -> BatchPlan:
     values = {"samples": 10, "global_batch": 4, "shards": 4, "seed": 0, "epochs": 2}
-    return Plan(**{**values, **changes})
+    return BatchPlan(**{**values, **changes})
 
 
 def test_splitmix_gives_the_published_values() -> None:

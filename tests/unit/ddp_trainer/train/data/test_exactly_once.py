@@ -15,19 +15,19 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.batch_plan import Plan, cut, owned
-from ddp_trainer.train.data.sample_tracker import Ledger
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
+from ddp_trainer.train.data.sample_tracker import SampleTracker
 
-Split = Callable[[Plan, int, int, int], list[int]]
+Split = Callable[[BatchPlan, int, int, int], list[int]]
 """(plan, step, world, rank) → sample ids that the rank processes."""
 
 
-def by_shards(plan: Plan, step: int, world: int, rank: int) -> list[int]:
+def by_shards(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
     """The trainer's own split."""
     return [sample for shard in owned(plan.shards, world, rank) for sample in plan.shard(step, shard).tolist()]
 
 
-def padded(plan: Plan, step: int, world: int, rank: int) -> list[int]:
+def padded(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
     """What torch's DistributedSampler does: repeat samples until the batch divides by the world."""
     batch = plan.batch(step).tolist()
     while len(batch) % world:
@@ -46,7 +46,7 @@ class Life:
 
 @dataclass
 class Scenario:
-    plan: Plan
+    plan: BatchPlan
     lives: list[Life]
 
 
@@ -54,14 +54,14 @@ class Scenario:
 class History:
     """What survives: committed samples by step, and the account of them."""
 
-    ledger: Ledger
+    ledger: SampleTracker
     steps: list[list[int]] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, plan: Plan) -> History:
-        return cls(Ledger(plan.samples))
+    def begin(cls, plan: BatchPlan) -> History:
+        return cls(SampleTracker(plan.samples))
 
-    def commit(self, plan: Plan, processed: list[int]) -> None:
+    def commit(self, plan: BatchPlan, processed: list[int]) -> None:
         step = len(self.steps)
         self.steps.append(processed)
         self.ledger.commit(torch.tensor(processed, dtype=torch.int64))
@@ -69,7 +69,7 @@ class History:
             self.ledger.close_epoch()
 
     def saved(self) -> History:
-        ledger = Ledger(1)
+        ledger = SampleTracker(1)
         ledger.load_state_dict(deepcopy(self.ledger.state_dict()))
         return History(ledger, list(self.steps))
 
@@ -96,7 +96,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     batch = draw(st.integers(1, 24))
     shards = draw(st.integers(1, batch))
     seed, epochs = draw(st.integers(0, 2**63 - 1)), draw(st.integers(1, 3))
-    plan = Plan(samples=samples, global_batch=batch, shards=shards, seed=seed, epochs=epochs)
+    plan = BatchPlan(samples=samples, global_batch=batch, shards=shards, seed=seed, epochs=epochs)
     worlds = st.integers(1, shards)
     lives = draw(st.lists(st.builds(Life, worlds, st.integers(0, 12), st.integers(1, 5)), max_size=6))
     return Scenario(plan, [*lives, Life(draw(worlds), plan.total_steps, 1)])
@@ -112,7 +112,7 @@ def is_exactly_once(scenario: Scenario, history: History) -> bool:
 
 
 TWICE_IN_ONE_EPOCH = Scenario(
-    Plan(samples=150, global_batch=32, shards=8, seed=0, epochs=1),
+    BatchPlan(samples=150, global_batch=32, shards=8, seed=0, epochs=1),
     [Life(3, 3, 2), Life(8, 2, 2), Life(5, 5, 1)],
 )
 
@@ -142,7 +142,7 @@ def test_the_same_checks_find_a_padded_sampler_out() -> None:
 
 
 def test_the_same_checks_find_a_dropped_tail_out() -> None:
-    def dropping(plan: Plan, step: int, world: int, rank: int) -> list[int]:
+    def dropping(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
         batch = plan.batch(step).tolist()
         even = batch[: len(batch) - len(batch) % world]
         return even[cut(len(even), world, rank)]

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.sample_tracker import Ledger, pack, unpack
+from ddp_trainer.train.data.sample_tracker import SampleTracker, pack, unpack
 
 
 def ids(*numbers: int) -> torch.Tensor:
@@ -14,20 +14,20 @@ def ids(*numbers: int) -> torch.Tensor:
 
 
 def test_a_sample_seen_again_is_repeated() -> None:
-    ledger = Ledger(5)
+    ledger = SampleTracker(5)
     ledger.commit(ids(0, 1))
     ledger.commit(ids(1, 2))
     assert (ledger.committed, ledger.repeated) == (4, 1)
 
 
 def test_a_sample_twice_in_one_step_is_repeated() -> None:
-    ledger = Ledger(5)
+    ledger = SampleTracker(5)
     ledger.commit(ids(3, 3, 3))
     assert ledger.repeated == 2
 
 
 def test_a_sample_never_seen_is_lost_when_the_epoch_ends() -> None:
-    ledger = Ledger(5)
+    ledger = SampleTracker(5)
     ledger.commit(ids(0, 1, 4))
     assert ledger.lost == 0
     ledger.close_epoch()
@@ -35,7 +35,7 @@ def test_a_sample_never_seen_is_lost_when_the_epoch_ends() -> None:
 
 
 def test_every_epoch_begins_with_nothing_seen() -> None:
-    ledger = Ledger(2)
+    ledger = SampleTracker(2)
     for _ in range(3):
         ledger.commit(ids(0, 1))
         ledger.close_epoch()
@@ -43,10 +43,10 @@ def test_every_epoch_begins_with_nothing_seen() -> None:
 
 
 def test_an_account_goes_on_where_it_was_stored() -> None:
-    ledger = Ledger(11)
+    ledger = SampleTracker(11)
     ledger.commit(ids(0, 9, 10))
     ledger.commit(ids(9))
-    restored = Ledger(1)
+    restored = SampleTracker(1)
     restored.load_state_dict(ledger.state_dict())
     restored.commit(ids(10, 5))
     restored.close_epoch()
@@ -61,7 +61,7 @@ def test_flags_survive_packing(flags: list[bool]) -> None:
 
 
 def test_the_account_is_the_same_whether_it_is_looked_at_after_every_step_or_at_the_end() -> None:
-    looked, left = Ledger(5000), Ledger(5000)
+    looked, left = SampleTracker(5000), SampleTracker(5000)
     seen: set[int] = set()
     for step in range(150):
         taken = torch.arange(step * 40, step * 40 + 64) % 5000
@@ -74,7 +74,7 @@ def test_the_account_is_the_same_whether_it_is_looked_at_after_every_step_or_at_
 
 
 def test_steps_after_the_last_save_are_not_in_a_ledger_that_goes_back_to_it() -> None:
-    ledger = Ledger(11)
+    ledger = SampleTracker(11)
     ledger.commit(ids(0, 1))
     stored = ledger.state_dict()
     ledger.commit(ids(2, 3))

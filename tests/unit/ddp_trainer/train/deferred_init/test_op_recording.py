@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.deferred_init.op_recording import CannotRecord, Recording
+from ddp_trainer.train.deferred_init.op_recording import CannotRecord, DeferredInit
 from ddp_trainer.train.loop.run_context import draw_model
 from ddp_trainer.train.models.gpt import Gpt
 from tests.support.train_builders import Lines
@@ -181,7 +181,7 @@ def test_recorded_numbers_are_those_of_one_process(build: Callable[[], nn.Module
     wanted = build()
     drawn_next = torch.rand(2)
     torch.manual_seed(3)
-    with (recording := Recording(LARGE)):
+    with (recording := DeferredInit(LARGE)):
         model = build()
     assert torch.equal(torch.rand(2), drawn_next)
     recipes = recording.recipes(model)
@@ -202,7 +202,7 @@ def test_recorded_numbers_are_those_of_one_process(build: Callable[[], nn.Module
 @pytest.mark.parametrize("build", NOT_RECORDED.values(), ids=NOT_RECORDED)
 def test_what_cannot_be_made_again_is_not_recorded(build: Callable[[], nn.Module]) -> None:
     def recorded() -> None:
-        with (recording := Recording(LARGE)):
+        with (recording := DeferredInit(LARGE)):
             model = build()
         recording.recipes(model)
 
@@ -211,7 +211,7 @@ def test_what_cannot_be_made_again_is_not_recorded(build: Callable[[], nn.Module
 
 
 def test_an_error_that_the_model_swallows_ends_the_recording() -> None:
-    with (recording := Recording(LARGE)):
+    with (recording := DeferredInit(LARGE)):
         model = linear()
         with pytest.raises(CannotRecord):
             model.weight.detach().numpy()

@@ -18,7 +18,7 @@ from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.distributed.stream_abort import CudaStreams, StreamAbort
-from ddp_trainer.train.recovery.group_transition import Passage
+from ddp_trainer.train.recovery.group_transition import GroupTransition
 from ddp_trainer.train.utils.errors import BadConfig, GroupEnds, PeerLost
 from tests.ports import free_port
 
@@ -34,7 +34,7 @@ class Agent:
         self.control = Control(theirs, {}, generation=GENERATION)
         self.left: list[int] = []
         self.stop = StopRequest(grace_seconds=60, leave=lambda code, _: self.left.append(code))
-        self.passage = Passage(Config(timeout_seconds=5), self.control, self.stop, can_stay=True)
+        self.passage = GroupTransition(Config(timeout_seconds=5), self.control, self.stop, can_stay=True)
         self._lines = Lines()
 
     def say(self, message: Message) -> None:
@@ -99,7 +99,7 @@ def test_a_meeting_that_the_launcher_calls_off_is_nobodys_failure(agent: Agent) 
 
 
 def test_a_meeting_that_fails_by_itself_is_a_lost_peer(agent: Agent) -> None:
-    alone = Passage(Config(timeout_seconds=0.1), agent.control, agent.stop, can_stay=True)
+    alone = GroupTransition(Config(timeout_seconds=0.1), agent.control, agent.stop, can_stay=True)
     with pytest.raises(PeerLost) as lost:
         alone.join(nobody_there())
     assert not isinstance(lost.value, GroupEnds)

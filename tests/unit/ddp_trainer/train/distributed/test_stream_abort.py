@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroupGloo
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.distributed import stream_abort
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.distributed.group_store import Meeting
+from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import CudaStreams, StreamAbort
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.utils import error_file
@@ -301,14 +301,14 @@ def test_ranks_that_agreed_to_end_wait_for_each_other_before_they_abort(monkeypa
     noted: list[str] = []
     abort, _ = aborting(monkeypatch, Fake("all", noted))
     group = group_of(abort)
-    group._meeting = Meeting(store, "here", "nccl", timedelta(seconds=SOON))
+    group._meeting = GroupStore(store, "here", "nccl", timedelta(seconds=SOON))
     monkeypatch.setattr("ddp_trainer.train.distributed.group_teardown._PARTING", timedelta(seconds=SOON))
     leaving = threading.Thread(target=group.free_device, kwargs={"agreed": True})
     leaving.start()
     leaving.join(0.5)
     assert (leaving.is_alive(), noted) == (True, [])
     other = dist.TCPStore("127.0.0.1", port, 2, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
-    Meeting(other, "here", "nccl", timedelta(seconds=SOON)).await_all(2, "left")
+    GroupStore(other, "here", "nccl", timedelta(seconds=SOON)).await_all(2, "left")
     leaving.join(SOON)
     assert noted == ["all"]
 

@@ -12,11 +12,11 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_places, layout_of
 from ddp_trainer.train.config.options import Level
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.data.batch_plan import Plan, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, owned
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.pass_count import Passes
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.recovery.spare_ranks import awaits_ranks
+from ddp_trainer.train.recovery.spare_ranks import needs_more_ranks
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample
 
 
@@ -91,11 +91,11 @@ def test_spares_that_may_be_needed_are_taken(parallel: str, env: Environment) ->
 
 def test_too_few_ranks_are_waited_for_where_more_may_come() -> None:
     layouts = LayoutRange.parse("replicate=1:2,shard=2")
-    assert awaits_ranks(layouts, 1, most_ranks=4)
-    assert not awaits_ranks(layouts, 2, most_ranks=4)
-    assert not awaits_ranks(layouts, 1, most_ranks=1)
-    assert not awaits_ranks(layouts, 1, most_ranks=None)
-    assert not awaits_ranks(None, 1, most_ranks=4)
+    assert needs_more_ranks(layouts, 1, most_ranks=4)
+    assert not needs_more_ranks(layouts, 2, most_ranks=4)
+    assert not needs_more_ranks(layouts, 1, most_ranks=1)
+    assert not needs_more_ranks(layouts, 1, most_ranks=None)
+    assert not needs_more_ranks(None, 1, most_ranks=4)
 
 
 def test_one_rank_speaks_for_those_that_compute_the_same_samples() -> None:
@@ -112,7 +112,7 @@ def test_one_rank_speaks_for_those_that_compute_the_same_samples() -> None:
 @pytest.mark.parametrize("most", [None, 1, 3])
 @pytest.mark.parametrize("length", [1, 2, 5, 31, 32])
 def test_no_rank_makes_more_passes_than_are_waited_for(level: Level, most: int | None, length: int) -> None:
-    plan = Plan(samples=length, global_batch=32, shards=8, seed=0, epochs=1)
+    plan = BatchPlan(samples=length, global_batch=32, shards=8, seed=0, epochs=1)
     passes = []
     for rank in range(3):
         sizes = [len(plan.shard(0, shard)) for shard in owned(8, 3, rank)]

@@ -12,25 +12,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_trainer.train.config.config import LARGEST_BATCH
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop.step_consensus import Ballot, Verdict, _page, _written, check, vote
+from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, _page, _written, check, vote
 from ddp_trainer.train.utils.errors import PeerFailed, WrongSamples
 
 ALONE = Group(0, 1, "none", torch.device("cpu"))
 
 
-def a_verdict(**changes: float) -> Verdict:
+def a_verdict(**changes: float) -> StepDecision:
     values = {"samples": 4, "digest": 99, "loss": 1.5, "failed": 0, "stop": 0, "save": 0, "skipped": 0, "flaw": 0}
-    return Verdict(**{"busy": (), **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
+    return StepDecision(**{"busy": (), **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
 
 
 def test_a_ballot_comes_back_as_the_verdict_of_a_group_of_one() -> None:
-    ballot = Ballot(samples=4, digest=99, loss=torch.tensor(1.5), stop=True)
+    ballot = StepReport(samples=4, digest=99, loss=torch.tensor(1.5), stop=True)
     assert vote(ballot, ALONE) == a_verdict(stop=1)
 
 
 def test_the_largest_possible_digest_is_exact() -> None:
     largest = LARGEST_BATCH * ((1 << 32) - 1)
-    assert vote(Ballot(samples=LARGEST_BATCH, digest=largest, loss=torch.tensor(0.0)), ALONE).digest == largest
+    assert vote(StepReport(samples=LARGEST_BATCH, digest=largest, loss=torch.tensor(0.0)), ALONE).digest == largest
     assert float(largest) != float(largest - 1)
 
 
@@ -61,8 +61,8 @@ def test_a_flaw_of_any_rank_is_known_to_all(changes: dict[str, float]) -> None:
 
 def test_a_flaw_rides_in_the_vote() -> None:
     flaw = torch.tensor(float("nan"))
-    assert not vote(Ballot(samples=4, digest=99, loss=torch.tensor(1.5), flaw=flaw), ALONE).is_finite
-    assert vote(Ballot(samples=4, digest=99, loss=torch.tensor(1.5), flaw=torch.zeros(())), ALONE).is_finite
+    assert not vote(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), flaw=flaw), ALONE).is_finite
+    assert vote(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), flaw=torch.zeros(())), ALONE).is_finite
 
 
 class Copies(TorchDispatchMode):
@@ -82,7 +82,7 @@ def test_a_ballot_gets_to_a_device_without_a_wait_for_it() -> None:
     device = torch.device("meta")  # has what is asked of a GPU here: no numbers that the host could read
     loss, flaw = torch.zeros((), device=device), torch.zeros((), device=device)
     with Copies() as copies:
-        written = _written(Ballot(samples=4, digest=99, loss=loss, flaw=flaw), device)
+        written = _written(StepReport(samples=4, digest=99, loss=loss, flaw=flaw), device)
     assert written.device == device
     assert copies.noted == [True]
 

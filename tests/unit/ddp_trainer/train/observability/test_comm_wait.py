@@ -17,12 +17,12 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.observability.comm_wait import StreamWaits, Waits
-from ddp_trainer.train.observability.step_timer import Phases
+from ddp_trainer.train.observability.comm_wait import CommWaits, StreamWaits
+from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.parallel.comm_timing import measure_waits
 from ddp_trainer.train.parallel.pp import pp_zero
 from ddp_trainer.train.parallel.pp.pp_comm import WAIT, timed_transfers
-from ddp_trainer.train.parallel.pp.pp_zero import StagePieces
+from ddp_trainer.train.parallel.pp.pp_zero import StageZero
 
 
 class Clock:
@@ -57,15 +57,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def phases(clock: Clock) -> Phases:
-    made = Phases(clock)
+def phases(clock: Clock) -> StepTimer:
+    made = StepTimer(clock)
     made.expect([Wait.STAGE, Wait.REDUCE_SCATTER])
     made.restart()
     return made
 
 
-def test_waiting_is_taken_out_of_the_phase_it_happened_in(clock: Clock, phases: Phases) -> None:
-    waits, heard = Waits(phases), Heard()
+def test_waiting_is_taken_out_of_the_phase_it_happened_in(clock: Clock, phases: StepTimer) -> None:
+    waits, heard = CommWaits(phases), Heard()
     clock.now += 1.0
     with waits.during(Wait.STAGE):
         clock.now += 0.5
@@ -76,8 +76,8 @@ def test_waiting_is_taken_out_of_the_phase_it_happened_in(clock: Clock, phases: 
     assert heard.waits == [{Wait.STAGE: 0.5, Wait.REDUCE_SCATTER: 0.0}]
 
 
-def test_a_wait_that_turns_out_to_have_gone_on_is_told_as_a_whole(clock: Clock, phases: Phases) -> None:
-    waits, heard = Waits(phases), Heard()
+def test_a_wait_that_turns_out_to_have_gone_on_is_told_as_a_whole(clock: Clock, phases: StepTimer) -> None:
+    waits, heard = CommWaits(phases), Heard()
     with waits.during(Wait.REDUCE_SCATTER):
         clock.now += 0.5
     clock.now += 0.25
@@ -87,8 +87,8 @@ def test_a_wait_that_turns_out_to_have_gone_on_is_told_as_a_whole(clock: Clock, 
     assert heard.waits[-1][Wait.REDUCE_SCATTER] == heard.phases[Phase.COMM_EXPOSED] == 0.75
 
 
-def test_what_is_waited_for_in_an_evaluation_is_no_part_of_a_step(clock: Clock, phases: Phases) -> None:
-    waits, heard = Waits(phases), Heard()
+def test_what_is_waited_for_in_an_evaluation_is_no_part_of_a_step(clock: Clock, phases: StepTimer) -> None:
+    waits, heard = CommWaits(phases), Heard()
     phases.lap(Phase.OTHER)
     phases.enter(Section.EVALUATION)
     with waits.during(Wait.STAGE):
@@ -101,8 +101,8 @@ def test_what_is_waited_for_in_an_evaluation_is_no_part_of_a_step(clock: Clock, 
     assert heard.waits[-1][Wait.STAGE] == 0.5
 
 
-def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases: Phases) -> None:
-    waits, heard = Waits(phases), Heard()
+def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases: StepTimer) -> None:
+    waits, heard = CommWaits(phases), Heard()
     for seconds in (0.5, 0.25):
         with waits.during(Wait.STAGE):
             clock.now += seconds
@@ -123,12 +123,12 @@ def test_every_series_of_a_layout_is_there_before_its_first_step(
     clock: Clock, layout: Layout, kinds: set[Wait]
 ) -> None:
     heard = Heard()
-    measure_waits(torch.nn.Linear(1, 1), layout, Group.alone(), Phases(clock), heard)
+    measure_waits(torch.nn.Linear(1, 1), layout, Group.alone(), StepTimer(clock), heard)
     assert heard.waits == [dict.fromkeys(kinds, 0.0)]
 
 
 def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
-    heard, phases = Heard(), Phases(clock)
+    heard, phases = Heard(), StepTimer(clock)
     with measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.alone(), phases, heard).during(Wait.STAGE):
         clock.now += 1.0
     phases.report(heard, step=1, epoch=0, samples=8)
@@ -136,7 +136,7 @@ def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock
 
 
 def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
-    clock: Clock, phases: Phases, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, phases: StepTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is private: where torch drops it, no bubble is told any more."""
     assert "work" in getattr(schedules, WAIT).__code__.co_varnames
@@ -147,7 +147,7 @@ def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
         done.append(work)
 
     monkeypatch.setattr(schedules, WAIT, transferred)
-    with timed_transfers(Waits(phases)):
+    with timed_transfers(CommWaits(phases)):
         getattr(schedules, WAIT)(["work"])
         getattr(schedules, WAIT)([])
     assert getattr(schedules, WAIT) is transferred
@@ -196,7 +196,7 @@ class Moment:
 
 
 def test_a_stream_waits_by_its_own_clock_and_is_asked_when_it_has_come_so_far(clock: Clock) -> None:
-    phases, stream, heard = Phases(clock), Stream(), Heard()
+    phases, stream, heard = StepTimer(clock), Stream(), Heard()
     waits = StreamWaits(phases, stream.mark)
     phases.expect(Wait, waits.known)
     with waits.during(Wait.STAGE):
@@ -234,7 +234,7 @@ def test_a_gpu_tells_what_its_stages_wait_for_alone(
 ) -> None:
     heard = Heard()
     group = Group(0, 1, "none", torch.device("cuda"))
-    waits = measure_waits(torch.nn.Linear(1, 1), layout, group, Phases(clock), heard)
+    waits = measure_waits(torch.nn.Linear(1, 1), layout, group, StepTimer(clock), heard)
     assert heard.waits == told
     assert isinstance(waits, StreamWaits) == bool(told)
 
@@ -267,11 +267,11 @@ def test_stages_wait_for_their_pieces_and_for_the_sums_of_their_gradients(
     slow(0.5, pp_zero, "ALL_GATHER")
     slow(0.25, pp_zero, "REDUCE_SCATTER")
     slow(0.125, dist, "all_reduce")
-    model, heard, phases = torch.nn.Linear(3, 1), Heard(), Phases(clock)
+    model, heard, phases = torch.nn.Linear(3, 1), Heard(), StepTimer(clock)
     phases.expect(Wait)
     phases.restart()
-    waits = Waits(phases)
-    pieces = StagePieces(model, [model], alone, Group.alone())
+    waits = CommWaits(phases)
+    pieces = StageZero(model, [model], alone, Group.alone())
     with pieces.gathered():
         clock.now += 1.0
     phases.evaluated()

@@ -20,7 +20,7 @@ from torch import nn
 from ddp_trainer.common.constants import Phase
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.checkpoint.progress_file import Odometer, Reading
+from ddp_trainer.train.checkpoint.progress_file import ProgressFile, Reading
 from ddp_trainer.train.config.config import Config, ScheduleName
 from ddp_trainer.train.data.batch_reader import reader, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
@@ -28,8 +28,8 @@ from ddp_trainer.train.distributed.group import is_network, reason
 from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.observability.console import Evaluated, Mode, Progress, clock_time
-from ddp_trainer.train.observability.step_timer import Phases
-from ddp_trainer.train.optim.optimizer import Optimization, rate_factor
+from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper, rate_factor
 from ddp_trainer.train.utils.error_file import write_error_file
 from tests.support.train_builders import ALONE, Lines
 
@@ -116,9 +116,9 @@ def test_a_restored_optimizer_steps_as_the_first_would(name: OptimizerName) -> N
     config = Config(optimizer=name, warmup_steps=0, clip_norm=1.0)
     models = [nn.Linear(1, 1) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    first, second = (Optimization.build(Lines(), model, config, 10) for model in models)
+    first, second = (OptimizerWrapper.build(Lines(), model, config, 10) for model in models)
 
-    def step(model: nn.Module, optimization: Optimization, number: int) -> None:
+    def step(model: nn.Module, optimization: OptimizerWrapper, number: int) -> None:
         optimization.forget()
         torch.autograd.backward(model(torch.ones(1, 1)).sum())
         assert optimization.examine() == 0
@@ -138,7 +138,7 @@ def test_a_tasks_own_optimizer_goes_before_the_flags() -> None:
         def optimizer(self, parameters: object) -> torch.optim.Optimizer:
             return torch.optim.Adagrad(parameters, lr=0.5)  # type: ignore[arg-type]
 
-    optimization = Optimization.build(Own(), nn.Linear(1, 1), Config(warmup_steps=0), 10)
+    optimization = OptimizerWrapper.build(Own(), nn.Linear(1, 1), Config(warmup_steps=0), 10)
     assert isinstance(optimization.optimizer, torch.optim.Adagrad)
     optimization.step(0)
     assert optimization.learning_rate == 0.5
@@ -200,24 +200,24 @@ def test_the_fastest_way_to_fetch_is_taken() -> None:
 
 
 def test_an_odometer_is_read_by_the_next_process(tmp_path: Path) -> None:
-    first = Odometer(tmp_path, "run")
+    first = ProgressFile(tmp_path, "run")
     first.write(Reading(7, 2, 1234.5))
     first.write(Reading(8, 2, 1234.5))
-    assert Odometer(tmp_path, "run").read() == Reading(8, 2, 1234.5)
+    assert ProgressFile(tmp_path, "run").read() == Reading(8, 2, 1234.5)
     first.close()
 
 
 def test_the_odometer_of_another_run_or_a_damaged_one_reads_zero(tmp_path: Path) -> None:
-    odometer = Odometer(tmp_path, "run")
+    odometer = ProgressFile(tmp_path, "run")
     odometer.write(Reading(7, 2, 1.0))
     odometer.close()
-    assert Odometer(tmp_path, "another").read() == Reading()
+    assert ProgressFile(tmp_path, "another").read() == Reading()
     (tmp_path / "ODOMETER").write_bytes(b"torn")
-    assert Odometer(tmp_path, "run").read() == Reading()
+    assert ProgressFile(tmp_path, "run").read() == Reading()
 
 
 def test_an_odometer_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path) -> None:
-    Odometer(tmp_path / "nowhere", "run").write(Reading(7, 2, 1.0))
+    ProgressFile(tmp_path / "nowhere", "run").write(Reading(7, 2, 1.0))
 
 
 def test_phases_add_up_to_the_time_that_passed() -> None:
@@ -228,7 +228,7 @@ def test_phases_add_up_to_the_time_that_passed() -> None:
         def step(self, *values: float) -> None:  # type: ignore[override]
             heard.extend(values)
 
-    phases = Phases(clock)
+    phases = StepTimer(clock)
     for phase, seconds in ((Phase.FORWARD, 2.0), (Phase.BACKWARD, 3.0), (Phase.FORWARD, 1.0), (Phase.CHECKPOINT, 4.0)):
         clock.now += seconds
         phases.lap(phase)
@@ -356,15 +356,15 @@ os.environ.update(RANK="0", WORLD_SIZE="1")
 import torch, torch.distributed as dist
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.optim.optimizer import Optimization
-from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
+from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.parallel.factory import build; from ddp_trainer.train.parallel.strategy import Parts
 from ddp_trainer.train.parallel.ddp import Ddp
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 group = Group(0, 2, "gloo", torch.device("cpu"))  # says two, so that the real DDP is built
 model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
-optimization = Optimization.build(object(), model, Config(clip_norm=1.0), 10)
+optimization = OptimizerWrapper.build(object(), model, Config(clip_norm=1.0), 10)
 plan = Plan(samples=6, global_batch=6, shards=2, seed=0, epochs=3)
 losses = lambda model, batch: model(batch).sum(1)
 strategy = build(Parts(model=model, losses=losses, group=group, plan=plan, config=Config()))

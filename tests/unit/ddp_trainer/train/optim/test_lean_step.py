@@ -13,10 +13,10 @@ from torch.optim import SGD, AdamW, Optimizer
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import KernelName
-from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.optim.unwrapped_step import OptimizerStep, inside
 from ddp_trainer.train.parallel import scaled_backward
-from ddp_trainer.train.parallel.scaled_backward import MeanBackward
+from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
 from tests.support.train_builders import Lines
 
 MAKE: list[Callable[[list[nn.Parameter]], Optimizer]] = [
@@ -91,7 +91,7 @@ def test_hooks_and_profilers_see_every_step() -> None:
     assert seen == ["before", "after"]
 
 
-def gradient_of(run: MeanBackward, dtype: torch.dtype = torch.float32) -> Tensor:
+def gradient_of(run: ScaledBackward, dtype: torch.dtype = torch.float32) -> Tensor:
     weight = torch.tensor([1.0, 2.0, 4.0], dtype=dtype, requires_grad=True)
     run((weight * weight)[:2], 8)
     run((weight * weight)[2:], 8)
@@ -102,7 +102,7 @@ def gradient_of(run: MeanBackward, dtype: torch.dtype = torch.float32) -> Tensor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_backward_pass_gives_the_gradient_of_the_mean_over_the_whole_step(ranks: int, dtype: torch.dtype) -> None:
-    assert gradient_of(MeanBackward(ranks), dtype).tolist() == [ranks / 4, ranks / 2, ranks * 1.0]
+    assert gradient_of(ScaledBackward(ranks), dtype).tolist() == [ranks / 4, ranks / 2, ranks * 1.0]
 
 
 def test_the_engine_is_used_as_torch_has_it() -> None:
@@ -111,14 +111,14 @@ def test_the_engine_is_used_as_torch_has_it() -> None:
 
 
 def test_without_the_engine_the_gradient_is_the_same() -> None:
-    run = MeanBackward(4)
+    run = ScaledBackward(4)
     run._run = None
-    assert torch.equal(gradient_of(run), gradient_of(MeanBackward(4)))
+    assert torch.equal(gradient_of(run), gradient_of(ScaledBackward(4)))
 
 
 def test_gradients_that_were_fine_leave_an_answer_that_later_flaws_do_not_hide_behind() -> None:
     model = nn.Linear(2, 1)
-    optimization = Optimization.build(Lines(), model, Config(warmup_steps=0), 10)
+    optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10)
     for step, factor in enumerate([1.0, 1.0, float("inf"), 1.0, 1.0]):
         optimization.forget()
         torch.autograd.backward((model(torch.ones(3, 2)) * factor).sum())
@@ -131,13 +131,13 @@ def test_gradients_that_were_fine_leave_an_answer_that_later_flaws_do_not_hide_b
 @pytest.mark.parametrize("name", OptimizerName)
 @pytest.mark.parametrize(("saved", "loaded"), [("loop", "fused"), ("fused", "loop"), ("foreach", "auto")])
 def test_a_run_goes_on_with_the_kernel_of_its_own_flags(name: OptimizerName, saved: str, loaded: str) -> None:
-    def built(kernel: str) -> tuple[nn.Module, Optimization]:
+    def built(kernel: str) -> tuple[nn.Module, OptimizerWrapper]:
         torch.manual_seed(0)
         model = nn.Linear(2, 1)
         config = Config(optimizer=name, optimizer_kernel=KernelName(kernel), warmup_steps=0, learning_rate=0.1)
-        return model, Optimization.build(Lines(), model, config, 10)
+        return model, OptimizerWrapper.build(Lines(), model, config, 10)
 
-    def take(model: nn.Module, optimization: Optimization, step: int) -> None:
+    def take(model: nn.Module, optimization: OptimizerWrapper, step: int) -> None:
         optimization.forget()
         torch.autograd.backward(model(torch.ones(3, 2)).square().sum())
         optimization.examine()

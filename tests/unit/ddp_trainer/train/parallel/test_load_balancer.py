@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.observability.step_timer import Phases
-from ddp_trainer.train.parallel.load_balancer import WINDOW_STEPS, Balance, fair, slowest
+from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.parallel.load_balancer import WINDOW_STEPS, LoadBalancer, fair, slowest
 
 costs = st.floats(1e-6, 1e3)
 
@@ -27,17 +27,19 @@ def test_no_other_map_has_an_earlier_slowest_rank(seconds: list[float], shards: 
     assert slowest(fair(shards, seconds), seconds) == best
 
 
-def ranks(world: int, shards: int) -> tuple[list[Balance], list[list[int]]]:
+def ranks(world: int, shards: int) -> tuple[list[LoadBalancer], list[list[int]]]:
     told: list[list[int]] = []
     cpu = torch.device("cpu")
     made = [
-        Balance(shards, Group(rank, world, "gloo", cpu), Phases(lambda: 0.0), lambda counts: told.append(list(counts)))
+        LoadBalancer(
+            shards, Group(rank, world, "gloo", cpu), StepTimer(lambda: 0.0), lambda counts: told.append(list(counts))
+        )
         for rank in range(world)
     ]
     return made, told
 
 
-def settled(balances: list[Balance], busy: list[float], steps: int = WINDOW_STEPS) -> list[list[range] | None]:
+def settled(balances: list[LoadBalancer], busy: list[float], steps: int = WINDOW_STEPS) -> list[list[range] | None]:
     for _ in range(steps):
         shards = [balance.settle(busy) for balance in balances]
     return shards
@@ -75,10 +77,10 @@ def test_a_rank_without_samples_for_a_while_is_not_judged() -> None:
 
 def test_a_ballot_holds_the_seconds_per_sample_of_data_and_forward_in_the_ranks_own_place() -> None:
     now = [0.0]
-    phases = Phases(lambda: now[0])
+    phases = StepTimer(lambda: now[0])
     for phase, seconds in ((Phase.DATA_WAIT, 2.0), (Phase.FORWARD, 4.0), (Phase.BACKWARD, 100.0)):
         now[0] += seconds
         phases.lap(phase)
-    balance = Balance(8, Group(1, 3, "gloo", torch.device("cpu")), phases, lambda _: None)
+    balance = LoadBalancer(8, Group(1, 3, "gloo", torch.device("cpu")), phases, lambda _: None)
     assert balance.ballot(3) == [0.0, 2.0, 0.0]
     assert balance.ballot(0) == [0.0, 0.0, 0.0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.train.recovery.peer_recovery import handings, kind_of
+from ddp_trainer.train.recovery.peer_recovery import kind_of, transfer_pairs
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from ddp_trainer.train.recovery.peer_recovery import handings, kind_of
 def test_holders_take_turns_to_give_and_nobody_gets_what_it_has(
     slots: list[int], replica: int, expected: list[tuple[int, int]]
 ) -> None:
-    assert handings(slots, replica, len(slots)) == expected
-    got = {target: slots[source] for source, target in handings(slots, replica, len(slots))}
+    assert transfer_pairs(slots, replica, len(slots)) == expected
+    got = {target: slots[source] for source, target in transfer_pairs(slots, replica, len(slots))}
     assert all(got.get(rank, held) == rank % replica for rank, held in enumerate(slots))
 
 
 def test_a_rank_without_a_place_gives_what_it_holds_and_gets_nothing() -> None:
-    assert handings([0, 0, 1], 2, places=2) == [(2, 1)]
-    assert handings([0, 1, 0], 2, places=2) == []
+    assert transfer_pairs([0, 0, 1], 2, places=2) == [(2, 1)]
+    assert transfer_pairs([0, 1, 0], 2, places=2) == []
 
 
 def test_replicas_that_are_cut_alike_hold_the_same_and_others_do_not() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from ddp_trainer.train.data.batch_plan import Plan, cut
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.data.batch_reader import many_reader
 from ddp_trainer.train.data.loaders.request import Fetched, Request
 from ddp_trainer.train.data.task import Batch, Samples
@@ -25,7 +25,7 @@ _STEPS_AT_ONCE: Final = 1 << 8
 class RowsFeed:
     """Reads in the training process, some steps ahead."""
 
-    def __init__(self, samples: Samples, plan: Plan, shards: range) -> None:
+    def __init__(self, samples: Samples, plan: BatchPlan, shards: range) -> None:
         """``samples`` are rowwise; ``shards`` are those that this rank owns."""
         self._read = many_reader(samples)
         self._plan = plan

@@ -10,7 +10,7 @@ import torch
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Level, OnBadSample
-from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.batch_reader import is_stream
 from ddp_trainer.train.data.keyed_rng import KeyedRandom
 from ddp_trainer.train.data.loaders.base import DirectFeed, Feed, Stateful
@@ -44,7 +44,7 @@ def sample_count(samples: Samples | Iterable[Any], config: Config) -> int:
 
 
 def make_feed(
-    samples: Samples | Iterable[Any], plan: Plan, shards: range, config: Config, device: torch.device
+    samples: Samples | Iterable[Any], plan: BatchPlan, shards: range, config: Config, device: torch.device
 ) -> Feed:
     """The feed for these samples, on a rank that owns these shards.
 

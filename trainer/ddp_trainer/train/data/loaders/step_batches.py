@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from torch import Tensor
 
-from ddp_trainer.train.data.batch_plan import Plan, cut, hashes
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut, hashes
 from ddp_trainer.train.data.loaders.request import Request
 
 _SAMPLES_AT_ONCE: Final = 1 << 14
@@ -24,7 +24,7 @@ class Portion(NamedTuple):
 
     step: int
     ids: Tensor
-    """Of all its samples, as :meth:`ddp_trainer.train.data.batch_plan.Plan.batch` gives them."""
+    """Of all its samples, as :meth:`ddp_trainer.train.data.batch_plan.BatchPlan.batch` gives them."""
     samples: int
     """How many they are."""
     digest: int
@@ -35,10 +35,10 @@ class Portion(NamedTuple):
     own_digest: int
 
 
-class Portions:
+class StepBatches:
     """The portions of one rank, in any order; next to free in the order of the steps."""
 
-    def __init__(self, plan: Plan, shards: range) -> None:
+    def __init__(self, plan: BatchPlan, shards: range) -> None:
         """``shards`` are those that this rank owns."""
         self._plan = plan
         self._shards = shards
@@ -49,7 +49,7 @@ class Portions:
         """The portion of a global step."""
         index = step - self._first
         if not 0 <= index < len(self._ready):
-            self._ready = work_out(self._plan, self._shards, step)
+            self._ready = precompute_batches(self._plan, self._shards, step)
             self._first, index = step, 0
         return self._ready[index]
 
@@ -59,7 +59,7 @@ class Portions:
         self._ready = ()
 
 
-def work_out(plan: Plan, shards: range, first: int) -> list[Portion]:
+def precompute_batches(plan: BatchPlan, shards: range, first: int) -> list[Portion]:
     """The portions of this step, and of some that follow it with batches of the same length."""
     length = plan.batch_length(first)
     steps = range(first, first + max(1, min(plan.alike_from(first), _STEPS_AT_ONCE, _SAMPLES_AT_ONCE // length)))

@@ -16,10 +16,10 @@ from typing import Any, Final
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ddp_trainer.train.data.batch_plan import Plan
+from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.loaders.map_reader import ShardReader
 from ddp_trainer.train.data.loaders.request import Fetched, Request
-from ddp_trainer.train.data.loaders.step_batches import Portions
+from ddp_trainer.train.data.loaders.step_batches import StepBatches
 from ddp_trainer.train.utils.errors import DataWorkerLost, TrainError
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -42,7 +42,7 @@ class Ahead:
 class WorkerFeed:
     """Reads ahead in processes of its own, which end with this one, however it ends."""
 
-    def __init__(self, reader: ShardReader, plan: Plan, shards: range, ahead: Ahead) -> None:
+    def __init__(self, reader: ShardReader, plan: BatchPlan, shards: range, ahead: Ahead) -> None:
         self._plan = plan
         self._shards = shards
         self._step = 0
@@ -64,7 +64,7 @@ class WorkerFeed:
 
     def __iter__(self) -> Iterator[Request]:
         """What this rank will ask for, from the step under way to the end of the run."""
-        portions = Portions(self._plan, self._shards)
+        portions = StepBatches(self._plan, self._shards)
         for step in range(self._step, self._plan.total_steps):
             for request in portions.of(step).own:
                 # An array travels to the worker by value; a tensor would take a file descriptor each.

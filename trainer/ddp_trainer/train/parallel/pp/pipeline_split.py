@@ -20,16 +20,16 @@ from torch.func import functional_call
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.data.user_callable import ask, kind_of
-from ddp_trainer.train.deferred_init.init_replay import Recipe
+from ddp_trainer.train.deferred_init.init_replay import InitRecipe
 from ddp_trainer.train.deferred_init.materialize import empty_out, fill
 from ddp_trainer.train.deferred_init.param_broadcast import send_from_first
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import piece
-from ddp_trainer.train.parallel.apply_tp import slice_up
+from ddp_trainer.train.parallel.apply_tp import apply_tp
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, Kind
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import Stream, without_memory
-from ddp_trainer.train.parallel.pp.pp_zero import StagePieces
+from ddp_trainer.train.parallel.pp.pp_zero import StageZero
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
@@ -44,7 +44,7 @@ class Stages:
     group: Group
     weights: Mapping[str, tuple[int, ...]]
     """Ranks of ``pp`` that have each, by its name in the model."""
-    pieces: StagePieces | None = None
+    pieces: StageZero | None = None
     """Where ranks of ``shard`` keep a piece each of this rank's weights."""
     _streams: dict[tuple[torch.Size, torch.dtype], Sequence[Stream]] = field(default_factory=dict)
 
@@ -147,13 +147,13 @@ class Stages:
         return torch.empty(shape.shape, dtype=shape.dtype, device=self.group.device)
 
 
-def cut_into_stages(
+def split_stages(
     model: nn.Module,
     task: Task,
     config: Config,
     mesh: Mesh,
     group: Group,
-    recipes: Mapping[Tensor, Recipe],
+    recipes: Mapping[Tensor, InitRecipe],
     loaded: Collection[str],
 ) -> Stages:
     """Cut the model in place: into stages, these into slices (``tp``), and these into pieces (``shard``).
@@ -175,7 +175,7 @@ def cut_into_stages(
     if not recipes:
         _move(model, group.device)
     if mesh.layout.tp > 1:
-        slice_up(model, task, mesh, group)
+        apply_tp(model, task, mesh, group)
     stages = Stages(modules, kind, mesh, group, weights)
     demand_shared(model, stages, task)
     if recipes:
@@ -184,7 +184,7 @@ def cut_into_stages(
         send_from_first(model, mesh, group, loaded)
     stages.send_shared(model, loaded)
     if mesh.layout.shard > 1:
-        stages = replace(stages, pieces=StagePieces(model, modules, mesh, group))
+        stages = replace(stages, pieces=StageZero(model, modules, mesh, group))
     model.forward = stages.forward
     model.train = stages.train_with(model)  # type: ignore[method-assign,assignment] # torch does not foresee it
     return stages

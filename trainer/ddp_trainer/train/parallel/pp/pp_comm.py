@@ -14,13 +14,13 @@ from typing import Any, Final
 from torch.distributed.pipelining import schedules
 
 from ddp_trainer.common.constants import Wait
-from ddp_trainer.train.observability.comm_wait import Waits
+from ddp_trainer.train.observability.comm_wait import CommWaits
 
 WAIT: Final = "_wait_batch_p2p"
 
 
 @contextmanager
-def timed_transfers(waits: Waits) -> Iterator[None]:
+def timed_transfers(waits: CommWaits) -> Iterator[None]:
     """Schedules that run in here tell how long they wait."""
     inner: Any = getattr(schedules, WAIT, None)
     if inner is None:

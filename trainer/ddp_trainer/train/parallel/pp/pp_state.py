@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.mesh.sharded_state import Spread, piece
+from ddp_trainer.train.mesh.sharded_state import ShardedState, piece
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages
 from ddp_trainer.train.utils.errors import BadTask
 
@@ -22,7 +22,7 @@ _TENSOR: Final = "tensor"
 _VALUE: Final = "value"
 
 
-class StageSpread(Spread):
+class PipelineState(ShardedState):
     """Weights are numbered and named as in the whole model, of which the others' are on the meta device here.
 
     Those that are here may be in slices and in pieces, which ranks of the same stage put together first.

@@ -24,7 +24,7 @@ from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import piece
-from ddp_trainer.train.observability.comm_wait import Waits
+from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import without_memory
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along
 from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
@@ -54,7 +54,7 @@ class _Weight:
             module.register_parameter(name, weight)
 
 
-class StagePieces:
+class StageZero:
     """All weights of this rank's stages."""
 
     def __init__(self, model: nn.Module, modules: Sequence[nn.Module], mesh: Mesh, group: Group) -> None:
@@ -74,7 +74,7 @@ class StagePieces:
                 self._weights.append(self._cut(weight, dimension, _places(weight, [model, *modules])))
         self._by_piece = {each.piece: each for each in self._weights}
 
-    def gather(self, waits: Waits) -> None:
+    def gather(self, waits: CommWaits) -> None:
         """Let the stages have their whole weights; every rank of ``shard`` must call it."""
         with self._group.watched(), torch.no_grad():
             for bucket in self._buckets(self._weights):
@@ -93,7 +93,7 @@ class StagePieces:
             each.put(each.piece)
         self._is_whole = False
 
-    def deal_out(self, waits: Waits) -> None:
+    def deal_out(self, waits: CommWaits) -> None:
         """Add up the gradients of the whole weights, leave each rank its pieces of them, and let go of the rest.
 
         Gradients lie as their weights do.
@@ -105,7 +105,7 @@ class StagePieces:
         if uncut := [weight for weight in self._uncut if weight.requires_grad]:
             add_up_along(uncut, self._mesh, "shard", partial(waits.during, Wait.REDUCE_SCATTER))
 
-    def _deal_out(self, bucket: Sequence[_Weight], waits: Waits) -> None:
+    def _deal_out(self, bucket: Sequence[_Weight], waits: CommWaits) -> None:
         """Of these weights; what they take whole is free when the next ones begin."""
         rows = [self._rows(piece(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket]
         every = torch.cat(rows, dim=1)
@@ -123,7 +123,7 @@ class StagePieces:
         if self._is_whole:
             yield
             return
-        self.gather(Waits())
+        self.gather(CommWaits())
         try:
             yield
         finally:

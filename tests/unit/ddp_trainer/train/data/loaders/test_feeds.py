@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Level, OnBadSample
-from ddp_trainer.train.data.batch_plan import Plan, cut
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.data.loaders.bad_samples import MOST_TOLD, Skips
 from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.factory import make_feed, sample_count
@@ -24,7 +24,7 @@ from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTas
 
 CPU = torch.device("cpu")
 SKIP = Config(on_bad_sample=OnBadSample.SKIP)
-PLAN = Plan(samples=22, global_batch=8, shards=4, seed=3, epochs=2)
+PLAN = BatchPlan(samples=22, global_batch=8, shards=4, seed=3, epochs=2)
 STREAM = replace(PLAN, sequential=True)
 
 
@@ -88,7 +88,7 @@ class Resumable(Reading):
         self.at = state["at"]
 
 
-def requests(plan: Plan, shards: range, steps: range) -> Iterator[Request]:
+def requests(plan: BatchPlan, shards: range, steps: range) -> Iterator[Request]:
     for step in steps:
         batch = plan.batch(step)
         for shard in shards:
@@ -97,7 +97,7 @@ def requests(plan: Plan, shards: range, steps: range) -> Iterator[Request]:
                 yield Request(step, plan.epoch_of(step), shard, ids)
 
 
-def everything(feed: Feed, plan: Plan, shards: range = range(4), steps: range = range(6)) -> list[Fetched]:
+def everything(feed: Feed, plan: BatchPlan, shards: range = range(4), steps: range = range(6)) -> list[Fetched]:
     return [feed.fetch(request) for request in requests(plan, shards, steps)]
 
 
@@ -105,7 +105,7 @@ def numbers(fetched: list[Fetched]) -> list[int]:
     return [number for each in fetched for number in each.batch.tolist()]
 
 
-def a_feed(samples: Any, plan: Plan = PLAN, config: Config | None = None, shards: range = range(4)) -> Feed:
+def a_feed(samples: Any, plan: BatchPlan = PLAN, config: Config | None = None, shards: range = range(4)) -> Feed:
     return make_feed(samples, plan, shards, config or Config(seed=plan.seed), CPU)
 
 

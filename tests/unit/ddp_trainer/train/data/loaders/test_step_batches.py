@@ -6,14 +6,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.batch_plan import Plan, digest, owned
-from ddp_trainer.train.data.loaders.step_batches import Portion, Portions
+from ddp_trainer.train.data.batch_plan import BatchPlan, digest, owned
+from ddp_trainer.train.data.loaders.step_batches import Portion, StepBatches
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Plan:
+def plans(draw: st.DrawFn) -> BatchPlan:
     batch = draw(st.integers(1, 40))
-    return Plan(
+    return BatchPlan(
         samples=draw(st.integers(1, 90)),
         global_batch=batch,
         shards=draw(st.integers(1, batch)),
@@ -23,7 +23,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-def assert_is_of(portion: Portion, plan: Plan, shards: range, step: int) -> None:
+def assert_is_of(portion: Portion, plan: BatchPlan, shards: range, step: int) -> None:
     assert portion.step == step
     assert torch.equal(portion.ids, plan.batch(step))
     assert portion.samples == len(plan.batch(step)) == plan.batch_length(step)
@@ -40,27 +40,27 @@ def assert_is_of(portion: Portion, plan: Plan, shards: range, step: int) -> None
 @given(plan=plans(), data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_every_portion_is_what_the_plan_says_in_whatever_order_they_are_asked_for(
-    plan: Plan, data: st.DataObject
+    plan: BatchPlan, data: st.DataObject
 ) -> None:
     world = data.draw(st.integers(1, plan.shards))
     rank = data.draw(st.integers(0, world - 1))
     shards = owned(plan.shards, world, rank)
-    portions = Portions(plan, shards)
+    portions = StepBatches(plan, shards)
     first = data.draw(st.integers(0, plan.total_steps - 1))
     for step in [*range(first, plan.total_steps), first]:
         assert_is_of(portions.of(step), plan, shards, step)
 
 
 def test_a_step_far_larger_than_what_is_hashed_at_once_has_its_portion_too() -> None:
-    plan = Plan(samples=70_000, global_batch=30_000, shards=7, seed=1, epochs=2)
-    portions = Portions(plan, range(5, 7))
+    plan = BatchPlan(samples=70_000, global_batch=30_000, shards=7, seed=1, epochs=2)
+    portions = StepBatches(plan, range(5, 7))
     for step in range(plan.total_steps):
         assert_is_of(portions.of(step), plan, range(5, 7), step)
 
 
 def test_other_shards_count_from_the_next_step_on() -> None:
-    plan = Plan(samples=40, global_batch=8, shards=4, seed=2, epochs=1)
-    portions = Portions(plan, range(2))
+    plan = BatchPlan(samples=40, global_batch=8, shards=4, seed=2, epochs=1)
+    portions = StepBatches(plan, range(2))
     assert_is_of(portions.of(0), plan, range(2), 0)
     portions.reassign(range(3))
     assert_is_of(portions.of(1), plan, range(3), 1)

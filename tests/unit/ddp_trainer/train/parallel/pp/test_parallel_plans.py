@@ -15,7 +15,7 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Recompute
 from ddp_trainer.train.loop.run_context import demand_numbers
-from ddp_trainer.train.mesh.tp_rng import DrawsApart, share_draws
+from ddp_trainer.train.mesh.tp_rng import PerRankRng, shared_rng
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, demand_fit
 from ddp_trainer.train.parallel.pp.pipeline_split import stages_of
@@ -177,14 +177,14 @@ def test_a_model_without_a_plan_is_refused() -> None:
 
 def test_dropout_that_cannot_be_cut_is_refused() -> None:
     with pytest.raises(BadConfig, match="has tp=2, and 1 of the model is AlphaDropout, which ranks cannot share"):
-        share_draws(nn.Sequential(nn.Dropout(0.1), nn.AlphaDropout(0.1)), "tp=2")
+        shared_rng(nn.Sequential(nn.Dropout(0.1), nn.AlphaDropout(0.1)), "tp=2")
 
 
 def test_a_module_that_is_to_draw_apart_does_and_the_common_stream_goes_on() -> None:
     drawn, after = [], []
     for rank in (0, 1, 0):
         mesh: Any = SimpleNamespace(get_local_rank=lambda rank=rank: rank)
-        module = DrawsApart()._apply(nn.Dropout(0.5), mesh)
+        module = PerRankRng()._apply(nn.Dropout(0.5), mesh)
         torch.manual_seed(1)
         drawn.append([module(torch.ones(64)).tolist() for _ in range(2)])
         after.append(torch.rand(4).tolist())
@@ -195,7 +195,7 @@ def test_a_module_that_is_to_draw_apart_does_and_the_common_stream_goes_on() -> 
 
 
 def test_attention_draws_apart_where_it_drops_anything() -> None:
-    assert isinstance(a_gpt(dropout=0.1).tp_plan(2)["blocks.*.attention.attend"], DrawsApart)
+    assert isinstance(a_gpt(dropout=0.1).tp_plan(2)["blocks.*.attention.attend"], PerRankRng)
     assert "blocks.*.attention.attend" not in a_gpt().tp_plan(2)
 
 

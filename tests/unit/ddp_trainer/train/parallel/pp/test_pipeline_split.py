@@ -16,8 +16,8 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.sharded_state import Spread
-from ddp_trainer.train.optim.optimizer import Optimization
+from ddp_trainer.train.mesh.sharded_state import ShardedState
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages, demand_cuttable, demand_shared
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, Stream
@@ -97,9 +97,9 @@ def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bo
                     setattr(module, name, nn.Parameter(distribute_tensor(weight.detach(), devices, [Shard(0)])))
         here = [weight for weight in model.parameters() if not weight.is_meta]
         layout = Layout(shard=1, pp=2)
-        spread = Spread(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.alone())
+        spread = ShardedState(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.alone())
         config = Config(warmup_steps=0, learning_rate=0.5, weight_decay=0.0)
-        made = Optimization.build(Lines(), model, config, 10, spread=spread)
+        made = OptimizerWrapper.build(Lines(), model, config, 10, spread=spread)
         for weight in here:
             weight.grad = torch.ones_like(weight)
         assert made.examine() == 0
