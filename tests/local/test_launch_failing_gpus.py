@@ -10,8 +10,10 @@ import pytest
 from launch_harness import Stage, stage_of
 
 from ddp_trainer.common.constants import Exit
+from ddp_trainer.launch.failures import failure_reason
 from tests import fake_nvml
 from tests.fake_driver import compiled
+from tests.local import train_gpu_fault
 
 FAILS_ONCE = """
 import os
@@ -142,3 +144,31 @@ def test_a_driver_that_answers_no_more_keeps_a_node_out(stage: Stage, tmp_path: 
     assert run.code() == Exit.GPU_FAULT, run.output
     told = json.loads((tmp_path / "termination").read_text())
     assert "worker-0: NVML cannot be initialized: Unknown Error; fix: look at nvidia-smi" in told["message"]
+
+
+def test_the_node_whose_gpu_fails_in_a_step_is_named_and_the_rank_that_waits_for_it_goes_on(
+    stage: Stage, tmp_path: Path
+) -> None:
+    task = ("--task", f"{train_gpu_fault.__name__}:{train_gpu_fault.FailingGpu.__name__}", "--device", "cpu")
+    flags = ("--global-batch", "36", "--shards", "2", "--max-steps", "6", "--evaluate-every", "100")
+    program = ("--nproc-per-node", "1", "-m", "ddp_trainer", "train", *task, *flags)
+    machine = a_machine(tmp_path, "0 ecc\n")
+    whole = {"DDP_RUN_DIR": str(tmp_path / "whole"), "DDP_TERMINATION_LOG": str(tmp_path / "termination-of-whole")}
+    stage.store()
+    waiting = stage.agent(0, *program, DDP_NODE_NAME="node-a", **whole)
+    failing = stage.agent(1, *program, **machine)
+    assert failing.code() == Exit.GPU_FAULT, failing.output
+    told = json.loads((tmp_path / "termination").read_text())
+    named = ("reason", "rank", "host", "pod", "exit_code", "pod_exit_code", "generation")
+    assert [told[name] for name in named] == ["gpu_fault", 1, "node-b", "worker-1", 173, 173, 1]
+    assert told["message"].startswith("GPU 0 of node-b does not work: CUDA error: uncorrectable ECC error encountered.")
+    replacement = stage.agent(2, *program, DDP_NODE_NAME="node-c")
+    # There is no checkpoint: the rank that waited has kept its process and its three steps.
+    waiting.line("resumed after step 3")
+    assert [waiting.code(), replacement.code()] == [0, 0]
+    # Its own node has noted the lost peer as what it is: a consequence, and later than the fault.
+    lost, fault = (json.loads((tmp_path / node / "error.json").read_text()) for node in ("whole", "run"))
+    assert lost["reason"] in failure_reason.CONSEQUENCES
+    assert (fault["reason"], fault["timestamp"] < lost["timestamp"]) == ("gpu_fault", True)
+    told = json.loads((tmp_path / "termination-of-whole").read_text())
+    assert (told["result"], told["steps"], told["samples_repeated"]) == ("succeeded", 6, 0)

@@ -16,7 +16,7 @@ from ddp_trainer.process.atomic_files import draft_of, remove_abandoned_drafts
 CLAIM = """
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 def write(directory, size):
-    Claim(directory, generation=1, fence=1, run_id="", token="t" * size).take()
+    WriteLease(directory, generation=1, fence=1, run_id="", token="t" * size).take()
 """
 ERROR = """
 from ddp_trainer.launch.agent.termination_report import _replace

@@ -157,7 +157,7 @@ def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalS
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """The pairs in as many rounds as it takes that no rank is in two of one round; as early as that goes.
 
-    >>> rounds([(0, 4), (1, 5), (0, 6), (5, 7)])
+    >>> transfer_rounds([(0, 4), (1, 5), (0, 6), (5, 7)])
     [[(0, 4), (1, 5)], [(0, 6), (5, 7)]]
     """
     found: list[tuple[set[int], list[tuple[int, int]]]] = []

@@ -365,7 +365,7 @@ dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 group = Group(0, 2, "gloo", torch.device("cpu"))  # says two, so that the real DDP is built
 model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
 optimization = OptimizerWrapper.build(object(), model, Config(clip_norm=1.0), 10)
-plan = Plan(samples=6, global_batch=6, shards=2, seed=0, epochs=3)
+plan = BatchPlan(samples=6, global_batch=6, shards=2, seed=0, epochs=3)
 losses = lambda model, batch: model(batch).sum(1)
 strategy = build(Parts(model=model, losses=losses, group=group, plan=plan, config=Config()))
 for step in range(3):
