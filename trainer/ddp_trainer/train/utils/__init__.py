@@ -1,1 +1,1 @@
-"""Helpers that know nothing of training."""
+"""Helpers that do not depend on the training loop."""

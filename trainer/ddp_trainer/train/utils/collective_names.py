@@ -1,4 +1,7 @@
-"""Collectives of one tensor by the names that torch 2.13 gave them, or else by those before, of which it warns."""
+"""Single-tensor collectives under the names of the installed torch.
+
+torch 2.13 renamed them and warns about the old names; older versions have only the old names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors of a model that lie in memory as they are written, row behind row: collectives and shards ask for that."""
+"""Contiguous memory layout of a model's tensors, which collectives and sharding require."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from torch import nn
 
 
 def lay_out(model: nn.Module, *, spreads: bool) -> None:
-    """Give buffers that lie otherwise memory of their own, in place, and so weights of a model that ``spreads``.
+    """Make all strided buffers of a model contiguous, in place.
 
-    A buffer may be a part of another tensor, its transpose, or one row that stands for many (``expand``), into which
-    nothing can be written that another rank sends; torch's ``fully_shard`` takes no weights that lie so. Their numbers
-    stay what they are, and so do the recipes of weights without memory.
+    A buffer may be a view of another tensor, a transpose, or one row expanded to many (``expand``). A collective cannot
+    write received data into such a buffer, and torch's ``fully_shard`` rejects such weights. Values do not change.
+    Weights on the meta device keep the recorded operations that initialize them.
+
+    Args:
+        model: The model to change.
+        spreads: Also make the weights contiguous, because the ranks share one model.
     """
     for tensor in [*model.buffers(), *(model.parameters() if spreads else ())]:
         if tensor.layout is torch.strided:

@@ -1,4 +1,4 @@
-"""Files that are whole or absent after a crash of the process or of the machine."""
+"""Writing files that are complete or absent after a crash of the process or the machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from ddp_trainer.process.atomic_files import draft_of
 
 
 def write_durably(file: Path, content: bytes) -> None:
-    """Replace the file's content in one step: a reader sees the old or the new, also after a power cut.
+    """Replace a file's content atomically.
+
+    A reader sees the old or the new content, also after a power failure.
 
     Raises:
-        OSError: it could not be written; what was there before still is.
+        OSError: The file could not be written. The old content is still there.
     """
     with draft_of(file) as draft:
         write_synced(draft, content)
@@ -22,7 +24,7 @@ def write_durably(file: Path, content: bytes) -> None:
 
 
 def write_synced(file: Path, content: bytes) -> None:
-    """Write, and wait until it is on the disk."""
+    """Write a file and wait until its content is on the disk (``fsync``)."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(content)
@@ -34,7 +36,7 @@ def write_synced(file: Path, content: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make creations and renames in the directory survive a power cut."""
+    """Make file creations and renames in a directory survive a power failure (``fsync``)."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -43,9 +45,9 @@ def sync_directory(directory: Path) -> None:
 
 
 class SyncedStream:
-    """A new file that is written as a stream, with the digest and the size of what went into it.
+    """New file, written as a stream, with the SHA-256 digest and the size of its content.
 
-    Closing it waits until all of it is on the disk, unless writing failed.
+    On exit, the context manager waits until the content is on the disk, unless an exception is raised inside.
     """
 
     def __init__(self, file: Path) -> None:
@@ -55,14 +57,14 @@ class SyncedStream:
 
     @property
     def sha256(self) -> str:
-        """Digest of what was written so far, in hexadecimal."""
+        """SHA-256 digest of the bytes written so far, in hexadecimal."""
         return self._sha.hexdigest()
 
     def write(self, piece: bytes | memoryview) -> None:
-        """Append the whole piece.
+        """Append all bytes of ``piece``.
 
         Raises:
-            OSError: the disk is full or fails.
+            OSError: The disk is full or has failed.
         """
         self._sha.update(piece)
         self.size_bytes += len(piece)

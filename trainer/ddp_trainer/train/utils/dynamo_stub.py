@@ -1,12 +1,13 @@
-"""Train without paying for torch's compiler where nothing is compiled.
+"""Stub of ``torch._dynamo`` that avoids importing torch's compiler in runs that do not compile.
 
-Optimizers and DDP ask ``torch._dynamo`` to leave them alone, and the asking imports it, with sympy and 800 more
-modules: 1.0 to 1.2 s of processor time per rank, about half of what a restarted worker needs to its next step. While
-:func:`uncompiled` is active and the real module is not loaded, a stand-in answers those questions as the real one
-does by default. Whatever else is asked of it, it gives way to the real module at once. A task that calls
-``torch.compile`` has loaded the real one, and then nothing here happens.
+Optimizers and DDP call ``torch._dynamo`` to exclude themselves from compilation. The first call imports it, with sympy
+and 800 more modules. The import costs 1.0 to 1.2 s of CPU time per rank, about half of the time from the restart of a
+worker to its next step. While :func:`uncompiled` is active and the real module is not loaded, the stub handles these
+calls with the defaults of the real module. Any other attribute access loads the real module and uses it. If a task
+calls ``torch.compile``, the real module is already loaded and the stub is not installed.
 
-``torch._dynamo`` is private: a test starts a process that fails when a new version of torch imports it all the same.
+``torch._dynamo`` is private API. A test runs a training process and fails if a new version of torch imports the module
+despite the stub.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ _R = TypeVar("_R")
 
 
 class _StandIn(ModuleType):
-    """Answers what optimizers and DDP ask of ``torch._dynamo``, as it would by default."""
+    """The attributes of ``torch._dynamo`` that optimizers and DDP use, with their default behavior."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)
         self.utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
-        # Activation checkpointing asks; it matters to graphs alone.
+        # Activation checkpointing reads this; it only affects compiled graphs.
         self.config = SimpleNamespace(error_on_nested_fx_trace=True)
 
     @staticmethod
     def disable(function: _F, *_args: object, **_options: object) -> _F:
-        """Nothing is compiled, so the function is already not compiled."""
+        """Return the function unchanged: without the compiler there is nothing to disable."""
         return function
 
     @staticmethod
     def graph_break() -> None:
-        """There is no graph."""
+        """Do nothing: without the compiler no graph exists."""
 
     def __getattr__(self, name: str) -> object:
-        """Anything else is the real module's business."""
+        """Load the real module and return its attribute."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(_load(self), name)
@@ -63,11 +64,11 @@ def _remove(stand_in: ModuleType) -> None:
     if sys.modules.get(_NAME) is stand_in:
         del sys.modules[_NAME]
     if vars(torch).get("_dynamo") is stand_in:
-        del torch._dynamo  # noqa: SLF001 - we put it there
+        del torch._dynamo  # noqa: SLF001 - set by this module
 
 
-class uncompiled:  # noqa: N801 - reads as a function; a class enters at a quarter of a generator's cost, each step
-    """Build or step an optimizer, or build or call DDP, without importing torch's compiler."""
+class uncompiled:  # noqa: N801 - used like a function; a class costs a quarter of a generator, every step
+    """Context in which optimizers and DDP can be built and called without importing torch's compiler."""
 
     __slots__ = ("_stands_in",)
 
@@ -83,7 +84,7 @@ class uncompiled:  # noqa: N801 - reads as a function; a class enters at a quart
 
 
 def without_compiler(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function, called while :class:`uncompiled` is active."""
+    """Return a wrapper that calls the function inside :class:`uncompiled`."""
 
     @wraps(function)
     def run(*args: _P.args, **options: _P.kwargs) -> _R:

@@ -1,4 +1,7 @@
-"""The last words of a rank: one sentence for people, and torch's error file for the launcher."""
+"""Reporting of the error that ends a rank: a message on stderr, and torch's error file for the launcher.
+
+:func:`last_words` reports an error and returns the exit code; :func:`leave_group` also ends the process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ddp_trainer.train.utils.errors import PeerLost, TrainError
 
 
 def write_error_file(file: Path | None, err: BaseException) -> None:
-    """Leave the reason where the launcher looks, in the format of torch.distributed.elastic; never fails itself."""
+    """Write the error for the launcher in the format of torch.distributed.elastic; OSErrors are ignored."""
     if file is None:
         return
     reason = {
@@ -34,15 +37,15 @@ def write_error_file(file: Path | None, err: BaseException) -> None:
 
 
 def named_error_file() -> Path | None:
-    """Return the error file that the launcher has named for this process, or None."""
+    """Return the error file of this process, from ``$TORCHELASTIC_ERROR_FILE``, or None."""
     named = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     return Path(named) if named else None
 
 
 def code_of(err: BaseException) -> int:
-    """Return the exit code of a process that an exception ends.
+    """Return the exit code for an uncaught exception.
 
-    An error of CUDA that nobody translated, since it was raised in the model, is a fault of the GPU as well.
+    A CUDA error that is raised in the model is not translated to GpuFailed. It maps to the same exit code.
     """
     if isinstance(err, TrainError):
         return int(err.exit_code)
@@ -50,7 +53,10 @@ def code_of(err: BaseException) -> int:
 
 
 def last_words(err: Exception, error_file: Path | None) -> int:
-    """Say what went wrong, a sentence where it is one of ours, and leave it to the launcher; the code to exit with."""
+    """Print the error, write the error file, and return the exit code.
+
+    A :class:`TrainError` is printed as one sentence, any other exception with its traceback.
+    """
     if isinstance(err, TrainError):
         print(f"error: {err}", file=sys.stderr)
     else:
@@ -60,12 +66,18 @@ def last_words(err: Exception, error_file: Path | None) -> int:
 
 
 def end_for_lost_peer(sentence: str, error_file: Path | None) -> NoReturn:
-    """End this process from any thread, because it cannot leave its group otherwise; its successor may go on."""
+    """End this process with the exit code of :class:`PeerLost`, from any thread.
+
+    Used when the process cannot leave its group in any other way. The exit code lets the launcher start another one.
+    """
     leave_group(PeerLost(sentence), error_file)
 
 
 def leave_group(err: Exception, error_file: Path | None) -> NoReturn:
-    """End this process with the error's code: its group cannot be torn down in good order, and the launcher waits."""
+    """Report the error and end this process with its exit code, without tearing down the process group.
+
+    An orderly teardown is impossible here, and the launcher waits for the exit.
+    """
     code = last_words(err, error_file)
     sys.stdout.flush()
     sys.stderr.flush()

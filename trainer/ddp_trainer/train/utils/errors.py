@@ -1,25 +1,25 @@
-"""What can go wrong in a training run, and what its process exits with.
+"""Errors of a training run and their exit codes.
 
 ::
 
-    TrainError                  1   anything that follows
-    ├─ BadConfig                2   a flag, a variable or a combination of them that cannot be meant
-    ├─ BadTask                  2   the task cannot be found, or is not one
+    TrainError                  1   base class
+    ├─ BadConfig                2   invalid flag, environment variable or combination of them
+    ├─ BadTask                  2   the task is not found or is not a task
     ├─ BadData                  2   the samples are missing or cannot be read
-    │  └─ BadSample             2   one sample cannot be read; may be skipped
-    ├─ DataWorkerLost           1   a process that reads samples died
+    │  └─ BadSample             2   one sample cannot be read; it can be skipped
+    ├─ DataWorkerLost           1   a data loading process died
     ├─ CheckpointMismatch       2   the checkpoint belongs to another run
-    ├─ WrongSamples             1   the ranks processed other samples than the step demands
-    ├─ NotFinite                1   the loss is no longer a number
-    ├─ CheckpointNotWritten     1   the last state of the run could not be saved
-    ├─ GpuFailed              173   the GPU of this rank failed or is missing, retryable elsewhere
-    ├─ PeerLost               170   another rank went away or stayed silent: not this rank's fault, retryable
-    │  ├─ PeerFailed          170   another rank said that its part of the step failed
-    │  └─ GroupEnds           143   the group was told to end, and all ranks agreed after which step
+    ├─ WrongSamples             1   the ranks processed other samples than the step requires
+    ├─ NotFinite                1   the loss is infinite or not a number
+    ├─ CheckpointNotWritten     1   the final state of the run could not be saved
+    ├─ GpuFailed              173   the GPU of this rank failed or is missing; retryable on another node
+    ├─ PeerLost               170   another rank ended or does not respond; retryable
+    │  ├─ PeerFailed          170   another rank reported that its part of the step failed
+    │  └─ GroupEnds           143   planned end of the group, after a step that all ranks agreed on
     ├─ StaleGeneration        172   a newer worker group owns the checkpoint directory
     └─ DamagedClaim             2   the claim on the checkpoint directory cannot be parsed
 
-Each message is one sentence that names the value; ``hint`` says what to do next.
+Each message is one sentence that names the value. ``hint`` is the next step for the user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ddp_trainer.common.constants import Exit
 
 
 class TrainError(Exception):
-    """Base of every error that a run reports in one sentence."""
+    """Base class of all errors that a run reports as one sentence."""
 
     exit_code: ClassVar[int] = Exit.FAILURE
 
@@ -40,44 +40,44 @@ class TrainError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The sentence, and what to do next."""
+        """Return the message followed by the hint."""
         return f"{self.message} {self.hint}".strip()
 
 
 class BadConfig(TrainError):
-    """A flag, an environment variable or a combination of them that cannot be meant."""
+    """A flag, an environment variable, or a combination of them is invalid."""
 
     exit_code = Exit.USAGE
 
 
 class BadTask(TrainError):
-    """The task cannot be found, or what was found is not a task."""
+    """The task is not found, or the object found is not a task."""
 
     exit_code = Exit.USAGE
 
 
 class BadData(TrainError):
-    """The samples are missing, or cannot be read."""
+    """The samples are missing or cannot be read."""
 
     exit_code = Exit.USAGE
 
 
 class BadSample(BadData):
-    """One sample cannot be read; a data set raises it, and ``--on-bad-sample`` says what it means."""
+    """One sample cannot be read. Raised by data sets; ``--on-bad-sample`` selects how a run handles it."""
 
 
 class DataWorkerLost(TrainError):
-    """A process that reads samples for this rank died."""
+    """A data loading process of this rank died."""
 
 
 class CheckpointMismatch(TrainError):
-    """The checkpoint was written by a run of another task, model, seed, batch or data."""
+    """The checkpoint was written by a run with another task, model, seed, batch or data."""
 
     exit_code = Exit.USAGE
 
 
 class WrongSamples(TrainError):
-    """The samples that the ranks processed together are not the ones that the step demands."""
+    """The ranks together processed other samples than the step requires."""
 
 
 class NotFinite(TrainError):
@@ -85,42 +85,42 @@ class NotFinite(TrainError):
 
 
 class CheckpointNotWritten(TrainError):
-    """The last state of the run could not be made durable."""
+    """The final state of the run could not be written to disk."""
 
 
 class GpuFailed(TrainError):
-    """The GPU of this rank failed, or is not there. The process has no use for another group."""
+    """The GPU of this rank failed or is missing. The process cannot join another group."""
 
     exit_code = Exit.GPU_FAULT
 
 
 class PeerLost(TrainError):
-    """A collective failed because another rank went away, or stayed silent for too long."""
+    """A collective failed because another rank ended or did not respond within the timeout."""
 
     exit_code = Exit.RENDEZVOUS_LOST
 
     def alone(self) -> PeerLost:
-        """The same without the frames that it came through, which keep everything alive that they worked with."""
+        """Return a copy without traceback, whose frames would keep all their local objects alive."""
         return type(self)(self.message, hint=self.hint)
 
 
 class PeerFailed(PeerLost):
-    """Another rank voted that its part of the step failed; it reports why itself."""
+    """Another rank voted that its part of the step failed. That rank reports the cause."""
 
 
 class GroupEnds(PeerLost):
-    """This group is over, and nobody's fault is it: nodes come or go."""
+    """The worker group ends as planned, without a failure, because nodes join or leave."""
 
     exit_code = Exit.TERMINATED
 
 
 class StaleGeneration(TrainError):
-    """A newer worker group owns the checkpoint directory; this one must not write."""
+    """A newer worker group owns the checkpoint directory. This one must not write to it."""
 
     exit_code = Exit.STALE_GENERATION
 
 
 class DamagedClaim(TrainError):
-    """The claim file of the checkpoint directory cannot be parsed, so the order of its writers is not known."""
+    """The claim file of the checkpoint directory cannot be parsed, so the order of its writers is unknown."""
 
     exit_code = Exit.USAGE

@@ -1,7 +1,7 @@
-"""When Python collects garbage, and what it knows of objects by that.
+"""Control of Python's garbage collection, and lookup of recently created objects.
 
-``--gc-steps`` lets it be collected after the same steps on all ranks. Left alone, each rank stops to collect at moments
-of its own, and every time all others wait for it.
+``--gc-steps`` runs the collector after the same steps on all ranks. By default each rank collects at a different time,
+and all other ranks wait for it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 
 def collecting_by_hand(every_steps: int | None) -> AbstractContextManager[None]:
-    """While training goes on, Python collects nothing by itself; where None, all stays as it is."""
+    """Return a context without automatic garbage collection, or one without effect if ``every_steps`` is None."""
     return nullcontext() if every_steps is None else uncollected()
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Meanwhile Python collects nothing by itself."""
+    """Disable automatic garbage collection inside the context."""
     if not gc.isenabled():
         yield
         return
@@ -31,20 +31,20 @@ def uncollected() -> Iterator[None]:
 
 
 def collect_if_due(step: int, every_steps: int | None) -> None:
-    """After ``step`` committed steps."""
+    """Collect garbage if the number of committed steps, ``step``, is a multiple of ``every_steps``."""
     if every_steps is not None and step % every_steps == 0:
         gc.collect()
 
 
 def collections() -> int:
-    """How often garbage was collected in this process."""
+    """Return the number of garbage collections in this process so far, over all generations."""
     return sum(of_generation["collections"] for of_generation in gc.get_stats())
 
 
 def objects_since(moment: int) -> list[Any]:
-    """All objects that were made since there were so many :func:`collections`, and others beside them.
+    """Return a superset of the objects created since :func:`collections` returned ``moment``.
 
-    What was made since the last one are the youngest objects. To look at all of them takes a tenth of a second.
+    Without a collection since then, only generation 0 is read. Otherwise all objects are read, which takes 0.1 s.
     """
     youngest = gc.get_objects(generation=0)
     return youngest if collections() == moment else gc.get_objects()

@@ -1,8 +1,8 @@
-"""Host memory of exactly the size that is asked for, page-locked where a GPU copies to it.
+"""Host memory of the requested size, page-locked for copies from a GPU.
 
-``pin_memory=True`` rounds up to a power of two, 32 GiB for 17, and keeps a block that was freed for later
-(``ATen/core/CachingHostAllocator.h``), so an arena that grows holds both. Here the pages are mapped, touched and
-registered with CUDA one by one request, and go back to the kernel with the last tensor in them.
+``pin_memory=True`` rounds the size up to a power of two (32 GiB for 17 GiB) and caches freed blocks
+(``ATen/core/CachingHostAllocator.h``), so a growing arena holds the old and the new block. :func:`host_memory` maps,
+touches and registers the pages per request. They return to the kernel with the last tensor that uses them.
 """
 
 from __future__ import annotations
@@ -21,50 +21,51 @@ _PORTABLE: Final = 1
 
 
 class PageLocks(Protocol):
-    """Locks pages of this process for a device."""
+    """Interface that locks memory pages of this process for a device."""
 
     def lock(self, address: int, size_bytes: int) -> int:
-        """Lock the pages; returns the error of CUDA, 0 for none."""
+        """Lock the pages and return the CUDA error code, 0 for success."""
 
     def unlock(self, address: int) -> None:
-        """Undo :meth:`lock`."""
+        """Unlock the pages that :meth:`lock` locked at this address."""
 
 
 class CudaPageLocks:
-    """Page locks of the CUDA runtime, for one GPU. Not proven on GPUs."""
+    """Page locks of the CUDA runtime, for one GPU. Not verified on GPUs."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def lock(self, address: int, size_bytes: int) -> int:
-        """As :class:`PageLocks` has it."""
-        # A thread begins on GPU 0, and would open a context there for every rank of the node.
+        """See :meth:`PageLocks.lock`."""
+        # A new thread uses GPU 0 by default and would create a context there for every rank of the node.
         with torch.cuda.device(self._device):
             return int(_runtime().cudaHostRegister(address, size_bytes, _PORTABLE))
 
     def unlock(self, address: int) -> None:
-        """As :class:`PageLocks` has it."""
+        """See :meth:`PageLocks.unlock`."""
         _runtime().cudaHostUnregister(address)
 
 
 def _runtime() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call] # of torch
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call] # torch has no types here
 
 
 def host_memory(size_bytes: int, locks: PageLocks | None) -> Tensor:
-    """Return zeroed host memory, rounded up to whole pages and no further.
+    """Return zeroed host memory, rounded up to whole pages.
 
     Args:
-        size_bytes: At least 1.
-        locks: Locks the pages; None to leave them to the kernel.
+        size_bytes: Size in bytes, at least 1.
+        locks: Locks the pages for a device; None leaves them unlocked.
 
     Returns:
-        A tensor of ``size_bytes`` uint8. The pages are unlocked and unmapped when no tensor shares them any more.
-        Where locking fails, the memory is not locked, with a warning: copies from a GPU are slower then.
+        A uint8 tensor with ``size_bytes`` elements. The pages are unlocked and unmapped with the last tensor that
+        shares them. If locking fails, a warning is issued and the memory stays unlocked. Copies from a GPU are then
+        slower.
     """
     length = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # The tensor holds the array and the array the mapping, so that what is tied to the array runs while it is mapped.
+    # The tensor references the array, and the array the mapping, so the array's finalizer runs before the unmapping.
     array = (ctypes.c_ubyte * length).from_buffer(mapping)
     address = ctypes.addressof(array)
     memory = torch.frombuffer(array, dtype=torch.uint8)[:size_bytes]
@@ -77,5 +78,5 @@ def host_memory(size_bytes: int, locks: PageLocks | None) -> Tensor:
                 stacklevel=2,
             )
         else:
-            weakref.finalize(array, locks.unlock, address).atexit = False  # the driver does it at the end
+            weakref.finalize(array, locks.unlock, address).atexit = False  # the driver unlocks at process exit
     return memory

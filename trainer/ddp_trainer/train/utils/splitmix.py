@@ -1,9 +1,10 @@
-"""SplitMix64: from numbers to numbers that look random, the same on every machine and in every version.
+"""SplitMix64 hash of integers, identical on every machine and in every version.
 
-Sample order and random streams must not change when torch or NumPy improve their generators: a resumed run would
-repeat some samples and never see others. So the room carries the few lines of a published mixer: G. Steele,
-D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, with the constants of S. Vigna's
-reference implementation.
+Sample order and random streams must not change when torch or NumPy change their generators: a resumed run would repeat
+some samples and never see others. So the trainer contains a published mixer.
+
+Source: G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, with the constants
+of S. Vigna's reference implementation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALGORITHM: Final = "splitmix64/1"
-"""Goes into every checkpoint; a run resumes only where the same algorithm orders the samples."""
+"""Stored in every checkpoint. A run resumes only if the same algorithm orders the samples."""
 
 _MASK: Final = (1 << 64) - 1
 _GAMMA: Final = 0x9E3779B97F4A7C15
@@ -23,7 +24,7 @@ _SECOND: Final = 0x94D049BB133111EB
 
 
 def mix(*numbers: int) -> int:
-    """One 64-bit number that depends on all ``numbers`` and on their order.
+    """Return a 64-bit hash of ``numbers`` that depends on their order.
 
     >>> mix(0) == 0xE220A8397B1DCDAF
     True
@@ -32,7 +33,7 @@ def mix(*numbers: int) -> int:
 
 
 def mix_on(state: int, *numbers: int) -> int:
-    """Go on from what :func:`mix` came to.
+    """Extend a result of :func:`mix` by more numbers.
 
     >>> mix_on(mix(1, 2), 3, 4) == mix(1, 2, 3, 4)
     True
@@ -46,7 +47,7 @@ def mix_on(state: int, *numbers: int) -> int:
 
 
 def mix_all(numbers: Tensor, key: int) -> Tensor:
-    """``mix(key, n)`` of every int64 in ``numbers``, as int64 of the same bits."""
+    """Return ``mix(key, n)`` for every ``n`` of an int64 tensor, as int64 with the bits of the unsigned result."""
     state = numbers + _signed((key + _GAMMA) & _MASK)
     state = (state ^ _shift(state, 30)) * _signed(_FIRST)
     state = (state ^ _shift(state, 27)) * _signed(_SECOND)
@@ -54,7 +55,7 @@ def mix_all(numbers: Tensor, key: int) -> Tensor:
 
 
 def _shift(state: Tensor, bits: int) -> Tensor:
-    """Logical right shift; torch's own keeps the sign."""
+    """Logical right shift; torch's ``>>`` is arithmetic."""
     return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
