@@ -1,4 +1,8 @@
-"""How a line of a table of options becomes a flag: where ``--help`` shows it, with which words, and how it is read."""
+"""Command-line flags of option fields: help group, help text and parser.
+
+:func:`flagged` returns the metadata of a dataclass field in :mod:`ddp_trainer.train.config.options` and
+:mod:`ddp_trainer.train.config.output_options`; the other functions parse values.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 class OptionGroup(StrEnum):
-    """Headings in ``--help``."""
+    """Option group headings in ``--help``."""
 
     TASK = "task"
     DATA = "data"
@@ -31,15 +35,23 @@ def flagged(
     parse: Callable[[str], Any] | None = None,
     metavar: str | None = None,
 ) -> dict[str, Any]:
-    """A field's flag; without ``parse`` it is a switch, and one that is on by default has a ``--no-`` form."""
+    """Return the field metadata that defines a command-line flag.
+
+    Args:
+        group: Heading in ``--help``.
+        help_text: Text in ``--help``.
+        parse: Converts the argument. Without it the flag is a switch; a switch that is on by default gets a ``--no-``
+            form.
+        metavar: Placeholder of the argument in ``--help``.
+    """
     return {"group": group, "help": help_text, "parse": parse, "metavar": metavar}
 
 
 def layouts(text: str) -> LayoutRange:
-    """``--parallel``.
+    """Parse the value of ``--parallel``.
 
     Raises:
-        BadConfig: it is no layout, or range of them.
+        BadConfig: The text is neither a layout nor a range of layouts.
     """
     try:
         return LayoutRange.parse(text)
@@ -48,13 +60,13 @@ def layouts(text: str) -> LayoutRange:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names with commas between them.
+    """Parse a comma-separated list of names, the value of ``--fsdp-blocks``.
 
     >>> names("Block, Head")
     ('Block', 'Head')
 
     Raises:
-        BadConfig: there is none.
+        BadConfig: The list is empty.
     """
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found:

@@ -1,4 +1,8 @@
-"""What a run is asked to do: one frozen record, checked as a whole when it is made."""
+"""Configuration of a run: :class:`Config`, a frozen dataclass that validates itself when it is created.
+
+It extends the option tables of :mod:`ddp_trainer.train.config.options` and
+:mod:`ddp_trainer.train.config.output_options`.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ from ddp_trainer.train.config.output_options import Keeping
 from ddp_trainer.train.utils.errors import BadConfig
 
 LARGEST_BATCH = 1 << 20
-"""Sums of this many 32-bit sample hashes are exact in float64, in which the ranks vote."""
+"""Maximum global batch. Sums of this many 32-bit sample hashes are exact in float64, the dtype of the ranks' votes."""
 
 
 class ScheduleName(StrEnum):
-    """Shapes of the learning rate over the run."""
+    """Learning rate schedules."""
 
     COSINE = "cosine"
     LINEAR = "linear"
@@ -25,7 +29,7 @@ class ScheduleName(StrEnum):
 
 
 class DeviceName(StrEnum):
-    """Where to compute."""
+    """Devices to compute on."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -34,64 +38,64 @@ class DeviceName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(Keeping):
-    """One run. Nothing in it depends on how many workers there are."""
+    """Configuration of one run, independent of the number of workers."""
 
     task: str = "digits"
-    """Name of a built-in task, or ``module:factory`` of the user's own."""
+    """Name of a built-in task, or ``module:factory`` of a user-defined task."""
     epochs: int = 30
     """Passes over the training samples."""
     max_steps: int | None = None
-    """End after this many global steps, even within an epoch."""
+    """Maximum number of global steps. The run can end within an epoch."""
     global_batch: int = 64
-    """Samples per global step, over all ranks together; the last step of an epoch may have fewer."""
+    """Samples per global step, over all ranks. The last step of an epoch can have fewer."""
     shards: int | None = None
-    """Logical shards of a global batch, the most ranks that can share it; derived when None."""
+    """Number of logical shards of a global batch, the maximum number of ranks that can share it; derived if None."""
     seed: int = 0
-    """Decides initial weights, sample order and every random draw."""
+    """Seed of the initial weights, the sample order and all random draws."""
 
     optimizer: OptimizerName = OptimizerName.ADAMW
     learning_rate: float = 3e-3
     """Peak learning rate."""
     weight_decay: float = 0.01
     momentum: float = 0.9
-    """Of SGD; AdamW keeps torch's betas."""
+    """Momentum of SGD. AdamW uses torch's default betas."""
     schedule: ScheduleName = ScheduleName.COSINE
     warmup_steps: int = 50
     """Global steps over which the learning rate rises linearly from zero."""
     clip_norm: float | None = None
-    """Largest norm of the whole gradient, after the ranks' parts were added."""
+    """Maximum norm of the whole gradient, after the sum over ranks."""
 
     evaluate_every: int = 1
-    """Epochs between evaluations on the test samples; the end of the run is always evaluated."""
+    """Epochs between evaluations on the test samples. The end of the run is always evaluated."""
 
     checkpoint_dir: Path | None = None
-    """Directory of the checkpoints; none are kept when None."""
+    """Directory of the checkpoints; None disables checkpoints."""
     checkpoint_scope: CheckpointScope | None = None
-    """Whether all ranks see the same directory, or each pod has its own; as the launcher says when None."""
+    """Sharing of the directory: by all ranks, or by the ranks of one pod; None uses the value of the launcher."""
     checkpoint_steps: int | None = None
-    """Save when the global step is a multiple of this."""
+    """Global steps between checkpoints: one is saved when the step is a multiple of this."""
     checkpoint_seconds: float | None = 30.0
-    """Save when the last save is this long ago, by the clock of rank 0."""
+    """Seconds between checkpoints, by the clock of rank 0."""
     keep: int = 3
-    """Checkpoints that are kept."""
+    """Number of checkpoints to keep."""
 
     device: DeviceName = DeviceName.AUTO
     timeout_seconds: float = 120.0
-    """A collective that takes longer means that a peer is lost."""
+    """Timeout of collectives in seconds. When it expires, a peer counts as lost."""
     log_seconds: float = 5.0
     """Seconds between plain progress lines."""
     log_steps: int | None = None
-    """Print a plain progress line every so many steps instead."""
+    """Steps between plain progress lines, instead of ``log_seconds``."""
     log_json: bool = False
     """Print progress as JSON lines."""
     summary: Path | None = None
-    """File of the final summary; none is written when None."""
+    """File of the final summary; None writes none."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
+        """Validate the values and their combinations.
 
         Raises:
-            BadConfig: a value is out of its range, or two do not go together.
+            BadConfig: A value is out of range, or two values conflict.
         """
         check_options(self)
         for name, least in _LEAST.items():
@@ -138,7 +142,7 @@ _LEAST: dict[str, float] = {
 
 
 def flag(field: str) -> str:
-    """The command-line flag of a field.
+    """Return the command-line flag of a field.
 
     >>> flag("global_batch")
     '--global-batch'

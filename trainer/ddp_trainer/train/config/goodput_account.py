@@ -1,13 +1,13 @@
-"""The goodput ledger: what the wall clock of a job went into, over all its processes, pods and suspensions.
+"""Goodput account: wall-clock time of a job by state, over all its processes, pods and suspensions.
 
-An account is the time up to a moment, split over :class:`~ddp_trainer.common.constants.JobTime`. Time is only ever
-added by moving that moment forward, so the states add up to the time since the job first started, whatever happens. It
-stands beside the checkpoints (:mod:`ddp_trainer.train.checkpoint.progress_file`) and in them; what nobody was there to
-see is told afterwards from time stamps: the last one of the process before, and those that the launcher gives to its
-workers.
+An :class:`Account` splits the time up to a moment over the states of :class:`~ddp_trainer.common.constants.JobTime`.
+Time is only added by moving that moment forward, so the states always add up to the time since the job first started.
+The account is stored in the checkpoints and in a file beside them (:mod:`ddp_trainer.train.checkpoint.progress_file`).
+Time that no trainer process recorded is assigned afterwards. The sources are the last time stamp of the previous
+process and the time stamps that the launcher passes to its workers.
 
-Productive time that was lost with a crash stays productive, since a counter cannot be taken back, and is counted beside
-it; what that comes to says :mod:`ddp_trainer.common.goodput`.
+Productive time that is lost in a crash stays in the productive counter, because a counter must not decrease. It is also
+counted as lost time; :mod:`ddp_trainer.common.goodput` computes the goodput from both.
 """
 
 from __future__ import annotations
@@ -25,80 +25,80 @@ _CAUSES: Final = tuple(RestartCause)
 _LAYOUT: Final = struct.Struct(f"<{3 + len(_CAUSES) + len(JobTime)}d")
 
 SIZE: Final = _LAYOUT.size
-"""Bytes of a packed account."""
+"""Size of a packed account in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """When what happened on the way to a worker group, as its launcher saw it: Unix times; 0 is not known."""
+    """Unix times of the launcher's steps to a worker group; 0 means unknown."""
 
     launched: float = 0.0
-    """The launcher of this pod started."""
+    """Start of this pod's launcher."""
     joined: float = 0.0
-    """It joined the rendezvous that formed this group."""
+    """The launcher joined the rendezvous that formed this group."""
     formed: float = 0.0
-    """The group was formed, and workers start."""
+    """The rendezvous formed the group. The workers start next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """How a process got to the first step that it takes in a group; Unix times."""
+    """Events before the first step of a process in a group, in Unix times."""
 
     moments: Moments
     restarts: Mapping[str, int]
-    """Restarts of the run so far, by cause."""
+    """Number of restarts of the run so far, by cause."""
     process: float
-    """This process began."""
+    """Start of this process."""
     restoring: float
-    """It began to look for a state to go on from."""
+    """Start of the search for a state to resume from."""
     restored: float
-    """It has one."""
+    """End of that search: the process has a state."""
     loaded: bool
-    """That was stored, or another rank's."""
+    """True if the state came from a checkpoint or another rank."""
 
 
 @dataclass(slots=True)
 class Account:
-    """The ledger. Seconds; Unix times."""
+    """Goodput account of a job. Durations are in seconds, moments are Unix times."""
 
     until: float = 0.0
-    """What was before this moment is accounted for; 0 of an account that has not begun."""
+    """End of the time that the account covers; 0 before :meth:`begin`."""
     lost: float = 0.0
-    """Productive time whose steps did not survive."""
+    """Productive time of steps that were lost, in seconds."""
     has_left: bool = False
-    """All processes were told to stop, and saved."""
+    """True if all processes received a stop request and saved their state."""
     restarts: list[int] = field(default_factory=lambda: [0] * len(_CAUSES))
-    """As known at the last arrival, in the order of :class:`~ddp_trainer.common.constants.RestartCause`."""
+    """Restarts at the last :meth:`arrive`, in the order of :class:`~ddp_trainer.common.constants.RestartCause`."""
     seconds: list[float] = field(default_factory=lambda: [0.0] * len(JobTime))
-    """In the order of :class:`~ddp_trainer.common.constants.JobTime`."""
+    """Seconds per state, in the order of :class:`~ddp_trainer.common.constants.JobTime`."""
 
     def __getitem__(self, state: JobTime) -> float:
         return self.seconds[_INDEX[state]]
 
     @property
     def elapsed(self) -> float:
-        """Since the job first started, up to :attr:`until`."""
+        """Seconds from the first start of the job to :attr:`until`."""
         return sum(self.seconds)
 
     @property
     def surviving(self) -> float:
-        """Productive time of steps that the weights still hold."""
+        """Productive seconds of steps that were not lost."""
         return self[JobTime.PRODUCTIVE] - self.lost
 
     def begin(self, start: float) -> None:
-        """The job first started at ``start``, as far as anyone knows by now: an earlier start is made up for."""
+        """Set the first start of the job. If it is earlier than the recorded one, startup time is added."""
         if not self.until:
             self.until = start
         self.seconds[_INDEX[JobTime.STARTUP]] += max(0.0, self.until - start - self.elapsed)
 
     def spend(self, state: JobTime, until: float) -> None:
-        """The time up to ``until`` went into ``state``; none did if that moment is accounted for already."""
+        """Add the time up to ``until`` to ``state``. Do nothing if the account already covers that moment."""
         if until > self.until:
             self.seconds[_INDEX[state]] += until - self.until
             self.until = until
 
     def work(self, until: float, parts: Mapping[JobTime, float]) -> None:
-        """The time up to ``until`` was spent in training: on each of ``parts`` so much, and productively the rest."""
+        """Add training time: the seconds in ``parts`` to their states, the rest up to ``until`` to productive time."""
         left = until - self.until
         if left <= 0:
             return
@@ -110,15 +110,15 @@ class Account:
         self.until = until
 
     def leave(self) -> None:
-        """This process was told to stop, and has saved."""
+        """Record that this process received a stop request and saved its state."""
         self.has_left = True
 
     def copy(self) -> Account:
-        """One that can go on without this one."""
+        """Return an independent copy."""
         return replace(self, restarts=[*self.restarts], seconds=[*self.seconds])
 
     def arrive(self, arrival: Arrival, now: float) -> None:
-        """The first step begins ``now``: tell where the time since the last process's last step has gone."""
+        """Assign the time from the last step of the previous process to ``now``, when the first step begins."""
         moments = arrival.moments
         if moments.launched:
             is_new_pod = moments.launched >= self.until
@@ -134,11 +134,11 @@ class Account:
         self.restarts = [arrival.restarts.get(cause, 0) for cause in _CAUSES]
 
     def survives(self, productive: float) -> None:
-        """Of all productive time so much has survived: the rest is lost. What is lost once stays so."""
+        """Count all productive time above ``productive`` seconds as lost. The lost time never decreases."""
         self.lost = max(self.lost, self[JobTime.PRODUCTIVE] - productive)
 
     def _cause(self, restarts: Mapping[str, int]) -> JobTime:
-        """Why the group before has ended: what has been counted since. A hang outweighs what followed from it."""
+        """Return why the previous group ended, from the restarts counted since. A hang outranks its consequences."""
         risen = {cause for cause, known in zip(_CAUSES, self.restarts, strict=True) if restarts.get(cause, 0) > known}
         if RestartCause.HANG in risen:
             return JobTime.HANG
@@ -147,22 +147,25 @@ class Account:
         return JobTime.RESTART
 
     def to_list(self) -> list[float]:
-        """Plain numbers; the inverse is :meth:`from_list`."""
+        """Return the account as a list of numbers; the inverse is :meth:`from_list`."""
         return [self.until, self.lost, float(self.has_left), *map(float, self.restarts), *self.seconds]
 
     @classmethod
     def from_list(cls, numbers: Sequence[float]) -> Self:
-        """The inverse of :meth:`to_list`; a blank one where these can be no account: too few, not finite, negative."""
+        """Return the account of :meth:`to_list`.
+
+        Invalid input gives an empty account: a wrong length, or a number that is negative or not finite.
+        """
         if len(numbers) != SIZE // 8 or not all(0.0 <= number < math.inf for number in numbers):
             return cls()
         until, lost, has_left, *rest = numbers
         return cls(until, lost, bool(has_left), [int(each) for each in rest[: len(_CAUSES)]], rest[len(_CAUSES) :])
 
     def pack(self) -> bytes:
-        """:data:`SIZE` bytes."""
+        """Return the account as :data:`SIZE` bytes."""
         return _LAYOUT.pack(*self.to_list())
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """The inverse of :meth:`pack`; a blank one of fewer bytes."""
+        """Return the account of :meth:`pack`, or an empty account if the length is not :data:`SIZE`."""
         return cls.from_list(_LAYOUT.unpack(packed) if len(packed) == SIZE else ())

@@ -1,4 +1,4 @@
-"""What counts as better: the metric by which the best state is kept and an early end is decided."""
+"""Comparison of evaluation metrics, for keeping the best checkpoint and for early stopping."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _SMALLER_IS_BETTER: Final = ("loss", "error", "perplexity")
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A metric of the test samples, and the way it should go."""
+    """A metric of the test samples and its direction of improvement."""
 
     metric: str
 
     @property
     def smaller_is_better(self) -> bool:
-        """Of losses, errors and perplexities; of all else, more is better."""
+        """True for losses, errors and perplexities, False for all other metrics."""
         return any(word in self.metric for word in _SMALLER_IS_BETTER)
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Whether ``value`` beats the best so far; what is not a number beats nothing.
+        """Return whether ``value`` is better than the best so far. NaN is never better.
 
         >>> Goal("loss").is_better(0.1, 0.2), Goal("accuracy").is_better(0.1, 0.2)
         (True, False)

@@ -1,4 +1,7 @@
-"""Which options of :mod:`ddp_trainer.train.config.options` do not go together: a chain of small rules."""
+"""Rules that reject conflicting options of :mod:`ddp_trainer.train.config.options`.
+
+:func:`check` applies all rules that need only the options. The other checks also need the worker group or the task.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ _ONLY_DDP: Final = (
 
 
 def check(options: Options) -> None:
-    """Refuse what cannot be meant.
+    """Check the ranges and combinations of options.
 
     Raises:
-        BadConfig: two options contradict each other, or one lacks the other.
+        BadConfig: A value is out of range, two options conflict, or an option requires another one.
     """
     for rule in _RULES:
         for error in rule(options):
@@ -107,13 +110,13 @@ def _recompute(options: Options) -> Iterator[BadConfig]:
 
 
 def _of_layouts(options: Options) -> Iterator[BadConfig]:
-    """What goes with no layout in which ranks share a model, or not with this one."""
+    """Yield conflicts between options and the layout of ``--parallel``."""
     for misfit in clashes(options.parallel, partial(_said, options)):
         yield BadConfig(misfit.sentence, hint=misfit.help)
 
 
 def _said(options: Options, word: Word) -> str | None:
-    """What an option was given; None where it is at its default."""
+    """Return the value given for an option (empty for a switch), or None at the default."""
     is_off = word.flag.startswith("--no-")
     name = word.flag.removeprefix("--no-" if is_off else "--").replace("-", "_")
     value = getattr(options, name, None)
@@ -123,7 +126,7 @@ def _said(options: Options, word: Word) -> str | None:
 
 
 def _given(options: Options, names: Sequence[str]) -> Iterator[str]:
-    """Flags of options that are not at their defaults."""
+    """Yield the flags of those options that are not at their defaults."""
     default = {each.name: each.default for each in fields(options)}
     for name in names:
         value = getattr(options, name)
@@ -153,20 +156,22 @@ _RULES: Final[tuple[Callable[[Options], Iterator[BadConfig]], ...]] = (
 
 
 def check_shard(options: Options) -> None:
-    """Refuse options of a layout that there is not; asked when the job's own layout is known.
+    """Reject options of ``shard`` without a sharded layout. Call it when the layout of the job is known.
 
     Raises:
-        BadConfig: an option of ``shard`` was given, and ranks hold the whole model.
+        BadConfig: An option of ``shard`` is given, but no layout shards the model.
     """
     for misfit in clashes(options.parallel, partial(_said, options), WITHOUT_SHARD):
         raise BadConfig(misfit.sentence, hint=misfit.help)
 
 
 def layout_of(parallel: LayoutRange, world: int) -> Layout:
-    """The layout that a group of so many ranks takes; it may have fewer, and the last ranks are spare then.
+    """Return the layout for a group of ``world`` ranks.
+
+    The layout can have fewer ranks than the group. The last ranks of the group are then spare.
 
     Raises:
-        BadConfig: even the smallest has more ranks.
+        BadConfig: Even the smallest layout has more than ``world`` ranks.
     """
     try:
         return parallel.choose(world)
@@ -175,10 +180,13 @@ def layout_of(parallel: LayoutRange, world: int) -> Layout:
 
 
 def check_places(parallel: LayoutRange | None, env: Environment) -> None:
-    """Refuse one layout, and no range of them, that leaves ranks without a place in every group that there can be.
+    """Reject a fixed layout that leaves ranks without a place in every possible group. Ranges are not checked.
+
+    All nodes are assumed to have the same number of ranks.
 
     Raises:
-        BadConfig: it fills no whole number of nodes, which are taken to be alike, or no node comes or goes.
+        BadConfig: The layout has fewer ranks than the group, and either does not fill whole nodes, or the number of
+            nodes cannot change.
     """
     layout = None if parallel is None else parallel.fixed
     if layout is None or env.world_size <= layout.world:
@@ -193,10 +201,10 @@ def check_places(parallel: LayoutRange | None, env: Environment) -> None:
 
 
 def check_rollback(options: Options, *, keeps_checkpoints: bool, sequential: bool) -> None:
-    """Refuse to promise a way back that does not exist.
+    """Reject ``--on-nonfinite rollback`` if the run cannot go back to a checkpoint.
 
     Raises:
-        BadConfig: rollbacks were asked for, and there are no checkpoints, or the samples cannot be read again.
+        BadConfig: Rollback is selected, but no checkpoints are kept or the samples are a stream.
     """
     if options.on_nonfinite is not OnNonFinite.ROLLBACK:
         return

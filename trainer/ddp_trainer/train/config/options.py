@@ -1,6 +1,6 @@
-"""How a step is computed: options of a run as a table, one line each, from which the flags are made.
+"""Options that control how a step is computed, with the metadata of their command-line flags.
 
-Unlike what stands in :mod:`ddp_trainer.train.config.config` itself, few runs change any of these.
+Few runs change them, unlike the fields of :class:`ddp_trainer.train.config.config.Config` itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 class StrategyName(StrEnum):
-    """How the ranks' copies of the model stay one model."""
+    """Strategies that keep the model replicas of all ranks in sync."""
 
     DDP = "ddp"
     SINGLE = "single"
@@ -27,27 +27,27 @@ class StrategyName(StrEnum):
 
 
 class Level(StrEnum):
-    """How equal the results of runs at different numbers of ranks are."""
+    """Degrees of equality between runs with different numbers of ranks."""
 
     ORDERED = "ordered"
-    """The same samples in the same steps with the same random draws: equal up to rounding."""
+    """Same samples in the same steps with the same random draws. Results are equal up to rounding."""
     EXACT = "exact"
-    """Equal bit for bit."""
+    """Results are bit-identical."""
     FAST = "fast"
-    """A rank's shards are computed as one batch: the same samples in the same steps, and no more than that."""
+    """Same samples in the same steps. Each rank computes its shards as one batch, and nothing else is guaranteed."""
 
 
 class Recompute(StrEnum):
-    """What ``--activation-checkpointing`` computes again; a number N beside these stands for every N-th block."""
+    """Parts that ``--activation-checkpointing`` recomputes. The option also accepts N, for every N-th block."""
 
     ALL = "all"
-    """Whole blocks."""
+    """Recompute whole blocks."""
     CHEAP = "cheap"
-    """All but matrix products, attention and convolutions, whose results are kept."""
+    """Keep the results of matrix products, attention and convolutions, and recompute everything else."""
 
 
 class OnNonFinite(StrEnum):
-    """What a loss or gradient means that is infinite or not a number."""
+    """Actions on a loss or gradient that is infinite or not a number."""
 
     STOP = "stop"
     SKIP = "skip"
@@ -55,7 +55,7 @@ class OnNonFinite(StrEnum):
 
 
 class LrScaling(StrEnum):
-    """How the learning rate follows the global batch."""
+    """Scaling rules of the learning rate with the global batch."""
 
     NONE = "none"
     LINEAR = "linear"
@@ -63,7 +63,7 @@ class LrScaling(StrEnum):
 
 
 class KernelName(StrEnum):
-    """How an optimizer goes over the weights."""
+    """Implementations of the optimizer step."""
 
     AUTO = "auto"
     LOOP = "loop"
@@ -72,37 +72,37 @@ class KernelName(StrEnum):
 
 
 class OnBadSample(StrEnum):
-    """What a sample that cannot be read means."""
+    """Actions on a sample that cannot be read."""
 
     FAIL = "fail"
     SKIP = "skip"
 
 
 class BalanceName(StrEnum):
-    """How many logical shards each rank owns."""
+    """Assignments of logical shards to ranks."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
 
 
 class BackendName(StrEnum):
-    """What carries the collectives."""
+    """Backends of the collectives."""
 
     AUTO = "auto"
-    """NCCL between GPUs, else gloo."""
+    """NCCL on GPUs, gloo on CPUs."""
     GLOO = "gloo"
     NCCL = "nccl"
     MPI = "mpi"
 
 
 def recomputed(text: str) -> Recompute | int:
-    """``--recompute``.
+    """Parse the value of ``--recompute``.
 
     >>> recomputed("cheap"), recomputed("2")
     (<Recompute.CHEAP: 'cheap'>, 2)
 
     Raises:
-        BadConfig: it is neither a word nor a number of blocks.
+        BadConfig: The text is neither a :class:`Recompute` value nor a positive number.
     """
     if text in list(Recompute):
         return Recompute(text)
@@ -113,7 +113,7 @@ def recomputed(text: str) -> Recompute | int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The table. :class:`ddp_trainer.train.config.config.Config` has all of it."""
+    """Options of the step computation. :class:`ddp_trainer.train.config.config.Config` inherits them."""
 
     model: str | None = field(
         default=None,
@@ -348,5 +348,5 @@ class Options:
 
     @property
     def spreads(self) -> bool:
-        """Whether there is a layout in which no rank holds the whole model."""
+        """True if the largest layout splits the model, so that no rank holds all of it."""
         return self.parallel is not None and self.parallel.largest.replica > 1

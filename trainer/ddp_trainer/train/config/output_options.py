@@ -1,6 +1,6 @@
-"""What a run keeps and tells of itself, as a table of options: checkpoints, evaluations, reports.
+"""Options for checkpoints, evaluation and reports, with the metadata of their command-line flags.
 
-The table continues the one in :mod:`ddp_trainer.train.config.options`, and flags are made from it in the same way.
+They extend the options of :mod:`ddp_trainer.train.config.options`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 class CheckpointMode(StrEnum):
-    """Whether the training waits until a checkpoint is on the disk."""
+    """Modes of writing a checkpoint: in the background, or while training waits."""
 
     ASYNC = "async"
-    """It waits for a copy in memory; a thread writes that to the disk."""
+    """Training waits for a copy in memory. A thread writes the copy to the disk."""
     SYNC = "sync"
 
 
 class EvaluateOn(StrEnum):
-    """Which ranks evaluate."""
+    """Ranks that evaluate."""
 
     ALL = "all"
     RANK0 = "rank0"
@@ -31,17 +31,17 @@ class EvaluateOn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """End the run when a metric has not become better for so many evaluations."""
+    """Early stopping: end the run after ``patience`` evaluations without a better ``metric``."""
 
     metric: str
     patience: int
 
     @classmethod
     def parse(cls, text: str) -> EarlyStop:
-        """``METRIC:PATIENCE``.
+        """Parse ``METRIC:PATIENCE``.
 
         Raises:
-            BadConfig: it is something else.
+            BadConfig: The text has another form, or the patience is 0.
         """
         metric, _, patience = text.rpartition(":")
         if not metric or not patience.isdecimal() or not int(patience):
@@ -51,18 +51,18 @@ class EarlyStop:
 
 @dataclass(frozen=True, slots=True)
 class ProfileWindow:
-    """Global steps that are profiled."""
+    """Range of global steps to profile."""
 
     start: int
-    """Number of the first one, from 0."""
+    """First step, counted from 0."""
     count: int
 
     @classmethod
     def parse(cls, text: str) -> ProfileWindow:
-        """``START:COUNT``.
+        """Parse ``START:COUNT``.
 
         Raises:
-            BadConfig: it is something else.
+            BadConfig: The text has another form, or the count is 0.
         """
         start, _, count = text.partition(":")
         if not start.isdecimal() or not count.isdecimal() or not int(count):
@@ -72,7 +72,7 @@ class ProfileWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping(Options):
-    """The table. :class:`ddp_trainer.train.config.config.Config` has all of it."""
+    """Options of checkpoints, evaluation and reports. :class:`ddp_trainer.train.config.config.Config` inherits them."""
 
     checkpoint_mode: CheckpointMode = field(
         default=CheckpointMode.ASYNC,

@@ -1,4 +1,4 @@
-"""What the launcher told this process: the room's only reader of environment variables."""
+"""Environment variables that the launcher sets for a worker; :meth:`Environment.from_environ` reads them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 _PROMISED: Final = "PET_NNODES"
 DEFAULT_GRACE_SECONDS: Final = 30.0
-"""Kubernetes' own default between SIGTERM and SIGKILL."""
+"""Kubernetes' default time between SIGTERM and SIGKILL, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """This process's place in the worker group; by default a group of one, started by hand."""
+    """Place of this process in the worker group. The default is a group of one without a launcher."""
 
     rank: int = 0
     local_rank: int = 0
@@ -31,44 +31,44 @@ class Environment:
     master_address: str = "127.0.0.1"
     master_port: int = 0
     agent_hosts_store: bool = False
-    """The launcher, and not rank 0, listens on the master port (stock torchrun)."""
+    """True if the launcher, not rank 0, listens on the master port (stock torchrun)."""
     generation: int = 0
     fence: int = 0
-    """Grows from one worker group of the run to the next, also where the generation begins at 1 again."""
+    """Number that grows with every worker group of the run, even if the generation restarts at 1."""
     run_id: str = ""
     most_ranks: int | None = None
-    """The most ranks that the job can ever have, where the launcher says so."""
+    """Maximum number of ranks of the job, from the launcher or else the platform; None if neither sets it."""
     fewest_ranks: int | None = None
-    """The fewest that it goes on with, where the launcher says so."""
+    """Minimum number of ranks to continue with, from the same source; None if not set."""
     promised_ranks: int | None = None
-    """The most that the platform makes room for, where that says so."""
+    """Maximum number of ranks that the platform allows (``PET_NNODES``); None if unset."""
     parallel: LayoutRange | None = None
-    """How the ranks share one model, where the job says so."""
+    """Layouts in which the ranks share one model; None if the job does not set them."""
     restarts: Mapping[str, int] = field(default_factory=dict)
-    """Restarts of the run so far, by cause."""
+    """Number of restarts of the run so far, by cause."""
     moments: Moments = field(default_factory=Moments)
-    """How this worker group came about."""
+    """Time stamps of the formation of this worker group."""
     run_dir: Path | None = None
     checkpoint_dir: Path | None = None
     checkpoint_scope: CheckpointScope = CheckpointScope.JOB
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     error_file: Path | None = None
-    """Where torch's launchers look for the reason of a failure."""
+    """File in which torch's launchers expect the error of a failed worker."""
     survives_on_nccl: bool = False
-    """The job asks workers to outlive an NCCL group."""
+    """True if workers of the job keep running when an NCCL group ends."""
     threads_chosen: bool = False
-    """OMP_NUM_THREADS was set, so torch has its thread count already."""
+    """True if ``OMP_NUM_THREADS`` is set, which already determines torch's thread count."""
     node: str = "this node"
-    """Name of the Kubernetes node, else of the machine, for sentences about its hardware."""
+    """Name of the Kubernetes node, or else the host name, for messages about its hardware."""
     visible_devices: Mapping[str, str] = field(default_factory=dict)
-    """Variables that choose GPUs, and the search path of ``nvidia-smi``."""
+    """Variables that select GPUs, and ``PATH``, in which ``nvidia-smi`` is searched."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Environment:
-        """Read torchrun's and our own variables.
+        """Read the variables of torchrun and of ``ddp-launch``.
 
         Raises:
-            BadConfig: a variable does not hold what it must.
+            BadConfig: A variable has an invalid value.
         """
         rank = _integer(environ, "RANK", 0)
         world = _integer(environ, "WORLD_SIZE", 1)
@@ -88,7 +88,7 @@ class Environment:
             fence=_integer(environ, Env.FENCE, generation),
             run_id=environ.get(Env.RUN_ID, ""),
             most_ranks=_ranks_of(_nodes(environ).rpartition(":")[2], environ, local_world),
-            # Of one number alone nobody knows whether it is the fewest.
+            # A single number has no colon and gives None: it does not have to be the minimum.
             fewest_ranks=_ranks_of(_nodes(environ).rpartition(":")[0], environ, local_world),
             promised_ranks=_ranks_of(environ.get(_PROMISED, "").rpartition(":")[2], environ, local_world),
             parallel=_layouts(environ),
@@ -152,12 +152,12 @@ def _layouts(environ: Mapping[str, str]) -> LayoutRange | None:
 
 
 def _nodes(environ: Mapping[str, str]) -> str:
-    """As the launcher was told last; of a launcher that is not ours, as the platform says."""
+    """Return the ``MIN:MAX`` nodes from ``ddp-launch``, or else from the platform (another launcher)."""
     return environ.get(Env.NODES) or environ.get(_PROMISED, "")
 
 
 def _ranks_of(nodes: str, environ: Mapping[str, str], local_world: int) -> int | None:
-    """Those of so many nodes, an end of a range (``2`` or ``1:4``), by the processes per node."""
+    """Return the number of ranks on ``nodes`` nodes, one end of a range such as ``1:4``; None if it is not a number."""
     if not nodes.isdecimal():
         return None
     per_node = environ.get("PET_NPROC_PER_NODE", "")
@@ -165,7 +165,6 @@ def _ranks_of(nodes: str, environ: Mapping[str, str], local_world: int) -> int |
 
 
 def _counts(environ: Mapping[str, str]) -> dict[str, int]:
-    """Restarts by cause."""
     return {cause: int(count) for cause, count in _numbers(environ, Env.RESTARTS).items() if isinstance(count, int)}
 
 
@@ -175,7 +174,7 @@ def _moments(environ: Mapping[str, str]) -> Moments:
 
 
 def _numbers(environ: Mapping[str, str], name: Env) -> dict[str, float]:
-    """A JSON object of numbers; what cannot be read is no reason to stop training, so it reads as none."""
+    """Read a JSON object of numbers. Invalid content reads as empty, because training can continue without it."""
     try:
         numbers = json.loads(environ.get(name, "") or "{}")
     except ValueError:
