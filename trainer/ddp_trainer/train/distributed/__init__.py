@@ -1,1 +1,1 @@
-"""Process group of the ranks, devices, and the socket to the launcher."""
+"""Process group of the ranks, device selection, and the worker's channel to the agent."""

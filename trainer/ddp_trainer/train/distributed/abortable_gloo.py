@@ -1,14 +1,14 @@
-"""gloo, with a way out of what waits: for exchanges between slices, of which a step has hundreds.
+"""gloo process group whose collectives can be aborted, for tensor-parallel collectives (hundreds per step).
 
-When a connection breaks, gloo wakes whoever waits for a message that is not begun, but nobody who waits for one that it
-has begun to send or to receive (``Pair::signalException`` in its ``transport/tcp/pair.cc`` knows neither ``tx_`` nor
-``rx_``): these wait for the group's timeout, and the main thread for them. Of slices one loss in eight fell into such a
-moment. So whoever waits here looks from time to time whether the group is over, and then leaves gloo's thread where it
-stands.
+When a connection breaks, gloo fails waits for messages that have not started. It does not fail waits for messages in
+transfer, because ``Pair::signalException`` in its ``transport/tcp/pair.cc`` ignores ``tx_`` and ``rx_``. Those waits,
+and the main thread with them, last until the timeout of the group. With tensor parallelism, one lost peer in eight hit
+such a moment. So a wait in :class:`AbortableGloo` polls whether the group is over, and then abandons gloo's thread.
+:func:`new_group` creates a group.
 
-Made as torch's ``test_c10d_pypg.py`` makes process groups of one's own. Whatever of such a group Python may write anew
-(``PyProcessGroup.hpp``) has to be here: torch calls its own with the GIL held, which gloo's threads wait for while they
-hold what it waits for.
+The class follows the custom process groups of torch's ``test_c10d_pypg.py``. It has to override every collective that
+``PyProcessGroup.hpp`` allows. torch calls its own implementations with the GIL held. gloo's threads wait for the GIL
+while they hold what that call waits for: a deadlock.
 """
 
 from __future__ import annotations
@@ -25,19 +25,24 @@ import torch.distributed as dist
 from torch import Tensor
 
 NAME: Final = "ddp_gloo"
-"""What torch calls this backend."""
+"""Name under which the backend is registered in torch."""
 
 _LOOK: Final = timedelta(seconds=0.1)
-"""Between looks whether the group is over; who is answered before does not wait for it."""
+"""Interval between checks whether the group is over. A collective that ends earlier returns immediately."""
 
 _LEFT: Final = "gloo has not noticed that the group is over"
 
 
 def new_group(ranks: Sequence[int], timeout: timedelta, is_over: Callable[[], bool]) -> dist.ProcessGroup | None:
-    """A group of these ranks, which gives up what it waits for when ``is_over``; every rank must call it.
+    """Create an abortable gloo group. Every rank of the default group must call this.
+
+    Args:
+        ranks: Global ranks of the group.
+        timeout: Timeout of its collectives.
+        is_over: Returns True when waits in the group must fail.
 
     Returns:
-        None on the ranks that are not in it.
+        The group, or None on ranks outside of it.
     """
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _made, extended_api=True, devices=["cpu", "cuda"])
@@ -49,12 +54,12 @@ def _made(options: Any, is_over: Callable[[], bool]) -> AbortableGloo:
     gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
     gloo.options.global_ranks_in_group = options.global_ranks_in_group
     gloo.options.group_name = options.group_id
-    gloo._set_sequence_number_for_group()  # noqa: SLF001 - as torch does of its own
+    gloo._set_sequence_number_for_group()  # noqa: SLF001 - as torch does for its own groups
     return AbortableGloo(gloo, is_over)
 
 
 def _begun(name: str) -> Callable[..., Any]:
-    """The method of gloo's of this name, whose exchange can be given up."""
+    """Return a method that calls the gloo method of this name and returns an abortable work."""
 
     def begin(group: AbortableGloo, *args: Any, **options: Any) -> dist.Work:
         return group.exchange([getattr(group.gloo, name)(*args, **options)])
@@ -63,7 +68,7 @@ def _begun(name: str) -> Callable[..., Any]:
 
 
 def _left_to_gloo(name: str) -> Callable[..., Any]:
-    """The method of gloo's of this name as it is."""
+    """Return a method that calls the gloo method of this name and returns gloo's own work, which cannot be aborted."""
 
     def begin(group: AbortableGloo, *args: Any, **options: Any) -> dist.Work:
         return cast("dist.Work", getattr(group.gloo, name)(*args, **options))
@@ -72,7 +77,10 @@ def _left_to_gloo(name: str) -> Callable[..., Any]:
 
 
 class AbortableGloo(dist.ProcessGroup):
-    """One group, of whose exchanges most can be given up: all that ``torch.distributed.tensor`` makes of layers."""
+    """gloo process group with abortable waits for all collectives that ``torch.distributed.tensor`` uses in layers.
+
+    Point-to-point messages, ``alltoall`` and ``reduce_scatter`` are passed to gloo and cannot be aborted.
+    """
 
     allgather = _begun("allgather")
     allreduce = _begun("allreduce")
@@ -83,31 +91,31 @@ class AbortableGloo(dist.ProcessGroup):
     gather = _begun("gather")
     reduce = _begun("reduce")
     scatter = _begun("scatter")
-    # gloo breaks a connection on which a wait for one of these ran out,
+    # Not polled: when a wait for a point-to-point message times out, gloo breaks its connection.
     send = _left_to_gloo("send")
     recv = _left_to_gloo("recv")
-    recv_anysource = recvAnysource = _left_to_gloo("recv_anysource")  # noqa: N815 - torch's
-    # and has nothing that could be asked whether one of these is through.
+    recv_anysource = recvAnysource = _left_to_gloo("recv_anysource")  # noqa: N815 - name from torch
+    # Not polled: gloo has no way to query the completion of these.
     alltoall = _left_to_gloo("alltoall")
     reduce_scatter = _left_to_gloo("reduce_scatter")
 
     def __init__(self, gloo: dist.ProcessGroupGloo, is_over: Callable[[], bool]) -> None:
-        super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg] # the stubs know one of its two ways
-        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)  # which counts what was begun
+        super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg] # the stubs have only one of its two overloads
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)  # the backend that counts started collectives
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
-        self.gloo: Any = gloo  # torch's stubs know half of it
+        self.gloo: Any = gloo  # torch's stubs are incomplete
         self.is_over = is_over
         self._exchanges: weakref.WeakSet[_Exchange] = weakref.WeakSet()
 
-    def getBackendName(self) -> str:  # noqa: N802 - torch's
-        """How torch speaks of it."""
+    def getBackendName(self) -> str:  # noqa: N802 - name from torch
+        """Return the name of the backend, for torch."""
         return NAME
 
-    def allgather_into_tensor_coalesced(  # type: ignore[override] # torch calls it so
+    def allgather_into_tensor_coalesced(  # type: ignore[override] # the signature that torch calls
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
     ) -> dist.Work:
-        """Into each output the inputs of all ranks, in rank order."""
+        """Gather each input from all ranks into the output of the same index, in rank order."""
         size = self.size()
         return self.exchange(
             [
@@ -119,7 +127,10 @@ class AbortableGloo(dist.ProcessGroup):
     def reduce_scatter_tensor_coalesced(  # type: ignore[override] # as above
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
     ) -> dist.Work:
-        """Into each output this rank's part of what the inputs come to over ranks; gloo has no better way to it."""
+        """Reduce each input over ranks and write this rank's part to the output.
+
+        It uses an all-reduce, because gloo has no faster way.
+        """
         whole = [own.clone() for own in inputs]
         asked = dist.AllreduceOptions()
         asked.reduceOp = opts.reduceOp
@@ -133,47 +144,51 @@ class AbortableGloo(dist.ProcessGroup):
     def all_gather_single(  # type: ignore[override] # as above
         self, output: Tensor, own: Tensor, opts: Any
     ) -> dist.Work:
-        """Into the output the tensors of all ranks, in rank order."""
+        """Gather the tensors of all ranks into the output, in rank order."""
         return self.allgather_into_tensor_coalesced([output], [own], opts)
 
     def reduce_scatter_single(self, output: Tensor, own: Tensor, opts: Any) -> dist.Work:
-        """Into the output this rank's part of what the tensors come to over ranks."""
+        """Reduce the tensor over ranks and write this rank's part to the output."""
         return self.reduce_scatter_tensor_coalesced([output], [own], opts)
 
     _allgather_base: Callable[..., Any] = all_gather_single
     _reduce_scatter_base: Callable[..., Any] = reduce_scatter_single
 
     def let_go(self) -> None:
-        """The group is over: what was begun is waited for by nobody, and what it holds goes with it."""
+        """Abandon all pending collectives and release their buffers, because the group is over."""
         for exchange in list(self._exchanges):
             exchange.leave()
 
     def outlast(self, works: Sequence[dist.Work]) -> None:
-        """Let gloo's group live as long as these are stuck in it."""
+        """Keep the gloo group alive until the works that are stuck in it have ended."""
         if stuck := [work for work in works if not work.is_completed()]:
-            # Whoever lets go of it last waits for its threads, and that must not be the main thread.
+            # The last reference joins gloo's threads when it is dropped. That must not block the main thread.
             threading.Thread(target=_await_all, args=(self.gloo, stuck), name="ddp-gloo", daemon=True).start()
 
     def exchange(self, works: Sequence[dist.Work], finish: Callable[[], None] = lambda: None) -> _Exchange:
-        """What is to be waited for, and what to do then."""
+        """Return one abortable work for several gloo works. ``finish`` runs after they have completed."""
         exchange = _Exchange(self, works, finish)
         self._exchanges.add(exchange)
         return exchange
 
 
 class _Exchange(dist.Work):
-    """What is waited for."""
+    """Work of an :class:`AbortableGloo` group, made of one or more gloo works."""
 
     def __init__(self, group: AbortableGloo, works: Sequence[dist.Work], finish: Callable[[], None]) -> None:
         super().__init__()
         self._group: AbortableGloo | None = group
-        """None when this is done or left: torch keeps for ever what nobody waited for, and must not keep gloo's."""
+        """None when done or abandoned. torch never frees a work without a wait, and it must not keep the gloo group."""
         self._works = works
         self._finish: Callable[[], None] | None = finish
         self._is_left = False
 
-    def wait(self, timeout: timedelta = timedelta()) -> bool:  # noqa: ARG002 - the group's counts
-        """Return when it has come to its end. Raises RuntimeError where it failed, or the group is over."""
+    def wait(self, timeout: timedelta = timedelta()) -> bool:  # noqa: ARG002 - the timeout of the group applies
+        """Wait for the collective, then run ``finish``.
+
+        Raises:
+            RuntimeError: The collective failed, or the group is over.
+        """
         if self._is_left:
             raise RuntimeError(_LEFT)
         if self._group is None or self._finish is None:
@@ -189,7 +204,7 @@ class _Exchange(dist.Work):
         return True
 
     def leave(self) -> None:
-        """Wait for it no more."""
+        """Abandon the wait for this collective."""
         if self._group is not None:
             self._group.outlast(self._works)
             self._is_left = True
@@ -201,7 +216,7 @@ class _Exchange(dist.Work):
 
 def _await(work: dist.Work, is_over: Callable[[], bool]) -> None:
     while not work.is_completed():
-        with suppress(RuntimeError):  # not yet; or what the last line raises
+        with suppress(RuntimeError):  # not complete yet, or failed: the last line raises that
             work.wait(_LOOK)
         if not work.is_completed() and is_over():
             raise RuntimeError(_LEFT)
@@ -209,7 +224,7 @@ def _await(work: dist.Work, is_over: Callable[[], bool]) -> None:
 
 
 def _await_all(gloo: dist.ProcessGroupGloo, works: Sequence[dist.Work]) -> None:
-    """Hold the group until its works have ended, or this process has."""
+    """Hold a reference to the group until its works or this process end."""
     for work in works:
         with suppress(RuntimeError):
             work.wait()

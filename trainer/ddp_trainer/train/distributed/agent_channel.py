@@ -1,9 +1,9 @@
-"""This process's end of the channel to its agent: by it a worker outlives its group.
+"""Worker side of the channel between a worker and its agent, which lets a worker move from group to group.
 
-A thread listens, because the main thread may be inside a collective whose peers are gone or stuck. Where it is told
-to leave at once, it cuts the group's connections, and the collective fails; where everybody is alive, it raises a flag
-that rides in the next vote, as a SIGTERM does. Without a launcher of ours there is no channel, and a process belongs
-to one group.
+:class:`Control` receives messages in a thread, because the main thread can be in a collective with lost or stuck peers.
+On an urgent request the thread cuts the connections of the group, and the collective fails. On a graceful request,
+when all ranks are alive, it sets a flag. The next vote of the ranks carries the flag, as for a SIGTERM. Only
+``ddp-launch`` opens this channel. Under other launchers a process belongs to one group.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
 
 _NONE: Final = 0
-"""No generation has this number."""
+"""Generation of a process without a group."""
 
 _OPEN: Final[dict[int, Control]] = {}
-"""That of this process, by its id: a fork has none."""
+"""The channel by process ID, so that a forked process does not use the channel of its parent."""
 
 
 class Control:
-    """The channel; every method is the main thread's."""
+    """Channel of a worker to its agent. Only the main thread may call methods other than :meth:`end`."""
 
     def __init__(self, connection: socket.socket, environ: MutableMapping[str, str], *, generation: int) -> None:
         self.asked = False
-        """To leave the group after the step under way."""
+        """True if the agent requested this process to leave the group after the current step."""
         self.stands_by = generation == _NONE
-        """This process was started before there was a group for it."""
+        """True if this process was started before its group was formed."""
         self._connection = connection
         self._environ = environ
         self._generation = generation
@@ -48,7 +48,7 @@ class Control:
 
     @classmethod
     def from_environ(cls, environ: MutableMapping[str, str]) -> Control | None:
-        """The channel that the launcher has left open, for this process alone; None where there is none."""
+        """Return the channel that the launcher opened for this process, or None."""
         number = environ.pop(Env.CHANNEL, "")
         if number.isdecimal():
             with contextlib.suppress(OSError):
@@ -58,18 +58,21 @@ class Control:
         return _OPEN.get(os.getpid())
 
     def able(self, *, able: bool = True) -> None:
-        """Let the agent know whether this process can leave its group without ending."""
+        """Report to the agent whether this process can leave its group without exiting."""
         self._say(Able(able=able))
 
     def laid(self, parallel: LayoutRange) -> None:
-        """Let the agent know by which layouts this process trains, so that it tells where a rank that fails stands."""
+        """Report the layouts of this run to the agent, which adds the coordinates of a failed rank to its messages."""
         self._say(Laid(parallel=str(parallel)))
 
     def entering(self, cut: Callable[[], None]) -> None:
-        """The group of this generation is being met; ``cut`` makes everything that waits for a peer fail.
+        """Mark that this process is joining the group of its generation.
+
+        Args:
+            cut: Makes every wait for a peer fail. Other threads may call it.
 
         Raises:
-            GroupEnds: it is over already.
+            GroupEnds: The group is over already.
         """
         with self._changed:
             self._cut = cut
@@ -78,18 +81,21 @@ class Control:
 
     @property
     def is_called_off(self) -> bool:
-        """The group that is being met is of no use any more."""
+        """True if this process must not join or wait for its group any longer."""
         return self.asked or self._is_ending
 
     def training_begins(self) -> None:
-        """From here on a request that is not urgent waits for the end of the step."""
+        """Defer graceful requests to the end of the current step from now on."""
         with self._changed:
             self._is_training = True
 
     def leave(self, err: PeerLost, *, stays: bool = True, publishes: bool = False) -> None:
-        """This process has left its group, and why; it ``stays`` for the next one, or ends once it has saved.
+        """Report to the agent that this process has left its group.
 
-        The others may begin before it has, unless it ``publishes`` what they need.
+        Args:
+            err: Why it left.
+            stays: True if the process waits for the next group, False if it exits after saving.
+            publishes: True if the next group needs what this process saves. Otherwise the group can start before.
         """
         code, why = int(err.exit_code), str(err)
         with self._changed:
@@ -99,11 +105,18 @@ class Control:
         self._say(left)
 
     def stand_by(self) -> None:
-        """This process is ready, and has not been in any group."""
+        """Report to the agent that this process is ready and has not been in any group."""
         self._say(Left(generation=_NONE, exit_code=int(Exit.SUCCESS), why=""))
 
     def next_place(self, is_over: Callable[[], bool]) -> Environment | None:
-        """Wait for the next group; None as soon as ``is_over``. :meth:`end` makes it ask again."""
+        """Wait for the next group and return the environment in it.
+
+        Args:
+            is_over: Stops the wait when it returns True. It is called again after :meth:`end`.
+
+        Returns:
+            The place of this process in the next group, or None if ``is_over`` returned True.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._begin is not None or is_over())
             begin, self._begin = self._begin, None
@@ -114,7 +127,7 @@ class Control:
         return Environment.from_environ(self._environ)
 
     def end(self) -> None:
-        """This process was told to end: it neither waits for a group nor meets one any more; any thread's."""
+        """Stop waiting for groups and joining them, because this process must exit. Any thread may call this."""
         with self._changed:
             self._is_ending = True
             if self._cut and not self._is_training:
@@ -122,7 +135,7 @@ class Control:
             self._changed.notify_all()
 
     def _say(self, message: Message) -> None:
-        with contextlib.suppress(OSError):  # an agent that is gone takes this process with it
+        with contextlib.suppress(OSError):  # if the agent is gone, this process ends too
             self._connection.sendall(encode(message))
 
     def _listen(self) -> None:

@@ -1,4 +1,4 @@
-"""What carries the collectives: NCCL between GPUs, gloo between processors, MPI where torch was built with it."""
+"""Selection of the collective backend: NCCL for GPUs, gloo for CPUs, MPI if torch is built with it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 def choose_backend(asked: BackendName, device: torch.device) -> str:
-    """Return the backend that carries tensors of the device.
+    """Return the name of the backend for collectives on tensors of a device.
+
+    Args:
+        asked: The backend of ``--backend``; AUTO selects NCCL for GPUs and gloo for CPUs.
+        device: The device of this rank.
 
     Raises:
-        BadConfig: this build of torch has no such backend, or the backend cannot carry tensors of the device.
+        BadConfig: This build of torch lacks the backend, or the backend does not support the device.
     """
     if asked is BackendName.AUTO:
         return "nccl" if device.type == "cuda" else "gloo"
@@ -32,12 +36,12 @@ def choose_backend(asked: BackendName, device: torch.device) -> str:
 
 
 def backend_of_group(backend: str, *, offloads: bool) -> str:
-    """Return what ``init_process_group`` takes.
+    """Return the backend argument of ``init_process_group``.
 
     Args:
-        backend: What :func:`choose_backend` has returned.
-        offloads: FSDP2 keeps weights and gradients of a GPU's rank in the CPU's memory. NCCL cannot carry those, so the
-            group has gloo for them. The GPU's tensors, and the rules for leaving the group, stay NCCL's.
+        backend: The result of :func:`choose_backend`.
+        offloads: True if FSDP2 keeps weights and gradients of a GPU rank in CPU memory. NCCL does not support these, so
+            the group also gets gloo. GPU tensors, and the rules for leaving the group, stay with NCCL.
 
     Source: torchtitan's ``init_distributed``, which adds ``cpu:gloo`` for CPU offload.
     """

@@ -1,4 +1,7 @@
-"""Ranks of a group compute on one kind of device, told where they first meet: later, collectives would wait in vain."""
+"""Check that all ranks of a group use the same kind of device and backend.
+
+:func:`demand_one_device` runs when the ranks join, because collectives of mismatched ranks would hang later.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,19 @@ def demand_one_device(
     device: torch.device,
     backend: str,
 ) -> None:
-    """Compare with whoever came first; one question to the store.
+    """Compare the device and backend of this rank with those of the first rank that joined.
+
+    It costs one request to the store.
 
     Args:
-        store: where the ranks meet.
-        prefix: of all keys of this group.
-        rank: this one.
-        device: what it computes on.
-        backend: what carries its collectives.
+        store: The store of the group.
+        prefix: Prefix of all keys of this group.
+        rank: Rank of this process.
+        device: Device of this rank.
+        backend: Backend of its collectives.
 
     Raises:
-        BadConfig: the first one has another kind of device, or another backend.
+        BadConfig: The first rank has another kind of device or another backend.
     """
     own = f"{device.type} with {backend}"
     said = bytes(store.compare_set(f"{prefix}/{_KEY}", "", f"{rank}:{own}")).decode()

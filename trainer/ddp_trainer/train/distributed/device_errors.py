@@ -1,7 +1,8 @@
-"""Errors that surface in a collective, told apart: a lost peer, a failed GPU, a refusal of NCCL, the code itself.
+"""Classification of errors raised in collectives: lost peer, failed GPU, invalid NCCL setup, or a bug in the code.
 
-CUDA reports errors of kernels at a later call, mostly where a result is read: in the vote. :func:`translated` is the
-entry point; :class:`~ddp_trainer.train.distributed.group.Group` uses it around every collective.
+CUDA reports errors of kernels at a later call, mostly where a result is read: in the vote of the ranks.
+:func:`translated` is the entry point; :class:`~ddp_trainer.train.distributed.group.Group` uses it around every
+collective.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from ddp_trainer.train.utils.error_file import leave_group, named_error_file
 from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, TrainError
 
 EXIT_SECONDS: Final = 20.0
-"""A process with a failed GPU ends after at most so long: whatever it closes may wait for the GPU."""
+"""Maximum time to the exit of a process with a failed GPU, since its cleanup can block on the GPU."""
 
 
 def translated(err: RuntimeError, who: str) -> TrainError | None:
-    """Return the error to raise for one of CUDA or NCCL that no lost peer explains; None for every other.
+    """Return the error to raise instead of a CUDA or NCCL error that is not caused by a lost peer.
 
     Args:
-        err: What a collective or a pass through the model raised.
-        who: The rank, as the subject of a sentence.
+        err: Error of a collective or of a pass through the model.
+        who: The rank, as the subject of the message.
+
+    Returns:
+        GpuFailed or BadConfig, or None for all other errors.
     """
     text = str(err)
     if isinstance(err, torch.OutOfMemoryError) or is_out_of_gpu_memory(text):
@@ -39,10 +43,10 @@ def translated(err: RuntimeError, who: str) -> TrainError | None:
 
 
 def may_be_peers(err: RuntimeError) -> bool:
-    """Return whether a collective that fails with this error may have lost a peer.
+    """Return whether a lost peer can be the cause of this error of a collective.
 
-    torch reports a lost peer as a ``DistError``, or, over gloo, as a plain RuntimeError. Its other subclasses, such as
-    ``AcceleratorError`` and ``OutOfMemoryError``, are errors of this process.
+    torch reports a lost peer as a ``DistError``, or, over gloo, as a plain RuntimeError. Other subclasses of
+    RuntimeError, such as ``AcceleratorError`` and ``OutOfMemoryError``, are errors of this process.
     """
     if is_out_of_gpu_memory(str(err)):
         return False
@@ -50,7 +54,7 @@ def may_be_peers(err: RuntimeError) -> bool:
 
 
 def limit_exit(err: GpuFailed, seconds: float = EXIT_SECONDS) -> None:
-    """End this process with the error's exit code unless it has ended after so many seconds."""
+    """Start a timer that ends this process with the exit code of the error after ``seconds``."""
     timer = threading.Timer(seconds, leave_group, (err, named_error_file()))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""Which device this rank computes on, and with how many threads."""
+"""Selection of a rank's device (:func:`choose_device`) and of its number of CPU threads (:func:`limit_threads`)."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from ddp_trainer.train.utils.errors import BadConfig, GpuFailed
 
 
 class Driver(Protocol):
-    """What CUDA reports to this process."""
+    """Interface to CUDA for this process."""
 
     cuda: str
-    """Version that torch was built for; empty for a build without."""
+    """CUDA or HIP version of the torch build; empty for a CPU build."""
 
     def count(self) -> int:
-        """Return the number of GPUs that CUDA can use."""
+        """Return the number of GPUs that CUDA can use in this process."""
 
     def take(self, index: int) -> None:
-        """Make a GPU the current one. Raises RuntimeError."""
+        """Make the GPU of this index the current device. Raises RuntimeError if it fails."""
 
     def trouble(self) -> str:
-        """Return why CUDA cannot be used at all, in its own words; empty where it can."""
+        """Return CUDA's error message if CUDA cannot be initialized, else an empty string."""
 
 
 class TorchDriver:
-    """CUDA by way of torch."""
+    """CUDA, accessed through torch."""
 
     cuda = torch.version.cuda or torch.version.hip or ""
 
     def count(self) -> int:
-        """Return the number of GPUs that CUDA can use."""
-        with warnings.catch_warnings(action="ignore"):  # the sentence of the error has the words of the warning
+        """Return the number of GPUs that CUDA can use in this process."""
+        with warnings.catch_warnings(action="ignore"):  # the error message contains the text of the warning
             return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
     def take(self, index: int) -> None:
-        """Make a GPU the current one. Raises RuntimeError."""
+        """Make the GPU of this index the current device. Raises RuntimeError if it fails."""
         torch.cuda.set_device(index)
 
     def trouble(self) -> str:
-        """Return why CUDA cannot be used at all, in its own words; empty where it can."""
+        """Return CUDA's error message if CUDA cannot be initialized, else an empty string."""
         try:
-            torch.cuda.init()  # type: ignore[no-untyped-call] # of torch
+            torch.cuda.init()  # type: ignore[no-untyped-call] # torch has no types here
         except (RuntimeError, AssertionError) as err:
             return str(err)
         return ""
@@ -59,17 +59,17 @@ class TorchDriver:
 def choose_device(
     asked: DeviceName, env: Environment, driver: Driver | None = None, devices: Path = DEVICES
 ) -> torch.device:
-    """Return the GPU of this local rank, or the CPU where the process is meant to use no GPU.
+    """Return the GPU of this local rank, or the CPU if no GPU is requested or assigned.
 
     Args:
-        asked: What ``--device`` says.
+        asked: Value of ``--device``.
         env: Place of the process. Its local rank is the index of its GPU.
-        driver: CUDA, by default.
-        devices: Folder of the device files.
+        driver: Interface to CUDA (:class:`TorchDriver`).
+        devices: Directory of the device files.
 
     Raises:
-        BadConfig: CUDA was asked for where there is none, or there are more ranks than GPUs.
-        GpuFailed: A GPU that is to be there cannot be used.
+        BadConfig: ``--device cuda`` without CUDA or GPU, or more ranks than GPUs or usable MIG slices.
+        GpuFailed: An assigned GPU cannot be used.
     """
     driver = driver or TorchDriver()
     if asked is DeviceName.CPU or (asked is DeviceName.AUTO and not driver.cuda):
@@ -123,9 +123,10 @@ def _failed(env: Environment, driver: Driver, what: str, words: str) -> GpuFaile
 
 
 def limit_threads(env: Environment, config: Config | None = None) -> None:
-    """Share the processor among local ranks: at torch's default each would use all of it, and all would wait.
+    """Set the number of torch's CPU threads, so that the local ranks share the cores.
 
-    Sums that several threads share have other bits than those of one, so ``exact`` has the same number everywhere.
+    By default torch uses all cores in every rank, and the ranks slow each other down. A value of ``--threads`` has
+    priority. ``--level exact`` uses one thread, because the rounding of sums depends on the number of threads.
     """
     threads = None if config is None else config.threads
     if threads is None and config is not None and config.level is Level.EXACT:

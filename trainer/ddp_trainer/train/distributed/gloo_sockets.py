@@ -1,7 +1,8 @@
-"""The network connections that a process group opens, so that whoever waits on one of them can be woken.
+"""Network connections of a gloo process group, which another thread can shut down to abort collectives.
 
-gloo has no way to abort a collective: one whose peer is silent waits for its timeout. But a connection that is shut
-down, on either side, ends every wait on it at once, and lets the peers know.
+gloo has no way to abort a collective: if a peer does not respond, the collective waits for its timeout. Shutting down a
+connection on either side immediately ends every wait on it, also on the peer. :class:`GlooSockets` finds the
+connections of a group.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ _OPEN = Path("/proc/self/fd")
 
 
 class GlooSockets:
-    """Those that are opened between :meth:`__init__` and :meth:`complete`, and by what is met later: :meth:`more`."""
+    """Connections opened between :meth:`__init__` and :meth:`complete`, or inside :meth:`more`."""
 
     def __init__(self) -> None:
         self._before = _sockets()
         self._mine: set[tuple[int, int]] | None = None
         self.are_called_off = False
-        """Somebody else than this rank's own training has cut them: a rank of the group is gone, or is about to be."""
+        """True if the connections were cut from outside of training: a rank of the group is lost or about to leave."""
 
     def complete(self) -> None:
-        """The group has them all."""
+        """Record the connections of the group, after all of them are open."""
         self._mine = _sockets() - self._before
 
     @contextlib.contextmanager
     def more(self) -> Iterator[None]:
-        """What is opened inside belongs to the group too, as that of groups of some of its ranks."""
+        """Add the connections opened inside the context, such as those of subgroups."""
         known = self._mine or set()
         self._before, self._mine = _sockets() - known, None
         try:
@@ -39,22 +40,22 @@ class GlooSockets:
             self.complete()
 
     def call_off(self) -> None:
-        """Cut them while training goes on, which may wait for something else just now; from another thread."""
+        """Cut the connections from another thread while training runs, and set :attr:`are_called_off`."""
         self.are_called_off = True
         self.cut()
 
     def cut(self) -> None:
-        """Shut them down; from any thread, at any time, also while they are being opened."""
+        """Shut down the connections. Any thread may call this, also before :meth:`complete`."""
         for descriptor, inode in _sockets() - self._before if self._mine is None else self._mine:
             with contextlib.suppress(OSError):
                 _shut_down(descriptor, inode)
 
 
 def _sockets() -> set[tuple[int, int]]:
-    """Descriptor and inode of every socket of this process."""
+    """Return (descriptor, inode) of every socket of this process."""
     found: set[tuple[int, int]] = set()
-    with contextlib.suppress(OSError):  # no Linux
-        for entry in os.listdir(_OPEN):  # noqa: PTH208 - a third of the time of pathlib's
+    with contextlib.suppress(OSError):  # not on Linux
+        for entry in os.listdir(_OPEN):  # noqa: PTH208 - three times as fast as pathlib
             with contextlib.suppress(OSError):
                 target = os.readlink(_OPEN / entry)  # noqa: PTH115 - as above
                 if target.startswith("socket:["):
@@ -63,10 +64,10 @@ def _sockets() -> set[tuple[int, int]]:
 
 
 def _shut_down(descriptor: int, inode: int) -> None:
-    """Unless the number has been given to something else since. Raises OSError."""
+    """Shut down a network connection, unless its descriptor number was reused. Raises OSError."""
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         is_network = connection.family in {socket.AF_INET, socket.AF_INET6}
-        # Nobody waits on a listening one, and gloo ends the process when accepting fails.
+        # Listening sockets are skipped: no collective waits on them, and gloo ends the process when accept() fails.
         is_listening = bool(is_network and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         if is_network and not is_listening and os.fstat(connection.fileno()).st_ino == inode:
             connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Gradients added up over ranks without a wrapper around the model: for loops that are the user's own."""
+"""Gradient all-reduce without a model wrapper, for user-written training loops; :func:`add_up` is the entry point."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from torch import nn
 from ddp_trainer.train.distributed.group import Group
 
 _BUCKET_BYTES: Final = 25 << 20
-"""As much as DDP sends at once."""
+"""Bucket size in bytes, the default of DDP."""
 
 
 def add_up(weights: Sequence[nn.Parameter], group: Group) -> None:
-    """Make every gradient the sum of those of all ranks; every rank must call it.
+    """Replace every gradient by its sum over all ranks. Every rank must call this.
 
-    A rank without samples has none, and gives zeros. A weight that no rank's samples reached keeps none, so that the
-    optimizer leaves it alone, as it would in one process.
+    A rank without samples has no gradients and contributes zeros. If no rank has a gradient for a weight, its gradient
+    stays None, so the optimizer skips the weight as in a single process.
+
+    Args:
+        weights: The weights, in the same order on all ranks.
+        group: The group of the ranks.
     """
     if group.world_size == 1:
         return
@@ -32,7 +36,7 @@ def add_up(weights: Sequence[nn.Parameter], group: Group) -> None:
 
 
 def buckets(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Runs of weights of one type, each about as large as is sent at once."""
+    """Yield buckets of consecutive weights with the same dtype; a bucket is closed when it reaches 25 MiB."""
     bucket: list[nn.Parameter] = []
     size = 0
     for weight in weights:

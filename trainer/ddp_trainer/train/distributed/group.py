@@ -1,8 +1,8 @@
-"""The ranks of this generation and what they say to each other.
+"""Worker group of one generation: :class:`Group` joins it, runs its collectives and leaves it.
 
-The process group is built on a store prefix of its own per generation: a rank that comes back must never read an
-address that a rank of an earlier generation left (pytorch#135712). A group of one needs no store and no backend.
-No pickles cross the network: what is not a tensor travels as bytes.
+Each generation uses its own prefix in the store, so that a returning rank never reads an address from an earlier
+generation (pytorch#135712). A group of one needs no store and no backend. Data other than tensors is sent as bytes,
+never as pickles.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from ddp_trainer.train.distributed.agent_channel import Control
 
 _CHUNK_BYTES: Final = 64 << 20
-"""Bytes are broadcast in pieces, so that a large checkpoint needs no second copy on the device."""
+"""Size of the pieces in which bytes are sent, so that a large checkpoint needs no second copy on the device."""
 
 _KNOCK_SECONDS: Final = 0.02
-"""Between looks whether rank 0 listens already."""
+"""Interval between checks whether rank 0 listens."""
 
 _ASIDE_SECONDS: Final = 0.1
-"""Between looks of a spare rank whether the run is over; a signal is heard meanwhile."""
+"""Interval at which a spare rank checks whether the run is over. Signals are handled in between."""
 
 _NETWORK: Final = re.compile(
     r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|socket|timed? ?out|process group", re.IGNORECASE
 )
-"""gloo reports a lost peer as a bare RuntimeError; inside a pass of DDP only its words tell it from a bug."""
+"""gloo reports a lost peer as a plain RuntimeError. In a DDP pass only the message distinguishes it from a bug."""
 
 _ADVICE: Final = re.compile(r"\. This (?:is typically|may indicate|typically).*")
-"""What gloo adds to every lost connection."""
+"""Advice that gloo appends to every error of a lost connection."""
 
 _SOURCE_LINE: Final = re.compile(r"^(?:\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*)+")
-"""Where in torch's source a message was written; of no use to the reader."""
+"""Source location at the start of a torch message, which does not help the user."""
 
 
 class Group(EndingGroup):
-    """This rank's view of the worker group."""
+    """The worker group as seen from one rank: its size, its collectives and its end."""
 
     def __init__(
         self,
@@ -68,21 +68,21 @@ class Group(EndingGroup):
         *,
         abort: StreamAbort | None = None,
     ) -> None:
-        """``abort``: as :class:`EndingGroup` has it."""
+        """See :meth:`EndingGroup.__init__` for ``connections`` and ``abort``."""
         super().__init__(connections, abort)
         self.rank = rank
         self.world_size = world_size
         self.data_size, self.data_rank = world_size, rank
-        """Into how many parts a batch is divided, and which one is this rank's."""
+        """Number of parts of a batch, and the part of this rank."""
         self.counts = True
-        """Of the ranks that share a part, this is the one that speaks for it in sums over ranks."""
+        """True on one of the ranks that share a part of the batch: only that rank contributes to sums over ranks."""
         self.backend = backend
-        """Of the tensors of its device: ``nccl``, ``gloo``, or ``none`` for a group of one."""
+        """Backend for tensors on :attr:`device`: ``nccl``, ``gloo`` or ``mpi``, or ``none`` for a group of one."""
         self.device = device
         self.activity = "while it started"
-        """What the ranks are about, for the sentence that tells of a lost peer."""
+        """Current activity of the ranks, as used in the message about a lost peer."""
         self.spares = 0
-        """Ranks that have met the others and have no place among them."""
+        """Number of spare ranks, which joined the group and have no place in the layout."""
 
     @classmethod
     def join(
@@ -96,15 +96,21 @@ class Group(EndingGroup):
         survives: bool = False,
         offloads: bool = False,
     ) -> Group:
-        """Meet the other ranks of this generation; ``control`` may call the meeting off.
+        """Join the other ranks of this generation.
 
-        ``survives``: this process is asked to outlive a group of NCCL, too. ``offloads``: as
-        :func:`~ddp_trainer.train.distributed.backend.backend_of_group` has it.
+        Args:
+            env: Place of this process.
+            device: Device of this rank.
+            timeout_seconds: Timeout of the join and of later collectives.
+            asked: Backend of ``--backend``.
+            control: Channel to the agent, which can cancel the join.
+            survives: True if this process keeps running when an NCCL group ends.
+            offloads: See :func:`~ddp_trainer.train.distributed.backend.backend_of_group`.
 
         Raises:
-            BadConfig: the backend that was asked for is not to be had here, or ranks compute on different devices.
-            GroupEnds: it was called off before it began.
-            PeerLost: they did not come within the timeout, or the master port cannot be used.
+            BadConfig: The backend is not available, or the ranks use different kinds of devices or backends.
+            GroupEnds: The join was canceled before it started.
+            PeerLost: The other ranks did not join within the timeout, or the master port cannot be used.
         """
         connections = GlooSockets()
         if env.world_size == 1:
@@ -141,36 +147,36 @@ class Group(EndingGroup):
 
     @classmethod
     def alone(cls) -> Group:
-        """A group of one on the CPU, for whoever belongs to none yet."""
+        """Return a group of one rank on the CPU, for a process that has not joined a group."""
         return cls(0, 1, "none", torch.device("cpu"))
 
     def read(self, tensor: Tensor) -> list[Any]:
-        """The numbers of a collective's result.
+        """Return the values of a collective's result as (nested) lists.
 
         Raises:
-            PeerLost: the group was broken before they were there.
+            PeerLost: The group broke before the result was complete.
         """
         with self.watched():
             numbers: list[Any] = tensor.tolist()
         return numbers
 
     def confirm(self) -> None:
-        """Wait until the device has all that collectives give it, where the host does not wait for them by itself.
+        """Wait until the collectives on the device are complete. Has no effect where the host waits for each of them.
 
         Raises:
-            PeerLost: the group was broken before.
+            PeerLost: The group broke before.
         """
         if self._abort is not None:
             with self.watched():
                 self._abort.settle()
 
     def narrow(self, world_size: int) -> None:
-        """Go on with the first ranks alone, since there is no place for more; every rank must call it."""
+        """Re-form the group from its first ``world_size`` ranks; the others become spare. Every rank must call this."""
         if self._meeting is None or world_size == self.world_size:
             return
         self.spares = self.world_size - world_size
         with self.growing(), self.watched():
-            # Nobody leaves while another one still reads what it was sent.
+            # No rank may leave while another one still receives data from it.
             self._meeting.await_all(self.world_size)
             dist.destroy_process_group()
             self.world_size = self.data_size = world_size
@@ -180,10 +186,16 @@ class Group(EndingGroup):
                 self._meeting.narrowed().begin(self.rank, world_size)
 
     def stand_aside(self, is_over: Callable[[], bool]) -> bytes:
-        """Wait until the others are done, or, by raising, gone; what they leave. For a rank that has no place.
+        """Wait as a spare rank until the run ends.
+
+        Args:
+            is_over: Stops the wait when it returns True.
+
+        Returns:
+            The result that rank 0 passed to :meth:`release`.
 
         Raises:
-            PeerLost: they are gone, or ``is_over`` says that nobody is waited for any more.
+            PeerLost: The other ranks are lost, or ``is_over`` returned True.
         """
         with self.watched():
             while not is_over():
@@ -193,15 +205,18 @@ class Group(EndingGroup):
         raise PeerLost(f"Rank {self.rank} has no place in its group, and waits no more.", hint=REFORM)
 
     def release(self, result: bytes) -> None:
-        """The run is over: let spares end as well; returns when they know. Only rank 0 has something to say."""
+        """Send the result of the finished run to the spare ranks, so that they end.
+
+        Return when all of them have read it, at the latest after the timeout of the group. Only rank 0 sends.
+        """
         if self.spares and self.rank == 0 and self._meeting is not None:
             with suppress(RuntimeError):
                 self._meeting.leave(result, self.spares)
 
     def lay(self, layout: Layout) -> None:
-        """Divide batches as a layout does: ranks of a replica that differ in ``tp`` or ``pp`` alone share a part.
+        """Divide batches by a layout: ranks of a replica that differ only in ``tp`` or ``pp`` share a part.
 
-        Of these the first of ``tp`` in the last stage of ``pp``, which has the losses, speaks for them.
+        Of these ranks, only the first ``tp`` rank of the last ``pp`` stage counts, because that stage has the losses.
         """
         place = layout.place(self.rank)
         self.data_size, self.data_rank = layout.data_size, place.data_rank
@@ -209,16 +224,16 @@ class Group(EndingGroup):
 
     @contextmanager
     def growing(self) -> Iterator[None]:
-        """Groups of some of these ranks are met inside; whoever waits for a rank there is woken with the others."""
+        """Context for creating subgroups: when the group is cut, waits in the subgroups fail too."""
         with self._connections.more() if self._connections is not None else nullcontext():
             yield
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Add up over ranks, in place."""
+        """Sum a tensor over ranks, in place, and return it."""
         return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def max(self, tensor: Tensor) -> Tensor:
-        """Elementwise maximum over ranks, in place."""
+        """Take the elementwise maximum of a tensor over ranks, in place, and return it."""
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
@@ -228,13 +243,13 @@ class Group(EndingGroup):
         return tensor
 
     def gather(self, number: int) -> list[int]:
-        """The number of every rank, in rank order."""
+        """Return the integers of all ranks, in rank order."""
         numbers = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         numbers[self.rank] = number
         return [int(each) for each in self.read(self.sum(numbers))]
 
     def broadcast(self, payload: bytes | None, source: int) -> bytes:
-        """The source rank's bytes, on every rank."""
+        """Return the bytes of rank ``source`` on every rank."""
         if self.world_size == 1:
             return payload or b""
         length = self.gather(len(payload or b""))[source]
@@ -253,10 +268,17 @@ class Group(EndingGroup):
             buffer[start:stop] = piece.cpu().numpy().tobytes()
 
     def hand(self, payload: bytes | None, pairs: Sequence[tuple[int, int]]) -> bytes | None:
-        """The bytes of the first rank of each pair, on the second one; None on all others. Every rank must call it.
+        """Send bytes from the first rank of each pair to the second. Every rank must call this.
 
-        No rank is in two pairs. Whoever is in none waits too, after each piece: so however long it takes in all, nobody
-        waits for longer than a piece takes, and none that waits for its peers gives them up.
+        All ranks synchronize after each piece of 64 MiB. So no rank waits longer than one piece takes, and a long
+        transfer does not run into the timeout of collectives.
+
+        Args:
+            payload: Bytes to send; used on the first rank of a pair.
+            pairs: (source, target) ranks. No rank is in two pairs.
+
+        Returns:
+            The received bytes on the second rank of a pair, None on all other ranks.
         """
         pair = next((pair for pair in pairs if self.rank in pair), None)
         lengths = self.gather(len(payload or b""))
@@ -284,12 +306,12 @@ class Group(EndingGroup):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run a collective of ours, and translate what fails.
+        """Context for collectives of the trainer, which translates their errors.
 
         Raises:
-            PeerLost: The network or a peer is the cause.
+            PeerLost: The network failed or a peer is lost.
             GpuFailed: The GPU of this rank failed; CUDA reports it where a result is read.
-            BadConfig: NCCL refuses to work as it is configured.
+            BadConfig: NCCL rejects its configuration.
         """
         with _translated(f"Rank {self.rank}", f"lost a peer {self.activity}"):
             yield
@@ -297,7 +319,7 @@ class Group(EndingGroup):
 
     @contextmanager
     def watched_pass(self) -> Iterator[None]:
-        """Run a pass through the model, in which DDP speaks to other ranks; the user's own errors pass through.
+        """Context for a pass through the model with collectives of DDP. Errors of user code pass through unchanged.
 
         Raises:
             PeerLost, GpuFailed, BadConfig: As :meth:`watched`.
@@ -312,12 +334,12 @@ class Group(EndingGroup):
             raise
 
     def close(self) -> None:
-        """Leave in good order; every rank is expected to."""
+        """Leave the group in order, together with all other ranks."""
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
     def abandon(self) -> None:
-        """Leave without the others, whatever is under way; peers that wait for this rank notice at once."""
+        """Leave the group immediately, also during a collective. The waits of peers for this rank fail."""
         if self._connections is not None:
             self._connections.cut()
         self._meeting = None
@@ -325,7 +347,7 @@ class Group(EndingGroup):
 
 
 def is_network(err: RuntimeError) -> bool:
-    """Whether a collective, and not the user's code, raised this."""
+    """Return whether a collective raised this error, not user code."""
     if not may_be_peers(err):
         return False
     if isinstance(err, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError):
@@ -334,7 +356,7 @@ def is_network(err: RuntimeError) -> bool:
 
 
 def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, control: Control | None) -> None:
-    """Return once somebody listens there: sooner than torch, which waits longer between tries, and quietly."""
+    """Wait until the store accepts connections. torch would retry less often, and print warnings."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
@@ -349,7 +371,7 @@ def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, con
 
 @contextmanager
 def _or_cut(connections: GlooSockets) -> Iterator[None]:
-    """A group that could not be met is left by no one else."""
+    """Cut the connections if the join fails, because no other code leaves this group."""
     try:
         yield
     except BaseException:
@@ -381,7 +403,7 @@ def _lost(what: str, err: RuntimeError) -> PeerLost:
 
 
 def reason(text: str) -> str:
-    """The one sentence of torch's message that says what happened.
+    """Return the first line of a torch message, without source location and advice.
 
     >>> reason("[/src/gloo/pair.cc:537] Read error [10.0.0.7]:4242: Connection reset by peer. This is typically ...")
     'Read error [10.0.0.7]:4242: Connection reset by peer'

@@ -1,4 +1,4 @@
-"""Where the ranks of a group have met: a store. By it they form torch's process group, and spares hear of the end."""
+"""Store of a worker group: it forms torch's default process group, and passes the result of the run to spare ranks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch.distributed as dist
 from ddp_trainer.process.group_names import restart_group_names
 
 _LOOK_SECONDS: Final = 0.02
-"""Between looks who has heard it."""
+"""Interval between checks whether all spare ranks have read the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStore:
-    """Where the ranks of a group have met."""
+    """The store of one worker group, with the settings of its process group."""
 
     store: dist.TCPStore  # type: ignore[name-defined] # documented, but not in __all__
     prefix: str
-    """Of all keys of this group."""
+    """Prefix of all keys of this group."""
     backend: str
     timeout: timedelta
 
@@ -37,17 +37,26 @@ class GroupStore:
         )
 
     def narrowed(self) -> GroupStore:
-        """The same place for some of the ranks."""
+        """Return the same store with another prefix, for a group of the first ranks."""
         return replace(self, prefix=f"{self.prefix}/placed")
 
     def await_all(self, world_size: int, place: str = "narrowed", timeout: timedelta | None = None) -> None:
-        """Return once so many ranks have come to this place. Raises RuntimeError where they do not in time."""
+        """Block until ``world_size`` ranks have reached the barrier ``place``.
+
+        Args:
+            world_size: Number of ranks to wait for.
+            place: Name of the barrier. A barrier can be used once.
+            timeout: Maximum wait; None for the timeout of the group.
+
+        Raises:
+            RuntimeError: The timeout expired.
+        """
         if self.store.add(f"{self.prefix}/{place}", 1) == world_size:
             self.store.set(f"{self.prefix}/all-{place}", b"1")
         self.store.wait([f"{self.prefix}/all-{place}"], timeout or self.timeout)
 
     def result(self) -> bytes | None:
-        """What the run has left, once it is over; whoever asks has heard it then."""
+        """Return the result of the run and confirm its receipt, or return None while the run continues."""
         if not self.store.check([f"{self.prefix}/result"]):
             return None
         result = bytes(self.store.get(f"{self.prefix}/result"))
@@ -55,7 +64,7 @@ class GroupStore:
         return result
 
     def leave(self, result: bytes, spares: int) -> None:
-        """Leave it, and return when so many ranks have heard it, or will not."""
+        """Publish the result of the run. Wait until all spare ranks have read it, or until the timeout."""
         self.store.set(f"{self.prefix}/result", result)
         deadline = time.monotonic() + self.timeout.total_seconds()
         while self.store.add(f"{self.prefix}/heard", 0) < spares and time.monotonic() < deadline:

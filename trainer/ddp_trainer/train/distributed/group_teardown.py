@@ -1,4 +1,8 @@
-"""The end of a group of ranks: who has seen it, what counts afterwards, and whether a process outlives it."""
+"""End of a worker group: detection, validity of results, and survival of the process.
+
+:class:`EndingGroup` is the base of :class:`~ddp_trainer.train.distributed.group.Group`. It uses
+:mod:`~ddp_trainer.train.distributed.stream_abort` for collectives on device streams.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,11 @@ from ddp_trainer.train.utils.errors import PeerLost, TrainError
 REFORM: Final = "The launcher has to form a new group."
 
 _PARTING: Final = timedelta(seconds=2)
-"""For all ranks to be done with the last vote of a group that they agreed to end."""
+"""Maximum wait for all ranks to complete the last vote of a group that ends by agreement."""
 
 
 class EndingGroup:
-    """A group, as far as its end is concerned; where collectives run on streams, see :mod:`.stream_abort`."""
+    """Base class of a worker group that handles its end."""
 
     rank: int
     world_size: int
@@ -33,58 +37,69 @@ class EndingGroup:
     activity: str
 
     def __init__(self, connections: GlooSockets | None, abort: StreamAbort | None) -> None:
-        """``abort``: how a process gets out that may outlive this group though its collectives run on a GPU."""
+        """Initialize a group that is not broken.
+
+        Args:
+            connections: Connections of the group; None for a group of one.
+            abort: Aborts collectives that run on a GPU; None if the process cannot survive such a group.
+        """
         self.has_lost = False
-        """Its end was nothing that the ranks agreed on."""
+        """True if the group ended without an agreement of the ranks."""
         self.is_starting = False
-        """Until the first step counts: an abort in the first backward pass of DDP may end the process (pytorch#149418),
-        and weights that a first broadcast has half filled are no state to go on from."""
+        """True until the first step is committed. Until then this process does not survive a group on streams.
+
+        An abort in the first backward pass of DDP can end the process (pytorch#149418). An interrupted first broadcast
+        leaves incomplete weights.
+        """
         self._connections = connections
         self._abort = abort
         self._meeting: GroupStore | None = None
 
     @property
     def is_spare(self) -> bool:
-        """This rank has no place among the others."""
+        """True if this rank is spare: it has no place in the layout of the group."""
         return self.rank >= self.world_size
 
     @property
     def is_broken(self) -> bool:
-        """Some of the ranks may be gone: this one has seen it, or the launcher has told; any thread's."""
+        """True if ranks may be lost, as detected here or reported by the launcher. Any thread may read this."""
         return self.has_lost or (self._connections is not None and self._connections.are_called_off)
 
     @property
     def may_be_outlived(self) -> bool:
-        """Whether this process may keep running when the group ends now."""
+        """True if this process can keep running when the group ends now."""
         return self.backend not in STREAMS or (self._abort is not None and not self.is_starting)
 
     @property
     def had_reduced(self) -> bool:
-        """What was marked by :meth:`mark_reduced` in the step under way was done before the group was aborted."""
+        """True if the work before :meth:`mark_reduced` in this step was complete before an abort."""
         return self._abort is None or self._abort.had_reduced
 
     def begin_step(self) -> None:
-        """Nothing of this step is reduced yet."""
+        """Clear the mark of :meth:`mark_reduced` at the start of a step."""
         if self._abort is not None:
             self._abort.clear_mark()
 
     def mark_reduced(self) -> None:
-        """All collectives of this step but its vote are begun: :attr:`had_reduced` is whether they were done."""
+        """Mark that all collectives of this step except its vote have started, for :attr:`had_reduced`."""
         if self._abort is not None:
             self._abort.mark()
 
     def demand_whole(self) -> None:
-        """Refuse a result that was read just now, where an abort may have left it in place of that of a collective.
+        """Check that no abort has invalidated the collective result that was read last.
 
         Raises:
-            PeerLost: the group is broken.
+            PeerLost: The group is broken.
         """
         if self._abort is not None and (self.is_broken or self._abort.has_begun):
             raise PeerLost(f"Rank {self.rank} lost a peer {self.activity}: the group was aborted.", hint=REFORM)
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Whatever the code inside makes of numbers that an abort has left, a lost peer is the cause of it."""
+        """Context that raises PeerLost instead of other errors after an abort.
+
+        Invalid results of aborted collectives can cause any error in the code inside. A TrainError passes through.
+        """
         try:
             yield
         except TrainError:
@@ -94,9 +109,13 @@ class EndingGroup:
             raise
 
     def free_device(self, *, agreed: bool) -> None:
-        """End what runs on the device for this group, before anything else there is touched; nothing without streams.
+        """Abort the collectives of this group on the device. Call this before any other use of the device.
 
-        ``agreed``: all ranks leave after the same step, and none before another one has the last word of the vote.
+        Has no effect if collectives do not run on streams.
+
+        Args:
+            agreed: True if all ranks leave after the same step. Then each rank first waits up to 2 s until all ranks
+                have the result of the last vote.
         """
         if self._abort is None:
             return
@@ -107,7 +126,7 @@ class EndingGroup:
 
 
 def abort_of(backend: str, env: Environment, device: torch.device) -> StreamAbort | None:
-    """None where no stream is waited for, or where something else would end this process while it leaves."""
+    """Return an abort for collectives on streams; None without streams, or if torch's watchdog stays on."""
     streams = STREAMS.get(backend)
     if streams is None or not streams.leave_errors_to_launcher(os.environ):
         return None
@@ -122,17 +141,17 @@ def call_off(connections: GlooSockets, abort: StreamAbort | None) -> None:
 
 
 def leave_default_group() -> None:
-    """Take down what is there of torch's process group, whole or half made.
+    """Destroy torch's default process group, complete or partly initialized.
 
-    torch lets go of it, but for the first one that DDP was built on: that one keeps its threads and descriptors for as
-    long as the process lives, with ``--compile`` and without. Of later groups nothing stays.
+    torch frees every group except the first one used by DDP. That group keeps its threads and descriptors until the
+    process ends, with and without ``--compile``.
     """
     if not dist.is_initialized():
         return
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
     with suppress(RuntimeError, ValueError):
         if abort is not None and _has_streams(dist.get_backend_config()):
-            abort()  # destroying would wait for collectives that never end
+            abort()  # destroy_process_group() would wait for collectives that never end
     if dist.is_initialized():
         with suppress(RuntimeError):
             dist.destroy_process_group()

@@ -1,9 +1,9 @@
-"""Being told to stop: finish the step with all ranks, save, and leave before the grace period is over.
+"""Handling of SIGTERM and SIGINT: finish the step with all ranks, save, and exit within the grace period.
 
-SIGTERM only raises a flag, which rides in the next vote, so that all ranks stop after the same step. A thread that
-waits on the signals' wake-up pipe sees them even while the main thread is inside a collective, where Python cannot
-run a handler; it ends the process if the good order takes longer than the grace period allows. Before training
-begins there is nothing to save, so it ends the process at once.
+:class:`StopRequest` only sets a flag on SIGTERM. The next vote of the ranks carries the flag, so all ranks stop after
+the same step. A thread reads the wake-up pipe of the signals. It works even while the main thread is in a collective,
+where Python cannot run a handler. The thread ends the process if the orderly stop exceeds the grace period. Before
+training starts there is nothing to save, so it ends the process immediately.
 """
 
 from __future__ import annotations
@@ -19,41 +19,50 @@ from typing import Final
 from ddp_trainer.common.constants import Exit
 
 _MARGIN_SECONDS: Final = 1.0
-"""Time left to the launcher to see this process go before the pod is killed."""
+"""Time for the launcher to notice the exit of this process before the pod is killed."""
 
 INTERRUPTED: Final = Exit.SIGNAL_BASE + signal.SIGINT
-"""130: told to stop by Ctrl-C."""
+"""Exit code 130: stopped by Ctrl-C."""
 
 
 class StopRequest:
-    """Whether and how this process was told to stop."""
+    """Request to stop this process, set by SIGTERM or SIGINT."""
 
     def __init__(self, *, grace_seconds: float, leave: Callable[[int, str], None]) -> None:
-        """``leave`` ends the process at once with an exit code and a sentence."""
+        """Create a request that is not set.
+
+        Args:
+            grace_seconds: Time between SIGTERM and SIGKILL, in seconds.
+            leave: Ends the process immediately with an exit code and a message.
+        """
         self.patience_seconds = max(grace_seconds - _MARGIN_SECONDS, grace_seconds / 2)
-        """How long good order may take."""
+        """Maximum duration of an orderly stop."""
         self._leave = leave
         self._lock = threading.Lock()
         self._training = False
         self._is_told = False
         self._deadline: threading.Timer | None = None
         self.exit_code: int | None = None
-        """What to exit with once stopped; None when nobody asked."""
+        """Exit code after the stop; None without a request."""
         self.heard: Callable[[], None] = _nothing
-        """Called from the listening thread after each request."""
+        """Callback after each signal, called in the listening thread."""
 
     @property
     def requested(self) -> bool:
-        """This process was told to stop."""
+        """True if this process received a stop request."""
         return self.exit_code is not None
 
     def training_begins(self) -> None:
-        """From here on a request waits for the end of the step."""
+        """Defer requests to the end of the current step from now on."""
         with self._lock:
             self._training = True
 
     def signalled(self, number: int) -> None:
-        """A signal arrived."""
+        """Handle a signal.
+
+        Before training it ends the process. The first signal in training starts the timer of the orderly stop. A
+        repeated SIGINT ends the process without saving.
+        """
         code = Exit.SIGNAL_BASE + number
         with self._lock:
             first, self._is_told = not self._is_told, True
@@ -71,13 +80,13 @@ class StopRequest:
         self.heard()
 
     def finished(self) -> None:
-        """The process leaves in good order."""
+        """Cancel the timer, because the process stops in order."""
         if self._deadline is not None:
             self._deadline.cancel()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear SIGTERM and SIGINT; only a process's main thread can, elsewhere this does nothing."""
+        """Context that handles SIGTERM and SIGINT. Has no effect outside of the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -85,7 +94,7 @@ class StopRequest:
         theirs.setblocking(False)
         listener = threading.Thread(target=self._listen, args=(ours,), name="ddp-stop", daemon=True)
         listener.start()
-        # The pipe before the handlers: a handler without a pipe would lose the signal.
+        # Set the pipe before the handlers: a handler without a pipe would lose the signal.
         wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         before = {number: signal.signal(number, self._noted) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -100,9 +109,9 @@ class StopRequest:
             ours.close()
 
     def _noted(self, number: int, _frame: object) -> None:
-        """A handler must exist for the wake-up pipe to be written; the thread does the work.
+        """Record the exit code. Python writes to the wake-up pipe only if a handler exists; the thread does the rest.
 
-        What the main thread does next, however, comes after the signal, whenever the thread gets its turn.
+        The main thread needs the exit code right after the signal, even if the thread has not run yet.
         """
         if self.exit_code is None:
             self.exit_code = Exit.SIGNAL_BASE + number
@@ -115,10 +124,10 @@ class StopRequest:
 
 
 def _nothing() -> None:
-    """Nobody else has to know."""
+    """Do nothing: the default of :attr:`StopRequest.heard`."""
 
 
 def leave_at_once(code: int, sentence: str) -> None:
-    """End this process without waiting for threads, groups or exit handlers."""
+    """End this process immediately, without waiting for threads, groups or exit handlers."""
     os.write(2, f"{sentence}\n".encode())
     os._exit(code)

@@ -1,19 +1,19 @@
-"""Leaving a group whose collectives run on streams of a device, as NCCL's do.
+"""Abort of collectives that run on device streams, as in NCCL, so that a process can leave its group.
 
-The host begins such a collective and goes on; it waits where it reads a result. When a rank is lost, a kernel spins on
-the device, and the main thread stands behind it in a call that nothing on the host wakes. So another thread aborts the
-communicators (:class:`StreamAbort`), by three rules:
+The host starts such a collective without waiting, and waits where it reads a result. When a rank is lost, a kernel
+spins on the device. The main thread then waits in a call that the host cannot interrupt. So another thread aborts the
+communicators (:class:`StreamAbort`), with three rules:
 
-- The flag comes before the abort. An abort unblocks the stream and leaves anything in the outputs, without an error:
-  whoever has read a result looks at the flag before it believes the result.
-- The communicator of all ranks goes first, or a vote could pass on gradients of a smaller group that was aborted.
-- Whether the device is of use is asked by a thread that may hang, for a limited time. Where it is of none, this process
+- Set the flag before the abort. An abort unblocks the stream without an error and leaves undefined outputs. So a reader
+  of a result checks the flag before it uses the result.
+- Abort the communicator of all ranks first. Otherwise a vote could accept gradients of an aborted subgroup.
+- Check the device in a thread, with a time limit, because the check can hang. If the device is not usable, this process
   ends, because it cannot even save.
 
-Not proven on GPUs: tests show it on a model of these rules, ``tests/support/stream_model.py``.
+Not verified on GPUs: tests use a model of these rules, ``tests/support/stream_model.py``.
 
 Sources: torchft's ``process_group.py`` (the error is set before the abort), NVRx's ``inprocess.abort`` (abort from
-another thread, all communicators at once) and its ``CudaHealthCheck``; torch's ``_abort_process_group``.
+another thread, all communicators together) and its ``CudaHealthCheck``; torch's ``_abort_process_group``.
 """
 
 from __future__ import annotations
@@ -30,66 +30,72 @@ import torch.distributed as dist
 from ddp_trainer.common.constants import Env
 
 _WATCHDOG: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
-"""With 0 each, torch's watchdog neither ends this process nor tears down what is being aborted here."""
+"""Variables that, set to 0, stop torch's watchdog from ending this process or destroying groups during the abort."""
 
 _HEAD_START_SECONDS: Final = 0.2
-"""For the communicator of all ranks. The others follow also if it is not through: its kernel may be queued behind one
-of theirs."""
+"""Maximum wait for the abort of the communicator of all ranks, before the aborts of the others start.
+
+They do not wait longer, because its kernel can be queued behind one of theirs.
+"""
 
 _LOOK_SECONDS: Final = 0.5
-"""For an answer whether a mark was passed, which takes microseconds where the driver answers at all."""
+"""Time limit of the query whether the stream passed a mark. It takes microseconds if the driver responds."""
 
 LIMIT_SECONDS: Final = 10.0
-"""For all aborts together, and again for the device to come to rest."""
+"""Time limit of all aborts together, and then of the synchronization of the device."""
 
 
 class Mark(Protocol):
-    """A place in a stream, as ``torch.cuda.Event``."""
+    """Position in a stream, with the interface of ``torch.cuda.Event``."""
 
     def record(self) -> None:
-        """Mark the place that the stream has come to."""
+        """Record the current end of the stream's queue."""
 
     def query(self) -> bool:
-        """Whether all work before that place is done."""
+        """Return whether all work before the recorded position is complete."""
 
 
 class Streams(Protocol):
-    """What is asked of a device on which collectives run."""
+    """Interface to a device on whose streams collectives run."""
 
     def leave_errors_to_launcher(self, environ: MutableMapping[str, str]) -> bool:
-        """Switch off what would end this process while it leaves a group; False where it stays on."""
+        """Disable what would end this process while it leaves a group. Return False if it stays enabled."""
 
     def mark(self) -> Mark:
-        """A mark that is not recorded yet."""
+        """Return a mark that is not recorded yet."""
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait for all work. Raises what failed in it."""
+        """Wait for all work on the device. Raises the error of failed work."""
 
 
 class CudaStreams:
-    """Of NCCL."""
+    """CUDA streams of NCCL collectives."""
 
     def leave_errors_to_launcher(self, environ: MutableMapping[str, str]) -> bool:
-        """Only where the launcher ends a rank that hangs: with the watchdog off, there is no other timeout."""
+        """Disable torch's watchdog, only if the launcher ends hanging ranks, because no other timeout remains.
+
+        Returns:
+            True if the watchdog is disabled.
+        """
         if environ.get(Env.ON_HANG) != "act":
             return False
         return all(environ.setdefault(name, "0").strip() == "0" for name in _WATCHDOG)
 
     def mark(self) -> Mark:
-        """An event of the current stream."""
+        """Return a CUDA event, which records on the current stream."""
         return torch.cuda.Event()  # type: ignore[no-untyped-call] # torch's
 
     def synchronize(self, device: torch.device) -> None:
-        """All streams of the device."""
+        """Wait for all streams of the device."""
         torch.cuda.synchronize(device)
 
 
 STREAMS: Final[dict[str, Streams]] = {"nccl": CudaStreams()}
-"""By the name of the backend; the others wait on the host."""
+"""Backends with collectives on streams. With all other backends the host waits."""
 
 
 class StreamAbort:
-    """The end of one group: begun by any thread, once."""
+    """Abort of one group. Any thread can start it; it runs once."""
 
     def __init__(
         self,
@@ -99,7 +105,14 @@ class StreamAbort:
         *,
         limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
-        """``end`` is called with a sentence where the device is of no use any more; it ends this process."""
+        """Create an abort that has not started.
+
+        Args:
+            streams: Interface to the device.
+            device: Device of this rank.
+            end: Ends this process with a message. Called if the device is not usable.
+            limit_seconds: Time limit of all aborts, and then of the synchronization.
+        """
         self._streams = streams
         self._device = device
         self._end = end
@@ -111,21 +124,21 @@ class StreamAbort:
         self._had_passed = False
         self._is_aborting = False
         self.has_begun = False
-        """From here on no result counts."""
+        """True after the start of the abort: results of collectives are invalid."""
 
     @property
     def had_reduced(self) -> bool:
-        """Everything before the mark of the step under way was done when the abort began."""
+        """True if all work before the mark of the current step was complete when the abort started."""
         return self._is_marked and self._had_passed
 
     def clear_mark(self) -> None:
-        """What was marked belongs to a step that is over."""
+        """Clear the mark, because its step is over."""
         self._is_marked = False
 
     def mark(self) -> None:
-        """Mark what the stream has to do so far, for :attr:`had_reduced`; no effect once the abort has begun.
+        """Mark the work queued on the stream so far, for :attr:`had_reduced`. Has no effect after the abort starts.
 
-        It takes no lock: on a stream that stands still it may wait, as any launch may, and no abort must wait for it.
+        It takes no lock. On a blocked stream it can wait, as any launch can, and the abort must not wait for it.
         """
         if not self.has_begun:
             self._mark = self._mark or self._streams.mark()
@@ -133,7 +146,7 @@ class StreamAbort:
             self._is_marked = True
 
     def begin(self) -> None:
-        """Abort all communicators; returns at once."""
+        """Start to abort all communicators and return immediately."""
         with self._lock:
             if self.has_begun:
                 return
@@ -141,22 +154,22 @@ class StreamAbort:
         threading.Thread(target=self._run, name="ddp-abort", daemon=True).start()
 
     def finish(self) -> None:
-        """Return when the device is free of this group; this process has ended where it cannot be freed."""
+        """Abort the group and wait until the device is free. If it cannot be freed, this process ends."""
         self.begin()
         self._done.wait()
 
     def settle(self) -> None:
-        """Wait for the device, in a group that goes on. Raises what failed."""
+        """Wait for the device without an abort. Raises the error of failed work."""
         self._streams.synchronize(self._device)
 
     def _look_at_mark(self) -> None:
-        with suppress(RuntimeError):  # a device that has failed has done nothing
+        with suppress(RuntimeError):  # the work on a failed device counts as incomplete
             passed = self._is_marked and self._mark is not None and self._mark.query()
-            # An answer that came late may be about a stream that was freed.
+            # A late result may describe a stream that the abort has already unblocked.
             self._had_passed = passed and not self._is_aborting
 
     def _run(self) -> None:
-        # Asked before the abort: afterwards the stream passes every mark, whatever is in the outputs.
+        # Query before the abort: afterwards the stream passes every mark, with undefined outputs.
         _started(self._look_at_mark).join(_LOOK_SECONDS)
         self._is_aborting = True
         trouble = self._abort_all() or self._rest()
@@ -184,7 +197,7 @@ class StreamAbort:
         def ask() -> None:
             try:
                 self._streams.synchronize(self._device)
-            except Exception as err:  # noqa: BLE001 - whatever it is, the device is of no use
+            except Exception as err:  # noqa: BLE001 - any error means that the device is not usable
                 failures.append(str(err).strip().split("\n", 1)[0].rstrip("."))
 
         thread = _started(ask)
@@ -195,7 +208,7 @@ class StreamAbort:
 
 
 def communicators() -> list[Any]:
-    """All process groups of this process, that of all ranks first; none where there is no default group."""
+    """Return all process groups of this process, the default group first; empty without a default group."""
     if not dist.is_initialized():
         return []
     whole = dist.group.WORLD
@@ -204,7 +217,7 @@ def communicators() -> list[Any]:
 
 
 def _abort(group: Any) -> None:
-    with suppress(RuntimeError):  # of a group that has nothing to abort
+    with suppress(RuntimeError):  # a group that has nothing to abort
         group.abort()
 
 

@@ -1,10 +1,10 @@
 """Stub of ``torch._dynamo`` that avoids importing torch's compiler in runs that do not compile.
 
 Optimizers and DDP call ``torch._dynamo`` to exclude themselves from compilation. The first call imports it, with sympy
-and 800 more modules. The import costs 1.0 to 1.2 s of CPU time per rank, about half of the time from the restart of a
-worker to its next step. While :func:`uncompiled` is active and the real module is not loaded, the stub handles these
-calls with the defaults of the real module. Any other attribute access loads the real module and uses it. If a task
-calls ``torch.compile``, the real module is already loaded and the stub is not installed.
+and 800 more modules. The import costs 1.0 to 1.2 s of CPU time per rank. That is about half of the time from the
+restart of a worker to its next step. While :func:`uncompiled` is active and the real module is not loaded, the stub
+handles these calls with the defaults of the real module. Any other attribute access loads the real module and uses it.
+If a task calls ``torch.compile``, the real module is already loaded and the stub is not installed.
 
 ``torch._dynamo`` is private API. A test runs a training process and fails if a new version of torch imports the module
 despite the stub.

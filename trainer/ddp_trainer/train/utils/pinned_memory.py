@@ -1,7 +1,7 @@
 """Host memory of the requested size, page-locked for copies from a GPU.
 
 ``pin_memory=True`` rounds the size up to a power of two (32 GiB for 17 GiB) and caches freed blocks
-(``ATen/core/CachingHostAllocator.h``), so a growing arena holds the old and the new block. :func:`host_memory` maps,
+(``ATen/core/CachingHostAllocator.h``). A growing arena then holds the old and the new block. :func:`host_memory` maps,
 touches and registers the pages per request. They return to the kernel with the last tensor that uses them.
 """
 
