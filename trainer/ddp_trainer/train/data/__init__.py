@@ -1,1 +1,1 @@
-"""What a step trains on: the task, the order of its samples, batches, and random numbers by key."""
+"""Data of a run: the task, the order of its samples, batches, and keyed random numbers."""

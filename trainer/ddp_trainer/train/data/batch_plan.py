@@ -1,9 +1,9 @@
-"""Which samples belong to which global step, shard and rank: pure arithmetic, and the heart of elastic exactness.
+"""Assignment of samples to global steps, logical shards and ranks, as pure arithmetic.
 
-Global step ``k`` of epoch ``e`` consumes ``order(e)[k*G : (k+1)*G]`` where ``order`` is a permutation that depends on
-(seed, epoch) alone and ``G`` is the global batch. The batch is cut into ``V`` logical shards, and every rank owns a
-contiguous run of shards. How many ranks there are decides who computes a sample, never whether or when; so a run
-may change its world size between any two steps and still see every sample exactly once per epoch.
+Global step ``k`` of epoch ``e`` consumes ``order(e)[k*G : (k+1)*G]``. ``order`` is a permutation that depends only on
+(seed, epoch), and ``G`` is the global batch. The batch is cut into ``V`` logical shards, and every rank owns a
+contiguous range of shards. The number of ranks determines which rank computes a sample, but not the step. A run may
+therefore change its world size between any two steps and still use every sample exactly once per epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 from ddp_trainer.train.utils.splitmix import mix, mix_all
 
 DEFAULT_MOST_RANKS = 8
-"""Ranks to leave room for where no launcher tells how many there can be."""
+"""Number of ranks to leave room for if no launcher provides a maximum."""
 
 _ORDER_KEY = 0x6F72646572
 _HASH_KEY = 0x73616D706C65
@@ -27,7 +27,7 @@ _HASH_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """The whole run as numbers, identical on all ranks."""
+    """Batches of the whole run, identical on all ranks. Steps and epochs count from 0."""
 
     samples: int
     """Size of the training set."""
@@ -37,43 +37,46 @@ class BatchPlan:
     epochs: int
     max_steps: int | None = None
     sequential: bool = False
-    """Samples are numbered in the order in which they come, as those of a stream are; none is shuffled."""
+    """Samples are used in order, without shuffling, as those of a stream."""
 
     endless: bool = False
-    """The stream has no end, and so the run has no epochs; ``samples`` are those of ``max_steps``."""
+    """The stream has no end, so the run has no epochs. ``samples`` is then the number that ``max_steps`` steps use."""
 
     steps_per_epoch: int = field(init=False)
-    """Global steps of one epoch; the last may be partial."""
+    """Global steps in one epoch; the last may be partial."""
     total_steps: int = field(init=False)
-    """Global steps of the run."""
+    """Global steps in the run."""
 
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise BadConfig("The training set is empty.", hint="Give the task at least one sample.")
         steps = -(-self.samples // self.global_batch)
         planned = self.epochs * steps
-        # Asked for several times in every step, so worked out once.
+        # Every step reads these several times, so compute them once.
         object.__setattr__(self, "steps_per_epoch", steps)
         object.__setattr__(self, "total_steps", planned if self.max_steps is None else min(planned, self.max_steps))
 
     def epoch_of(self, step: int) -> int:
-        """Epoch, from 0, of a global step, from 0."""
+        """Return the epoch of a global step; both count from 0."""
         return step // self.steps_per_epoch
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether the global step is the last of its epoch."""
+        """Return True if the global step is the last of its epoch."""
         return not self.endless and (step + 1) % self.steps_per_epoch == 0
 
     def batch_length(self, step: int) -> int:
-        """Samples of a global step; the last of an epoch may have fewer than the others."""
+        """Return the number of samples in a global step; the last of an epoch may have fewer."""
         return min(self.global_batch, self.samples - step % self.steps_per_epoch * self.global_batch)
 
     def batch(self, step: int) -> Tensor:
-        """Sample ids, int64, that the global step must consume, in order."""
+        """Return the sample ids of a global step, in order: int64, shape ``(batch_length,)``."""
         return self.batches(range(step, step + 1))[0]
 
     def batches(self, steps: range) -> Tensor:
-        """Those of several consecutive steps of one epoch, a row each; all of them must have the same length."""
+        """Return the sample ids of several consecutive steps: int64, shape ``(steps, batch_length)``.
+
+        All steps must be in one epoch and have the same number of samples.
+        """
         epoch, index = divmod(steps.start, self.steps_per_epoch)
         length = self.batch_length(steps.start)
         start = index * self.global_batch
@@ -82,37 +85,45 @@ class BatchPlan:
         return ids.view(len(steps), length)
 
     def alike_from(self, step: int) -> int:
-        """How many steps of the same length there are in the epoch from this one on; at least 1."""
+        """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""
         return max(1, self.samples // self.global_batch - step % self.steps_per_epoch)
 
     def shard(self, step: int, shard: int) -> Tensor:
-        """Sample ids of one logical shard; sizes differ by at most one, and may be 0 in a partial step."""
+        """Return the sample ids of one logical shard of a global step: int64.
+
+        The sizes of the shards of a step differ by at most one, and may be 0 in a partial step.
+        """
         batch = self.batch(step)
         return batch[cut(len(batch), self.shards, shard)]
 
 
 @lru_cache(maxsize=2)
 def order(samples: int, seed: int, epoch: int) -> Tensor:
-    """Permutation of ``range(samples)`` as int64, shape ``(samples,)``: a pure function of its arguments.
+    """Return a permutation of ``range(samples)``, a pure function of its arguments: int64, shape ``(samples,)``.
 
-    Sorting mixed keys, not torch's own shuffle: that one may change between versions of torch.
+    The permutation sorts mixed keys. torch's shuffle is not used because it may change between versions of torch.
     """
     keys = mix_all(torch.arange(samples), mix(_ORDER_KEY, seed, epoch))
     return torch.argsort(keys, stable=True)
 
 
 def digest(ids: Tensor) -> int:
-    """Sum of the ids' 32-bit hashes: tells multisets of ids apart, and adds up over ranks."""
+    """Return the sum of the 32-bit hashes of the ids.
+
+    It distinguishes multisets of ids. The digests of the ranks add up to the digest of the whole batch.
+    """
     return int(hashes(ids).sum())
 
 
 def hashes(ids: Tensor) -> Tensor:
-    """A 32-bit hash of each id, as int64."""
+    """Return a 32-bit hash of each id, as int64 of the same shape."""
     return mix_all(ids, _HASH_KEY) & ((1 << _HASH_BITS) - 1)
 
 
 def cut(length: int, parts: int, part: int) -> slice:
-    """Slice ``part`` of ``parts`` contiguous slices of a sequence; longer ones first, by at most one.
+    """Return slice number ``part`` of ``parts`` contiguous slices of a sequence of ``length`` entries.
+
+    The lengths of the slices differ by at most one; the longer ones come first.
 
     >>> [cut(8, 3, part) for part in range(3)]
     [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
@@ -123,7 +134,7 @@ def cut(length: int, parts: int, part: int) -> slice:
 
 
 def shares(global_batch: int, shards: int, world_size: int) -> list[int]:
-    """Samples of a full global step for each rank.
+    """Return the number of samples of each rank in a full global step.
 
     >>> shares(32, 8, 3)
     [12, 12, 8]
@@ -133,10 +144,12 @@ def shares(global_batch: int, shards: int, world_size: int) -> list[int]:
 
 
 def owned(shards: int, world_size: int, rank: int) -> range:
-    """Logical shards of a rank: contiguous, sizes differing by at most one.
+    """Return the logical shards of a rank, a contiguous range.
+
+    The numbers of shards of the ranks differ by at most one.
 
     Raises:
-        BadConfig: there are more ranks than shards, so some would have nothing to do.
+        BadConfig: There are more ranks than shards, so some ranks would have none.
     """
     if world_size > shards:
         raise BadConfig(
@@ -150,12 +163,21 @@ def owned(shards: int, world_size: int, rank: int) -> range:
 def choose_shards(
     asked: int | None, *, promised_ranks: int | None, most_ranks: int | None, world_size: int, global_batch: int
 ) -> int:
-    """Number of logical shards: what was asked, else a power of two that holds the largest world.
+    """Return the number of logical shards.
 
-    That is the one which a platform promises; without a promise some room is left, for other runs to go on from this.
+    This is ``asked`` if given. Otherwise it is the smallest power of two that gives every rank of the largest world a
+    shard, but at most ``global_batch``.
+
+    Args:
+        asked: Number of shards that the user gave or that a checkpoint has, or None.
+        promised_ranks: Largest number of ranks according to the platform. None leaves room for
+            :data:`DEFAULT_MOST_RANKS`, so that later runs can resume from this one with more ranks.
+        most_ranks: Largest number of ranks of the launcher's node range, or None.
+        world_size: Current number of ranks.
+        global_batch: Samples in a global batch.
 
     Raises:
-        BadConfig: the global batch has fewer samples than the world has ranks.
+        BadConfig: The global batch has fewer samples than the world has ranks.
     """
     if world_size > global_batch:
         raise BadConfig(
@@ -169,7 +191,7 @@ def choose_shards(
 
 
 def power_of_two(least: int) -> int:
-    """Smallest power of two that is not below ``least``.
+    """Return the smallest power of two that is at least ``least``.
 
     >>> power_of_two(5)
     8

@@ -1,4 +1,8 @@
-"""From sample ids to a batch on the device."""
+"""Reading of samples by id, transfer of batches to the device, and a digest of the data.
+
+Main entry points are :func:`reader`, :func:`to_device` and :func:`data_digest`. They work on the samples of a
+:class:`~ddp_trainer.train.data.task.Task`.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,19 @@ _FINGERPRINT_SAMPLES = 8
 
 
 def is_stream(samples: Samples | Iterable[Any]) -> bool:
-    """Whether samples can only be read one after the other."""
+    """Return True if the samples can only be read in order."""
     return isinstance(samples, IterableDataset) or not hasattr(samples, "__getitem__")
 
 
 def many_reader(samples: Samples) -> Callable[[Tensor], Batch] | None:
-    """The fastest way the samples offer to fetch many at once, from int64 ids to a collated batch; None without any."""
+    """Return the fastest function of the samples that reads several of them in one call.
+
+    Returns:
+        A function from int64 ids, shape ``(n,)``, to a collated batch. None if the samples have no such function.
+    """
     whole = getattr(samples, "batch", None)
     if callable(whole):
-        return whole  # type: ignore[no-any-return] # the protocol is checked by using it
+        return whole  # type: ignore[no-any-return] # a wrong signature fails in the call
     many = getattr(samples, "__getitems__", None)
     if callable(many):
         return lambda ids: default_collate(many(ids.tolist()))
@@ -32,12 +40,12 @@ def many_reader(samples: Samples) -> Callable[[Tensor], Batch] | None:
 
 
 def reader(samples: Samples) -> Callable[[Tensor], Batch]:
-    """From int64 ids to a collated batch."""
+    """Return a function from int64 ids, shape ``(n,)``, to a collated batch."""
     return many_reader(samples) or (lambda ids: default_collate([samples[index] for index in ids.tolist()]))
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with every tensor on the device."""
+    """Return the batch with every tensor on the device. Copies to a GPU may be asynchronous."""
     if device.type == "cpu":
         return batch
     if isinstance(batch, Tensor):
@@ -52,11 +60,15 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def data_digest(task: Task, samples: Samples | Iterable[Any]) -> str:
-    """What tells these training samples from others: the task's own digest, or one of a few samples."""
+    """Return a string that identifies the training samples.
+
+    This is the digest of the task if it provides one. Otherwise it is the type name of a stream, or a SHA-256 of the
+    number of samples and up to eight samples at equal distances.
+    """
     if isinstance(task, DigestsData):
         return task.data_digest()
     if is_stream(samples):
-        # A stream cannot be looked into without reading it.
+        # Samples of a stream cannot be read without consuming them.
         return f"stream {type(samples).__qualname__}"
     samples = cast("Samples", samples)
     count = len(samples)

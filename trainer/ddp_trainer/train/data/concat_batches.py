@@ -1,4 +1,4 @@
-"""One batch from several, for ``--level fast``."""
+"""Concatenation of batches, for ``--level fast``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ddp_trainer.train.utils.errors import BadTask
 
 
 def merge(batches: Sequence[Batch]) -> Batch:
-    """All samples of the batches, in order.
+    """Concatenate batches, in order.
 
     Raises:
-        BadTask: they differ in more than the number of samples.
+        BadTask: The batches differ in more than the number of samples.
     """
     if len(batches) == 1:
         return batches[0]
@@ -39,6 +39,6 @@ def _merge(batches: Sequence[Batch]) -> Batch:
     if isinstance(first, tuple | list):
         if any(isinstance(value, Tensor | Mapping | tuple | list) for value in first):
             return type(first)(map(_merge, zip(*batches, strict=True)))
-        # Names and the like, which are no tensors: one per sample.
+        # Values that are not tensors, such as names: one per sample.
         return type(first)(value for batch in batches for value in batch)
     raise TypeError(f"a {type(first).__name__} cannot be joined with another")

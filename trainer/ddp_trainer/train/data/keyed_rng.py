@@ -1,7 +1,7 @@
-"""Random streams keyed by (seed, step, shard): never by rank, process or clock.
+"""Random streams keyed by (seed, step, shard), and not by rank, process or clock.
 
-So a dropout mask belongs to a logical shard of a global step, wherever and however often that shard is computed,
-and there is no generator state to save.
+A dropout mask therefore belongs to a logical shard of a global step. It is the same on any rank and in any repetition,
+and no generator state has to be saved. :class:`KeyedRandom` seeds the generators.
 """
 
 from __future__ import annotations
@@ -17,46 +17,52 @@ from ddp_trainer.train.utils.splitmix import mix, mix_on
 
 
 class Stream(IntEnum):
-    """What the numbers are drawn for."""
+    """Purpose of the random numbers."""
 
     WEIGHTS = 1
-    """Initial weights; has no step or shard."""
+    """Initial weights; not keyed by step and shard."""
     FETCH = 2
     """Augmentation while samples are fetched."""
     MODEL = 3
-    """Dropout and the like, forward and backward."""
+    """Draws of the model in forward and backward, such as dropout."""
     SAMPLE = 4
-    """Augmentation of one sample; keyed by epoch and sample in place of step and shard."""
+    """Augmentation of one sample; keyed by epoch and sample instead of step and shard."""
 
 
 _OF_USERS_CODE: Final = frozenset({Stream.WEIGHTS, Stream.FETCH, Stream.SAMPLE})
-"""In which Python's and NumPy's own generators are drawn from as well; a forward pass draws from torch's."""
+"""Streams in which user code may also draw from Python's and NumPy's generators. A forward pass uses torch's only."""
 _NUMPY_SEEDS: Final = 0xFFFF_FFFF
 
 
 class KeyedRandom:
-    """Puts torch's default generators, and Python's and NumPy's outside of the model, at the start of a stream."""
+    """Seeds torch's default generators, and outside of the model also those of Python and NumPy."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        # Mixing goes from left to right, so what is the same in every step is mixed once.
+        # Mixing proceeds from left to right, so mix the part that is the same in every step only once.
         self._begun = {stream: mix(seed, stream) for stream in Stream}
         self._cuda = device.type == "cuda"
 
     def enter(self, stream: Stream, step: int = 0, shard: int = 0) -> None:
-        """Draw from here on what belongs to this stream."""
+        """Seed the generators for a stream.
+
+        Args:
+            stream: Purpose of the following draws.
+            step: Global step, or the epoch for ``Stream.SAMPLE``.
+            shard: Logical shard, or the sample id for ``Stream.SAMPLE``.
+        """
         key = self._seed(mix_on(self._begun[stream], step, shard))
         if stream in _OF_USERS_CODE:
             random.seed(key)
-            # torch imports it where it is installed; what nobody imported nobody draws from.
+            # torch imports NumPy if it is installed. If it is not imported, no code draws from it.
             if (numpy := sys.modules.get("numpy")) is not None:
                 numpy.random.seed(key & _NUMPY_SEEDS)
 
     def go_on(self, key: int, *numbers: int) -> None:
-        """Let a model draw from here on from the part, of these numbers, of a stream that begins with ``key``."""
+        """Seed torch's generators for a substream of a model: ``key`` mixed with ``numbers``."""
         self._seed(mix_on(key, *numbers))
 
     def _seed(self, key: int) -> int:
-        # torch.manual_seed() would visit every kind of accelerator: 140 us where this takes 1.
+        # torch.manual_seed() seeds every kind of accelerator and takes 140 us; this takes 1 us.
         torch.default_generator.manual_seed(key)
         if self._cuda:
             torch.cuda.manual_seed(key)

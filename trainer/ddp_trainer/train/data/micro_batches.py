@@ -1,4 +1,4 @@
-"""Smaller passes where a shard does not fit into memory."""
+"""Division of a batch into micro-batches, for shards that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from ddp_trainer.train.utils.errors import BadTask
 
 
 def micro_batches(batch: Batch, samples: int, most: int | None) -> Sequence[Batch]:
-    """The batch of ``samples`` in pieces of at most ``most``, in order; whole where None.
+    """Split a batch into consecutive micro-batches.
+
+    Args:
+        batch: Collated samples.
+        samples: Number of samples in the batch.
+        most: Largest number of samples in a micro-batch; None leaves the batch whole.
 
     Raises:
-        BadTask: something in the batch has another length.
+        BadTask: A part of the batch does not have ``samples`` entries.
     """
     if most is None or samples <= most:
         return (batch,)

@@ -1,7 +1,8 @@
-"""How many passes the ranks make in a step, where all of them must make as many.
+"""Number of passes in a step of a sharded model, the same on all ranks.
 
-A pass through a spread model gathers weights from all ranks, so a rank with fewer shards than another one, or with
-fewer samples, makes empty passes for the rest. How many there are follows from the plan: nobody need be asked.
+A pass through a sharded model gathers weights from all ranks. A rank with fewer shards or fewer samples than another
+therefore makes empty passes for the rest. :class:`Passes` computes the number from the batch plan, without
+communication.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
 
 
 class Passes:
-    """The passes of the rank that makes the most of them."""
+    """Number of passes of the rank that makes the most."""
 
     def __init__(self, plan: BatchPlan, ranks: int, config: Config) -> None:
-        """``ranks`` that a batch is divided among."""
+        """``ranks`` is the number of ranks that a batch is divided among."""
         self._plan = plan
         self._owned = [owned(plan.shards, ranks, rank) for rank in range(ranks)]
         self._most = config.micro_batch
@@ -23,7 +24,7 @@ class Passes:
         self._known: dict[int, int] = {}
 
     def of(self, step: int) -> int:
-        """In a global step; at least 1."""
+        """Return the number of passes in a global step; at least 1."""
         length = self._plan.batch_length(step)
         if length not in self._known:
             self._known[length] = max(self._of_rank(length, shards) for shards in self._owned)

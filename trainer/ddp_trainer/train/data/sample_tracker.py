@@ -1,7 +1,7 @@
-"""Which samples were seen, and how many were repeated or lost: the run's own account of itself.
+"""Record of the samples that a run has used, and of how many were repeated or lost.
 
-The ledger is part of every checkpoint, so it always describes the history that led to the weights it is stored
-with. Steps that were done and then lost with a crash are in no surviving ledger, as they are in no surviving weight.
+:class:`SampleTracker` is updated by every committed step and stored in every checkpoint. It therefore describes exactly
+the history of the weights that it is stored with. Steps that a crash undid are in neither.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SAMPLES_AT_ONCE: Final = 4096
 
 
 class LedgerState(TypedDict):
-    """What a checkpoint holds of a ledger."""
+    """State of a :class:`SampleTracker` in a checkpoint."""
 
     samples: int
     seen: Tensor
@@ -29,22 +29,27 @@ class LedgerState(TypedDict):
 
 
 class SampleTracker:
-    """Counts over the whole run, and the samples seen in the epoch under way."""
+    """Counts of samples over the whole run, and the samples seen in the current epoch."""
 
     def __init__(self, samples: int) -> None:
         self._seen = torch.zeros(samples, dtype=torch.bool)
         self._unread: list[Tensor] = []
-        """Committed steps that are not in the counts yet: many at once cost hardly more than one."""
+        """Sample ids of committed steps that are not counted yet. Counting many costs hardly more than counting one."""
         self._repeated = 0
         self.committed = 0
-        """Samples that went into a committed step."""
+        """Samples in committed steps."""
         self.lost = 0
-        """Samples that a finished epoch never saw."""
+        """Samples that a finished epoch did not use."""
         self.skipped = 0
-        """Committed samples that could not be read, and counted with weight 0."""
+        """Committed samples that could not be read and had weight 0."""
 
     def commit(self, ids: Tensor, skipped: int = 0) -> None:
-        """A step consumed these samples, and could not read so many of them."""
+        """Record the samples of a committed step.
+
+        Args:
+            ids: Sample ids, int64, shape ``(n,)``.
+            skipped: Number of these samples that could not be read.
+        """
         self.skipped += skipped
         count = ids.numel()
         self.committed += count
@@ -63,18 +68,18 @@ class SampleTracker:
 
     @property
     def repeated(self) -> int:
-        """Samples that an epoch had seen before."""
+        """Samples that were used again in the same epoch."""
         self._count()
         return self._repeated
 
     def close_epoch(self) -> None:
-        """The epoch is over: what it has not seen is lost."""
+        """End the epoch, and count the samples that it did not use as lost."""
         self._count()
         self.lost += len(self._seen) - int(self._seen.sum())
         self._seen.zero_()
 
     def state_dict(self) -> LedgerState:
-        """Tensors and numbers only, so that it loads with ``weights_only``."""
+        """Return the state as tensors and numbers only, so that it loads with ``weights_only``."""
         self._count()
         return {
             "samples": len(self._seen),
@@ -86,9 +91,9 @@ class SampleTracker:
         }
 
     def load_state_dict(self, state: LedgerState) -> None:
-        """Go on from a stored account."""
+        """Restore the counts from a checkpoint."""
         seen = unpack(state["seen"], state["samples"])
-        # A stream without end is as long as the run, which may have been made longer.
+        # A stream without end is as long as the run, and the user may have made the run longer.
         self._seen = torch.zeros(max(len(seen), len(self._seen)), dtype=torch.bool)
         self._seen[: len(seen)] = seen
         self.committed = state["committed"]
@@ -99,12 +104,19 @@ class SampleTracker:
 
 
 def pack(flags: Tensor) -> Tensor:
-    """Eight flags to a byte."""
+    """Return boolean flags as a bitset.
+
+    Args:
+        flags: bool, shape ``(n,)``.
+
+    Returns:
+        uint8, shape ``(ceil(n / 8),)``. Bit ``i % 8`` of byte ``i // 8`` is flag ``i``.
+    """
     padded = torch.zeros(-(-len(flags) // 8) * 8, dtype=torch.uint8)
     padded[: len(flags)] = flags
     return (padded.view(-1, 8) * _BITS).sum(1, dtype=torch.uint8)
 
 
 def unpack(packed: Tensor, length: int) -> Tensor:
-    """The inverse of :func:`pack`."""
+    """Return the first ``length`` flags of a bitset; the inverse of :func:`pack`."""
     return (packed.unsqueeze(1) & _BITS).ne(0).view(-1)[:length].clone()

@@ -1,9 +1,10 @@
-"""What a run trains: a task gives a model, samples, a loss and metrics; the run does the rest.
+"""Interface between a run and the task that it trains, and the loading of tasks by name.
 
-A task may also have ``optimizer(parameters)``, which then replaces the one of the flags, and ``data_digest()``, a
-string that changes when the data do; without one, the number of samples and a few of them are hashed. With
-``show(model)`` it says at the end of a run, in words of its own, what was learnt. A model may have a mapping
-``architecture`` of what the shapes of its weights do not say: a checkpoint with other values there is refused.
+A :class:`Task` provides a model, samples, a loss and metrics. :func:`load_task` makes one for ``--task``. Three methods
+are optional. ``optimizer(parameters)`` replaces the optimizer of the flags. ``data_digest()`` returns a string that
+changes when the data change; without it, the run hashes the number of samples and a few samples. ``show(model)``
+returns a text about the trained model for the end of the run. A model may have a mapping ``architecture`` with
+properties that the shapes of its weights do not determine. A checkpoint with other values there is refused.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Batch: TypeAlias = Any
-"""What the samples of a shard are collated to: a tensor, or tuples, lists and dicts of tensors."""
+"""Collated samples of a shard: a tensor, or tuples, lists and dicts of tensors."""
 
 
 class Samples(Protocol):
-    """A map-style dataset, as torch's: sample ``i`` for ``i`` in ``range(len(...))``.
+    """Map-style data set, as in torch: sample ``i`` for ``i`` in ``range(len(...))``.
 
-    ``__getitems__(ids)``, torch's protocol for many samples at once, is used where there is one. A method
-    ``batch(ids)`` that takes an int64 tensor and returns a collated batch is faster still, and one that is
-    :func:`rowwise` the fastest.
+    Faster ways to read several samples are used if they exist, the fastest first:
+
+    1. A method ``batch(ids)`` marked :func:`rowwise`. It takes an int64 tensor and returns a collated batch.
+    2. A method ``batch(ids)`` without the mark.
+    3. ``__getitems__(ids)``, torch's protocol for several samples.
     """
 
     def __len__(self) -> int: ...
@@ -44,65 +47,77 @@ _BatchMethod = TypeVar("_BatchMethod", bound=Callable[..., Any])
 
 
 def rowwise(batch: _BatchMethod) -> _BatchMethod:
-    """Mark a method ``batch(ids)`` each of whose rows depends on one id alone: on no other row, and on no random draw.
+    """Mark a method ``batch(ids)`` as row by row: each row depends only on its id, on no other row or random draw.
 
-    Then the samples of several steps may be read at once, and no generator has to be keyed before. A subclass with a
-    ``batch`` of its own says so again or takes it back.
+    The samples of several steps may then be read in one call, and no random generator is seeded before it. A subclass
+    that overrides ``batch`` does not inherit the mark.
     """
-    batch.is_rowwise = True  # type: ignore[attr-defined] # functions have room for it
+    batch.is_rowwise = True  # type: ignore[attr-defined] # functions accept attributes
     return batch
 
 
 def is_rowwise(samples: object) -> bool:
-    """Whether the samples have such a method."""
+    """Return True if the samples have a ``batch`` method marked :func:`rowwise`."""
     return getattr(getattr(samples, "batch", None), "is_rowwise", False)
 
 
 @runtime_checkable
 class Task(Protocol):
-    """A training problem. Nothing in it may depend on the rank or on the number of ranks."""
+    """Training problem. It must not depend on the rank or on the number of ranks."""
 
     name: str
-    """Identity: a checkpoint of a task of another name is refused."""
+    """Identity of the task. A checkpoint of a task with another name is refused."""
 
     def model(self) -> nn.Module:
-        """A new model, on the CPU; drawn from torch's default generator, which is seeded before."""
+        """Return a new model on the CPU.
+
+        Initial weights come from torch's default generator, which the run seeds before the call.
+        """
 
     def train_samples(self) -> Samples | Iterable[Any]:
-        """What is learnt from; seen exactly once per epoch. A stream is an iterable; one with an end has ``len()``."""
+        """Return the training samples, each of which is used exactly once per epoch.
+
+        A stream is an iterable. A stream that ends has ``len()``.
+        """
 
     def test_samples(self) -> Samples:
-        """What is evaluated on; may be empty."""
+        """Return the samples for evaluation; may be empty."""
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Loss of every sample of the batch, shape ``(n,)``; not their mean."""
+        """Return the loss of each sample of the batch, shape ``(n,)``; not their mean."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Sums over the samples of the batch; reported as means over the test samples, under these names."""
+        """Return sums over the samples of the batch, by metric name.
+
+        The run reports each as a mean over the test samples.
+        """
 
 
 @runtime_checkable
 class ChoosesOptimizer(Protocol):
-    """A task with an optimizer of its own."""
+    """Task that provides its own optimizer."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """A new optimizer; its learning rates are the peaks that the schedule scales."""
+        """Return a new optimizer. Its learning rates are the peaks that the schedule scales."""
 
 
 @runtime_checkable
 class DigestsData(Protocol):
-    """A task that knows a digest of its data."""
+    """Task that provides a digest of its data."""
 
     def data_digest(self) -> str:
-        """Changes when the training samples change."""
+        """Return a string that changes when the training samples change."""
 
 
 @runtime_checkable
 class ShowsModel(Protocol):
-    """A task that can show what its model has learnt."""
+    """Task that describes what its model has learnt."""
 
     def show(self, model: nn.Module) -> str:
-        """A few lines for the person who waits; called on rank 0 after the last evaluation, without gradients."""
+        """Return a few lines about the trained model for the user.
+
+        Called on rank 0 after the last evaluation, without gradients.
+        """
 
 
 BUILT_IN: Final[Mapping[str, str]] = {
@@ -113,21 +128,21 @@ BUILT_IN: Final[Mapping[str, str]] = {
 """Name → ``module:factory``."""
 
 TASK_FLAGS: Final[Sequence[str]] = ("model", "data", "window", "image_size")
-"""Flags that are the task's: a factory gets those that it has a parameter for, by name."""
+"""Flags that belong to the task. A factory receives those that it has a parameter for, by name."""
 
 _REQUIRED: Final[Sequence[str]] = ("name", "model", "train_samples", "test_samples", "losses", "metrics")
 
 
 def load_task(name: str, flags: Mapping[str, Any] | None = None) -> Task:
-    """The built-in task of this name, or what ``module:factory`` makes.
+    """Return the built-in task of this name, or the result of ``module:factory``.
 
     Args:
-        name: a name or ``module:factory``.
-        flags: of :data:`TASK_FLAGS`, those that were given.
+        name: Name of a built-in task, or ``module:factory``.
+        flags: Values of the flags of :data:`TASK_FLAGS` that the user gave, by name.
 
     Raises:
-        BadTask: there is no such task, module or factory, or it makes something else.
-        BadConfig: a flag is given that the task does not take, or one is missing that it needs.
+        BadTask: The task, module or factory does not exist, or the factory returns something else than a task.
+        BadConfig: A flag is given that the task does not take, or a flag that it needs is missing.
     """
     module_name, colon, factory_name = BUILT_IN.get(name, name).partition(":")
     if not colon or not module_name or not factory_name:
@@ -142,11 +157,11 @@ def load_task(name: str, flags: Mapping[str, Any] | None = None) -> Task:
             f"The task {name!r} makes a {type(made).__name__} without {', '.join(missing)}.",
             hint="Let the factory return an object with all that ddp_trainer.train.Task names.",
         )
-    return made  # type: ignore[no-any-return] # what it has was just checked
+    return made  # type: ignore[no-any-return] # its attributes were checked above
 
 
 def _factory(name: str, module_name: str, factory_name: str) -> Callable[[], Any]:
-    # Where a script would find its neighbours, `python -m` does not look on every start: let it.
+    # A script finds modules in its own directory. `python -m` does not always, so add the working directory.
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -165,15 +180,15 @@ def _factory(name: str, module_name: str, factory_name: str) -> Callable[[], Any
     if not callable(factory):
         kind = type(factory).__name__
         raise BadTask(f"{module_name}:{factory_name} is of type {kind}.", hint="Name a function or a class.")
-    return factory  # type: ignore[no-any-return] # that it is callable was just checked
+    return factory  # type: ignore[no-any-return] # callable(), as checked above
 
 
 def _arguments(name: str, factory: Callable[..., Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that the factory has a parameter for."""
+    """Return the flags as arguments after checking them against the parameters of the factory."""
     try:
         parameters = inspect.signature(factory).parameters
     except ValueError:
-        # Some built-in callables do not tell their parameters: try.
+        # Some built-in callables have no signature, so call them without arguments.
         return {}
     for given in flags:
         if given not in parameters:

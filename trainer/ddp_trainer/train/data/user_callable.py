@@ -1,4 +1,4 @@
-"""Ask a function of the user's how a model is cut, in such a way that a wrong form of it is refused in a sentence."""
+"""Calls of functions that the user provides, with a readable error if the function has the wrong form."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from ddp_trainer.train.utils.errors import BadTask
 
 
 def ask(function: Any, whose: str, **arguments: object) -> Any:
-    """What it returns, called with these in their order.
+    """Call a function of the user with these arguments, by position, and return its result.
+
+    Args:
+        function: Object to call.
+        whose: Description of the function for error messages.
+        **arguments: Positional arguments in order; the names appear in error messages only.
 
     Raises:
-        BadTask: it is no function, or does not take so many.
+        BadTask: The object is not callable, or does not take these arguments.
     """
     names = ", ".join(arguments)
     if not callable(function):
         raise BadTask(f"{whose} is {kind_of(function)}, and no function.", hint=f"Let it be one that takes ({names}).")
     try:
         taken = inspect.signature(function, follow_wrapped=False)
-    except ValueError:  # some built-in callables do not tell
+    except ValueError:  # some built-in callables have no signature
         return function(*arguments.values())
     try:
         taken.bind(*arguments.values())
@@ -29,7 +34,7 @@ def ask(function: Any, whose: str, **arguments: object) -> Any:
 
 
 def kind_of(value: object) -> str:
-    """What kind of thing it is, in a sentence.
+    """Return the kind of a value as a phrase for error messages.
 
     >>> kind_of(None), kind_of([1])
     ('None', 'a value of type list')

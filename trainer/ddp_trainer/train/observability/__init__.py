@@ -1,1 +1,1 @@
-"""Time and output of a run: step timer, console, loggers, profiler."""
+"""Timing and output of a run: step timer, console, loggers, profiler."""

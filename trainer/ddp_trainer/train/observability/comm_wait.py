@@ -1,10 +1,10 @@
-"""How long a rank that holds a part of a model waits for the others in a step, and for what.
+"""Time that a rank with a part of the model waits for other ranks in a step, by kind of wait.
 
-Measured where the training thread itself stands still: in the collectives of ``fully_shard``, in the transfers of a
-pipeline's schedule, and in what stages do together before and after it. That is so on the CPU, where gloo's collectives
-return when they are done. On a GPU they are handed over like any other work, and the host's clock knows nothing of what
-the device waits for. Stages let their stream wait in the same places, so that it can be marked before and after.
-``fully_shard`` does so deep inside of torch, where nobody is let in: of it nothing is told there.
+:class:`CommWaits` measures on the CPU, where gloo's collectives block the training thread until they are done. It
+covers the collectives of ``fully_shard``, the transfers of a pipeline schedule, and the exchanges of stages before and
+after it. On a GPU, collectives are queued, and the host clock does not show the waits of the device. There
+:class:`StreamWaits` records events on the stream before and after the waits of pipeline stages. The waits of
+``fully_shard`` on a GPU are not measured, because torch offers no hook around them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ddp_trainer.train.observability.step_timer import StepTimer
 
 
 class CommWaits:
-    """A stopwatch for waiting: what it measures belongs to no other part of the step."""
+    """Timer of waits. It moves them from the other phases of the step to ``comm_exposed``."""
 
     def __init__(self, phases: StepTimer | None = None) -> None:
-        """Nothing is measured where nobody asks."""
+        """``phases`` receives the waits; without it, nothing is measured."""
         self._phases = phases
         self._ended = 0.0
 
     @contextmanager
     def during(self, wait: Wait) -> Iterator[None]:
-        """This rank waits in here."""
+        """Measure the body of the ``with`` statement as a wait."""
         if self._phases is None:
             yield
             return
@@ -40,41 +40,41 @@ class CommWaits:
         self._phases.waited(wait, self._ended - began)
 
     def went_on(self, wait: Wait) -> None:
-        """What was waited for last was not there yet: it is now."""
+        """Extend the last wait until now: it has a second part that ends here."""
         if self._phases is not None:
             began, self._ended = self._ended, self._phases.now
             self._phases.waited(wait, self._ended - began)
 
 
 class Mark(Protocol):
-    """A moment of a GPU's work, as ``torch.cuda.Event`` has it."""
+    """Point in the work of a GPU, in the form of ``torch.cuda.Event``."""
 
     def query(self) -> bool:
-        """Whether the GPU has come to it."""
+        """Return True if the GPU has reached this point."""
 
     def elapsed_time(self, end: Any) -> float:
-        """Milliseconds from here to a later one."""
+        """Return the milliseconds from this point to a later one."""
 
 
 def mark_stream() -> Mark:
-    """Where the stream that computes is when it has done what it has been given so far."""
+    """Record an event on the current CUDA stream, after the work that is queued so far."""
     mark: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch's
     mark.record()
     return mark  # type: ignore[no-any-return] # as above
 
 
 class StreamWaits(CommWaits):
-    """How long the stream of a GPU that computes stood still, by its own clock; of stages alone."""
+    """Timer of the waits of the computing GPU stream, by the clock of the GPU; for pipeline stages only."""
 
     def __init__(self, phases: StepTimer, mark: Callable[[], Mark] = mark_stream) -> None:
-        """Nothing is read before the GPU has come to it: the host goes on as if nobody asked."""
+        """``phases`` shows whether a step is running. ``mark`` records an event; the host never waits for it."""
         super().__init__()
         self._in_step, self._mark = phases, mark
         self._marked: deque[tuple[Wait, Mark, Mark]] = deque()
 
     @contextmanager
     def during(self, wait: Wait) -> Iterator[None]:
-        """The stream is told to wait in here."""
+        """Record events before and after the body, which makes the stream wait; only within a step."""
         if not self._in_step.is_in_step:
             yield
             return
@@ -83,7 +83,7 @@ class StreamWaits(CommWaits):
         self._marked.append((wait, began, self._mark()))
 
     def known(self) -> Iterator[tuple[Wait, float]]:
-        """Seconds of all waits that are over by now, each of them once: after the vote these are all of a step."""
+        """Yield the seconds of each finished wait, once. After the vote these are all waits of the step."""
         while self._marked and self._marked[0][2].query():
             wait, began, ended = self._marked.popleft()
             yield wait, began.elapsed_time(ended) / 1e3

@@ -1,4 +1,7 @@
-"""What a person sees while the run goes on: a live line on a terminal, plain lines in a log, JSON lines on request."""
+"""Progress output of a run: a live line on a terminal, plain lines in a log, or JSON lines on request.
+
+:class:`Progress` writes events, such as :class:`Stepped`, to a text stream.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,27 @@ _LIVE_SECONDS = 0.1
 
 
 class Mode(StrEnum):
-    """How progress is shown."""
+    """Form of the progress output."""
 
     LIVE = "live"
     PLAIN = "plain"
     JSON = "json"
     SILENT = "silent"
-    """Every rank but the first."""
+    """Alarms only; on every rank except the first."""
 
 
 class Event(Protocol):
-    """Something worth telling."""
+    """Event that the progress output shows."""
 
     name: ClassVar[str]
 
     def sentence(self) -> str:
-        """In words."""
+        """Return the event as one line of text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Training begins; tells what was derived from the flags and the surroundings."""
+    """Training starts. Contains the values derived from flags and environment."""
 
     name: ClassVar[str] = "started"
     task: str
@@ -42,17 +45,17 @@ class Started:
     shards: int
     global_batch: int
     per_rank: str
-    """Samples of a full step for each rank, ``16`` or ``10-11``."""
+    """Samples of each rank in a full step, such as ``16`` or ``10-11``."""
     samples: int
     steps_per_epoch: int
     steps: int
     resumed_step: int
     weights: int = 0
     flops_per_sample: int | None = None
-    """Forward and backward, of a model that knows."""
+    """Floating-point operations of forward and backward; None if the model does not provide them."""
 
     def sentence(self) -> str:
-        """In words."""
+        """Return the event as one line of text."""
         ranks = f"{self.world_size} ranks ({self.backend})" if self.world_size > 1 else "1 rank"
         start = f"resumed after step {self.resumed_step}" if self.resumed_step else "from the start"
         flops = "" if self.flops_per_sample is None else f" ({self.flops_per_sample / 1e9:,.3g} GFLOP a sample)"
@@ -66,7 +69,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """A step was committed."""
+    """Commit of a step."""
 
     name: ClassVar[str] = "step"
     step: int
@@ -78,7 +81,7 @@ class Stepped:
     eta_seconds: float
 
     def sentence(self) -> str:
-        """In words."""
+        """Return the event as one line of text."""
         return (
             f"step {self.step}/{self.steps}  epoch {self.epoch}  loss {self.loss:.4f}  lr {self.learning_rate:.2e}  "
             f"{self.samples_per_second:,.0f} samples/s  ETA {clock_time(self.eta_seconds)}"
@@ -87,7 +90,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The test samples were evaluated."""
+    """Evaluation of the test samples."""
 
     name: ClassVar[str] = "evaluated"
     epoch: int
@@ -95,52 +98,56 @@ class Evaluated:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def sentence(self) -> str:
-        """In words."""
+        """Return the event as one line of text."""
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
         return f"epoch {self.epoch} evaluated  {metrics}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balanced:
-    """Logical shards were given to other ranks, because some are slower."""
+    """Reassignment of logical shards because some ranks are slower."""
 
     name: ClassVar[str] = "balanced"
     shards: Sequence[int]
-    """Of each rank, from the next step on."""
+    """Number of shards of each rank, from the next step on."""
 
     def sentence(self) -> str:
-        """In words."""
+        """Return the event as one line of text."""
         return f"Balanced: the ranks now own {', '.join(map(str, self.shards))} shards."
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run is over."""
+    """End of the run."""
 
     name: ClassVar[str] = "summary"
     summary: Mapping[str, Any]
 
     def sentence(self) -> str:
-        """As the command prints it."""
+        """Return the summary as JSON, as the command prints it."""
         return json.dumps(self.summary)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that the reader should know, and may have to act on."""
+    """Message that the reader may have to act on."""
 
     name: ClassVar[str] = "note"
     text: str
     alarm: bool = False
-    """Of this rank, and not of the run: shown on every rank."""
+    """The message concerns this rank and not the run, and is shown on every rank."""
 
     def sentence(self) -> str:
-        """In words."""
+        """Return the event as one line of text."""
         return self.text
 
 
 class Progress:
-    """Writes events to one stream, and steps no more often than a reader wants."""
+    """Writes events to one text stream, and limits how often steps are shown.
+
+    Plain and JSON output show every ``every_steps``-th step, or a step at most every ``every_seconds`` seconds. The live
+    line changes at most every 0.1 s.
+    """
 
     def __init__(
         self,
@@ -162,18 +169,18 @@ class Progress:
         self._line_open = False
 
     def show(self, mode: Mode, stream: TextIO) -> None:
-        """From now on in this way: another rank may be the first one of the next group."""
+        """Change mode and stream. Another rank may be the first one of the next group."""
         if mode is not self._mode:
             self._end_line()
             self._mode, self._stream = mode, stream
 
     def begin(self, step: int) -> None:
-        """Training begins after this many steps; rates and times count from here."""
+        """Start training after ``step`` committed steps; rates and times count from here."""
         self._begun = self._printed = self._clock()
         self._first_step = step
 
     def step(self, *, step: int, steps: int, epoch: int, samples: int, loss: float, learning_rate: float) -> None:
-        """A step was committed: ``step`` of ``steps``, with this many samples over all ranks."""
+        """Record that step ``step`` of ``steps`` was committed, with ``samples`` samples over all ranks."""
         self._samples += samples
         if self._mode is Mode.SILENT or not self._due(step):
             return
@@ -199,9 +206,9 @@ class Progress:
         return self._clock() - self._printed >= (_LIVE_SECONDS if self._mode is Mode.LIVE else self._seconds)
 
     def tell(self, event: Event) -> None:
-        """Show an event; on a silent rank, alarms alone."""
+        """Show an event. A silent rank shows alarms only."""
         if self._mode is Mode.JSON:
-            # asdict wants a dataclass instance, and every event is one.
+            # asdict takes a dataclass instance, and every event is one.
             self._write(json.dumps({"event": event.name, **asdict(event)}) + "\n")  # type: ignore[call-overload]
         elif self._mode is Mode.LIVE and isinstance(event, Stepped):
             self._write(f"\r\x1b[2K{event.sentence()}")
@@ -211,15 +218,15 @@ class Progress:
             self._write(f"{event.sentence()}\n")
 
     def note(self, text: str) -> None:
-        """Show a sentence about the run."""
+        """Show a message about the run."""
         self.tell(Note(text))
 
     def alarm(self, text: str) -> None:
-        """Show a sentence about this rank, on whichever it is."""
+        """Show a message about this rank, on any rank."""
         self.tell(Note(text, alarm=True))
 
     def close(self) -> None:
-        """Leave the cursor on a line of its own."""
+        """End an open live line, so that the cursor is on a new line."""
         self._end_line()
 
     def _end_line(self) -> None:
@@ -232,12 +239,12 @@ class Progress:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # The reader has gone away (a closed pipe); training does not end for that.
+            # The stream is closed, such as a broken pipe. Training continues without output.
             self._mode = Mode.SILENT
 
 
 def clock_time(seconds: float) -> str:
-    """Duration as a clock shows it.
+    """Return a duration in clock format.
 
     >>> clock_time(3725)
     '1:02:05'

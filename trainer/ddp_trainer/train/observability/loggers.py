@@ -1,7 +1,7 @@
-"""Curves of a run in files: CSV for anything that reads tables, events for TensorBoard. Written by rank 0 alone.
+"""Metrics of a run in files: CSV tables and TensorBoard events. Only rank 0 writes them.
 
-A run that goes on appends to what it finds. Steps that were lost with a crash or a rollback are taken out first, so
-each step stands there once, as it stands in the weights.
+:func:`open_reports` opens the reports that the flags select. A resumed run appends to existing files. Steps that were
+lost in a crash or rollback are removed first, so the files contain each step once, as the weights do.
 """
 
 from __future__ import annotations
@@ -23,31 +23,37 @@ _COLUMNS: Final = ("step", "epoch", "name", "value")
 
 
 class Report(Protocol):
-    """Somewhere that curves are written to."""
+    """Destination of metrics."""
 
     def begin(self, step: int) -> None:
-        """Training goes on after so many steps: forget what stands there of later ones.
+        """Open the report for training after ``step`` committed steps, and remove values of later steps.
 
         Raises:
-            BadConfig: it cannot be written to.
+            BadConfig: The report cannot be written.
         """
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """Values after so many steps, in an epoch counted from 0."""
+        """Write values by name.
+
+        Args:
+            step: Number of committed steps.
+            epoch: Epoch, counted from 0.
+            values: Values by name.
+        """
 
     def close(self) -> None:
-        """Leave everything where others can read it."""
+        """Write out buffered values and close the files."""
 
 
 class CsvReport:
-    """Rows of step, epoch, name and value: new names need no new columns."""
+    """CSV report with the columns step, epoch, name and value. New names need no new columns."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._stream: TextIO | None = None
 
     def begin(self, step: int) -> None:
-        """Keep the rows up to this step."""
+        """Open the file and keep the rows up to this step."""
         try:
             self.close()
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,11 +68,11 @@ class CsvReport:
             self._rows([_COLUMNS])
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """A row for each value."""
+        """Write a row for each value."""
         self._rows((step, epoch, name, repr(value)) for name, value in values.items())
 
     def close(self) -> None:
-        """Flush."""
+        """Write out buffered values and close the report."""
         if self._stream is not None:
             self._stream.close()
 
@@ -76,14 +82,14 @@ class CsvReport:
 
 
 class TensorBoardReport:
-    """Scalars for TensorBoard."""
+    """TensorBoard report with one scalar per name."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._events: SummaryWriter | None = None
 
     def begin(self, step: int) -> None:
-        """TensorBoard hides what was written of later steps before."""
+        """Open the report. TensorBoard then hides values of later steps that were written before."""
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - optional, and slow to import
         except ImportError:
@@ -100,31 +106,31 @@ class TensorBoardReport:
                 hint="Give another directory.",
             ) from None
 
-    def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:  # noqa: ARG002 - it counts steps only
-        """A point on each curve."""
+    def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:  # noqa: ARG002 - TensorBoard has no epochs
+        """Add a point to each curve."""
         if self._events is not None:
             for name, value in values.items():
                 self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Flush."""
+        """Write out buffered values and close the report."""
         if self._events is not None:
             self._events.close()
 
 
 class Reports:
-    """All that were asked for; a disk that fails ends the reports and not the training."""
+    """All reports of a run. A report that cannot be written during training is dropped, and training continues."""
 
     def __init__(self, reports: Sequence[Report]) -> None:
         self._reports = list(reports)
 
     def begin(self, step: int) -> None:
-        """See :meth:`Report.begin`."""
+        """Open all reports; see :meth:`Report.begin`."""
         for report in self._reports:
             report.begin(step)
 
     def rewind(self, step: int) -> None:
-        """Go back to so many steps in the midst of training, where a disk that fails is no reason to end it."""
+        """Remove values of steps after ``step`` during training, and drop reports that cannot be written."""
         for report in list(self._reports):
             try:
                 report.begin(step)
@@ -132,11 +138,11 @@ class Reports:
                 self._reports.remove(report)
 
     def step(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """A step was committed."""
+        """Write the values of a committed step under ``train/``."""
         self._write(step, epoch, "train", values)
 
     def evaluated(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """The test samples were evaluated."""
+        """Write the values of an evaluation under ``test/``."""
         self._write(step, epoch, "test", values)
 
     def _write(self, step: int, epoch: int, stage: str, values: Mapping[str, float]) -> None:
@@ -147,13 +153,13 @@ class Reports:
                 self._reports.remove(report)
 
     def close(self) -> None:
-        """Leave everything where others can read it."""
+        """Write out buffered values and close the files."""
         for report in self._reports:
             report.close()
 
 
 def open_reports(config: Keeping, env: Environment) -> Reports:
-    """What the flags ask for; nothing on any rank but the first."""
+    """Return the reports that the flags select; none on ranks other than rank 0."""
     if env.rank != 0:
         return Reports([])
     csv_report: list[Report] = [] if config.csv is None else [CsvReport(config.csv)]
@@ -162,7 +168,11 @@ def open_reports(config: Keeping, env: Environment) -> Reports:
 
 
 def surviving_bytes(file: Path, step: int) -> int:
-    """Length of the part of a CSV report whose rows are whole and not of later steps; 0 where there is none."""
+    """Return the number of bytes of a CSV report up to the first row that is incomplete or of a later step.
+
+    Returns:
+        0 if the file does not exist.
+    """
     kept = 0
     try:
         with file.open("rb") as stream:

@@ -1,7 +1,7 @@
-"""A look inside a few steps of one rank: torch's profiler, for a window of global steps, as a trace file.
+"""Trace of a window of global steps on one rank, by torch's profiler.
 
-The file opens in https://ui.perfetto.dev and in chrome://tracing. Outside the window nothing is measured, and nothing
-of the profiler is imported.
+The trace file opens in https://ui.perfetto.dev and in chrome://tracing. Outside of the window, nothing is measured. The
+profiler is imported only when the window begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Profile:
-    """Told of every step; wakes up for the window."""
+    """Profiler of the steps in the window of ``--profile``; inactive on other ranks and outside of the window."""
 
     def __init__(self, config: Keeping, env: Environment) -> None:
         window = config.profile if config.profile_rank == env.rank else None
@@ -25,20 +25,20 @@ class Profile:
         self._stop = -1 if window is None else window.start + window.count
         directory = config.profile_dir or env.run_dir or Path()
         self.file = directory / f"profile-rank{env.rank}-step{self._start}.json"
-        """Where the trace goes."""
+        """Path of the trace file."""
         self._profile: profile | None = None
 
     def step(self, step: int) -> None:
-        """The global step of this number, from 0, begins."""
+        """Start or stop the profiler at the beginning of a global step, counted from 0."""
         if self._profile is None:
-            # A run that was resumed within the window profiles the rest of it.
+            # A run that resumes within the window profiles the rest of it.
             if self._start <= step < self._stop:
                 self._begin()
         elif step >= self._stop:
             self._end()
 
     def _begin(self) -> None:
-        from torch.profiler import profile  # noqa: PLC0415 - slow to import, and seldom asked for
+        from torch.profiler import profile  # noqa: PLC0415 - slow to import, and rarely used
 
         self._profile = profile()
         self._profile.start()

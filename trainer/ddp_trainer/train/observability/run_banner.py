@@ -1,4 +1,4 @@
-"""What a run says of itself when it begins: what was derived from the flags and the surroundings."""
+"""First messages of a run, with the values derived from flags and environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from ddp_trainer.train.observability.console import Started
 def started(
     task: str, model: nn.Module, plan: BatchPlan, group: Group, *, step: int, flops: int | None = None
 ) -> Started:
-    """The run goes on after ``step`` steps; ``flops`` are those of one sample, where the model knows them."""
+    """Return the event for the start of training.
+
+    Args:
+        task: Name of the task.
+        model: Model whose weights are counted.
+        plan: Batches of the run.
+        group: Process group.
+        step: Number of steps that are committed already.
+        flops: Floating-point operations for one sample, or None if the model does not provide them.
+    """
     sizes = shares(min(plan.global_batch, plan.samples), plan.shards, group.data_size)
     return Started(
         task=task,
@@ -32,7 +41,7 @@ def started(
 
 
 def on_small_data(plan: BatchPlan) -> str:
-    """What to say of fewer samples than one global batch has; empty where there are enough."""
+    """Return a message if the data set has fewer samples than a global batch, else an empty string."""
     if plan.endless or plan.samples >= plan.global_batch:
         return ""
     return (

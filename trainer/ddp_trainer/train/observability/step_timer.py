@@ -1,4 +1,8 @@
-"""Where the time of a step goes: a stopwatch that never stops, so that the parts add up to the whole."""
+"""Time breakdown of a step.
+
+:class:`StepTimer` measures without gaps, so that the phases add up to the duration of the step. It reports to a
+:class:`~ddp_trainer.process.recorder.RankRecorder` and marks the current section for the hang watch of the launcher.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,23 @@ NEXT: Final = {
     Phase.CHECKPOINT: SECTION_NUMBERS[Section.DATA],
     Phase.OTHER: SECTION_NUMBERS[Section.DATA],
 }
-"""What a rank is about when a phase has ended. After a backward pass it waits for the other ranks, or fetches the data
-of its next shard; whoever waits is told from whoever is waited for by the collectives they are in."""
+"""Section that a rank enters when a phase ends.
+
+After a backward pass the rank waits for other ranks or fetches the data of its next shard. The collectives that the
+ranks are in show which rank waits for which.
+"""
 
 BESIDE_STEPS: Final = (JobTime.DATA_WAIT, JobTime.CHECKPOINT_SAVE, JobTime.EVAL)
-"""What the time of training goes into that is not spent on steps themselves."""
+"""Kinds of training time that are not spent on steps themselves."""
 
 _NOTHING: Final = dict.fromkeys(Phase, 0.0)
 
 
 class StepTimer:
-    """Seconds per phase since the last step was reported."""
+    """Timer of the phases of a step, in seconds since the last report."""
 
     def __init__(self, clock: Callable[[], float], marks: Marks | None = None) -> None:
-        """``clock`` is a monotonic one, and ``marks`` is where the launcher looks for what this rank is about."""
+        """``clock`` returns monotonic seconds. The launcher reads the current section of this rank from ``marks``."""
         self._marks: Marks = [0.0, 0.0] if marks is None else marks
         self._clock = clock
         self._last = clock()
@@ -43,31 +50,33 @@ class StepTimer:
 
     @property
     def now(self) -> float:
-        """By the clock of all that is measured here."""
+        """Current time of the clock, in seconds."""
         return self._clock()
 
     @property
     def is_in_step(self) -> bool:
-        """What is waited for now belongs to a step."""
+        """True if a step is running, so that waits count for it."""
         return self._is_in_step
 
     def expect(self, waits: Iterable[Wait], known: Callable[[], Iterable[tuple[Wait, float]]] = tuple) -> None:
-        """From now on this is told of steps: how long this rank waited for others, and for what.
+        """Set the kinds of waits for other ranks that are reported with each step.
 
-        ``known`` gives, when a step is reported, seconds of waits by another clock, which are no part of any phase.
+        Args:
+            waits: Kinds of waits.
+            known: Called at each report. Returns waits measured by another clock, in seconds, which belong to no phase.
         """
         self._waits = dict.fromkeys(waits, 0.0)
         self._known = known
 
     def waited(self, wait: Wait, seconds: float) -> None:
-        """Since the last lap, this rank waited so long: that is no part of what it was about. In a step alone."""
+        """Move ``seconds`` since the last lap from the current phase to ``comm_exposed``; only within a step."""
         if self._is_in_step:
             self._waits[wait] += seconds
             self._seconds[Phase.COMM_EXPOSED] += seconds
             self._last += seconds
 
     def lap(self, phase: Phase) -> None:
-        """The time since the last lap belongs to ``phase``."""
+        """Add the time since the last lap to ``phase``."""
         now = self._clock()
         self._seconds[phase] += now - self._last
         self._last = now
@@ -76,34 +85,49 @@ class StepTimer:
         self._marks[1] = now
 
     def evaluated(self) -> None:
-        """The time since the last lap went into an evaluation."""
+        """Count the time since the last lap as evaluation."""
         before = self._last
         self.lap(Phase.OTHER)
         self._evaluated += self._last - before
 
     @property
     def spent_beside_steps(self) -> tuple[float, float, float]:
-        """Seconds of this process's training so far, in the order of :data:`BESIDE_STEPS`."""
+        """Training time of this process so far, in seconds, in the order of :data:`BESIDE_STEPS`."""
         seconds = self._seconds
         return self._waited + seconds[Phase.DATA_WAIT], self._saved + seconds[Phase.CHECKPOINT], self._evaluated
 
     def enter(self, section: Section | None) -> None:
-        """From now on this rank is about ``section``, which is no part of a step; None: nobody is to wait for it."""
+        """Mark the current section of this rank.
+
+        Args:
+            section: Section outside of steps, or ``DATA`` at the start of a step. None if other ranks do not wait for
+                this rank.
+        """
         self._is_in_step = section is Section.DATA
         self._marks[1] = self._clock()
         self._marks[0] = 0.0 if section is None else SECTION_NUMBERS[section]
 
     def spent(self, *phases: Phase) -> float:
-        """Seconds of these phases in the step under way, up to the last lap."""
+        """Return the seconds of these phases in the current step, up to the last lap."""
         return sum(self._seconds[phase] for phase in phases)
 
     def restart(self) -> None:
-        """Training begins now: what was before belongs to no step."""
+        """Start the first step now; the time before belongs to no step."""
         self._last = self._clock()
         self.enter(Section.DATA)
 
     def report(self, recorder: RankRecorder, *, step: int, epoch: int, samples: int) -> float:
-        """The step was committed: hand its phases on and begin the next; seconds of the step."""
+        """Send the phases of a committed step to the recorder, and start the next step.
+
+        Args:
+            recorder: Receiver of the phases and waits.
+            step: Number of committed steps.
+            epoch: Epoch of the step.
+            samples: Samples of this rank in the step.
+
+        Returns:
+            Duration of the step, in seconds.
+        """
         self.lap(Phase.OTHER)
         spent = self._seconds
         recorder.step(

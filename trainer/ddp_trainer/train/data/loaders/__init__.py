@@ -1,5 +1,6 @@
-"""How samples reach the step: from a data set in this process, from worker processes, or from a stream.
+"""Feeds, which read the samples of a step in this process, in worker processes, or from a stream.
 
-No feed has a cursor. A step asks for the samples of its shards by number, and the number moves only when a step is
-committed; what a feed has read ahead is thrown away by a restart and asked for again.
+:func:`~ddp_trainer.train.data.loaders.factory.make_feed` selects one. No feed has a cursor. The step requests the
+samples of its shards by number, and the number advances only when a step is committed. A restart discards samples that
+a feed has read ahead, and they are read again.
 """

@@ -1,4 +1,4 @@
-"""Telling of samples that are skipped: each by name, and no more often than a log can bear."""
+"""Messages about skipped samples, limited in number."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ MOST_TOLD: Final = 20
 
 
 class Skips:
-    """Says once why a sample is left out; after :data:`MOST_TOLD` of them, that more are only counted."""
+    """Reports each reason for a skipped sample once, and at most :data:`MOST_TOLD` reasons.
+
+    One more message then states that further samples are only counted.
+    """
 
     def __init__(self, alarm: Callable[[str], None]) -> None:
         self._alarm = alarm
         self._told: set[str] = set()
 
     def __call__(self, sentence: str) -> None:
-        """A sample was left out."""
+        """Report a skipped sample with the reason ``sentence``."""
         if sentence in self._told or len(self._told) > MOST_TOLD:
             return
         self._told.add(sentence)

@@ -1,4 +1,4 @@
-"""What a feed does, and the plainest one: read in the training process, when asked."""
+"""Interface of a feed, and :class:`DirectFeed`, which reads in the training process on request."""
 
 from __future__ import annotations
 
@@ -12,53 +12,60 @@ from ddp_trainer.train.data.task import Samples
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Samples that know where they stand; tensors and plain values only, since checkpoints load no code."""
+    """Samples that have a state.
+
+    The state consists of tensors and plain values only, because checkpoints do not load code.
+    """
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any], /) -> None: ...
 
 
 class Feed(Protocol):
-    """Gives the samples of the shards that this rank owns, step by step and shard by shard."""
+    """Source of the samples of the shards that this rank owns, in the order of steps and shards."""
 
     def fetch(self, request: Request) -> Fetched:
-        """Read the samples.
+        """Return the samples of a request.
 
         Raises:
-            BadSample: one cannot be read, and the run was not told to skip it.
+            BadSample: A sample cannot be read, and ``--on-bad-sample skip`` is not given.
         """
 
     def reassign(self, shards: range) -> None:
-        """From the next step on this rank owns these shards."""
+        """Change the shards that this rank owns, from the next step on."""
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What a checkpoint must hold to go on after the last committed step; None where that is nothing."""
+        """Return the state to store in a checkpoint, from which reading resumes after the last committed step.
+
+        Returns:
+            None if the feed needs no state.
+        """
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from a stored state."""
+        """Restore a state from a checkpoint."""
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading and release resources."""
 
 
 class DirectFeed:
-    """Reads in the training process."""
+    """Feed that reads in the training process, without reading ahead."""
 
     def __init__(self, samples: Samples, reader: ShardReader) -> None:
         self._samples = samples
         self.fetch = reader.read
 
     def reassign(self, shards: range) -> None:
-        """Nothing was read ahead."""
+        """Do nothing: no samples were read ahead."""
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The samples' own, where they have one."""
+        """Return the state of the samples, or None if they have none."""
         return {"samples": self._samples.state_dict()} if isinstance(self._samples, Stateful) else None
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Hand the samples their own back."""
+        """Restore the state of the samples, if they have one."""
         if state is not None and isinstance(self._samples, Stateful):
             self._samples.load_state_dict(state["samples"])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the feed holds no resources."""

@@ -1,8 +1,8 @@
-"""Samples of several steps read at once, from a data set whose rows do not depend on each other.
+"""Reading of several steps in one call, from a data set whose rows are independent of each other.
 
-To index two tensors takes 20 us, be it for the rows of one step or of many. What was read ahead is as good as read
-again, since such a data set draws no random numbers; its amount is bounded, so that it is still in the processor's
-cache when the last of its steps comes.
+Indexing two tensors takes 20 us, for the rows of one step as well as of many. Samples that were read ahead equal
+samples that are read later, because such a data set draws no random numbers. The amount is bounded, so that the data
+is still in the processor's cache when its last step uses it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _STEPS_AT_ONCE: Final = 1 << 8
 
 
 class RowsFeed:
-    """Reads in the training process, some steps ahead."""
+    """Feed that reads some steps ahead in the training process."""
 
     def __init__(self, samples: Samples, plan: BatchPlan, shards: range) -> None:
-        """``samples`` are rowwise; ``shards`` are those that this rank owns."""
+        """``samples`` have a rowwise ``batch`` method; ``shards`` are those that this rank owns."""
         self._read = many_reader(samples)
         self._plan = plan
         self._shards = shards
@@ -34,10 +34,12 @@ class RowsFeed:
         self._ready: dict[tuple[int, int], Fetched] = {}
 
     def fetch(self, request: Request) -> Fetched:
-        """Cut the samples out of what was read, or read those of this step and of some that follow it.
+        """Return the samples of a request, from memory if they were read ahead.
+
+        Otherwise this step and some of the following steps are read.
 
         Raises:
-            BadTask: rows do not come one for each id.
+            BadTask: ``batch`` does not return one row per id.
         """
         asked = request.step, request.shard
         if asked not in self._ready:
@@ -50,10 +52,10 @@ class RowsFeed:
         steps = range(first, first + min(plan.alike_from(first), self._steps))
         cuts = {shard: cut(length, plan.shards, shard) for shard in self._shards}
         sizes = {shard: where.stop - where.start for shard, where in cuts.items() if where.start < where.stop}
-        # A rank's shards are contiguous, and so are its samples.
+        # The shards of a rank are contiguous, and therefore its samples too.
         own = slice(cuts[self._shards[0]].start, cuts[self._shards[-1]].stop)
         ids = plan.batches(steps)[:, own].reshape(-1)
-        assert self._read is not None  # noqa: S101 - rowwise is a mark on one
+        assert self._read is not None  # noqa: S101 - a rowwise batch method exists
         batch = self._read(ids)
         pieces = split(batch, [*sizes.values()] * len(steps))
         keys = ((step, shard) for step in steps for shard in sizes)
@@ -62,26 +64,26 @@ class RowsFeed:
         self._steps = max(1, min(_STEPS_AT_ONCE, _BYTES_AT_ONCE // step_bytes))
 
     def reassign(self, shards: range) -> None:
-        """What was read ahead is for other shards: begin anew."""
+        """Change the shards that this rank owns, and discard what was read ahead for others."""
         self._shards = shards
         self._ready = {}
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Samples that have a state are read in order."""
+        """Return None: stateful samples use another feed."""
         return None
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """There is none."""
+        """Do nothing: the feed has no state."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the feed holds no resources."""
 
 
 def split(batch: Batch, sizes: Sequence[int]) -> Sequence[Batch]:
-    """A collated batch as consecutive ones of these sizes.
+    """Split a collated batch into consecutive batches of these sizes.
 
     Raises:
-        BadTask: something in it has not as many rows as these are together.
+        BadTask: A part of the batch does not have ``sum(sizes)`` rows.
     """
     if isinstance(batch, Tensor) and batch.dim() and len(batch) == sum(sizes):
         return batch.split(list(sizes))  # type: ignore[no-any-return,no-untyped-call] # torch's

@@ -1,4 +1,4 @@
-"""Which feed the samples of a run need."""
+"""Choice of the feed for the samples of a run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ddp_trainer.train.utils.errors import BadConfig, BadData
 
 
 def known_count(samples: Samples | Iterable[Any]) -> int:
-    """Samples of one epoch; 0 of a stream without end."""
+    """Return the number of samples in one epoch; 0 for a stream without end."""
     return len(samples) if isinstance(samples, Sized) else 0
 
 
 def sample_count(samples: Samples | Iterable[Any], config: Config) -> int:
-    """Samples of one epoch; of a stream without end, those of the whole run.
+    """Return the number of samples in one epoch, or in the whole run for a stream without end.
 
     Raises:
-        BadConfig: a stream without end needs to be told how long the run is.
+        BadConfig: The samples are a stream without end, and ``--max-steps`` is not given.
     """
     if isinstance(samples, Sized):
         return len(samples)
@@ -46,11 +46,18 @@ def sample_count(samples: Samples | Iterable[Any], config: Config) -> int:
 def make_feed(
     samples: Samples | Iterable[Any], plan: BatchPlan, shards: range, config: Config, device: torch.device
 ) -> Feed:
-    """The feed for these samples, on a rank that owns these shards.
+    """Return the feed for the samples of a run.
+
+    Args:
+        samples: Training samples of the task.
+        plan: Batches of the run.
+        shards: Logical shards that this rank owns.
+        config: Configuration of the run.
+        device: Device that the batches are moved to.
 
     Raises:
-        BadConfig: worker processes were asked for, and these samples cannot be read by any.
-        BadData: the samples have a state that no checkpoint can hold.
+        BadConfig: ``--workers`` is given, but worker processes cannot read these samples.
+        BadData: The samples have a state that a checkpoint cannot hold.
     """
     skips = config.on_bad_sample is OnBadSample.SKIP
     stream = is_stream(samples)
@@ -65,7 +72,7 @@ def make_feed(
     samples = cast("Samples", samples)
     reader = ShardReader(samples, random, skips=skips)
     if not config.workers:
-        # Where bits are promised, a batch lies in memory as it would by itself: kernels may round by where it begins.
+        # EXACT reads each batch separately: the rounding of kernels may depend on where a batch begins in memory.
         ahead_of_time = is_rowwise(samples) and not (skips or stateful or config.level is Level.EXACT)
         return RowsFeed(samples, plan, shards) if ahead_of_time else DirectFeed(samples, reader)
     ahead = Ahead(workers=config.workers, prefetch=config.prefetch, pin=device.type == "cuda")
@@ -73,7 +80,7 @@ def make_feed(
 
 
 def _demand_plain(samples: Stateful) -> None:
-    """A checkpoint that cannot be loaded would be found out when it is needed."""
+    """Refuse a state that a checkpoint cannot load, before a checkpoint is needed."""
     buffer = io.BytesIO()
     torch.save(samples.state_dict(), buffer)
     buffer.seek(0)

@@ -1,9 +1,9 @@
-"""Samples from a stream: every rank reads the same one from its beginning, and keeps what is its own.
+"""Reading of a stream: every rank reads the whole stream and keeps the samples of its shards.
 
-A sample's number is its place in the stream, so the plan, the vote and the ledger work as for any data set, and a
-resize needs nothing moved. The price is that each rank reads, and drops, what belongs to others. A rank reads no
-further than its last shard of the step under way, so at any time it stands at or before the last committed step: its
-state is safe to store, and whoever goes on from it reads forward.
+The number of a sample is its position in the stream. Batch plan, vote and sample tracker therefore work as for any data
+set, and a resize moves no data. The cost is that each rank also reads, and drops, the samples of other ranks. A rank
+does not read beyond its last shard of the current step. A stored state is therefore never ahead of the last committed
+step, and a rank that resumes from it only reads forward.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _END: Final = object()
 
 
 class StreamFeed:
-    """Reads an iterable in order; with ``set_epoch`` and ``state_dict`` where it has them."""
+    """Feed that reads an iterable in order. Uses its ``set_epoch`` and ``state_dict`` if it has them."""
 
     def __init__(self, samples: Iterable[Any], length: int, random: KeyedRandom, *, skips: bool) -> None:
-        """``length``: samples of one epoch."""
+        """``length`` is the number of samples in one epoch; ``skips`` leaves out samples that cannot be read."""
         self._samples = samples
         self._length = length
         self._random = random
@@ -35,11 +35,11 @@ class StreamFeed:
         self._iterator: Iterator[Any] | None = None
 
     def fetch(self, request: Request) -> Fetched:
-        """Read on to the shard, and then the shard.
+        """Read forward to the shard, and return its samples.
 
         Raises:
-            BadData: the stream has fewer or more samples than it should.
-            BadSample: one cannot be read, and is not to be skipped.
+            BadData: The stream has fewer or more samples than its length.
+            BadSample: A sample cannot be read, and ``skips`` is false.
         """
         self._go_to(request.epoch, int(request.ids[0]))
         answers = [self._next() for _ in range(len(request.ids))]
@@ -49,7 +49,7 @@ class StreamFeed:
 
     def _go_to(self, epoch: int, position: int) -> None:
         if self._iterator is None and self._epoch != epoch and not isinstance(self._samples, Stateful):
-            # This process begins here, and no state needs the epochs before.
+            # This process starts in this epoch, and samples without a state do not need the epochs before.
             self._epoch, self._position = epoch, 0
         while self._epoch < epoch:
             self._read_on(self._length)
@@ -57,7 +57,7 @@ class StreamFeed:
         self._read_on(position)
 
     def _end_epoch(self) -> None:
-        """Let the stream know that it was read to its end: many begin anew only then."""
+        """Read past the last sample: many streams start over only after that."""
         if self._iterator is None:
             self._iterator = self._open()
         if next(self._iterator, _END) is not _END:
@@ -73,7 +73,7 @@ class StreamFeed:
             self._next()
 
     def _next(self) -> tuple[Any] | str:
-        """The next sample, or why it was left out."""
+        """Return the next sample in a tuple, or the reason why it was skipped."""
         if self._iterator is None:
             self._iterator = self._open()
         self._random.enter(Stream.SAMPLE, self._epoch, self._position)
@@ -99,20 +99,20 @@ class StreamFeed:
         return iter(self._samples)
 
     def reassign(self, shards: range) -> None:
-        """Every rank reads everything anyway."""
+        """Do nothing: every rank reads all samples."""
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The samples' own state, and where in the stream that is."""
+        """Return the state of the samples and its position in the stream; None if the samples have no state."""
         if not isinstance(self._samples, Stateful):
             return None
         return {"epoch": self._epoch, "position": self._position, "samples": self._samples.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from a stored place; without one, the stream is read again from the beginning of the epoch."""
+        """Restore a stored position. Without one, the stream is read again from the beginning of the epoch."""
         if state is not None and isinstance(self._samples, Stateful):
             self._samples.load_state_dict(state["samples"])
             self._epoch, self._position = state["epoch"], state["position"]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Drop the iterator of the stream."""
         self._iterator = None

@@ -1,8 +1,8 @@
-"""Read the samples of one shard from a map-style data set, here or in a worker process: with the same random draws.
+"""Reading of one shard from a map-style data set, with the same random draws in any process.
 
-A data set that gives one sample at a time has its draws keyed by (seed, epoch, sample), so an augmented sample is the
-same wherever, and beside whichever others, it is read. One that gives many at once has them keyed by (seed, step,
-shard), since what belongs to which sample cannot be told.
+Draws of a data set that returns one sample per call are keyed by (seed, epoch, sample). An augmented sample is
+therefore the same on any rank and in any batch. Draws of a data set that returns many samples per call are keyed by
+(seed, step, shard), because they cannot be assigned to single samples.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ddp_trainer.train.utils.errors import BadData, BadSample
 
 
 class ShardReader:
-    """From a request to its samples."""
+    """Reads the samples of a request from a map-style data set."""
 
     def __init__(self, samples: Samples, random: KeyedRandom, *, skips: bool) -> None:
-        """``skips``: leave out what cannot be read."""
+        """``skips`` leaves out samples that cannot be read."""
         self._samples = samples
         self._many = many_reader(samples)
         self._draws = not is_rowwise(samples)
@@ -29,10 +29,12 @@ class ShardReader:
         self._skips = skips
 
     def read(self, request: Request) -> Fetched:
-        """Read them all.
+        """Return the samples of a request.
+
+        If a read of many samples fails and ``skips`` is true, they are read one by one.
 
         Raises:
-            BadSample: one cannot be read, and is not to be skipped.
+            BadSample: A sample cannot be read, and ``skips`` is false.
         """
         if self._many is not None:
             if self._draws:
@@ -58,10 +60,10 @@ class ShardReader:
 
 
 def first_batch(samples: Samples) -> Batch:
-    """The first sample that can be read, by itself as a batch on the CPU: for a pass of which nothing counts.
+    """Return a batch on the CPU of the first sample that can be read, for a pass whose result is not used.
 
     Raises:
-        BadData: none can be read.
+        BadData: No sample can be read.
     """
     reader = ShardReader(samples, KeyedRandom(0, torch.device("cpu")), skips=True)
     for index in range(len(samples)):

@@ -1,4 +1,4 @@
-"""What a step asks a feed for, and what it gets."""
+"""Request of a step to a feed, and the answer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ddp_trainer.train.data.task import Batch
 
 
 class Request(NamedTuple):
-    """The samples of one logical shard of one global step."""
+    """Request for the samples of one logical shard of one global step."""
 
     step: int
     epoch: int
     shard: int
     ids: Tensor
-    """int64, not empty, in the order of the batch."""
+    """Sample ids in the order of the batch: int64, shape ``(n,)``, not empty."""
 
 
 class Fetched(NamedTuple):
-    """The answer; a named tuple, so that torch's loader finds the tensors to pin in it."""
+    """Samples of a request. A named tuple, so that torch's loader finds the tensors to pin in it."""
 
     batch: Batch | None
-    """Collated, on the CPU; None where none of the samples could be read."""
+    """Collated samples on the CPU; None if none of them could be read."""
     skipped: tuple[str, ...] = ()
-    """Of each sample that was left out as told by ``--on-bad-sample skip``, why."""
+    """Reason for each sample that was skipped under ``--on-bad-sample skip``."""

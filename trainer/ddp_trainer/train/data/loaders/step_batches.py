@@ -1,7 +1,7 @@
-"""What each step consumes and what this rank does of it, worked out for many steps at once.
+"""Samples of each step and the part of this rank, computed for many steps in one pass.
 
-All of it follows from the plan. But to cut a batch, hash its ids and name its requests takes 50 us where it is done
-step by step, and little more for a hundred steps together.
+Everything follows from the batch plan. To cut a batch, hash its ids and make its requests takes 50 us for one step, and
+little more for a hundred steps in one pass.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from ddp_trainer.train.data.loaders.request import Request
 
 _SAMPLES_AT_ONCE: Final = 1 << 14
 _STEPS_AT_ONCE: Final = 1 << 8
-"""Bounds the pause between two steps in which the next ones are worked out."""
+"""Limit of the steps in one pass, which bounds the pause between two steps for the computation."""
 
 
 class Portion(NamedTuple):
-    """One global step, and this rank's part of it."""
+    """One global step and the part of this rank."""
 
     step: int
     ids: Tensor
-    """Of all its samples, as :meth:`ddp_trainer.train.data.batch_plan.BatchPlan.batch` gives them."""
+    """Ids of all samples of the step, as :meth:`ddp_trainer.train.data.batch_plan.BatchPlan.batch` returns them."""
     samples: int
-    """How many they are."""
+    """Number of samples in the step."""
     digest: int
-    """:func:`ddp_trainer.train.data.batch_plan.digest` of them."""
+    """:func:`ddp_trainer.train.data.batch_plan.digest` of the ids."""
     own: Sequence[Request]
-    """For each shard of this rank that has samples, in order."""
+    """Requests for the shards of this rank that have samples, in order."""
     own_samples: int
     own_digest: int
 
 
 class StepBatches:
-    """The portions of one rank, in any order; next to free in the order of the steps."""
+    """Portions of one rank. Access in any order is possible; in the order of the steps it costs almost nothing."""
 
     def __init__(self, plan: BatchPlan, shards: range) -> None:
-        """``shards`` are those that this rank owns."""
+        """``shards`` are the logical shards that this rank owns."""
         self._plan = plan
         self._shards = shards
         self._first = 0
         self._ready: Sequence[Portion] = ()
 
     def of(self, step: int) -> Portion:
-        """The portion of a global step."""
+        """Return the portion of a global step."""
         index = step - self._first
         if not 0 <= index < len(self._ready):
             self._ready = precompute_batches(self._plan, self._shards, step)
@@ -54,18 +54,18 @@ class StepBatches:
         return self._ready[index]
 
     def reassign(self, shards: range) -> None:
-        """From here on this rank owns these shards."""
+        """Change the shards that this rank owns, and discard the precomputed portions."""
         self._shards = shards
         self._ready = ()
 
 
 def precompute_batches(plan: BatchPlan, shards: range, first: int) -> list[Portion]:
-    """The portions of this step, and of some that follow it with batches of the same length."""
+    """Return the portions of a step and of some following steps with the same number of samples."""
     length = plan.batch_length(first)
     steps = range(first, first + max(1, min(plan.alike_from(first), _STEPS_AT_ONCE, _SAMPLES_AT_ONCE // length)))
     ids = plan.batches(steps)
     cuts = {shard: cut(length, plan.shards, shard) for shard in shards}
-    # A rank's shards are contiguous, and so are its samples.
+    # The shards of a rank are contiguous, and therefore its samples too.
     start, stop = cuts[shards[0]].start, cuts[shards[-1]].stop
     parts_of = {shard: ids[:, where].unbind() for shard, where in cuts.items() if where.start < where.stop}
     hashed = hashes(ids)

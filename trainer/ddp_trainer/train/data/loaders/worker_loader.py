@@ -1,7 +1,7 @@
-"""Samples read ahead by worker processes: torch's DataLoader, told shard by shard what to read.
+"""Reading ahead in worker processes: torch's DataLoader with requests for shards as its sampler.
 
-The order of the requests is a pure function of the plan and of the shards that this rank owns, so the loader never
-decides what comes next, and what it has read ahead means nothing until the step asks for it.
+The order of the requests is a pure function of the batch plan and of the shards that this rank owns. The loader does
+not choose the samples, and samples that it has read ahead have no effect until a step fetches them.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from ddp_trainer.train.utils.errors import DataWorkerLost, TrainError
 
 _PR_SET_PDEATHSIG: Final = 1
 _LOST: Final = "DataLoader worker"
-"""How torch begins the RuntimeError that tells of a dead worker process."""
+"""Start of the message of torch's RuntimeError for a dead worker process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """How samples are read ahead."""
+    """Settings for reading ahead."""
 
     workers: int
-    """Processes per rank."""
+    """Worker processes per rank."""
     prefetch: int
     """Shards that each process reads ahead."""
     pin: bool
-    """Copy batches to page-locked memory, from which a GPU can fetch them without waiting."""
+    """Copy batches to page-locked memory, which makes copies to a GPU asynchronous."""
 
 
 class WorkerFeed:
-    """Reads ahead in processes of its own, which end with this one, however it ends."""
+    """Feed that reads ahead in worker processes. They end when this process ends, even if it is killed."""
 
     def __init__(self, reader: ShardReader, plan: BatchPlan, shards: range, ahead: Ahead) -> None:
         self._plan = plan
@@ -56,31 +56,31 @@ class WorkerFeed:
             prefetch_factor=ahead.prefetch,
             persistent_workers=True,
             pin_memory=ahead.pin,
-            collate_fn=_as_it_is,  # type: ignore[arg-type] # not a list, where batch_size is None
+            collate_fn=_as_it_is,  # type: ignore[arg-type] # not a list if batch_size is None
             worker_init_fn=_end_with_parent,
-            # Without one of its own, the loader would draw from the generator that the run has keyed.
+            # By default the loader draws from the global generator, which the run seeds by key.
             generator=torch.Generator(),
         )
 
     def __iter__(self) -> Iterator[Request]:
-        """What this rank will ask for, from the step under way to the end of the run."""
+        """Yield the requests of this rank from the current step to the end of the run."""
         portions = StepBatches(self._plan, self._shards)
         for step in range(self._step, self._plan.total_steps):
             for request in portions.of(step).own:
-                # An array travels to the worker by value; a tensor would take a file descriptor each.
+                # An array is sent to the worker by value; each tensor would need a file descriptor.
                 yield request._replace(ids=request.ids.numpy())  # type: ignore[arg-type]
 
     def fetch(self, request: Request) -> Fetched:
-        """Wait for what a worker has read.
+        """Wait for a worker to read the request, and return its samples.
 
         Raises:
-            BadSample: one cannot be read, and is not to be skipped.
-            DataWorkerLost: a worker process died.
+            BadSample: A sample cannot be read, and the reader does not skip it.
+            DataWorkerLost: A worker process died.
         """
         try:
             if self._upcoming is None:
                 self._begin(request.step)
-            answer = next(self._upcoming)  # type: ignore[arg-type] # begun above
+            answer = next(self._upcoming)  # type: ignore[arg-type] # set above
         except RuntimeError as err:
             if not str(err).startswith(_LOST):
                 raise
@@ -98,23 +98,23 @@ class WorkerFeed:
         self._processes += [child for child in multiprocessing.active_children() if child not in before]
 
     def reassign(self, shards: range) -> None:
-        """What was read ahead is for other shards: begin anew."""
+        """Change the shards that this rank owns, and discard what was read ahead for others."""
         self._shards = shards
         self._upcoming = None
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Samples that have a state are not read by workers."""
+        """Return None: stateful samples use another feed."""
         return None
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """There is none."""
+        """Do nothing: the feed has no state."""
 
     def close(self) -> None:
         """End the worker processes."""
         self._upcoming = None
         del self._loader
         for process in self._processes:
-            # They end by themselves when the loader goes; one that is stuck in reading ignores every kind word.
+            # Workers end when the loader is deleted, but a worker that hangs in a read has to be killed.
             process.join(timeout=1.0)
             if process.is_alive():
                 process.kill()
@@ -122,7 +122,7 @@ class WorkerFeed:
 
 
 class _Answers(Dataset[Any]):
-    """What the loader takes for a data set: requests in, samples out, or the error that names why not."""
+    """Data set for the loader: maps a request to its samples, or to the error that reading them raised."""
 
     def __init__(self, reader: ShardReader) -> None:
         self._reader = reader
@@ -131,7 +131,7 @@ class _Answers(Dataset[Any]):
         try:
             return self._reader.read(request._replace(ids=torch.from_numpy(request.ids)))
         except TrainError as err:
-            # As a value: raised in a worker, it would arrive as a page of traceback in place of its sentence.
+            # Return it: torch replaces the message of an error raised in a worker by a traceback.
             return err
 
 
@@ -140,10 +140,10 @@ def _as_it_is(answer: Fetched | TrainError) -> Fetched | TrainError:
 
 
 def _end_with_parent(_worker: int) -> None:
-    """In a worker process: leave signals to the rank, and end when it does.
+    """Ignore signals in a worker process, and end it when the rank ends.
 
-    A fork holds the rank's sockets. Should it outlive the rank, peers would wait for one that is gone, and the next
-    generation would find the port taken.
+    A forked process holds the sockets of the rank. If it outlived the rank, peers would wait for the lost rank, and the
+    next generation would find the port in use.
     """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT):
