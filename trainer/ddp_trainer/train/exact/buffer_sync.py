@@ -1,9 +1,9 @@
 """Running statistics that do not depend on the world size.
 
-A BatchNorm layer folds the statistics of each batch it sees into its buffers. Ranks see different shards, so their
-buffers would drift apart, and DDP's remedy, the buffers of rank 0, forgets all other shards. Here every shard starts
-from the same buffers, and the step moves them by the mean of what the shards asked for: the same at any world size,
-up to rounding. Without floating-point buffers this costs nothing.
+A BatchNorm layer updates its buffers with the statistics of each batch. Ranks process different shards, so their
+buffers would diverge. DDP broadcasts the buffers of rank 0, which ignores the shards of other ranks. In
+:class:`SharedBuffers`, every shard starts from the same buffers, and the step changes them by the mean change of all
+shards. The result is the same at any world size, up to rounding. Without buffers this costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from ddp_trainer.train.distributed.group import Group
 
 
 class SharedBuffers:
-    """Buffers of a model over the shards of a step: ``shard_done`` after each, ``commit`` after the last."""
+    """Synchronizes the buffers of a model over the logical shards of a step.
+
+    Calls in each step, in order:
+
+    1. :meth:`shard_done` after each pass over a shard.
+    2. :meth:`close_shard` after the last pass over a shard.
+    3. :meth:`gather` before the vote.
+    4. :meth:`commit` or :meth:`discard`.
+    """
 
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group
@@ -28,7 +36,7 @@ class SharedBuffers:
         self._total: Tensor | None = None
 
     def shard_done(self) -> None:
-        """Take down what the shard did to the buffers, and put them back for the next one."""
+        """Record how a pass over a shard changed the buffers, and reset them for the next pass."""
         if not self._buffers:
             return
         self._shards += 1
@@ -37,19 +45,19 @@ class SharedBuffers:
             buffer.detach().copy_(start)
 
     def close_shard(self, shard: int) -> None:
-        """All passes over a logical shard are done."""
+        """End a logical shard after all passes over it."""
 
     def gather(self) -> None:
-        """Exchange what :meth:`commit` needs; every rank must call it.
+        """Exchange the data that :meth:`commit` needs; every rank must call it before the vote.
 
-        Before the vote, whose verdict then covers it: where nobody waits for collectives, one after the vote could be
-        cut off by an abort, and nobody would see it.
+        The vote then covers the exchange. If the host does not wait for collectives, an abort could interrupt a
+        collective after the vote unnoticed.
         """
         if self._buffers:
             self._total = self._summed()
 
     def commit(self) -> None:
-        """Move the buffers by the mean over all shards of all ranks, which :meth:`gather` has come to."""
+        """Change the buffers by the mean over all shards of all ranks, from the sums of :meth:`gather`."""
         if self._total is None:
             return
         mean = self._total[:-1] / self._total[-1].clamp(min=1)
@@ -60,7 +68,7 @@ class SharedBuffers:
         self._forget()
 
     def _summed(self) -> Tensor:
-        """What all shards of all ranks asked for, and how many they are, as one vector."""
+        """Return the changes of all shards of all ranks and their number, summed, as one vector."""
         return self._group.sum(torch.cat([moved.flatten() for moved in self._moved] + [self._count()]))
 
     def _forget(self) -> None:
@@ -70,18 +78,18 @@ class SharedBuffers:
         self._shards = 0
 
     def discard(self) -> None:
-        """Forget what the shards of this step did to the buffers: the step moves nothing."""
+        """Reset the buffers to the start of the step, and drop the recorded changes."""
         for buffer, start in zip(self._buffers, self._start, strict=True):
             buffer.detach().copy_(start)
         self._forget()
 
     def restart(self) -> None:
-        """The buffers were loaded from elsewhere: start from what they are now."""
+        """Start from the current buffers, after they were loaded."""
         for buffer, start in zip(self._buffers, self._start, strict=True):
             start.copy_(buffer.detach())
 
     def reassign(self, shards: Sequence[range]) -> None:
-        """Take over the shards of every rank, in rank order, that hold from the next step on."""
+        """Set the shards of every rank, in rank order, from the next step on."""
 
     def _count(self) -> Tensor:
         return torch.tensor([float(self._shards)], dtype=torch.float64, device=self._moved[0].device)
@@ -91,18 +99,21 @@ def _move(start: Tensor, step: Tensor) -> None:
     if start.is_floating_point():
         start.copy_((start.double() + step).to(start.dtype))
     else:
-        # Counters such as num_batches_tracked move by the same whole number in every shard.
+        # Counters such as num_batches_tracked change by the same whole number in every shard.
         start.copy_((start.double() + step.round()).to(start.dtype))
 
 
 class FirstRanksBuffers(SharedBuffers):
-    """DDP's ``broadcast_buffers``: rank 0's buffers after its own shards, one after the other."""
+    """Buffers of rank 0 on all ranks, as with DDP's ``broadcast_buffers``.
+
+    Each shard of a rank continues from the buffers of the shard before.
+    """
 
     def shard_done(self) -> None:
-        """The next shard goes on from the buffers as this one left them."""
+        """Do nothing: the next shard starts from the current buffers."""
 
     def commit(self) -> None:
-        """Rank 0's become everybody's."""
+        """Replace the buffers by those of rank 0."""
         if self._total is None:
             return
         sizes = [buffer.numel() for buffer in self._buffers]
@@ -112,6 +123,6 @@ class FirstRanksBuffers(SharedBuffers):
         self._total = None
 
     def _summed(self) -> Tensor:
-        """The sum of what rank 0 has and the zeros of the others."""
+        """Return the buffers of rank 0: the sum of those and of zeros from the other ranks."""
         flat = torch.cat([buffer.detach().double().flatten() for buffer in self._buffers])
         return self._group.sum(flat if self._group.rank == 0 else torch.zeros_like(flat))

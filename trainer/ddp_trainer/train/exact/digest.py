@@ -1,4 +1,4 @@
-"""One number for a whole state, by which two runs are told to be equal bit for bit."""
+"""Digest of a whole state, to check whether two runs are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import Tensor
 
 
 def sha256(value: Any) -> str:
-    """SHA-256, in hexadecimal, of nested mappings and lists of tensors and plain values: names, types, shapes, bits.
+    """Return the hexadecimal SHA-256 of nested mappings and lists of tensors and plain values.
+
+    The digest covers names, types, shapes and bits.
 
     >>> sha256({"weight": torch.zeros(2)}) == sha256({"weight": torch.zeros(2)})
     True

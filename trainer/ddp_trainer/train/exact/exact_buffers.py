@@ -13,7 +13,7 @@ from ddp_trainer.train.exact.tree_sum import TreeSum
 
 
 class TreeBuffers(SharedBuffers):
-    """Moves buffers by the mean over shards, as its parent does, but adds them up along the tree."""
+    """Changes buffers by the mean over shards, as its base class does, with sums along the reduction tree."""
 
     def __init__(self, model: nn.Module, group: Group, shards: int) -> None:
         super().__init__(model, group)
@@ -23,7 +23,7 @@ class TreeBuffers(SharedBuffers):
         return [*(torch.zeros_like(moved) for moved in self._moved), torch.zeros_like(self._count())]
 
     def close_shard(self, shard: int) -> None:
-        """Take out what all passes over the shard came to."""
+        """Add the changes of all passes over the shard to the tree."""
         if self._buffers:
             self._tree.put(shard, [*(moved.clone() for moved in self._moved), self._count()])
             self._forget()
@@ -32,16 +32,16 @@ class TreeBuffers(SharedBuffers):
         return torch.cat([each.flatten() for each in self._tree.total()])
 
     def discard(self) -> None:
-        """The step moves nothing."""
+        """Reset the buffers to the start of the step, and drop the recorded changes."""
         super().discard()
         self._tree.clear()
 
     def restart(self) -> None:
-        """The buffers were loaded from elsewhere, perhaps in the middle of a step."""
+        """Start from the current buffers, after they were loaded, possibly during a step."""
         super().restart()
         self._forget()
         self._tree.clear()
 
     def reassign(self, shards: Sequence[range]) -> None:
-        """Take over the shards of every rank, in rank order, that hold from the next step on."""
+        """Set the shards of every rank, in rank order, from the next step on."""
         self._tree.reassign(shards)

@@ -1,4 +1,7 @@
-"""Whether the ranks can give the same bits at all: other processors and libraries have other kernels."""
+"""Check that the hardware and software of all ranks can produce the same bits.
+
+Different processors and libraries have different kernels.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 def hardware_id(device: torch.device) -> str:
-    """What the kernels' choices depend on, in words; equal where the same work gives the same bits."""
+    """Return a text with the processor, the torch version and the number of threads.
+
+    Machines with equal texts select the same kernels, so the same work gives the same bits.
+    """
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
     else:
@@ -22,10 +28,14 @@ def hardware_id(device: torch.device) -> str:
 
 
 def require_same_hardware(own: str, group: Group) -> None:
-    """Refuse a group of unlike machines; every rank calls it.
+    """Refuse a group of unlike machines; every rank must call it.
+
+    Args:
+        own: :func:`hardware_id` of this rank.
+        group: Process group.
 
     Raises:
-        BadConfig: this rank, or another, is not like rank 0.
+        BadConfig: The hardware of a rank differs from that of rank 0.
     """
     first = group.broadcast(own.encode() if group.rank == 0 else None, source=0).decode()
     unlike = [rank for rank, differs in enumerate(group.gather(int(own != first))) if differs]
@@ -39,7 +49,12 @@ def require_same_hardware(own: str, group: Group) -> None:
 
 
 def change(before: str, now: str) -> str | None:
-    """The sentence for a run that goes on elsewhere than it was; ``before`` is empty where nobody took that down."""
+    """Return a warning for a run that resumes on other hardware, or None if it is the same.
+
+    Args:
+        before: :func:`hardware_id` from the checkpoint; empty if the checkpoint has none.
+        now: :func:`hardware_id` of this rank.
+    """
     if before == now:
         return None
     where = f"on {before}" if before else "without --level exact"

@@ -1,9 +1,9 @@
-"""The fixed tree: which two sums are added to which, as a function of the number of leaves alone.
+"""Fixed reduction tree: the order of additions, as a function of the number of leaves only.
 
-Addition of floating-point numbers commutes, but does not associate. So the tree says all there is to say about a sum.
-Leaf ``i`` is node ``(0, i)``; node ``(level, place)`` is the sum of ``(level - 1, 2 * place)`` and its right
-neighbour, or the former alone where the tree has no leaf so far to the right. No rank needs more of it than the nodes
-over its own leaves, and those it can add up as they come, like a binary counter that carries.
+Floating-point addition is commutative but not associative, so the tree determines the bits of a sum. Leaf ``i`` is node
+``(0, i)``. Node ``(level, place)`` is the sum of ``(level - 1, 2 * place)`` and its right neighbour, or the former
+alone if the neighbour has no leaves. A rank needs only the nodes over its leaves. :class:`BinaryCounter` adds them up
+in order, like a binary counter that carries.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ T = TypeVar("T")
 
 
 class Node(NamedTuple):
-    """A place in the tree."""
+    """Position in the tree."""
 
     level: int
     place: int
 
 
 class BinaryCounter(Generic[T]):
-    """Sums over neighbouring leaves, from left to right: never more of them than the tree has levels, and one."""
+    """Sums over neighbouring leaves, added from left to right.
+
+    At most two sums per level of the tree are in memory.
+    """
 
     def __init__(self, leaves: int, add: Callable[[T, T], T]) -> None:
-        """``add`` gets the left and the right sum and may use up both."""
+        """``add`` receives the left and the right sum and may modify both."""
         self._leaves = leaves
         self._height = (leaves - 1).bit_length()
         self._add = add
         self._stack: list[tuple[Node, T]] = []
 
     def put(self, node: Node, value: T) -> None:
-        """Take in the sum that belongs right after those taken in so far."""
+        """Add the sum of the node that follows directly on those added so far."""
         self._stack.append((node, value))
         while self._carries():
             pass
@@ -55,31 +58,35 @@ class BinaryCounter(Generic[T]):
 
     @property
     def nodes(self) -> list[Node]:
-        """Of which nodes the sums are there, from left to right."""
+        """Nodes whose sums are in memory, from left to right."""
         return [node for node, _ in self._stack]
 
     @property
     def values(self) -> list[T]:
-        """Those sums."""
+        """Sums of :attr:`nodes`, in the same order."""
         return [value for _, value in self._stack]
 
     def root(self) -> T:
-        """The sum of all leaves.
+        """Return the sum of all leaves.
 
         Raises:
-            ValueError: not all of them were taken in.
+            ValueError: Some leaves are missing.
         """
         if self.nodes != [Node(self._height, 0)]:
             raise ValueError(f"the sum of {self._leaves} leaves is asked for, and there are only {self.nodes}")
         return self._stack[0][1]
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Drop all sums."""
         self._stack.clear()
 
 
 def cover(leaves: int, run: Iterable[int]) -> list[Node]:
-    """The nodes that a rank which owns this run of leaves can sum up alone, from left to right.
+    """Return the nodes that a rank can sum up without other ranks, from left to right.
+
+    Args:
+        leaves: Number of leaves of the tree.
+        run: Leaves of the rank, a contiguous range.
 
     >>> [tuple(node) for node in cover(8, range(3, 8))]
     [(0, 3), (2, 1)]

@@ -1,8 +1,9 @@
-"""From the sums over each rank's own subtrees to the sum over the tree, on all ranks.
+"""All-reduce in the fixed order of the reduction tree, from the sums of each rank's subtrees.
 
-A reduce-scatter whose association is spelled out: every rank gets, of all subtrees, the slice that it is responsible
-for, adds those in the order of the tree, and gives the result to all. Where the ranks own whole subtrees, this moves
-as many bytes as a ring does; else each rank sends one slice for every subtree that it owns, O(log shards).
+The algorithm is a reduce-scatter with a fixed order of additions, and an all-gather. Every rank receives one slice of
+all subtrees, adds them in the order of the tree, and sends the result to all ranks. If every rank owns one whole
+subtree, it moves as many bytes as a ring. Otherwise each rank sends one slice for every subtree that it owns,
+O(log shards). The main entry point is :func:`exchange`.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node
 from ddp_trainer.train.utils.collective_names import ALL_GATHER
 
 BUCKET_BYTES: Final = 64 << 20
-"""Exchanged at a time, so that memory beside the gradients stays bounded."""
+"""Largest number of bytes in one exchange, which bounds the memory beside the gradients."""
 
 SMALL_BYTES: Final = 1 << 16
-"""Of all subtrees together: below this an exchange takes as long as its round trips, whatever it moves."""
+"""Bytes of all subtrees up to which round trips determine the time of an exchange, and not its size."""
 
 
 def exchange(own: Sequence[list[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group) -> list[Tensor]:
-    """The sum over the tree, in the memory of this rank's first subtree.
+    """Return the sum over the tree, in the memory of the first subtree of this rank.
 
     Args:
-        own: the sums of this rank's subtrees, each a list of tensors of the same shapes; used up.
-        nodes: what those of every rank are, from left to right.
-        leaves: of the tree.
-        group: the ranks.
+        own: Sums of the subtrees of this rank, each a list of tensors of the same shapes. They are modified.
+        nodes: Nodes of the subtrees of every rank, from left to right.
+        leaves: Number of leaves of the tree.
+        group: Process group.
 
     Raises:
-        PeerLost: a peer went away.
+        PeerLost: A peer was lost.
     """
     for bucket in buckets(own[0], BUCKET_BYTES):
         summed = _exchange_bucket([[sums[each] for each in bucket] for sums in own], nodes, leaves, group)
@@ -48,7 +49,10 @@ def exchange(own: Sequence[list[Tensor]], nodes: Sequence[Sequence[Node]], leave
 
 
 def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> Iterator[list[int]]:
-    """Positions of tensors that travel together: of one type, and no more than the limit, but at least one tensor."""
+    """Yield the positions of tensors that are exchanged together.
+
+    The tensors of a bucket have one dtype and at most ``limit_bytes`` bytes. A larger tensor is a bucket by itself.
+    """
     by_type: dict[torch.dtype, list[int]] = {}
     for position, tensor in enumerate(tensors):
         by_type.setdefault(tensor.dtype, []).append(position)
@@ -68,7 +72,7 @@ def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> Iterator[list[int]]:
 def _exchange_bucket(
     own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group
 ) -> Tensor:
-    """The sum as one vector; some zeros stand after it, so that all slices have one length."""
+    """Return the sum as one vector, padded with zeros so that all slices have the same length."""
     places = [node for each in nodes for node in each]
     size = sum(tensor.numel() for tensor in own[0])
     if len(places) * size * own[0][0].element_size() <= SMALL_BYTES:
@@ -77,7 +81,7 @@ def _exchange_bucket(
     padded = own[0][0].new_zeros(len(own), group.world_size * slice_size)
     for row, sums in zip(padded, own, strict=True):
         torch.cat([tensor.reshape(-1) for tensor in sums], out=row[:size])
-    # All subtrees' first slices, then all their second ones, and so on: in the order of the ranks that they go to.
+    # The first slices of all subtrees, then their second slices, and so on: in the order of the receiving ranks.
     sent = padded.view(len(own), group.world_size, slice_size).transpose(0, 1).reshape(-1)
     counts = [len(each) * slice_size for each in nodes]
     received = sent.new_empty(sum(counts))
@@ -93,10 +97,10 @@ def _exchange_bucket(
 def _gather_bucket(
     own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group
 ) -> Tensor:
-    """All subtrees' sums to all ranks, each of which adds them up: one exchange in place of two."""
+    """Send the sums of all subtrees to all ranks, each of which adds them up: one exchange instead of two."""
     most = max(len(each) for each in nodes)
     sent = torch.stack([torch.cat([tensor.reshape(-1) for tensor in sums]) for sums in own])
-    # Ranks send equally much: those with fewer subtrees send rows that nobody reads.
+    # Ranks must send the same size, so those with fewer subtrees append rows that are not read.
     sent = torch.cat([sent, sent.new_zeros(most - len(own), sent.shape[1])])
     received = sent.new_empty(group.world_size * most, sent.shape[1])
     with group.watched():

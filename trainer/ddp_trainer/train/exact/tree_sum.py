@@ -1,4 +1,4 @@
-"""Sums over the logical shards of a step, that have the same bits whichever ranks computed the shards."""
+"""Sums over the logical shards of a step, with the same bits for any assignment of shards to ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ddp_trainer.train.exact.tree_allreduce import exchange
 
 
 class TreeSum:
-    """``put`` what each shard gives, in the order of the shards, then take the ``total``.
+    """Sum over logical shards: call :meth:`put` for each shard in order, then :meth:`total`.
 
-    A shard that gives nothing gives zeros, at any number of ranks: -0 + 0 is not the same as -0.
+    A shard without values counts as zeros, at any number of ranks, because -0 + 0 differs from -0.
     """
 
     def __init__(self, shards: int, group: Group, zeros: Callable[[], list[Tensor]]) -> None:
-        """``zeros`` of the shapes and types that every shard gives."""
+        """``zeros`` returns zeros with the shapes and dtypes of the values of a shard."""
         self._shards = shards
         self._group = group
         self._zeros = zeros
@@ -29,22 +29,22 @@ class TreeSum:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was put in."""
+        """Drop all values."""
         self._counter.clear()
         self._next = self.own.start
 
     @property
     def own(self) -> range:
-        """This rank's shards."""
+        """Shards of this rank."""
         return self._runs[self._group.rank]
 
     def reassign(self, shards: Sequence[range]) -> None:
-        """Take over the shards of every rank, in rank order. All ranks pass the same."""
+        """Set the shards of every rank, in rank order, and drop all values. All ranks must pass the same."""
         self._runs = list(shards)
         self.clear()
 
     def put(self, shard: int, values: list[Tensor]) -> None:
-        """What a shard gives; the tensors are used up."""
+        """Add the values of a shard. The tensors are modified."""
         self._fill_up_to(shard)
         self._counter.put(Node(0, shard), values)
         self._next = shard + 1
@@ -55,10 +55,10 @@ class TreeSum:
         self._next = shard
 
     def total(self) -> list[Tensor]:
-        """The sum over all shards of all ranks, which all call this; nothing is put in any more.
+        """Return the sum over all shards of all ranks, and drop all values. Every rank must call it.
 
         Raises:
-            PeerLost: a peer went away.
+            PeerLost: A peer was lost.
         """
         self._fill_up_to(self.own.stop)
         if self._group.world_size == 1:
@@ -71,5 +71,5 @@ class TreeSum:
 
 
 def _add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
-    torch._foreach_add_(left, right)  # as torch's optimizers do: on a GPU a few kernels in place of one per weight
+    torch._foreach_add_(left, right)  # on a GPU a few kernels instead of one per weight, as in torch's optimizers
     return left

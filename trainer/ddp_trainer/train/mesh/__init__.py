@@ -1,1 +1,1 @@
-"""The device mesh of a layout, and the state that its ranks hold together."""
+"""Device mesh of a layout, and the state that is sharded over its ranks."""

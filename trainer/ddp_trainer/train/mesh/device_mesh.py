@@ -1,6 +1,6 @@
-"""The ranks of a group on the grid of a layout, and who speaks with whom along each of its dimensions.
+"""Mesh of the ranks of a group: their places in a layout, and a process group for each of its dimensions.
 
-Imports ``torch.distributed.tensor``'s part of torch, so it is imported where there is such a grid alone.
+:meth:`Mesh.of` creates it. Imports ``torch.distributed.tensor``, so only runs with such a layout import this module.
 """
 
 from __future__ import annotations
@@ -21,29 +21,34 @@ from ddp_trainer.train.distributed import abortable_gloo
 from ddp_trainer.train.distributed.group import Group
 
 _meshes: Final = count(1)
-"""Of this process."""
+"""Numbers for the meshes of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This rank's view of the grid."""
+    """Mesh of the ranks of one group, with the place of this rank."""
 
     layout: Layout
     place: Place
     devices: DeviceMesh
-    """Of the dimensions that have several ranks, from the outermost to the innermost."""
+    """torch's mesh, with the dimensions of several ranks, from the outermost to the innermost."""
     names: Mapping[str, str]
-    """What each of these is called in :attr:`devices`, in the same order."""
+    """Names of these dimensions in :attr:`devices`, by their names in the layout, in the same order."""
 
     @classmethod
     def of(cls, layout: Layout, group: Group, timeout_seconds: float) -> Mesh:
-        """Put the group's ranks on the grid; every rank must call it. The layout has as many ranks, and several.
+        """Create the mesh of a group; every rank must call it.
 
-        torch's own ``init_device_mesh`` would give the groups of a dimension torch's own timeout, half an hour on gloo.
+        torch's ``init_device_mesh`` is not used: the groups of its dimensions have torch's default timeout, which is
+        half an hour on gloo.
 
-        torch remembers, for as long as a process lives, what it has planned on a mesh, and finds it again for another
-        mesh of the same ranks and names, together with the groups of the first. A process that outlives its group would
-        wait for ranks of that one; so no two of its meshes have names in common.
+        The names of the dimensions are unique in a process. torch caches plans by the ranks and names of a mesh,
+        together with its process groups. A surviving process with the same names would wait for ranks of its old group.
+
+        Args:
+            layout: Layout of several ranks, with as many as the group has.
+            group: Process group.
+            timeout_seconds: Timeout of the groups of the dimensions, in seconds.
         """
         number = next(_meshes)
         names = {name: f"{name}-{number}" for name in DIMENSIONS if getattr(layout, name) > 1}
@@ -52,7 +57,7 @@ class Mesh:
         with group.watched():
             if grid.dim() == 1 and not any(_speaks_often(name, group) for name in names):
                 whole = dist.group.WORLD
-                assert whole is not None  # noqa: S101 - a group of several ranks has been met
+                assert whole is not None  # noqa: S101 - a group of several ranks is initialized
                 devices = DeviceMesh.from_group(whole, kind, mesh_dim_names=tuple(names.values()))
             else:
                 timeout = timedelta(seconds=timeout_seconds)
@@ -61,17 +66,18 @@ class Mesh:
         return cls(layout, layout.place(group.rank), devices, names)
 
     def along(self, *names: str) -> DeviceMesh:
-        """The ranks that differ from this one in these dimensions alone, of which one must have several ranks.
+        """Return the mesh of the ranks that differ from this rank only in these dimensions.
 
-        Dimensions of one rank are left out.
+        At least one of the dimensions must have several ranks. Dimensions of one rank are left out.
         """
         return self.devices[tuple(called for name, called in self.names.items() if name in names)]
 
     def let_go(self) -> None:
-        """Of the groups, which are over: with their last reference go their threads and connections.
+        """Release the process groups after they have ended; their threads and connections end with the last reference.
 
-        torch has no word for it, and holds the mesh itself in what it remembers of it. What draws random numbers for
-        slices on a GPU goes, too: it asks all ranks when it begins, and one that is new has to begin with the others.
+        torch has no function for this, and its caches hold the mesh. torch's random generator for tensor parallelism on
+        a GPU is released as well. It communicates with all ranks when it starts, so new and surviving ranks must start
+        it together.
         """
         held: dict[Any, dist.ProcessGroup] = getattr(self.devices, "_pg_registry", {})
         for each in held.values():
@@ -81,19 +87,19 @@ class Mesh:
         random._rng_tracker = None  # noqa: SLF001 - as above
 
     def dimensions(self, devices: DeviceMesh) -> tuple[str, ...]:
-        """Those of the layout that a part of :attr:`devices` has, in its order."""
+        """Return the names in the layout of the dimensions of a part of :attr:`devices`, in its order."""
         of = {called: name for name, called in self.names.items()}
         assert devices.mesh_dim_names is not None  # noqa: S101 - they were named above
         return tuple(of[called] for called in devices.mesh_dim_names)
 
 
 def _own_group(grid: torch.Tensor, number: int, name: str, group: Group, timeout: timedelta) -> dist.ProcessGroup:
-    """The group of this rank along a dimension. All ranks make all groups, in one order, as torch demands."""
+    """Return the group of this rank along a dimension. torch requires that all ranks create all groups in order."""
     own = None
     for ranks in _lines(grid, number):
         made = _made(name, ranks, group, timeout)
         own = made if group.rank in ranks else own
-    assert isinstance(own, dist.ProcessGroup)  # noqa: S101 - every rank stands on one line along each dimension
+    assert isinstance(own, dist.ProcessGroup)  # noqa: S101 - every rank is in one line along each dimension
     return own
 
 
@@ -104,12 +110,15 @@ def _made(name: str, ranks: list[int], group: Group, timeout: timedelta) -> Any:
 
 
 def _speaks_often(name: str, group: Group) -> bool:
-    """Hundreds of times a step: some of it is under way whenever a rank is lost."""
+    """Return True if the group needs abortable gloo: it communicates hundreds of times a step.
+
+    An exchange is then in progress whenever a rank is lost.
+    """
     return name == "tp" and group.backend == "gloo"
 
 
 def _lines(grid: torch.Tensor, dimension: int) -> Iterator[list[int]]:
-    """Ranks that differ in one coordinate.
+    """Yield the lists of ranks that differ only in one coordinate.
 
     >>> list(_lines(torch.arange(4).view(2, 2), 0))
     [[0, 2], [1, 3]]

@@ -1,4 +1,7 @@
-"""Whether gradients are finite, asked on the device: the answer rides in the vote, so nothing waits for it twice."""
+"""Norm of gradients, and a check on the device that they are finite.
+
+The result of the check is part of the vote, so the host does not wait for the device a second time.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,25 @@ from torch import Tensor, nn
 
 
 def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Norm of all gradients together, a scalar on the device."""
+    """Return the norm of all gradients together, a scalar on the device."""
     return nn.utils.get_total_norm(list(gradients))
 
 
 def flaw(gradients: Sequence[Tensor], norm: Tensor | None = None, zero: Tensor | None = None) -> Tensor:
-    """A scalar on the device: 0 when every gradient is finite, else 1 or not a number.
+    """Return a scalar on the device: 0 if every gradient is finite, else 1 or NaN.
 
-    Ranks add theirs up, and the sum is 0 only where all are. ``zero`` is an earlier answer known to be 0: it is used
-    again, and saves a launch.
+    The sum over ranks is 0 only if all gradients of all ranks are finite.
+
+    Args:
+        gradients: Gradients of this rank.
+        norm: Norm of the gradients if it is known; the result is then derived from it.
+        zero: Earlier result that is known to be 0. Its memory is reused, which saves a kernel launch.
     """
     if norm is None and gradients:
         try:
             return _found(gradients, zero)
         except (AttributeError, RuntimeError):
-            # GradScaler's own kernel: the fastest way, 4 us where a norm takes 20, but no public name, and none for
+            # The kernel of GradScaler is fastest (4 us; a norm takes 20 us), but it is not public and does not support
             # sparse gradients.
             norm = total_norm(gradients)
     norm = total_norm(gradients) if norm is None else norm

@@ -1,8 +1,8 @@
-"""A model whose weights no rank holds whole: how its state is gathered and given out, and what its gradients come to.
+"""State of a sharded model: gathering it, distributing it, and the norm of its gradients.
 
-Weights, gradients and moments are torch's ``DTensor``: a piece on each rank, and the rule by which the pieces make a
-whole. What a checkpoint holds is the whole, in the names and shapes of the model as it was written, so that a run goes
-on from it under any other layout.
+Weights, gradients and optimizer moments are torch's ``DTensor``: each rank holds a piece, and placements define how the
+pieces form the whole tensor. A checkpoint holds whole tensors, with the names and shapes of the original model. A run
+can therefore resume from it under any layout. The main entry point is :class:`ShardedState`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ from ddp_trainer.train.mesh.grad_norm import total_norm
 
 
 class ShardedState:
-    """What is asked of a spread model besides computing."""
+    """Operations on the state of a model that is sharded over the ranks of a mesh."""
 
     def __init__(self, mesh: Mesh, group: Group) -> None:
         self.mesh = mesh
         self._group = group
 
     def whole(self, state: Any, *, keep: bool) -> Any:
-        """The state with every tensor whole, on the CPU; every rank must call it with its part of the same state.
+        """Return the state with each sharded tensor as a whole tensor on the CPU.
 
-        Ranks that do not ``keep`` it get nothing of it: each tensor is gathered by itself, and dropped there.
+        Every rank must call it with its part of the same state. Tensors are gathered one at a time.
+
+        Args:
+            state: Nested mappings and sequences of tensors and values.
+            keep: False on ranks that do not need the result. Sharded tensors become None there.
         """
         with self._group.watched():
             return self._gathered(state, keep=keep)
@@ -43,37 +47,49 @@ class ShardedState:
             return [self._gathered(value, keep=keep) for value in state]
         if not isinstance(state, DTensor):
             return state
-        piece_here: DTensor = state.to(self._group.device)  # type: ignore[assignment] # as torch types it
+        piece_here: DTensor = state.to(self._group.device)  # type: ignore[assignment] # torch declares Tensor
         gathered = piece_here.full_tensor()
         return gathered.cpu() if keep else None
 
     def demand_same(self, optimizer: Optimizer, task: Task) -> None:
-        """Refuse an optimizer of the task's that numbers weights in another way than other ranks' do.
+        """Refuse an optimizer of the task whose numbering of the weights differs between ranks.
 
         Raises:
-            BadTask: it does.
+            BadTask: The numbering differs.
         """
 
     def break_off(self) -> None:
-        """Leave the model as it is between steps, though one was begun and will not end; no rank is asked."""
+        """Reset the model to its form between steps after a step was aborted, without communication."""
 
-    def first_stage_of(self, name: str) -> int:  # noqa: ARG002 - where there are stages
-        """The first rank of ``pp`` that has the weight of this name."""
+    def first_stage_of(self, name: str) -> int:  # noqa: ARG002 - used with pipeline stages
+        """Return the first rank of ``pp`` that has the weight of this name."""
         return 0
 
     def cut(self, whole: Tensor, like: Tensor) -> Tensor:
-        """This rank's piece of a tensor that every rank has whole; as it is where ``like`` is no piece either."""
+        """Return the piece of this rank of a tensor that every rank has whole.
+
+        Args:
+            whole: Whole tensor, the same on every rank.
+            like: Tensor whose placements apply. If it is not a ``DTensor``, ``whole`` is returned unchanged.
+        """
         if not isinstance(like, DTensor):
             return whole
         return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-        """Give the model its pieces of whole weights, of which it has every one."""
+        """Load the pieces of this rank from whole weights of the complete model."""
         own = model.state_dict()
         model.load_state_dict({name: self.cut(weight, own[name]) for name, weight in weights.items()})
 
     def optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole state of an optimizer, as this rank's takes it: of weights that are here, and cut as these are."""
+        """Return the part of a whole optimizer state that the optimizer of this rank loads.
+
+        It contains the state of the weights that this rank has, cut as these weights are.
+
+        Args:
+            optimizer: Optimizer of this rank.
+            state: ``state_dict`` of the optimizer with whole tensors.
+        """
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         names = [name for group in state["param_groups"] for name in group["params"]]
         weight_of = dict(zip(names, weights, strict=False))
@@ -88,13 +104,13 @@ class ShardedState:
 
     @staticmethod
     def pieces(tensors: Sequence[Tensor]) -> list[Tensor]:
-        """What of them lies on this rank."""
+        """Return the pieces of the tensors on this rank."""
         return [piece(tensor) for tensor in tensors]
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Norm of the whole gradient, a scalar on the device; every rank must call it with its pieces.
+        """Return the norm of the whole gradient, a float32 scalar on the device.
 
-        Each piece is counted once, though several ranks may hold it.
+        Every rank must call it with its pieces. A piece that several ranks hold is counted once.
         """
         by_holders: dict[int, list[Tensor]] = {}
         for gradient in gradients:
@@ -105,23 +121,23 @@ class ShardedState:
         return self._group.sum(squares).sqrt().float()
 
     def _holders(self, tensor: Tensor) -> int:
-        """Ranks of one stage that hold the same piece."""
+        """Return the number of ranks of one stage that hold the same piece."""
         layout = self.mesh.layout
         ranks = layout.replicate * layout.shard * layout.tp
         if not isinstance(tensor, DTensor):
             return ranks
         for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True):
-            # torch's shards of slices do not call themselves shards.
+            # is_shard() is False for _StridedShard, which torch uses for weights sharded by tp and shard.
             if not placement.is_replicate():
                 ranks //= size
         return ranks
 
 
 def piece(tensor: Tensor) -> Tensor:
-    """What of a tensor lies on this rank; in place, where it is written to."""
+    """Return the piece of a tensor on this rank; writing to it changes the tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def state_bytes(*tensors: Tensor) -> int:
-    """Bytes that the tensors take on this rank."""
+    """Return the number of bytes of the tensors on this rank."""
     return sum(each.numel() * each.element_size() for each in map(piece, tensors))

@@ -1,9 +1,9 @@
-"""Random draws inside of a model in slices: the same where ranks hold the same, and apart where they hold parts.
+"""Random draws inside of a tensor-parallel model: equal for replicated tensors, different for different parts.
 
-All ranks of a slice group enter the same random stream. What a dropout layer gets as a ``DTensor``, cut or whole, it
-drops by its part of a mask that every rank draws for the whole: that is the mask of one process, whatever ``tp`` is.
-What it gets as a plain tensor it takes for whole. A module that computes with plain tensors of which each rank has
-others, as attention over a part of the heads, is to draw from a stream of each rank's own, :class:`PerRankRng`.
+All ranks of a tensor-parallel group enter the same random stream. :func:`shared_rng` changes dropout layers for
+``DTensor`` inputs, sharded or not: every rank draws the mask of the whole tensor and uses its part. The mask is that of
+one process for any ``tp``. A dropout layer treats a plain tensor as whole. A module with different plain tensors on
+each rank, such as attention over a part of the heads, must use :class:`PerRankRng`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from ddp_trainer.train.utils.errors import BadConfig
 from ddp_trainer.train.utils.splitmix import mix
 
 _ADDS: Final = (nn.AlphaDropout, nn.FeatureAlphaDropout)
-"""Those that do not only multiply."""
+"""Dropout layers that do more than multiply by a mask."""
 _DROPS: Final[tuple[type[nn.Module], ...]] = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, *_ADDS)
 _SEEDS: Final = 1 << 62
 
 
 class PerRankRng(ParallelStyle):
-    """Of a module: what it draws while it trains is another draw on each rank. The stream of all goes on after it."""
+    """Parallel style of a module that draws different random numbers on each rank in training.
+
+    The common stream continues after the module.
+    """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         rank, forward = device_mesh.get_local_rank(), module.forward
@@ -45,7 +48,7 @@ class PerRankRng(ParallelStyle):
 
 @contextmanager
 def _own_stream(rank: int) -> Iterator[None]:
-    """Draw from a stream that begins with the next number of the common one, and this rank."""
+    """Use a stream that is seeded with the next number of the common stream and this rank."""
     key = mix(int(torch.randint(_SEEDS, ())), rank)
     on_gpu = torch.cuda.is_available()
     with torch.random.fork_rng([torch.cuda.current_device()] if on_gpu else []):
@@ -56,10 +59,14 @@ def _own_stream(rank: int) -> Iterator[None]:
 
 
 def shared_rng(model: nn.Module, what: str) -> None:
-    """Let dropout layers draw for the whole of what is cut, in place.
+    """Make dropout layers draw the mask of the whole tensor for sharded inputs. Changes the model in place.
+
+    Args:
+        model: Tensor-parallel model.
+        what: Part of ``--parallel`` that requires it, for the error message.
 
     Raises:
-        BadConfig: a layer drops out in a way that cannot be cut.
+        BadConfig: The model has a kind of dropout that cannot be sharded.
     """
     for name, module in model.named_modules():
         if not isinstance(module, _DROPS) or not module.p:
@@ -76,7 +83,7 @@ def _for_the_whole(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> Ca
     def run(inputs: Tensor) -> Tensor:
         if not module.training or not isinstance(inputs, DTensor):
             return forward(inputs)
-        # The mask, as the very kernel draws it that one process would use.
+        # Draw the mask with the kernel that a single process uses, so that both masks are equal.
         mask = forward(torch.ones(inputs.shape, dtype=inputs.dtype, device=inputs.device))
         placements = [Replicate() if isinstance(each, Partial) else each for each in inputs.placements]
         return inputs * distribute_tensor(mask, inputs.device_mesh, placements, src_data_rank=None)

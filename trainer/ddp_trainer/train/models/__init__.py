@@ -1,1 +1,1 @@
-"""Models by name, for ``--model``, and what a model of the user must offer."""
+"""Models for ``--model``, selected by name."""

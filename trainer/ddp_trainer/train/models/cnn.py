@@ -1,4 +1,4 @@
-"""The convolutional network of a first tutorial."""
+"""Small convolutional network, as in a first tutorial."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from ddp_trainer.train.models.validation import at_least, share
 
 
 class Cnn(nn.Module):
-    """Two 3x3 convolutions, a pooling to half the size after each, and two linear layers.
+    """Two 3x3 convolutions, each followed by pooling to half the size, and two linear layers.
 
-    Images ``(n, channels, side, side)``, or flat as ``(n, channels * side * side)``, in; logits out.
+    The input is images ``(n, channels, side, side)``, or flat ``(n, channels * side * side)``. The output is logits
+    ``(n, classes)``.
     """
 
     def __init__(
@@ -39,5 +40,5 @@ class Cnn(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, shape ``(n, classes)``."""
+        """Return logits, shape ``(n, classes)``."""
         return self.head(self.features(images.view(-1, *self._shape)))  # type: ignore[no-any-return] # a Module's call

@@ -1,4 +1,4 @@
-"""A GPT of any size: a decoder-only transformer, pre-norm, as GPT-2 (Radford et al., 2019), without biases.
+"""GPT of any size: a decoder-only pre-norm transformer as GPT-2 (Radford et al., 2019), without biases.
 
 The token embedding is also the output layer. Attention is torch's ``scaled_dot_product_attention``, causal.
 """
@@ -23,7 +23,10 @@ _STD = 0.02
 
 
 class Gpt(nn.Module):
-    """Tokens, int64 ``(n, time)`` with ``time ≤ window``, in; logits ``(n, time, vocabulary)`` of the next ones out."""
+    """GPT from tokens to logits of the next tokens.
+
+    The input is int64 ``(n, time)`` with ``time ≤ window``. The output is ``(n, time, vocabulary)``.
+    """
 
     def __init__(
         self,
@@ -50,12 +53,12 @@ class Gpt(nn.Module):
         self._layers, self._width, self._window = layers, width, window
         for name, weight in self.named_parameters():
             if weight.dim() > 1:
-                # Layers that add to the residual stream begin smaller, so that it does not grow with depth (GPT-2).
+                # Layers that add to the residual stream start smaller, so that it does not grow with depth (GPT-2).
                 depth = math.sqrt(2 * layers) if name.endswith("out.weight") else 1.0
                 nn.init.normal_(weight, std=_STD / depth)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the token after each."""
+        """Return the logits of the token after each token."""
         times = torch.arange(tokens.shape[1], device=tokens.device)
         stream = self.dropout(self.tokens(tokens) + self.positions(times))
         for block in self.blocks:
@@ -64,46 +67,49 @@ class Gpt(nn.Module):
 
     @property
     def architecture(self) -> Mapping[str, object]:
-        """What it computes from weights of the same shapes depends on this, too."""
+        """Properties that determine the output but not the shapes of the weights."""
         return {"heads": self.heads}
 
     @property
     def drops_attention(self) -> bool:
-        """Whether attention drops some of what it found."""
+        """True if attention has dropout."""
         return any(isinstance(each, Attend) and each.share > 0 for each in self.modules())
 
     def tp_plan(self, tp: int) -> Mapping[str, ParallelStyle]:
-        """How the weights are cut over ``tp`` ranks: see :mod:`ddp_trainer.train.models.gpt_tp`."""
+        """Return how the weights are divided among ``tp`` ranks; see :mod:`ddp_trainer.train.models.gpt_tp`."""
         from ddp_trainer.train.models.gpt_tp import tp_plan  # noqa: PLC0415 - few runs need it
 
         return tp_plan(self, tp)
 
     def pipeline_stage(self, index: int, count: int) -> nn.Module:
-        """Stage ``index`` of ``count`` of this model: see :mod:`ddp_trainer.train.models.gpt_pp`."""
+        """Return stage ``index`` of ``count`` of this model; see :mod:`ddp_trainer.train.models.gpt_pp`."""
         from ddp_trainer.train.models.gpt_pp import GptStage  # noqa: PLC0415 - few runs need it
 
         return GptStage(self, index, count)
 
     def parameter_count(self) -> int:
-        """All weights; the embedding that is also the output layer counts once."""
+        """Return the number of weights. The embedding that is also the output layer counts once."""
         return sum(weight.numel() for weight in self.parameters())
 
     def tokens_per_sample(self) -> int:
-        """Those of a window."""
+        """Return the number of tokens of a window."""
         return self._window
 
     def flops_per_sample(self) -> int:
-        """Floating-point operations to learn from one window, forward and backward.
+        """Return the floating-point operations to learn from one window, forward and backward.
 
-        ``6·N·tokens`` for the weights that are multiplied with (all but the positions) and ``12·layers·width·window``
-        per token for attention: "PaLM" (Chowdhery et al., 2022), appendix B.
+        They are ``6·N·tokens`` for the weights that are multiplied with (all but the positions), and
+        ``12·layers·width·window`` per token for attention.
+
+        Source: "PaLM" (Chowdhery et al., 2022), appendix B.
         """
         multiplied = self.parameter_count() - self.positions.weight.numel()
         return self._window * (6 * multiplied + 12 * self._layers * self._width * self._window)
 
     def recomputed_flops_per_sample(self) -> int:
-        """Those that blocks do once more where their activations are dropped: their forward pass but for the last
-        layer, whose output nothing in the backward pass needs.
+        """Return the floating-point operations per window that blocks repeat under activation checkpointing.
+
+        They are those of the forward pass without the last layer, whose output the backward pass does not need.
         """
         again = sum(
             weight.numel() for name, weight in self.blocks.named_parameters() if not name.endswith("mlp.out.weight")
@@ -111,8 +117,10 @@ class Gpt(nn.Module):
         return self._window * (2 * again + 4 * self._layers * self._width * self._window)
 
     def cheaply_recomputed_flops_per_sample(self) -> int:
-        """Those of them that are no matrix products and not kept: two per weight of norms, and attention that draws,
-        which on a GPU is one kernel.
+        """Return the floating-point operations per window that ``--recompute cheap`` repeats.
+
+        Results of matrix products, and of attention without dropout, are kept. The repeated operations are two per
+        token and weight of norms, and attention with dropout, which is one kernel on a GPU.
         """
         norms = sum(weight.numel() for name, weight in self.blocks.named_parameters() if "norm" in name)
         attention = 4 * self._layers * self._width * self._window if self.drops_attention else 0

@@ -25,7 +25,7 @@ class GptParts(Protocol):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each normalized before and added to the stream."""
+    """Attention and a perceptron, each with a norm on its input and a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -35,18 +35,18 @@ class Block(nn.Module):
         self.mlp = Perceptron(width, dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
-        """The stream, one layer on."""
+        """Return the residual stream after this block, ``(n, time, width)``."""
         stream = stream + self.attention(self.attention_norm(stream))
         return stream + self.mlp(self.mlp_norm(stream))  # type: ignore[no-any-return] # a Module's call
 
 
 class Attention(nn.Module):
-    """Each token looks at itself and at those before."""
+    """Causal self-attention with several heads."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self._head_width = width // heads
-        # Three layers and not one: cut by rows, each rank then has query, key and value of the same heads.
+        # Separate layers: if rows are divided among ranks, each rank has query, key and value of the same heads.
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
@@ -55,32 +55,32 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
-        """What the tokens found, ``(n, time, width)``."""
+        """Return the output of attention, ``(n, time, width)``."""
         query, key, value = (self._by_head(layer(stream)) for layer in (self.query, self.key, self.value))
         found = self.attend(query, key, value)
         return self.dropout(self.out(found.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return] # as above
 
     def _by_head(self, projected: Tensor) -> Tensor:
-        """``(n, heads, time, width of a head)``; of the heads that are here, which may be a part of them."""
+        """Return ``(n, heads, time, width of a head)`` for the heads on this rank."""
         n, time, width = projected.shape
         return projected.view(n, time, width // self._head_width, self._head_width).transpose(1, 2)
 
 
 class Attend(nn.Module):
-    """Attention of some heads, each by itself: of all, or of those that a rank has."""
+    """Attention of each head separately, for all heads or those of one rank."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.share = dropout
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Each and the result ``(n, heads, time, width of a head)``."""
+        """Return the attention output. All inputs and the output are ``(n, heads, time, width of a head)``."""
         dropout = self.share if self.training else 0.0
         return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
 
 
 class Perceptron(nn.Module):
-    """One hidden layer of four times the width."""
+    """Perceptron with one hidden layer of four times the width."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -89,13 +89,13 @@ class Perceptron(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
-        """The perceptron's output, ``(n, time, width)``."""
+        """Return the output of the perceptron, ``(n, time, width)``."""
         return self.dropout(self.out(functional.gelu(self.hidden(stream))))  # type: ignore[no-any-return] # as above
 
 
 class Head(nn.Module):
-    """The output layer, whose weights are those of the token embedding."""
+    """Output layer, with the weights of the token embedding."""
 
     def forward(self, stream: Tensor, weight: Tensor) -> Tensor:
-        """Logits, ``(n, time, vocabulary)``."""
+        """Return logits, ``(n, time, vocabulary)``."""
         return functional.linear(stream, weight)

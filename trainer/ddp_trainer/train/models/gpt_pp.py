@@ -1,7 +1,7 @@
-"""The GPT cut into stages of a pipeline: a run of layers each, the embedding in the first, the output in the last.
+"""Pipeline stages of the GPT: consecutive layers, with the embedding in the first and the output in the last stage.
 
-A stage has the names of the whole model for what it holds, so checkpoints know nothing of stages. The token embedding,
-being the output layer as well, is in the first and in the last one.
+Weights of a stage have the names of the whole model, so checkpoints do not depend on stages. The token embedding is
+also the output layer, and therefore in the first and in the last stage.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 class GptStage(nn.Module):
-    """Takes what the stage before gave, the first one tokens; gives the stream, the last one logits."""
+    """Pipeline stage of a GPT.
+
+    The input is the residual stream of the previous stage, or tokens in the first stage. The output is the residual
+    stream, or logits in the last stage.
+    """
 
     def __init__(self, model: GptParts, index: int, count: int) -> None:
-        """Stage ``index`` of ``count``; shares its weights with the model.
+        """Make stage ``index`` of ``count``, which shares its weights with the model.
 
         Raises:
-            BadConfig: some stage would have no layer.
+            BadConfig: A stage would have no layer.
         """
         super().__init__()
         layers = len(model.blocks)
@@ -41,7 +45,7 @@ class GptStage(nn.Module):
             self.norm, self.head = model.norm, model.head
 
     def forward(self, stream: Tensor) -> Tensor:
-        """This stage's part of :meth:`ddp_trainer.train.models.gpt.Gpt.forward`."""
+        """Compute the part of this stage of :meth:`ddp_trainer.train.models.gpt.Gpt.forward`."""
         if self._is_first:
             times = torch.arange(stream.shape[1], device=stream.device)
             stream = self.dropout(self.tokens(stream) + self.positions(times))

@@ -1,11 +1,11 @@
-"""The GPT over the ranks of a tensor-parallel group: who holds which part of which weight.
+"""Tensor parallelism of the GPT: the part of each weight that each rank holds.
 
-As "Megatron-LM" (Shoeybi et al., 2019) cuts them, with the sequence parallelism of Korthikanti et al. (2022). Of each
-block, the layers that widen are cut by rows of their output, a run of heads or of hidden units to each rank, and those
-that narrow by columns of their input, so that a block exchanges activations twice. Between them, where every token is
-by itself, each rank has a run of the tokens. Dropout draws what one process would, but of attention, where each rank
-draws for its heads. Rows of the token embedding are cut, and with it the logits, by tokens of
-the vocabulary.
+The division follows "Megatron-LM" (Shoeybi et al., 2019), with the sequence parallelism of Korthikanti et al. (2022).
+In each block, layers that widen are divided by rows of their output: each rank has consecutive heads or hidden units.
+Layers that narrow are divided by columns of their input, so a block exchanges activations twice. Between them,
+operations act on single tokens, and each rank has consecutive tokens. Dropout draws the same as in one process. Dropout
+in attention is the exception: each rank draws for its heads. The rows of the token embedding, and therefore the logits,
+are divided by tokens of the vocabulary. The main entry point is :func:`tp_plan`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ _TIME: Final = 1
 
 
 def tp_plan(model: GptParts, tp: int) -> Mapping[str, ParallelStyle]:
-    """Names of modules, with ``*`` for any block, and how each is cut.
+    """Return the parallel style of each module, by name; ``*`` stands for any block.
+
+    Args:
+        model: GPT to divide.
+        tp: Number of tensor-parallel ranks.
 
     Raises:
-        BadConfig: heads or vocabulary cannot be divided among the ranks.
+        BadConfig: Heads or vocabulary cannot be divided evenly among the ranks.
     """
     for misfit in of_slices(tp, heads=model.heads, vocabulary=model.tokens.num_embeddings):
         raise BadConfig(misfit.sentence, hint=misfit.help)

@@ -1,4 +1,4 @@
-"""The perceptron of a first tutorial."""
+"""Multilayer perceptron, as in a first tutorial."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from ddp_trainer.train.models.validation import at_least, share
 
 
 class Mlp(nn.Sequential):
-    """Hidden layers of one width, each with ReLU and dropout; images ``(n, …)`` in, logits ``(n, classes)`` out."""
+    """Hidden layers of one width, each with ReLU and dropout.
+
+    The input is images ``(n, …)``, the output logits ``(n, classes)``.
+    """
 
     def __init__(
         self, *, channels: int, side: int, classes: int, hidden: int = 128, layers: int = 2, dropout: float = 0.2
@@ -24,5 +27,5 @@ class Mlp(nn.Sequential):
         super().__init__(*parts, nn.Linear(width, classes))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits; images of any shape are flattened."""
+        """Return logits, shape ``(n, classes)``. Images of any shape are flattened."""
         return super().forward(torch.flatten(images, 1))  # type: ignore[no-any-return, no-untyped-call] # torch's

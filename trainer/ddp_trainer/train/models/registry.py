@@ -1,4 +1,4 @@
-"""From ``gpt:layers=6,width=256`` to a model."""
+"""Construction of models from texts such as ``gpt:layers=6,width=256``; see :func:`build`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ MODELS: Final[Mapping[str, str]] = {
     "resnet50": "ddp_trainer.train.models.resnet:resnet50",
     "gpt": "ddp_trainer.train.models.gpt:Gpt",
 }
-"""Name → ``module:factory``. Only the module of the model that is chosen is imported."""
+"""Name → ``module:factory``. Only the module of the selected model is imported."""
 
 
 def build(choice: str, **facts: int) -> nn.Module:
-    """The model that ``choice`` names, for data of these facts.
+    """Return a new model for ``--model``.
 
     Args:
         choice: ``name`` or ``name:option=value,option=value``.
-        facts: what the data determine; a factory takes those that it names.
+        **facts: Properties of the data, such as the number of classes. A factory receives those that it has a
+            parameter for.
 
     Raises:
-        BadConfig: there is no such model or option, a value cannot be meant, or the model is not for such data.
+        BadConfig: The model or option does not exist, a value is invalid, or the model does not fit the data.
     """
     name, _, text = choice.partition(":")
     factory = _factory(name)
@@ -53,11 +54,11 @@ def _factory(name: str) -> Callable[..., nn.Module]:
         hint = f"Did you mean {near[0]}?" if near else f"Give one of {', '.join(MODELS)}."
         raise BadConfig(f"There is no model {name!r}.", hint=hint)
     module, _, factory = MODELS[name].partition(":")
-    return getattr(importlib.import_module(module), factory)  # type: ignore[no-any-return] # of the table above
+    return getattr(importlib.import_module(module), factory)  # type: ignore[no-any-return] # from the table above
 
 
 def _fitting(facts: Mapping[str, int]) -> list[str]:
-    """Models that need nothing but these facts."""
+    """Return the names of the models that need only these facts."""
     parameters = {name: inspect.signature(_factory(name)).parameters.values() for name in MODELS}
     return [
         name
@@ -86,12 +87,20 @@ def _options(choice: str, text: str, defaults: Mapping[str, Any]) -> dict[str, A
 
 
 def flops(model: nn.Module) -> int | None:
-    """Floating-point operations to learn from one sample, forward and backward; None where the model does not say."""
+    """Return the floating-point operations to learn from one sample, forward and backward.
+
+    Returns:
+        None if the model has no ``flops_per_sample()``.
+    """
     count = getattr(model, "flops_per_sample", None)
     return int(count()) if callable(count) else None
 
 
 def tokens(model: nn.Module) -> int | None:
-    """Tokens of one sample; None where the model does not say, as of one that learns from something else."""
+    """Return the number of tokens of one sample.
+
+    Returns:
+        None if the model has no ``tokens_per_sample()``, as a model of images.
+    """
     count = getattr(model, "tokens_per_sample", None)
     return int(count()) if callable(count) else None

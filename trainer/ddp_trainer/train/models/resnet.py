@@ -1,7 +1,7 @@
-"""ResNet-18 and ResNet-50, as "Deep Residual Learning for Image Recognition" (He et al., 2015) defines them.
+"""ResNet-18 and ResNet-50 from "Deep Residual Learning for Image Recognition" (He et al., 2015).
 
-Names of weights, their initial distribution and the stride in the 3x3 convolution of a bottleneck ("v1.5") are those
-of torchvision, so a checkpoint of its models fits.
+Checkpoints of torchvision's models fit. Names of weights, their initial distribution and the stride in the 3x3
+convolution of a bottleneck ("v1.5") are those of torchvision.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from torch import Tensor, nn
 from ddp_trainer.train.models.validation import at_least
 
 _SHRINKS: Final = 32
-"""The last feature map has 1/32 of the image's side. One of 1x1 leaves BatchNorm no variance in a single sample."""
+"""Ratio of the sides of the image and the last feature map.
+
+A feature map of 1x1 gives BatchNorm no variance in a single sample.
+"""
 
 
 def resnet18(*, channels: int, side: int, classes: int) -> nn.Module:
-    """11,689,512 weights at 1,000 classes."""
+    """Return a ResNet-18, which has 11,689,512 weights at 1,000 classes."""
     return ResNet(Basic, (2, 2, 2, 2), channels=channels, side=side, classes=classes)
 
 
 def resnet50(*, channels: int, side: int, classes: int) -> nn.Module:
-    """25,557,032 weights at 1,000 classes."""
+    """Return a ResNet-50, which has 25,557,032 weights at 1,000 classes."""
     return ResNet(Bottleneck, (3, 4, 6, 3), channels=channels, side=side, classes=classes)
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Residual block of two 3x3 convolutions with a shortcut."""
 
     expansion: ClassVar[int] = 1
 
@@ -42,14 +45,14 @@ class Basic(nn.Module):
         self.downsample = _shortcut(inputs, width, stride)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Feature maps, at ``1/stride`` of the size."""
+        """Return feature maps whose side is ``1/stride`` of the input's."""
         out = self.relu(self.bn1(self.conv1(inputs)))
         out = self.bn2(self.conv2(out))
         return self.relu(out + self.downsample(inputs))  # type: ignore[no-any-return] # a Module's call
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two of 1x1 that reduce and restore the width, beside a shortcut."""
+    """Residual block with a shortcut: a 3x3 convolution between two of 1x1 that reduce and restore the width."""
 
     expansion: ClassVar[int] = 4
 
@@ -66,7 +69,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inputs, outputs, stride)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Feature maps, at ``1/stride`` of the size."""
+        """Return feature maps whose side is ``1/stride`` of the input's."""
         out = self.relu(self.bn1(self.conv1(inputs)))
         out = self.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
@@ -74,9 +77,9 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of residual blocks, a mean over the pixels and a linear layer.
+    """ResNet: a stem, four stages of residual blocks, a mean over the pixels and a linear layer.
 
-    Images ``(n, channels, side, side)``, or flat, in; logits ``(n, classes)`` out.
+    The input is images ``(n, channels, side, side)``, or flat. The output is logits ``(n, classes)``.
     """
 
     def __init__(
@@ -101,14 +104,14 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
+        """Return logits, shape ``(n, classes)``."""
         out = self.maxpool(self.relu(self.bn1(self.conv1(images.view(-1, *self._shape)))))
         out = self.layer4(self.layer3(self.layer2(self.layer1(out))))
         return self.fc(self.avgpool(out).flatten(1))  # type: ignore[no-any-return] # a Module's call
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """Without a bias: the normalization after it has one."""
+    """Return a convolution without bias, because the BatchNorm after it has one."""
     return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
 
 

@@ -1,4 +1,4 @@
-"""What the shapes of models have in common: ranges of their options."""
+"""Validation of the options of models."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 def at_least(least: int, **options: int) -> None:
-    """Refuse a size that is too small.
+    """Refuse options that are too small.
 
     Raises:
-        BadConfig: one of the options is below ``least``.
+        BadConfig: An option is less than ``least``.
     """
     for name, value in options.items():
         if value < least:
@@ -17,10 +17,10 @@ def at_least(least: int, **options: int) -> None:
 
 
 def share(**options: float) -> None:
-    """Refuse a probability that is none.
+    """Refuse options that are not a dropout probability.
 
     Raises:
-        BadConfig: one of the options is not in 0 ≤ p < 1.
+        BadConfig: An option is not in 0 ≤ p < 1.
     """
     for name, value in options.items():
         if not 0 <= value < 1:

@@ -145,8 +145,8 @@ class Note:
 class Progress:
     """Writes events to one text stream, and limits how often steps are shown.
 
-    Plain and JSON output show every ``every_steps``-th step, or a step at most every ``every_seconds`` seconds. The live
-    line changes at most every 0.1 s.
+    Plain and JSON output show every ``every_steps``-th step, or a step at most every ``every_seconds`` seconds.
+    The live line changes at most every 0.1 s.
     """
 
     def __init__(

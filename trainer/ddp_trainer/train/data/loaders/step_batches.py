@@ -1,7 +1,7 @@
 """Samples of each step and the part of this rank, computed for many steps in one pass.
 
-Everything follows from the batch plan. To cut a batch, hash its ids and make its requests takes 50 us for one step, and
-little more for a hundred steps in one pass.
+Everything follows from the batch plan. Cutting a batch, hashing its ids and making its requests takes 50 us for one
+step. A hundred steps in one pass take little more.
 """
 
 from __future__ import annotations
