@@ -1,1 +1,1 @@
-"""Checkpoints: writing, verification, and the choice of the one to resume from."""
+"""Write, verify and load checkpoints, and choose the one to resume from."""

@@ -1,4 +1,8 @@
-"""Going on from the newest state that any rank has, wherever it lies."""
+"""Distribute the newest checkpoint of any rank to all ranks.
+
+:func:`newest_of_all` finds the rank with the newest checkpoint, :func:`from_rank` broadcasts one, and :func:`agreed`
+merges the progress files. All use the collectives of :class:`~ddp_trainer.train.distributed.group.Group`.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,21 @@ _NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The newest checkpoint of all ranks, now on every rank, and which rank had it."""
+    """Newest checkpoint of all ranks, available on every rank, and the rank that had it."""
 
     checkpoint: Checkpoint
     rank: int
 
 
 def newest_of_all(own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None]) -> Found | None:
-    """Send the newest checkpoint that any rank sees to all; None when there is none. Every rank must call it.
+    """Broadcast the newest checkpoint that any rank has; None without one. Every rank must call it.
 
-    Pods with a volume each may hold different steps, and a new pod none at all. ``demand`` is called on every rank
-    with the manifest before the payload travels, and may refuse it by raising.
+    Pods with separate volumes may hold different steps, and a new pod may hold none.
+
+    Args:
+        own: This rank's newest checkpoint, or None.
+        group: The ranks.
+        demand: Called on every rank with the manifest before the payload is sent; raises to refuse it.
     """
     steps = group.gather(_NOTHING if own is None else own.manifest.step)
     if max(steps) == _NOTHING:
@@ -43,7 +51,7 @@ def newest_of_all(own: Checkpoint | None, group: Group, demand: Callable[[Manife
 def from_rank(
     holder: int, own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None] = lambda _: None
 ) -> Checkpoint:
-    """The holder's checkpoint, on every rank; every rank must call it."""
+    """Return the holder's checkpoint on every rank; every rank must call it."""
     mine = own if group.rank == holder else None
     text = group.broadcast(None if mine is None else mine.manifest.to_json().encode(), holder)
     manifest = Manifest.from_json(text.decode())
@@ -55,7 +63,7 @@ def from_rank(
 
 
 def _in_pieces(mine: Checkpoint | None, manifest: Manifest, holder: int, group: Group) -> Checkpoint:
-    """A checkpoint in pieces where every rank sees it; else the holder puts the whole together, and sends that."""
+    """Return the sharded checkpoint if every rank sees it; else the holder sends the complete state."""
     place = group.broadcast(None if mine is None else bytes(cast("Path", mine.directory)), holder)
     directory = Path(os.fsdecode(place))
     if not sum(group.gather(int(looks_whole(directory) != manifest))):
@@ -65,9 +73,14 @@ def _in_pieces(mine: Checkpoint | None, manifest: Manifest, holder: int, group: 
 
 
 def agreed(own: Reading, group: Group, now: float) -> Reading:
-    """The furthest that any rank's odometer got; every rank must call it. ``now`` is when a new run begins.
+    """Return the furthest progress of all ranks' progress files; every rank must call it.
 
-    The account is that of the rank that knows of the latest moment: parts of several would not add up.
+    The account is the one with the latest time; accounts of several ranks cannot be added.
+
+    Args:
+        own: This rank's reading.
+        group: The ranks.
+        now: Start time of a new run, in seconds since the Unix epoch.
     """
     first = own.first_start or now
     numbers = torch.tensor([own.highest_step, own.lost_steps, -first], dtype=torch.float64, device=group.device)

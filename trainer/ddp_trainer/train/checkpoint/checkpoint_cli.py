@@ -1,4 +1,8 @@
-"""``python -m ddp_trainer checkpoint (inspect|verify|export) DIR``: what lies in a directory of checkpoints."""
+"""Implementation of ``python -m ddp_trainer checkpoint (inspect|verify|export) DIR``.
+
+Lists and verifies the checkpoints in a directory, and exports the weights of one. The entry point is :func:`main`; it
+reads checkpoints through :mod:`ddp_trainer.train.checkpoint.checkpoint_files`.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +38,18 @@ from ddp_trainer.train.utils.errors import BadConfig, TrainError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One checkpoint, as it was found."""
+    """Result of examining one checkpoint."""
 
     directory: Path
     manifest: Manifest | None
-    """None where it cannot be read."""
+    """The manifest, or None if it cannot be read."""
     trouble: str
-    """Why it is not valid; empty where it is."""
+    """Reason why the checkpoint is not valid; empty if it is."""
     contents: str = ""
-    """What the payload holds, in words."""
+    """Summary of the payload, for example "model (42 numbers in 2 tensors), step"."""
 
     def to_dict(self) -> dict[str, object]:
-        """For ``-o json``."""
+        """Return the entry for ``-o json``."""
         manifest = self.manifest
         return {
             "name": self.directory.name,
@@ -70,7 +74,8 @@ def main(argv: Sequence[str]) -> int:
     """Run one command.
 
     Returns:
-        0; 1 from ``inspect`` and ``verify`` when a checkpoint is damaged or none is there; 2 for what cannot be meant.
+        Exit code: 0 on success. 1 if ``inspect`` or ``verify`` finds a damaged checkpoint or none at all. 2 for invalid
+            arguments.
     """
     try:
         arguments = _parser().parse_args(list(argv))

@@ -1,4 +1,7 @@
-"""Which ranks write to the checkpoint directory, and with what: a saver for states, an odometer between them."""
+"""Create the checkpoint manager and the progress file of a rank.
+
+The checkpoint scope decides which ranks write: rank 0 of the group, or local rank 0 of each pod.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from ddp_trainer.train.observability.console import Progress
 def make_saver(
     config: Config, env: Environment, group: Group, recorder: RankRecorder, progress: Progress, best: Goal | None = None
 ) -> CheckpointManager:
-    """This rank's part in checkpoints; ``best`` is what the best one is chosen by, None where none is kept."""
+    """Return this rank's checkpoint manager; ``best`` is the metric of the best checkpoint to keep, if any."""
     directory = None
     path = config.checkpoint_dir
     if path is not None and _writes(config, env):
@@ -43,10 +46,10 @@ def make_saver(
 
 
 def renew_saver(saver: CheckpointManager, config: Config, env: Environment, group: Group) -> bool:
-    """Take a saver along to the next group; False where this rank's part in saving is another one there.
+    """Move a checkpoint manager to the next group; False if this rank's part in saving differs there.
 
-    A save that a rank began, and may not end as it writes no more, comes to nothing: the next writer's claim stops it.
-    Where ranks need what it saves, they claim the directory later (:meth:`CheckpointManager.open`).
+    In that case, an unfinished save of this rank is not published: the next writer's claim invalidates it. If ranks
+    need that save, they claim the directory later (:meth:`CheckpointManager.open`).
     """
     if not saver.is_open or saver.writes != _writes_here(config, env):
         return False
@@ -57,12 +60,12 @@ def renew_saver(saver: CheckpointManager, config: Config, env: Environment, grou
 def make_odometer(
     config: Config, env: Environment, identity: Identity, alarm: Callable[[str], None]
 ) -> ProgressFile | None:
-    """The odometer of the run of this identity; None where this rank writes none."""
+    """Return the progress file of the run with this identity; None if this rank writes none."""
     path = config.checkpoint_dir
     if path is None or not _writes(config, env):
         return None
     named = asdict(identity)
-    del named["architecture"]  # younger than the ledgers of runs that go on
+    del named["architecture"]  # runs that resume may have a progress file from before this field
     return ProgressFile(path, json.dumps(named), alarm)
 
 

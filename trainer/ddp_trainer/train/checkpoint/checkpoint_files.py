@@ -1,11 +1,11 @@
-"""Checkpoints on a disk: written whole or not at all, proven by digests, loaded without running code.
+"""Read, verify, write and prune the checkpoints in one directory.
 
-A checkpoint is a directory ``step-00000420`` of a payload and a manifest. It comes into being under a temporary
-name, is synced, manifest last, and is renamed; only then are older ones removed. ``write`` streams an archive to the
-disk and may run beside the training, on a snapshot. Of a model that no rank holds whole, each rank writes what it has:
-the payload is then the first rank's part, and the files beside it are those of others, with their digests in the same
-manifest (:mod:`ddp_trainer.train.checkpoint.sharded_writer`). Loading never trusts a file whose digest the manifest
-does not confirm, and unpickles nothing but tensors and plain values (``weights_only``).
+A checkpoint is a directory ``step-00000420`` with a payload and a manifest. It is written under a temporary name and
+synced, the manifest last. Then it is renamed, and only then are older checkpoints removed.
+:meth:`CheckpointDirectory.write` streams an archive to the disk and may run beside the training, on a snapshot. In a
+sharded checkpoint, each rank writes the part it holds: the payload is the first rank's part, and one file beside it per
+other rank has its digest in the same manifest (:mod:`ddp_trainer.train.checkpoint.sharded_writer`). :func:`read`
+accepts only files whose digests match the manifest. Loading unpickles only tensors and plain values (``weights_only``).
 """
 
 from __future__ import annotations
@@ -32,31 +32,38 @@ from ddp_trainer.train.utils.errors import CheckpointMismatch
 _NAME: Final = re.compile(r"step-(\d{8,})(\.old)?")
 _TEMPORARY: Final = ".tmp-"
 _PROVEN_AT_ONCE: Final = 4
-"""Files whose digests are computed at a time: one thread sums about as fast as a disk reads."""
+"""Files whose digests are computed in parallel: one thread hashes about as fast as a disk reads."""
 _MAX_MANIFEST_BYTES: Final = 64 << 20
-"""A manifest has about 150 bytes for each rank that wrote a piece."""
+"""Upper limit of a manifest, in bytes. It has about 150 bytes for each rank that wrote a piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose digests were checked: in memory, or, where it is in pieces, on a disk."""
+    """A checkpoint whose digests were verified: in memory or, if sharded, on a disk."""
 
     manifest: Manifest
     payload: bytes
-    """The whole state; empty where it is in pieces."""
+    """The state, serialized; empty if the checkpoint is sharded."""
     directory: Path | None = None
-    """Where it lies in pieces; None where the payload is the whole."""
+    """Directory of a sharded checkpoint; None if the payload is the complete state."""
 
 
 class Damaged(Exception):
-    """A checkpoint that is not whole; the message is the reason."""
+    """A checkpoint is incomplete or damaged; the message is the reason."""
 
 
 class CheckpointDirectory:
-    """The checkpoints of one run, as one writer sees them."""
+    """Checkpoints of one run, for one writer."""
 
     def __init__(self, path: Path, *, keep: int, claim: WriteLease, best: Goal | None = None) -> None:
-        """Keeps the newest ``keep``, and the best by a metric where one is named."""
+        """Create the view; :meth:`open` claims the directory.
+
+        Args:
+            path: The directory.
+            keep: Number of newest checkpoints to keep.
+            claim: Claim of this writer.
+            best: Metric whose best checkpoint is kept as well; None for none.
+        """
         self.path = path
         self._keep = keep
         self._claim = claim
@@ -64,11 +71,11 @@ class CheckpointDirectory:
         self._best = best
 
     def open(self) -> None:
-        """Become the writer, and sweep up what writers before left unfinished.
+        """Claim the directory and remove unfinished checkpoints of earlier writers.
 
         Raises:
-            StaleGeneration: a later generation has claimed the directory.
-            OSError: the directory cannot be used.
+            StaleGeneration: A later generation has claimed the directory.
+            OSError: The directory cannot be used.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._claim.take()
@@ -76,13 +83,11 @@ class CheckpointDirectory:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def renew(self, *, generation: int, fence: int) -> None:
-        """Stay the writer in a later worker group; see
-        :meth:`ddp_trainer.train.checkpoint.write_lease.WriteLease.renew`.
-        """
+        """Claim the directory for a later worker group; see :meth:`.WriteLease.renew`."""
         self._claim.renew(generation=generation, fence=fence)
 
     def newest(self, skipped: Callable[[str], None]) -> Checkpoint | None:
-        """The newest whole checkpoint; each damaged one on the way is reported in a sentence."""
+        """Return the newest valid checkpoint, or None; ``skipped`` receives a sentence for each damaged one."""
         for directory in directories(self.path):
             try:
                 return read(directory)
@@ -91,13 +96,13 @@ class CheckpointDirectory:
         return None
 
     def prepare(self, step: int) -> Path:
-        """Make the unfinished directory of a step now, for others to write to before :meth:`write` does.
+        """Create the temporary directory of a step, so that other ranks can write to it before :meth:`write`.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: The directory cannot be created.
         """
         shutil.rmtree(self._unfinished(step), ignore_errors=True)
-        # Of a group that is over, somebody may still write to the one before: that must not come in here.
+        # A process of an earlier group may still write to the previous directory, so each attempt gets a new name.
         self._attempt += 1
         temporary = self._unfinished(step)
         temporary.mkdir(parents=True)
@@ -106,17 +111,23 @@ class CheckpointDirectory:
     def write(
         self, draft: Manifest, archive: Archive, others: Callable[[Path], Sequence[Piece]] | None = None
     ) -> Manifest:
-        """Make a checkpoint durable, remove the ones that are no longer kept; its manifest, with digest and size.
+        """Write a checkpoint durably, then remove those that are not kept.
 
-        ``others`` waits for the files of other ranks in the directory that was prepared, and says what they are.
+        Args:
+            draft: Manifest without digest and size.
+            archive: State to write.
+            others: Waits for the files of other ranks in the prepared directory and returns them.
+
+        Returns:
+            The manifest with digest and size.
 
         Raises:
-            StaleGeneration: another writer has claimed the directory; nothing was replaced.
-            OSError: the disk is full or fails; nothing was replaced.
+            StaleGeneration: Another writer has claimed the directory; nothing was replaced.
+            OSError: The disk is full or fails; nothing was replaced.
         """
         target, temporary = self.path / _name(draft.step), self._unfinished(draft.step)
         try:
-            temporary.mkdir(parents=True, exist_ok=True)  # prepared, perhaps; its name is nobody else's
+            temporary.mkdir(parents=True, exist_ok=True)  # prepare() may have made it; the name has this writer's token
             with SyncedStream(temporary / PAYLOAD) as stream:
                 archive.write_to(stream)
             manifest = replace(draft, sha256=stream.sha256, size_bytes=stream.size_bytes)
@@ -127,7 +138,7 @@ class CheckpointDirectory:
             self._claim.check()
             _install(temporary, target)
         except OSError:
-            # A newer writer sweeps up our unfinished files; then the disk is not what failed.
+            # A newer writer removes our unfinished files; then the cause is not the disk.
             self._claim.check()
             raise
         finally:
@@ -140,9 +151,9 @@ class CheckpointDirectory:
         return self.path / f"{_TEMPORARY}{_name(step)}-{self._claim.token}-{self._attempt}"
 
     def _prune(self, newest: int) -> None:
-        """Keep the newest ``keep`` whole ones up to the one just written, and the best of all up to there.
+        """Keep the newest ``keep`` valid checkpoints up to the one just written, and the best up to there.
 
-        What stands after it is not ours to judge.
+        Checkpoints of later steps belong to another writer and stay.
         """
         past = [directory for directory in directories(self.path) if parse_name(directory)[0] <= newest]
         whole = {
@@ -159,7 +170,10 @@ class CheckpointDirectory:
 
 
 def directories(path: Path) -> Iterator[Path]:
-    """All that are named as checkpoints, newest first; of the same step, the one that was replaced comes second."""
+    """Return the directories with a checkpoint's name, newest first.
+
+    A replaced directory (``.old``) follows the one of the same step.
+    """
     try:
         found = [entry for entry in path.iterdir() if _NAME.fullmatch(entry.name)]
     except FileNotFoundError:
@@ -168,7 +182,7 @@ def directories(path: Path) -> Iterator[Path]:
 
 
 def best_of(manifests: Mapping[Path, Manifest], goal: Goal) -> Path | None:
-    """The checkpoint whose evaluation was best, the earliest of equals; None where none was evaluated."""
+    """Return the path of the best evaluated checkpoint, the earliest of equals; None if none was evaluated."""
     evaluated = [(path, each) for path, each in manifests.items() if goal.metric in (each.metrics or {})]
     evaluated.sort(key=lambda pair: pair[1].step)
     best: tuple[Path, float] | None = None
@@ -180,10 +194,10 @@ def best_of(manifests: Mapping[Path, Manifest], goal: Goal) -> Path | None:
 
 
 def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The whole state, on the CPU.
+    """Return the complete state, on the CPU.
 
     Raises:
-        CheckpointMismatch: the files are whole, but hold something that must not be loaded.
+        CheckpointMismatch: The files are valid but contain objects that must not be loaded.
     """
     if checkpoint.directory is not None:
         from ddp_trainer.train.checkpoint.dcp_reader import assembled  # noqa: PLC0415 - a second of imports; few need it
@@ -201,7 +215,11 @@ def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def weights(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Of the state, the model's part alone. Raises CheckpointMismatch, as :func:`unpack` does."""
+    """Return the model's part of the state.
+
+    Raises:
+        CheckpointMismatch: As for :func:`unpack`.
+    """
     if checkpoint.directory is None:
         return unpack(checkpoint)["model"]  # type: ignore[no-any-return] # as above
     from ddp_trainer.train.checkpoint.dcp_reader import assembled  # noqa: PLC0415 - as above
@@ -210,7 +228,7 @@ def weights(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def copied(state: dict[str, Any], draft: Manifest) -> Checkpoint:
-    """A state as a checkpoint that is on no disk."""
+    """Return a state as an in-memory checkpoint."""
     buffer = io.BytesIO()
     pack(state).write_to(buffer)
     payload = buffer.getvalue()
@@ -218,15 +236,15 @@ def copied(state: dict[str, Any], draft: Manifest) -> Checkpoint:
 
 
 def digest(payload: bytes) -> str:
-    """SHA-256, in hexadecimal."""
+    """Return the SHA-256 digest, in hexadecimal."""
     return hashlib.sha256(payload).hexdigest()
 
 
 def read(directory: Path) -> Checkpoint:
-    """Return one checkpoint, proven whole.
+    """Return one checkpoint after verifying it.
 
     Raises:
-        Damaged: A file is missing, or differs from what the manifest says, or cannot be parsed for any other reason.
+        Damaged: A file is missing, differs from the manifest, or cannot be parsed for any other reason.
         OSError: The disk fails.
     """
     try:
@@ -236,14 +254,14 @@ def read(directory: Path) -> Checkpoint:
     except (Damaged, OSError):
         raise
     except Exception as err:
-        # Whatever a damaged file makes of a parser: the checkpoint before is better than no run.
+        # A damaged file can make a parser raise anything. The previous checkpoint is better than no run.
         raise Damaged(f"it cannot be read ({type(err).__name__}: {err})") from err
 
 
 def _read(directory: Path) -> Checkpoint:
     manifest = _manifest(directory)
     if manifest.format > FORMAT:
-        # Of a later version: nothing of it is believed, and whoever wants to go on from it is told so.
+        # Fields of a later format are not trusted. demand_same refuses to resume from it.
         return Checkpoint(manifest, b"")
     if manifest.pieces or manifest.format == IN_PIECES:
         prove(directory, manifest.files)
@@ -275,21 +293,21 @@ def _manifest(directory: Path) -> Manifest:
 
 
 def passed_over(directory: Path, err: Damaged | OSError) -> str:
-    """The sentence about a checkpoint that is not whole."""
+    """Return the message about a skipped checkpoint."""
     return f"Skipped the checkpoint {directory}: {reason_of(err)}. Going on from the one before."
 
 
 def reason_of(err: Exception) -> str:
-    """What is wrong, without a full stop."""
+    """Return the reason of an error, without a full stop."""
     return (err.strerror if isinstance(err, OSError) else "") or str(err) or type(err).__name__
 
 
 def prove(directory: Path, pieces: Sequence[Piece]) -> None:
-    """Hold files against their digests, several at a time and none of them in memory.
+    """Verify files against their digests, several in parallel, without loading any into memory.
 
     Raises:
-        Damaged: one has another digest or size.
-        OSError: one cannot be read.
+        Damaged: A file has another digest or size.
+        OSError: A file cannot be read.
     """
 
     def prove_one(piece: Piece) -> None:
@@ -304,7 +322,7 @@ def prove(directory: Path, pieces: Sequence[Piece]) -> None:
 
 
 def _demand_size(file: Path, wanted: int) -> None:
-    """Look at the size before the content is read, which may be more than the memory holds."""
+    """Check the size before the content is read, which may exceed the memory."""
     size_bytes = file.stat().st_size
     if size_bytes != wanted:
         raise Damaged(f"{file.name} has {size_bytes} of {wanted} bytes")
@@ -316,7 +334,10 @@ def _demand_digest(file: str, sha256: str, wanted: str) -> None:
 
 
 def looks_whole(directory: Path) -> Manifest | None:
-    """Cheap version of :func:`read` for pruning: sizes, not digests; the manifest, or None of one that is torn."""
+    """Return the manifest if all files have the expected size, else None.
+
+    A cheap version of :func:`read` for pruning: it checks no digests.
+    """
     try:
         manifest = _manifest(directory)
         for each in manifest.files:
@@ -327,7 +348,7 @@ def looks_whole(directory: Path) -> Manifest | None:
 
 
 def _install(temporary: Path, target: Path) -> None:
-    """Give a finished directory its name; one of that name stays readable until the new one has it."""
+    """Rename a finished directory to its final name; a directory of that name stays readable until then."""
     if target.exists():
         old = target.with_name(f"{target.name}.old")
         shutil.rmtree(old, ignore_errors=True)
@@ -340,7 +361,7 @@ def _name(step: int) -> str:
 
 
 def parse_name(directory: Path) -> tuple[int, bool]:
-    """Step of a checkpoint's directory, and whether it is one that was replaced."""
+    """Return the step of a checkpoint's directory, and True if it was replaced (``.old``)."""
     match = _NAME.fullmatch(directory.name)
     if match is None:
         raise ValueError(f"{directory.name} is not the name of a checkpoint")

@@ -1,8 +1,9 @@
-"""How often to save: the interval at which saving and losing work cost least together.
+"""Interval between checkpoints that minimizes the time lost to saves and failures.
 
-With failures ``M`` seconds apart on average and ``C`` seconds of training lost to each save, that is about
+With failures ``M`` seconds apart on average and ``C`` seconds of training lost to each save, the interval is about
 ``sqrt(2 C M)``: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 1974; J. T. Daly,
-"A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 2006, whose ``- C`` is used too.
+"A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 2006, from which the term ``- C``
+is taken too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ _TABLE: Final = {"an hour": _HOUR, "in 6 hours": 6 * _HOUR, "a day": 24 * _HOUR,
 
 
 def best_interval(cost_seconds: float, mtbf_seconds: float) -> float:
-    """Seconds between saves that lose least.
+    """Return the interval between saves that loses least time, in seconds.
+
+    Args:
+        cost_seconds: Training time that one save costs, in seconds.
+        mtbf_seconds: Mean time between failures, in seconds.
 
     >>> round(best_interval(0.05, 3600))
     19
@@ -26,7 +31,7 @@ def best_interval(cost_seconds: float, mtbf_seconds: float) -> float:
 
 
 def suggestion(cost_seconds: float, mtbf_seconds: float | None) -> str:
-    """What to give as ``--checkpoint-seconds``, in a sentence; for several rates of failure where none is known."""
+    """Return a sentence with a value for ``--checkpoint-seconds``, or several if the failure rate is unknown."""
     costs = f"A save costs {cost_seconds * 1000:.3g} ms of training. Least is lost"
     if mtbf_seconds is not None:
         return f"{costs} with --checkpoint-seconds {best_interval(cost_seconds, mtbf_seconds):.3g} (Young, Daly)."

@@ -1,4 +1,9 @@
-"""When to save, and what a failure to save means: training goes on, and someone is told."""
+"""Schedule and report the checkpoints of one rank.
+
+:class:`CheckpointManager` decides when to save, starts the write and reports its result. Training continues if a save
+fails. It writes to a :class:`~ddp_trainer.train.checkpoint.checkpoint_files.CheckpointDirectory` or, with other ranks,
+through :class:`~ddp_trainer.train.checkpoint.sharded_writer.ShardedWriter`.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +32,28 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadConfig, CheckpointNotWritten, StaleGeneration
 
 _LAST_WORDS_SECONDS: Final = 1.0
-"""How long a run that fails waits for a save under way: less than it would take to do the lost steps again."""
+"""Time that a failing run waits for a save in progress. It is less than repeating the lost steps would take."""
 _AT_ONCE_SECONDS: Final = 1.0
-"""How long a rank waits for a save before it meets the others again, who wait for it there."""
+"""Time that a rank waits for a save before the next collective, where the other ranks wait for it."""
 _SAVES_MEASURED: Final = 3
-"""After so many saves their cost is known well enough to give advice; the first one may find cold caches."""
+"""Number of saves whose median cost the advice uses; the first save may find cold caches."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class InPieces(NamedTuple):
-    """How a state is saved of which each rank writes what it has."""
+    """Parts of a sharded save, in which each rank writes the pieces it holds."""
 
     together: ShardedWriter
     part: Callable[[], dict[str, Any]]
-    """This rank's part."""
+    """Returns this rank's part of the state."""
 
 
 class CheckpointManager:
-    """This rank's part in checkpoints; on a rank that does not write, only the agreement when to."""
+    """Saves and loads checkpoints for one rank.
+
+    A rank without a directory writes no checkpoint, but takes part in the collectives.
+    """
 
     def __init__(
         self,
@@ -59,7 +67,18 @@ class CheckpointManager:
         device: torch.device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``directory`` is None where this rank does not write; ``keeps_time`` is true of rank 0 alone."""
+        """Create the manager; :meth:`open` claims the directory.
+
+        Args:
+            config: Options of the run.
+            directory: Directory to write to; None if this rank does not write.
+            keeps_time: True on rank 0, which votes on timed saves.
+            recorder: Receives the metrics of saves.
+            alarm: Receives a sentence for each failed save and each skipped checkpoint.
+            note: Receives the advice on the checkpoint interval.
+            device: Device of the state; ``Snapshot`` allocates host memory for it.
+            clock: Monotonic clock, in seconds.
+        """
         self._snapshot = Snapshot(device) if config.checkpoint_mode is CheckpointMode.ASYNC else None
         self._writing: Writing | None = None
         self._former: CheckpointManager | None = None
@@ -80,27 +99,31 @@ class CheckpointManager:
         if self._enabled and self._every_seconds is not None:
             recorder.checkpoint_interval(self._every_seconds)
         self.saved_step: int | None = None
-        """Step of the last save that was tried; all ranks agree on it."""
+        """Step of the last attempted save; the same on all ranks."""
         self.durable_step: int | None = None
-        """Step of the last save that is on this rank's disk."""
+        """Step of the last save on this rank's disk."""
         self.failure: OSError | None = None
-        """Why the last save failed, if it did."""
+        """Error of the last save; None if it succeeded."""
         self.is_open = False
-        """The directory is claimed, where this rank writes."""
+        """True after :meth:`open`: the directory is claimed, if this rank writes to one."""
 
     def follow(self, former: CheckpointManager) -> None:
-        """Come after the saver of a group in which this rank had another part; its last save may be under way."""
+        """Replace the manager of an earlier group, in which this rank had another part.
+
+        Its last save may still be in progress.
+        """
         self._former = former
 
     def open(self, group: Group | None = None) -> None:
-        """Claim the directory, unless that is done; it ends what the writer before may be saving.
+        """Claim the directory unless it is claimed already; this invalidates a save of the previous writer.
 
-        ``group``: ranks that go on from what is there; all must call it. Those that were saving end that first.
+        Args:
+            group: Ranks that resume from this directory. All must call this method, which first waits for their saves.
 
         Raises:
-            BadConfig: it cannot be used.
-            PeerLost: a rank of the group is gone.
-            StaleGeneration: a newer worker group has it.
+            BadConfig: The directory cannot be used.
+            PeerLost: A rank of the group is lost.
+            StaleGeneration: A newer worker group has claimed the directory.
         """
         if group is not None:
             self._settle_with(group)
@@ -110,10 +133,13 @@ class CheckpointManager:
         self.is_open = True
 
     def renew(self, *, generation: int, fence: int, keeps_time: bool) -> None:
-        """Go on in a later worker group, in which this rank writes as it did; a save under way goes on too.
+        """Claim the directory for a later worker group in which this rank still writes.
+
+        A save in progress continues.
 
         Raises:
-            BadConfig, StaleGeneration: as :meth:`open` does.
+            BadConfig: The directory cannot be used.
+            StaleGeneration: A newer worker group has claimed the directory.
         """
         self._keeps_time = keeps_time
         if self._directory is not None:
@@ -121,12 +147,12 @@ class CheckpointManager:
 
     @property
     def under_way(self) -> Writing | None:
-        """What this rank may be writing, for this group or for one before."""
+        """Save that this rank may be writing, for this group or an earlier one; None without one."""
         return self._writing if self._former is None else self._former.under_way
 
     @property
     def writes(self) -> bool:
-        """Whether this rank writes checkpoints."""
+        """True if this rank writes checkpoints."""
         return self._directory is not None
 
     def _claim(self, directory: CheckpointDirectory, claim: Callable[[], None]) -> None:
@@ -142,26 +168,34 @@ class CheckpointManager:
             ) from None
 
     def newest(self, group: Group | None = None) -> Checkpoint | None:
-        """The newest whole checkpoint that this rank sees; ranks of a group, which all must ask, prove it together.
+        """Return the newest valid checkpoint that this rank can read, or None.
+
+        Args:
+            group: Ranks that verify the checkpoint together; all must call this method.
 
         Raises:
-            StaleGeneration: as :meth:`settle` does, which is done before.
+            StaleGeneration: A newer worker group has claimed the directory.
         """
-        self.settle()  # what is being written may be the newest, and takes away what others would read
+        self.settle()  # the save in progress may be the newest, and its pruning removes older ones
         if group is not None:
             return newest_together(self._directory, group, self._alarm)
         return None if self._directory is None else self._directory.newest(self._alarm)
 
     def reserve(self, size_bytes: int, *, of_part: bool = False) -> None:
-        """Take memory for snapshots of a state of this size now, so that the first save need not.
+        """Allocate memory for snapshots now, so that the first save does not have to.
 
-        ``of_part``: this rank writes that much of a state, though others publish it.
+        Args:
+            size_bytes: Size of the state, in bytes.
+            of_part: True if this rank writes that much of a state that another rank publishes.
         """
         if self._snapshot is not None and self._enabled and (self._directory is not None or of_part):
             self._snapshot.reserve(size_bytes)
 
     def wants_save(self) -> bool:
-        """Rank 0's vote to save after the step under way: it is time, and the last one is written."""
+        """Return rank 0's vote to save after the current step.
+
+        The vote is true if the interval has elapsed and the previous save has ended. False on all other ranks.
+        """
         if not (self._enabled and self._keeps_time) or self._every_seconds is None:
             return False
         now = self._clock()
@@ -173,7 +207,7 @@ class CheckpointManager:
         return False
 
     def is_due(self, step: int, *, asked: bool) -> bool:
-        """Whether to save after ``step`` committed steps; all ranks come to the same answer."""
+        """Return True if a save is due after ``step`` committed steps; all ranks get the same result."""
         if not self._enabled:
             return False
         return asked or (self._every_steps is not None and step % self._every_steps == 0)
@@ -187,14 +221,19 @@ class CheckpointManager:
         together: bool = False,
         in_pieces: InPieces | None = None,
     ) -> None:
-        """Begin to save, and return as soon as the state may change; :meth:`poll` hears how it ended.
+        """Start a save and return as soon as the state may change; :meth:`poll` reports its result.
 
-        While the save before is still being written this waits for it: there is memory for one. ``together``: the
-        state is to be had where all ranks ask for it, and so do those that do not write. ``in_pieces``: where ranks
-        see one directory each writes its part, and nobody asks for the whole.
+        Waits for the previous save, because there is memory for one snapshot.
+
+        Args:
+            step: Number of committed steps.
+            state: Returns the state to save.
+            draft: Returns the manifest without digest and size.
+            together: True if building the state is collective, so ranks that do not write must call ``state`` too.
+            in_pieces: Sharded save: each rank writes its part, if all ranks see one directory.
 
         Raises:
-            StaleGeneration: a newer worker group has the directory.
+            StaleGeneration: A newer worker group has claimed the directory.
         """
         began = self._last = self._clock()
         self.saved_step = step
@@ -230,17 +269,17 @@ class CheckpointManager:
         self.poll()
 
     def poll(self) -> None:
-        """Report the save under way if it is over; called after every step.
+        """Report the save in progress if it has ended; called after every step.
 
         Raises:
-            StaleGeneration: a newer worker group has the directory.
+            StaleGeneration: A newer worker group has claimed the directory.
         """
         writing = self._writing
         if writing is None or not writing.is_over:
             return
         self._writing = None
         if self._directory is None and isinstance(writing.error, OSError | None):
-            return  # of a part; the rank that publishes the whole hears of it, and tells
+            return  # only a part: the rank that publishes the checkpoint receives and reports the failure
         if isinstance(writing.error, OSError):
             self._failed(writing.error)
         elif writing.error is not None:
@@ -252,13 +291,13 @@ class CheckpointManager:
             self._advise(writing.blocking_seconds)
 
     def settle(self) -> None:
-        """Wait for the save under way, and report it.
+        """Wait for the save in progress, then report it.
 
         Raises:
-            StaleGeneration: a newer worker group has the directory.
+            StaleGeneration: A newer worker group has claimed the directory.
         """
         if self._former is not None:
-            with suppress(StaleGeneration):  # this rank writes no more
+            with suppress(StaleGeneration):  # this rank does not write in the new group
                 self._former.settle()
             self._former = None
         if self._writing is not None:
@@ -268,7 +307,7 @@ class CheckpointManager:
             self.poll()
 
     def _settle_with(self, group: Group) -> None:
-        """As :meth:`settle`, with all ranks; none waits at a collective for longer than a moment."""
+        """Wait until all ranks have ended their saves; each round ends with a collective after at most a second."""
         writing = self.under_way
         while sum(group.gather(int(writing is not None and not writing.is_over))):
             if writing is not None:
@@ -279,16 +318,16 @@ class CheckpointManager:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Where the run fails, give a save under way a moment; it has nobody left to report to."""
+        """Wait up to a second for a save in progress; its result is not reported."""
         if (writing := self.under_way) is not None:
             writing.wait(_LAST_WORDS_SECONDS)
 
     def holds(self, step: int) -> bool:
-        """Whether this rank's directory has the state of this step."""
+        """Return True if this rank's directory has the state of this step."""
         return self.durable_step == step
 
     def _measure_interval(self, began: float) -> None:
-        """Where none is asked for in seconds, it is what it comes to."""
+        """Record the measured interval between saves if none is configured in seconds."""
         if self._every_seconds is None and self._saved_at is not None:
             self._recorder.checkpoint_interval(began - self._saved_at)
         self._saved_at = began
@@ -299,7 +338,10 @@ class CheckpointManager:
             self._note(suggestion(statistics.median(self._costs), self._mtbf))
 
     def not_written(self, step: int) -> CheckpointNotWritten | None:
-        """Why the last state is not on this rank's disk; None where this rank writes none."""
+        """Return the error to raise if the last state is not on this rank's disk.
+
+        None if it is, or if this rank does not write.
+        """
         if self.failure is None or self._directory is None:
             return None
         return CheckpointNotWritten(

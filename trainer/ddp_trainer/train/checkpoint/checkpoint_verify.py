@@ -1,7 +1,8 @@
-"""The newest whole checkpoint, where several ranks see the directory: each holds a share of the files against digests.
+"""Find the newest valid checkpoint with several ranks that share a directory.
 
-One rank would read all that many have written, while the others wait for it at a collective. So the first rank names
-what it finds, newest first, and all of them prove it together, or it is passed over.
+In :func:`newest_together`, the first rank names its checkpoints, newest first. All ranks verify each one together, a
+share of the files per rank, until one is valid. One rank alone would read the files of all ranks while the others wait
+at a collective.
 """
 
 from __future__ import annotations
@@ -27,9 +28,15 @@ from ddp_trainer.train.distributed.group import Group
 def newest_together(
     directory: CheckpointDirectory | None, group: Group, skipped: Callable[[str], None]
 ) -> Checkpoint | None:
-    """The newest whole checkpoint, on the rank that has the directory; every rank must call it.
+    """Return the newest valid checkpoint on the rank that has the directory; every rank must call it.
 
-    Each damaged one on the way is reported there in a sentence.
+    Args:
+        directory: The directory on the first rank; None on the others.
+        group: The ranks.
+        skipped: Receives a sentence for each damaged checkpoint, on the rank that has the directory.
+
+    Returns:
+        The checkpoint, or None on other ranks and if no checkpoint is valid.
     """
     found = iter(()) if directory is None else directories(directory.path)
     while True:
@@ -49,7 +56,11 @@ def newest_together(
 
 
 def _proven(place: Path, here: Path | None, group: Group) -> Checkpoint | None:
-    """On the rank that has the directory, the checkpoint; on all, Damaged or OSError where any rank found damage."""
+    """Return the verified checkpoint on the rank that has the directory, else None.
+
+    Raises:
+        Damaged: A rank found damage or could not read a file; raised on every rank.
+    """
     manifest = looks_whole(place)
     sees = manifest is not None and bool(manifest.pieces)
     if sum(group.gather(int(sees))) < group.world_size or manifest is None:
@@ -64,7 +75,11 @@ def _proven(place: Path, here: Path | None, group: Group) -> Checkpoint | None:
 
 
 def _agreed(look: Callable[[], Checkpoint | None], group: Group) -> Checkpoint | None:
-    """What this rank found; raises on every rank what the first one raised that found damage."""
+    """Return the result of ``look``.
+
+    Raises:
+        Damaged: ``look`` failed on a rank. Every rank gets the reason of the lowest such rank.
+    """
     found, reason = None, b""
     try:
         found = look()

@@ -1,12 +1,12 @@
-"""What of a spread state each rank writes: the pieces that it is the first to hold, as torch's save planner cuts them.
+"""Select the chunks of a sharded state that each rank writes.
 
-Every tensor has a name by which it is known under any layout: ``model.<name>`` as in the model's own state, and
-``optimizer.<number>.<key>``, where weights are numbered as by an optimizer of the whole model. What a rank writes of it
-are chunks: a place in the whole, and the numbers. Which chunks lie on a rank says ``torch.distributed.checkpoint``,
-whose planner knows every way in which torch cuts a tensor; who of several holders writes one follows from the layout,
-so that ranks need not speak about it, and replicas beyond the first, which may come and go, take no part.
-
-Imports ``torch.distributed.checkpoint``, so it is imported where there is a spread state alone.
+The entry point is :func:`own_part`. Every tensor has a name that does not depend on the layout. Model tensors are
+``model.<name>``, as in the model's state dict. Optimizer tensors are ``optimizer.<number>.<key>``, numbered as in an
+optimizer of the complete model. A rank writes chunks: an offset in the complete tensor, and the data. The save planner
+of ``torch.distributed.checkpoint`` finds the chunks on a rank, because it supports every way in which torch shards a
+tensor. If several ranks hold a chunk, the layout determines which one writes it, so the choice needs no communication.
+Replicas after the first do not write, since they may join and leave. The module imports
+``torch.distributed.checkpoint``, so it is imported only for a sharded state.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 MODEL: Final = "model"
 OPTIMIZER: Final = "optimizer"
 TENSORS: Final = "tensors"
-"""Of what a file holds: name of a tensor → its shape, and chunks."""
+"""Key in a file: name of a tensor → its shape and chunks."""
 VALUES: Final = "values"
-"""Of what a file holds: name → what is no tensor of an optimizer's state."""
+"""Key in a file: name → value of the optimizer's state that is not a tensor."""
 
 
 def own_part(model: nn.Module, optimizer: Optimizer, spread: ShardedState) -> dict[str, Any]:
-    """What this rank writes of model and optimizer; its tensors are the state's own, not copies."""
+    """Return the tensors and values of model and optimizer that this rank writes.
+
+    The tensors share memory with the model and the optimizer.
+    """
     written: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for name, tensor in weights_here(model).items():
@@ -53,12 +56,12 @@ def own_part(model: nn.Module, optimizer: Optimizer, spread: ShardedState) -> di
 
 
 def weights_here(model: nn.Module) -> dict[str, Tensor]:
-    """The model's own state, without the weights of other stages, which have no memory here."""
+    """Return the model's state dict without the weights of other pipeline stages, which are on the meta device."""
     return {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
 
 
 def numbered(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[Tensor, int, str]]:
-    """The weights of an optimizer that lie here, each with its number and its name in the whole model."""
+    """Yield each weight of an optimizer on this rank, with its number and its name in the complete model."""
     names = {id(weight): name for name, weight in model.named_parameters()}
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for number, weight in enumerate(weights):
@@ -67,7 +70,7 @@ def numbered(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[Tensor, i
 
 
 def _chunks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What of them lies here, each with its place in the whole; empty chunks of what is not empty are left out."""
+    """Return the local chunks of each tensor with their offsets; empty chunks of non-empty tensors are omitted."""
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(tensors), is_coordinator=True)
     found: dict[str, Any] = {}
@@ -82,9 +85,10 @@ def _chunks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _is_first(tensor: object, name: str, spread: ShardedState) -> bool:
-    """Whether of the ranks that hold this piece of what belongs to the weight of this name, it is this one's to write.
+    """Return True if this rank writes its piece of a tensor that belongs to the weight ``name``.
 
-    That is the rank with the lowest place in every dimension along which the piece is not another one.
+    Among the ranks with the same piece, the one with the lowest coordinate in every mesh dimension writes it. For the
+    pipeline dimension, the lowest is the first stage that has the weight.
     """
     cut, place = _cut_along(tensor, spread), spread.mesh.place
     lowest = {"pp": spread.first_stage_of(name)}
@@ -92,7 +96,7 @@ def _is_first(tensor: object, name: str, spread: ShardedState) -> bool:
 
 
 def _cut_along(tensor: object, spread: ShardedState) -> set[str]:
-    """Dimensions of the layout along which ranks hold different pieces."""
+    """Return the mesh dimensions along which ranks hold different pieces."""
     if not isinstance(tensor, DTensor):
         return set()
     names = spread.mesh.dimensions(tensor.device_mesh)

@@ -1,11 +1,11 @@
-"""A checkpoint in pieces, read under any layout: each rank reads what it needs, or one rank puts the whole together.
+"""Read a sharded checkpoint under any layout.
 
-Files are mapped into memory, so of a chunk no more is read than what is asked for. What a rank needs of which chunk
-says the load planner of ``torch.distributed.checkpoint``; the rest of that package takes :class:`PieceReader` as well,
-as ``dcp.load(state, storage_reader=PieceReader(directory))``. Nothing but tensors and plain values is
-unpickled, so nobody has to trust a file that torch's own reader of metadata would run.
-
-Imports ``torch.distributed.checkpoint``, so it is imported where there is such a checkpoint alone.
+:func:`take_pieces` fills a sharded model on each rank with the pieces it needs; :func:`assembled` builds the complete
+state in one process. Files are mapped into memory, so only the requested part of a chunk is read. The load planner of
+``torch.distributed.checkpoint`` decides which part of which chunk a rank needs. The rest of that package accepts
+:class:`PieceReader` too: ``dcp.load(state, storage_reader=PieceReader(directory))``. Only tensors and plain values are
+unpickled; torch's own metadata reader would execute code from the file. The module imports
+``torch.distributed.checkpoint``, so it is imported only for a sharded checkpoint.
 """
 
 from __future__ import annotations
@@ -36,19 +36,23 @@ from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
 PIECES: Final = "pieces"
-"""In the first file, which holds the rest of the state too, the entry that other files consist of."""
+"""Key of the first rank's pieces in the first file, which also has the rest of the state."""
 
 
 class PieceReader(StorageReader):
-    """The chunks of one checkpoint, for load planners."""
+    """Storage reader of one sharded checkpoint, for load planners."""
 
     def __init__(self, directory: str | os.PathLike[str], manifest: Manifest | None = None) -> None:
-        """Map the files; nothing of the tensors is read.
+        """Map the files into memory without reading the tensors.
+
+        Args:
+            directory: Directory of the checkpoint.
+            manifest: Its manifest; None to read it from the directory.
 
         Raises:
-            CheckpointMismatch: it is not in pieces, a file holds what must not be loaded, or together they lack a part
-                of a tensor.
-            OSError: a file cannot be read.
+            CheckpointMismatch: The checkpoint is not sharded, a file contains objects that must not be loaded, or a
+                part of a tensor is missing.
+            OSError: A file cannot be read.
         """
         self._directory = Path(directory)
         self._manifest = manifest or Manifest.from_json((self._directory / MANIFEST).read_text())
@@ -56,11 +60,11 @@ class PieceReader(StorageReader):
         if PIECES not in first:
             raise self._mismatch("is in one piece, which torch.load reads")
         parts = [first.pop(PIECES), *others]
-        self.rest: dict[str, Any] = copy.deepcopy(first)  # small, and not to keep the file mapped
-        """All of the state that does not lie in pieces."""
+        self.rest: dict[str, Any] = copy.deepcopy(first)  # a small copy, so that the file need not stay mapped
+        """State outside of the pieces."""
         self.values: dict[str, Any] = {name: value for part in parts for name, value in part[VALUES].items()}
         self.sizes: dict[str, torch.Size] = {}
-        """Shapes of all tensors, by name."""
+        """Shape of each tensor, by name."""
         self._chunks: dict[str, dict[torch.Size, Tensor]] = {}
         for part in parts:
             for name, entry in part[TENSORS].items():
@@ -69,11 +73,11 @@ class PieceReader(StorageReader):
         self._demand_all()
 
     def type_of(self, name: str) -> torch.dtype:
-        """Of a tensor's numbers."""
+        """Return the dtype of a tensor."""
         return next(iter(self._chunks[name].values())).dtype
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Every tensor's shape and chunks."""
+        """Return the shape and the chunks of every tensor."""
         return Metadata(
             {
                 name: TensorStorageMetadata(
@@ -86,7 +90,7 @@ class PieceReader(StorageReader):
         )
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy what is planned to where it belongs."""
+        """Copy the planned parts of chunks to their targets."""
         with torch.no_grad():
             for item in plan.items:
                 at = item.storage_index.offset
@@ -101,29 +105,32 @@ class PieceReader(StorageReader):
         return done
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """A reader is of one directory."""
+        """Do nothing: a reader belongs to one directory."""
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *_: Any, **__: Any) -> None:
-        """Nothing to do."""
+        """Do nothing: the constructor has mapped the files."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
+        """Return the plans unchanged."""
         return plans
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether there is a manifest."""
+        """Return True if the directory has a manifest."""
         return (Path(checkpoint_id) / MANIFEST).is_file()
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Read into these tensors, whole ones or pieces, what is stored under their names.
+        """Read the tensors stored under these names into the targets.
+
+        Args:
+            targets: Name → complete tensor or DTensor; written in place.
 
         Raises:
-            CheckpointMismatch: there is no such tensor, or one of another shape.
+            CheckpointMismatch: No tensor has this name, or the stored shape differs.
         """
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(dict(targets), self.read_metadata(), is_coordinator=True)
@@ -152,13 +159,13 @@ class PieceReader(StorageReader):
 
 
 def take_pieces(directory: Path, manifest: Manifest, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Give a spread model its pieces, in place.
+    """Load this rank's pieces of a sharded model, in place.
 
     Returns:
-        The rest of the state, in which ``optimizer`` is the state of this rank's optimizer, to be loaded by that.
+        The rest of the state. Its ``optimizer`` entry is the state dict for this rank's optimizer.
 
     Raises:
-        CheckpointMismatch: it is another model's.
+        CheckpointMismatch: The checkpoint belongs to another model.
     """
     reader = PieceReader(directory, manifest)
     targets = {f"{MODEL}.{name}": tensor for name, tensor in weights_here(model).items()}
@@ -175,9 +182,12 @@ def take_pieces(directory: Path, manifest: Manifest, model: nn.Module, optimizer
 
 
 def assembled(directory: Path, manifest: Manifest, only: str = "") -> dict[str, Any]:
-    """The state as one process has it, every tensor whole and in memory.
+    """Return the complete state as one process has it, with every tensor in memory.
 
-    ``only``: of the tensors, those of ``model``.
+    Args:
+        directory: Directory of the checkpoint.
+        manifest: Its manifest.
+        only: ``"model"`` to load only the model's tensors; empty for all.
     """
     reader = PieceReader(directory, manifest)
     whole = {
@@ -195,7 +205,7 @@ def assembled(directory: Path, manifest: Manifest, only: str = "") -> dict[str, 
 
 
 def _by_number(names: Sequence[str]) -> dict[int, dict[str, str]]:
-    """Of the optimizer's names: number of a weight → key → name.
+    """Return number of a weight → key → name, for the names of the optimizer's state.
 
     >>> _by_number(["model.bias", "optimizer.3.step"])
     {3: {'step': 'optimizer.3.step'}}
@@ -209,7 +219,7 @@ def _by_number(names: Sequence[str]) -> dict[int, dict[str, str]]:
 
 
 def _room_for(reader: PieceReader, name: str, weight: Tensor) -> Tensor:
-    """Memory for a value of a weight's state: cut as the weight is, where it has its shape."""
+    """Allocate a value of a weight's optimizer state, sharded like the weight if it has its shape."""
     size, kind = reader.sizes[name], reader.type_of(name)
     if size == weight.shape:
         return torch.empty_like(weight.detach(), dtype=kind)
@@ -217,8 +227,8 @@ def _room_for(reader: PieceReader, name: str, weight: Tensor) -> Tensor:
 
 
 def _own_groups(reader: PieceReader, optimizer: Optimizer) -> dict[str, Any]:
-    """Groups as they are stored, of the weights that this rank's have."""
+    """Return the stored parameter groups with this rank's parameter numbers."""
     own, stored = optimizer.state_dict()["param_groups"], reader.rest[OPTIMIZER]["param_groups"]
     if len(own) != len(stored):
-        return {}  # and torch says so
+        return {}  # torch raises an error for the different number of groups
     return {"param_groups": [{**group, "params": mine["params"]} for group, mine in zip(stored, own, strict=True)]}

@@ -1,7 +1,8 @@
-"""What stands beside a checkpoint's payload: whose it is, where it stands, and the digest that proves it whole.
+"""Manifest of a checkpoint: identity of the run, step, and digests of all files.
 
-The manifest is written last, so a directory without one was never finished. It carries a digest of itself, so that
-damage to it is told from a checkpoint of another run. Manifests without one, of version 0.1.0, are accepted.
+The writer writes the manifest last, so a directory without one is unfinished. The manifest has a digest of itself,
+which separates damage from a checkpoint of another run. Manifests without that digest (version 0.1.0) are accepted.
+:func:`demand_same` refuses the checkpoint of another run.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 PAYLOAD: Final = "state.pt"
 MANIFEST: Final = "manifest.json"
 WHOLE: Final = 1
-"""Format of a checkpoint whose payload is the whole state."""
+"""Format of a checkpoint whose payload is the complete state."""
 IN_PIECES: Final = 2
-"""Format of one that lies in several files, of which the payload is the first."""
+"""Format of a sharded checkpoint: several files, the payload first."""
 FORMAT: Final = IN_PIECES
-"""The newest that this version reads."""
+"""Newest format that this version reads."""
 _OWN_DIGEST: Final = "manifest_sha256"
-"""Key of the digest of the other keys; it means the same in every later format."""
+"""Key of the digest over the other keys; it keeps its meaning in every later format."""
 _PIECE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _LARGEST: Final = 2**63 - 1
-"""Numbers travel between ranks as signed integers of 64 bits."""
+"""Upper limit of integers, because ranks exchange them as signed 64-bit integers."""
 _LATEST: Final = 1e11
-"""Unix time after which no checkpoint was written."""
+"""Upper limit of ``written_at``, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What must be equal for a run to go on from a checkpoint. The world size is not among it."""
+    """Properties that must match for a run to resume from a checkpoint; the world size is not one of them."""
 
     task: str
     model: str
@@ -51,28 +52,32 @@ class Identity:
     order: str
     """Algorithm that orders the samples and seeds the random streams."""
     architecture: str = ""
-    """:func:`architecture` of the model; empty where it tells none, as in manifests of earlier versions."""
+    """:func:`architecture` of the model; empty if it has none, and in manifests of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A file beside the payload, with what one rank held of the state."""
+    """File beside the payload with one rank's part of the state."""
 
     file: str
     sha256: str
     size_bytes: int
 
     def __post_init__(self) -> None:
-        """Refuse a name that leads out of the directory. Raises ValueError."""
+        """Check that the name stays inside the directory.
+
+        Raises:
+            ValueError: The name leads out of the directory.
+        """
         if not _PIECE_NAME.fullmatch(self.file):
             raise ValueError(f"a piece named {self.file!r}")
 
     @classmethod
     def of(cls, raw: object) -> Piece:
-        """Return the inverse of ``asdict``.
+        """Return the piece with these fields (the inverse of ``asdict``).
 
         Raises:
-            ValueError: It is something else, or the name leads out of the directory.
+            ValueError: The value is not a piece, or its name leads out of the directory.
         """
         try:
             piece: Piece = strict_json.parse(cls, raw)
@@ -83,51 +88,51 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One checkpoint."""
+    """Description of one checkpoint."""
 
     identity: Identity
     step: int
-    """Committed global steps; the next step to take has this number."""
+    """Number of committed global steps; the next step has this number."""
     epoch: int
     shards: int
     generation: int
     run_id: str
     world_size: int
-    """Ranks that trained when it was written; any number may go on."""
+    """Number of ranks that wrote the checkpoint; any number of ranks may resume from it."""
     sha256: str
-    """Digest of the payload."""
+    """SHA-256 digest of the payload."""
     size_bytes: int
     written_at: float
-    """Seconds since the Unix epoch."""
+    """Time of writing, in seconds since the Unix epoch."""
     torch: str
-    """Version of torch that wrote it."""
+    """Version of torch that wrote the checkpoint."""
     format: int = WHOLE
     metrics: Mapping[str, float] | None = None
-    """Of the evaluation after this step; None where there was none."""
+    """Metrics of the evaluation after this step; None without one."""
     pieces: tuple[Piece, ...] = ()
-    """Files beside the payload; none where that is the whole state."""
+    """Files beside the payload; empty if the payload is the complete state."""
 
     @property
     def files(self) -> tuple[Piece, ...]:
-        """All files of the checkpoint but the manifest itself, the payload first."""
+        """All files of the checkpoint except the manifest, the payload first."""
         return Piece(file=PAYLOAD, sha256=self.sha256, size_bytes=self.size_bytes), *self.pieces
 
     @property
     def total_bytes(self) -> int:
-        """Of all files but this one."""
+        """Size of all files except the manifest, in bytes."""
         return self.size_bytes + sum(piece.size_bytes for piece in self.pieces)
 
     def to_json(self) -> str:
-        """For people to read, too."""
+        """Return the manifest as indented JSON with its own digest."""
         content = asdict(self)
         return json.dumps({**content, _OWN_DIGEST: _digest(content)}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Return the inverse of :meth:`to_json`; fields of later versions are ignored.
+        """Return the manifest in a JSON text (the inverse of :meth:`to_json`); fields of later versions are ignored.
 
         Raises:
-            ValueError: The text is not a whole manifest.
+            ValueError: The text is not a valid manifest.
         """
         try:
             raw = json.loads(text)
@@ -148,12 +153,16 @@ class Manifest:
         own = _known(cls, raw)
         own["identity"] = _known(Identity, raw["identity"])
         own["pieces"] = [_known(Piece, piece) for piece in raw.get("pieces", ())]
-        metrics = own.pop("metrics", None)  # they may be infinite or NaN, which exact JSON has not
+        metrics = own.pop("metrics", None)  # metrics may be infinite or NaN, which strict JSON lacks
         manifest: Manifest = strict_json.parse(cls, own)
         return manifest if metrics is None else replace(manifest, metrics=_numbers(metrics))
 
     def demand_range(self) -> None:
-        """Refuse numbers that no checkpoint has. Raises ValueError."""
+        """Check that all numbers are in range.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
         own = (self.step, self.epoch, self.shards, self.generation, self.world_size, self.size_bytes, self.format)
         if not all(0 <= number <= _LARGEST for number in (*own, *(piece.size_bytes for piece in self.pieces))):
             raise ValueError("a number is out of range")
@@ -162,7 +171,7 @@ class Manifest:
 
     @classmethod
     def later(cls, raw: dict[str, Any]) -> Manifest:
-        """What can be said of a manifest whose format is not known yet: its format and, most likely, its step."""
+        """Return the format and, if present, the step of a manifest in an unknown later format."""
         unknown = Identity(task="", model="", data="", samples=0, seed=0, global_batch=0, order="")
         return cls(
             identity=unknown,
@@ -181,7 +190,7 @@ class Manifest:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of the content, whatever the order of its keys and the spaces between them."""
+    """Return the SHA-256 digest of the content, independent of key order and whitespace."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -192,12 +201,16 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _known(kind: type[Manifest | Identity | Piece], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``kind`` has fields for. Raises ``KeyError`` where one is missing that must be there."""
+    """Return the values that ``kind`` has fields for.
+
+    Raises:
+        KeyError: A required field is missing.
+    """
     return {each.name: raw[each.name] for each in fields(kind) if each.default is MISSING or each.name in raw}
 
 
 def signature(model: nn.Module) -> str:
-    """Number of weights, and a digest of the names, types and shapes of a model's state.
+    """Return the number of weights and a digest of the names, dtypes and shapes of a model's state.
 
     >>> signature(nn.Linear(2, 3))
     '9 weights, 17d7fc4b'
@@ -210,7 +223,9 @@ def signature(model: nn.Module) -> str:
 
 
 def architecture(model: nn.Module) -> str:
-    """What the model says of itself that the shapes of its weights do not: its mapping ``architecture``, if it has one.
+    """Return the model's ``architecture`` mapping as text; empty if it has none.
+
+    It covers properties that the shapes of the weights do not determine.
 
     >>> model = nn.Linear(2, 3)
     >>> model.architecture = {"norm": "pre", "heads": 4}
@@ -218,7 +233,7 @@ def architecture(model: nn.Module) -> str:
     ('heads=4, norm="pre"', '')
 
     Raises:
-        BadTask: a value of it is of no kind that JSON has, so that it cannot be compared in another process.
+        BadTask: A value has no JSON form, so another process could not compare it.
     """
     said = getattr(model, "architecture", None)
     if not isinstance(said, Mapping):
@@ -233,10 +248,16 @@ def architecture(model: nn.Module) -> str:
 
 
 def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | None) -> None:
-    """Refuse the checkpoint of another run.
+    """Check that a checkpoint belongs to this run.
+
+    Args:
+        manifest: Manifest of the checkpoint.
+        own: Identity of this run.
+        where: Location of the checkpoint, for the message.
+        shards: Number of logical shards of this run; None to skip their comparison.
 
     Raises:
-        CheckpointMismatch: it differs in something that decides what is computed; named with both values.
+        CheckpointMismatch: A property that decides what is computed differs; the message has both values.
     """
     if manifest.format > FORMAT:
         raise CheckpointMismatch(
@@ -272,4 +293,4 @@ _COMPARED: Final = {
     "global_batch": "global batch",
     "order": "order algorithm",
 }
-"""Field → its name in a sentence; in the order in which a difference explains those after it."""
+"""Field → its name in a message. A difference in an earlier field explains those in later ones."""

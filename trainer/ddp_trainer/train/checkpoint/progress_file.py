@@ -1,11 +1,10 @@
-"""What must survive a crash although no checkpoint holds it: the highest step reached, and where the time has gone.
+"""Store progress that must survive a crash but is in no checkpoint: the highest step and the time account.
 
-A file beside the checkpoints, written in place after every step, without waiting for the disk, which takes a few
-microseconds; the account of the time now and then. A killed process leaves them in the page cache, where its successor
-reads them; a lost machine may lose the last ones, and then fewer steps are counted as lost than were.
-
-Each record has a checksum and two places, which are written by turns: of a write that was cut off, or a place that the
-disk has damaged, the one before is left.
+:class:`ProgressFile` writes a file beside the checkpoints in place after every step, which takes a few microseconds
+because it does not wait for the disk. It writes the time account less often. The data of a killed process stay in the
+page cache, where its successor reads them. If a machine is lost, the last updates may be lost, and fewer lost steps are
+counted than there were. Each record has a checksum and two places that are written alternately. If a write is cut off
+or the disk damages one place, the previous record is in the other.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from ddp_trainer.train.config.goodput_account import SIZE, Account
 
 FILE: Final = "ODOMETER"
 _RECORD: Final = struct.Struct("<8sIIq")
-"""Magic, identity of the run, checksum of the rest of the record, number of the record; what it tells follows."""
+"""Header: magic, run identity, checksum of the rest of the record, record number. The content follows."""
 _SEALED: Final = struct.Struct("<Iq")
 _COUNTS: Final = struct.Struct("<qqd")
 _MAGIC: Final = b"ddpodo3\n"
 _BARE: Final = struct.Struct("<8sIxxxxqqd")
-"""Of a file from before there were checksums: what is counted, once, and then the account."""
+"""Format of older versions, without checksums: one copy of the counts, then the account."""
 _BARE_MAGIC: Final = b"ddpodo2\n"
 _LATEST: Final = 1e11
-"""No run has begun after this; Unix time."""
+"""Upper limit of ``first_start``, in Unix seconds."""
 _GOES_ON: Final = (
     "what the run has gone through is taken from its checkpoint, steps that were lost since are not counted, and "
     "training goes on."
@@ -39,19 +38,19 @@ _GOES_ON: Final = (
 
 @dataclass(slots=True)
 class Reading:
-    """The run so far."""
+    """Progress of the run so far."""
 
     highest_step: int = 0
-    """Most global steps that were ever committed, whether they survived or not."""
+    """Highest global step ever committed, including steps that were lost later."""
     lost_steps: int = 0
-    """Committed steps that had to be done again, over all restarts."""
+    """Committed steps that had to be repeated, over all restarts."""
     first_start: float = 0.0
-    """When the run began, in seconds since the Unix epoch; 0 when not known."""
+    """Start of the run, in seconds since the Unix epoch; 0 if unknown."""
     account: Account = field(default_factory=Account)
-    """What the time has gone into."""
+    """Time by category."""
 
     def merged(self, other: Reading) -> Reading:
-        """What either of them knows."""
+        """Return the combination of two readings: the highest counts, the earliest start, and the latest account."""
         starts = [start for start in (self.first_start, other.first_start) if start]
         return Reading(
             max(self.highest_step, other.highest_step),
@@ -62,7 +61,7 @@ class Reading:
 
 
 class _Record:
-    """One thing that is told again and again, and stands in two places of the file."""
+    """Record that is rewritten often and has two places in the file."""
 
     __slots__ = ("_identity", "_number", "_places", "_size", "is_damaged")
 
@@ -70,10 +69,10 @@ class _Record:
         self._places, self._size, self._identity = places, size, identity
         self._number = 0
         self.is_damaged = False
-        """One of its places held something else when it was read last."""
+        """True if a place contained invalid data at the last read."""
 
     def read(self, content: bytes) -> bytes | None:
-        """What was told last; None where nothing can be read of this run."""
+        """Return the newest valid content; None without one for this run."""
         told: bytes | None = None
         self._number, self.is_damaged = 0, False
         for place in self._places:
@@ -89,7 +88,7 @@ class _Record:
         return told
 
     def next(self, told: bytes) -> tuple[bytes, int]:
-        """The record that says so, and where it is to be written."""
+        """Return the record for this content, and the offset to write it to."""
         self._number += 1
         checksum = _checksum(self._identity, self._number, told)
         return _RECORD.pack(_MAGIC, self._identity, checksum, self._number) + told, self._places[self._number % 2]
@@ -105,10 +104,16 @@ def _is_whole(record: bytes) -> bool:
 
 
 class ProgressFile:
-    """The file, open for in-place writing; one that cannot be written only forgets."""
+    """Progress file of one run, written in place. A write error loses the update but does not stop the training."""
 
     def __init__(self, directory: Path, identity: str, alarm: Callable[[str], None] = lambda _: None) -> None:
-        """``identity`` tells runs apart: the file of another run is started anew. ``alarm`` hears what is wrong."""
+        """Create the object; the file is opened by the first write.
+
+        Args:
+            directory: Directory of the file.
+            identity: Identity of the run. Content of another run is ignored and replaced.
+            alarm: Receives a sentence about each problem.
+        """
         self._file = directory / FILE
         self._identity = zlib.crc32(identity.encode())
         self._alarm = alarm
@@ -118,7 +123,7 @@ class ProgressFile:
         self._is_known = False
 
     def read(self) -> Reading:
-        """What earlier processes of this run left."""
+        """Return the progress that earlier processes of this run stored."""
         self._is_known = True
         try:
             content = self._file.read_bytes()
@@ -142,7 +147,7 @@ class ProgressFile:
             self._alarm(f"{self._file} is damaged in part; the second copy in it tells the same, and is gone on from.")
 
     def _read_bare(self, content: bytes) -> Reading:
-        """What was left when there were no checksums, if that can be."""
+        """Return the reading in a file of an older version, without checksums."""
         if len(content) < _BARE.size:
             self._alarm(f"{self._file} is damaged: {_GOES_ON}")
             return Reading()
@@ -159,11 +164,14 @@ class ProgressFile:
         return Reading(highest, lost, first, account)
 
     def write(self, reading: Reading) -> None:
-        """Leave a reading, but for its account, to the next process; never fails: training does not depend on it."""
+        """Store the counts of a reading, without its account.
+
+        Never raises OSError, because training does not depend on the file.
+        """
         self._put(self._counts, _COUNTS.pack(reading.highest_step, reading.lost_steps, reading.first_start))
 
     def write_account(self, account: Account) -> None:
-        """Leave the account of a reading that was written, too."""
+        """Store the account of a reading; never raises OSError."""
         self._put(self._account, account.pack())
 
     def _put(self, record: _Record, told: bytes) -> None:
@@ -175,7 +183,7 @@ class ProgressFile:
             return
 
     def _open(self) -> int:
-        """A descriptor of the file, in which nothing is left of another version. Raises OSError."""
+        """Return a descriptor of the file after removing the content of an older version. Raises OSError."""
         if not self._is_known:
             self.read()
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -184,7 +192,7 @@ class ProgressFile:
         return descriptor
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

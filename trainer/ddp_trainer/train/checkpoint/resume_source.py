@@ -1,9 +1,9 @@
-"""What the ranks of a group go on from when it begins: what some of them hold, what a disk holds, or nothing.
+"""Choose the state that a new worker group resumes from: a rank's state in memory, a checkpoint, or none.
 
-A rank may hold a state because it has outlived the group before. The furthest one counts: all that was committed is in
-it, since a step is committed by all ranks or by none, and where the verdict of the last vote has reached only some of
-them, these are one step ahead. So it is with an evaluation, whose result only some may have got: all ranks evaluate
-next, or none does. Whoever is behind, or has come anew, gets the state from the lowest rank that has it.
+A rank holds a state if it survived the previous group. :func:`find_state` selects the furthest state, which includes
+every committed step, because a step is committed by all ranks or by none. If the result of the last vote reached only
+some ranks, these are one step ahead. The same holds for an evaluation whose result reached only some ranks: either all
+ranks evaluate next or none does. A rank that is behind or new receives the state from the lowest rank that has it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _NOTHING: Final = -1
 
 
 class ResumeSource(NamedTuple):
-    """What a rank goes on from."""
+    """State that a rank resumes from."""
 
     checkpoint: Checkpoint | None
-    """The state that it has to take; None where it holds that state, or nobody has any."""
+    """State to load; None if this rank already holds it, or no rank has any."""
     is_durable: bool = False
-    """It lies on a disk."""
+    """True if the state is on a disk."""
 
 
 def progress_key(step: int, *, is_evaluated: bool = False) -> int:
-    """How far a state is: it grows with every step, and with an evaluation after it.
+    """Return a number that grows with every step, and with an evaluation after it.
 
     >>> sorted([progress_key(7), progress_key(6, is_evaluated=True), progress_key(6)])
     [12, 13, 14]
@@ -45,14 +45,14 @@ def find_state(
     newest: Callable[[], Checkpoint | None],
     demand: Callable[[Manifest], None],
 ) -> ResumeSource:
-    """Agree on the state to go on from, and get it; every rank must call it.
+    """Agree on the state to resume from and receive it; every rank must call it.
 
     Args:
-        group: the ranks.
-        held: how far the state is that this rank holds, as :func:`progress_key` says; None where it holds none.
-        copy: that state, asked of one rank where others lack it.
-        newest: the newest checkpoint that this rank sees, asked only where no rank holds anything.
-        demand: refuses, by raising, the state of another run.
+        group: The ranks.
+        held: :func:`progress_key` of the state that this rank holds; None if it holds none.
+        copy: Returns that state; called on one rank if others lack it.
+        newest: Returns the newest checkpoint that this rank sees; called only if no rank holds a state.
+        demand: Raises to refuse the state of another run.
     """
     all_held = group.gather(_NOTHING if held is None else held)
     furthest = max(all_held)

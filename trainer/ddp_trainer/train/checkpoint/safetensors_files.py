@@ -1,9 +1,10 @@
-"""Weights in safetensors, in one file or in several with an index, mapped into memory: read is what is copied from.
+"""Read weights in safetensors, in one file or several with an index, through memory mapping.
 
-The format (https://huggingface.co/docs/safetensors, "Format"): eight bytes with the length of a header, little endian;
-the header, JSON, with type, shape and place of each tensor; their numbers. An index, ``*.safetensors.index.json``, says
-under ``weight_map`` in which file beside it each tensor lies. A rank that takes a piece of each weight, or the weights
-of its stage, has so much read from the disk and no more, which the format's own library does for one file at a time.
+The entry point is :func:`read`. The format (https://huggingface.co/docs/safetensors, "Format") has three parts: eight
+bytes with the length of the header, little endian; the header, JSON with dtype, shape and place of each tensor; the
+data. An index, ``*.safetensors.index.json``, maps each tensor to a file beside it under ``weight_map``. A rank that
+needs a piece of each weight, or the weights of its stage, reads only those bytes from the disk. The format's own
+library does so for one file at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 SAFETENSORS: Final = ".safetensors"
 INDEX: Final = ".safetensors.index.json"
 _LENGTH: Final = 8
-"""Bytes that say how long the header is."""
+"""Size of the field with the length of the header, in bytes."""
 _TYPES: Final[Mapping[str, torch.dtype]] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -40,19 +41,19 @@ _TYPES: Final[Mapping[str, torch.dtype]] = {
 
 
 class Damaged(Exception):
-    """The bytes are not what the format says; the message says how."""
+    """The file violates the format; the message is the reason."""
 
 
 def is_safetensors(given: Path) -> bool:
-    """Whether these are weights in this format: a file, an index, or a directory, which is to have one of these."""
+    """Return True for a safetensors file, an index, or a directory, which must have one of these."""
     return given.name.endswith((SAFETENSORS, INDEX)) or given.is_dir()
 
 
 def read(given: Path) -> dict[str, Tensor]:
-    """Every tensor, on the CPU, none of it read yet; not to be written to.
+    """Return every tensor by name, mapped on the CPU and not yet read; do not write to them.
 
     Raises:
-        BadConfig: a file is missing, cannot be read, or is damaged.
+        BadConfig: A file is missing, cannot be read, or is damaged.
     """
     file = _chosen(given) if given.is_dir() else given
     if not file.name.endswith(INDEX):
@@ -87,7 +88,7 @@ def _chosen(directory: Path) -> Path:
 
 
 def _places(index: Path) -> Mapping[str, str]:
-    """Name of a tensor → name of a file beside the index."""
+    """Return the name of each tensor → the name of a file beside the index."""
     try:
         places = json.loads(index.read_text())["weight_map"]
         foreign = next((each for each in places.values() if Path(each).name != each), None)
@@ -118,7 +119,7 @@ def _mapped(file: Path) -> dict[str, Tensor]:
 
 
 def _header(file: Path) -> tuple[int, Mapping[str, Any]]:
-    """Where the numbers begin, and what is said of them."""
+    """Return the offset of the data in bytes, and the parsed header."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(_LENGTH), "little")
@@ -134,7 +135,7 @@ def _tensor(name: str, entry: Mapping[str, Any], content: Tensor) -> Tensor:
     if not 0 <= begin <= end <= len(content) or end - begin != math.prod(shape) * kind.itemsize:
         raise Damaged(f"{name} lies at {begin} to {end} of {len(content)} bytes, and has the shape {tuple(shape)}")
     own = content[begin:end]
-    # Numbers that do not begin at a multiple of their size cannot be looked at where they are.
+    # A view needs data aligned to the element size, so unaligned data are copied.
     aligned = own if own.storage_offset() % kind.itemsize == 0 else own.clone()
     return aligned.view(kind).view(shape)
 

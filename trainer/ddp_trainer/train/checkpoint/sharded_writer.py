@@ -1,12 +1,12 @@
-"""One checkpoint that several ranks write: each a file with its pieces, and the first rank publishes them as a whole.
+"""Write one checkpoint with several ranks: each writes a file with its pieces, and the first rank publishes them.
 
-The first rank makes the unfinished directory and tells the others its name, so that each writes its snapshot there, by
-itself and beside the training. A rank that is through leaves a note of its file's size and digest, or of why there is
-none; the first one waits for all notes, then writes the manifest and gives the directory its name. What a rank that
-died leaves is never published: the directory keeps its temporary name, and the next writer sweeps it up. Ranks speak
-by files alone, since each of their threads may be at another place, and a store may be away when the disk is not.
-
-That takes a directory which all ranks see. Where one does not, the whole state is gathered, and written as by one.
+:meth:`ShardedWriter.begin` creates a temporary directory on the first rank and broadcasts its path. Each rank then
+writes its snapshot there, independently and beside the training. A rank that has ended writes a note with the size and
+digest of its file, or with the error. The first rank waits for all notes, writes the manifest and renames the
+directory. The files of a rank that died are never published: the directory keeps its temporary name, and the next
+writer removes it. Ranks communicate only through files, because their threads progress at different speeds and the
+store may fail while the disk works. This requires a directory that all ranks see. Without one, the complete state is
+gathered and one rank writes it.
 """
 
 from __future__ import annotations
@@ -32,44 +32,43 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.durable_files import SyncedStream, write_durably
 
 _LOOK_SECONDS: Final = 0.02
-"""Between looks for notes."""
+"""Interval between checks for notes, in seconds."""
 
 
 def write_together(config: Config) -> bool:
-    """Whether the ranks of this run write checkpoints together, wherever they see one directory."""
+    """Return True if the ranks of this run write sharded checkpoints when they see one directory."""
     return config.spreads and config.checkpoint_dir is not None and config.checkpoint_scope is not CheckpointScope.POD
 
 
 class Target(Protocol):
-    """Where a rank's part of a checkpoint goes."""
+    """Destination of a rank's part of a checkpoint."""
 
     def write(self, draft: Manifest, archive: Archive, /) -> Manifest:
-        """Make it durable; see :meth:`CheckpointDirectory.write`."""
+        """Write the part durably; see :meth:`.CheckpointDirectory.write`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedWriter:
-    """How the ranks of one group write checkpoints together."""
+    """Starts checkpoints that the ranks of one group write together."""
 
     layout: Layout
     group: Group
     timeout_seconds: float
-    """How long the first rank waits for others whose files do not grow."""
+    """Time that the first rank waits for other ranks whose files do not grow."""
 
     @property
     def writes(self) -> bool:
-        """Whether this rank has a part: those of the first replica hold all of the state."""
+        """True if this rank writes a part: the ranks of the first replica hold the complete state."""
         return self.group.rank < self.layout.replica
 
     def begin(self, step: int, directory: CheckpointDirectory | None) -> Callable[[], Target | None] | None:
-        """Agree on where this step's checkpoint comes into being; every rank must call it at the same time.
+        """Agree on the temporary directory of a step's checkpoint; every rank must call it at the same time.
 
         Returns:
-            What gives this rank's target, or None where it has no part; None where ranks do not see one directory.
-
-        Raises:
-            OSError: on the first rank, the directory cannot be made; the others have nothing to write then.
+            A function that returns this rank's target, or None if it writes no part. None if not all ranks see the
+                directory. The function raises OSError on the first rank if the directory cannot be created; the other
+                ranks then have no target.
         """
         failure: OSError | None = None
         path = b""
@@ -87,7 +86,7 @@ class ShardedWriter:
 
     def _target(self, place: Path, directory: CheckpointDirectory | None) -> Target | None:
         if self.group.rank == 0:
-            assert directory is not None  # noqa: S101 - it has been made there
+            assert directory is not None  # noqa: S101 - rank 0 has created it
             others, group = range(1, self.layout.replica), self.group
             return Coordinator(directory, others, self.timeout_seconds, lambda: group.is_broken)
         return Participant(place, self.group.rank) if self.writes else None
@@ -100,16 +99,16 @@ def _raised(failure: OSError | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A rank that writes its pieces, and no manifest."""
+    """Target of a rank that writes its pieces but no manifest."""
 
     place: Path
     rank: int
 
     def write(self, draft: Manifest, archive: Archive) -> Manifest:
-        """Write the pieces, and then a note of them.
+        """Write the pieces, then a note with their size and digest, or with the error.
 
         Raises:
-            OSError: the disk is full or fails, or the first rank has given up; the first rank is told.
+            OSError: The disk is full or fails, or the first rank has given up and removed the directory.
         """
         file = _file(self.rank)
         try:
@@ -117,7 +116,7 @@ class Participant:
                 archive.write_to(stream)
         except OSError as err:
             with suppress(OSError):
-                (self.place / file).unlink()  # a full disk has room for the note then
+                (self.place / file).unlink()  # makes room for the note on a full disk
             write_durably(_note(self.place, self.rank), json.dumps({"failed": err.strerror or str(err)}).encode())
             raise
         piece = Piece(file=file, sha256=stream.sha256, size_bytes=stream.size_bytes)
@@ -127,25 +126,29 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The rank that writes its own part, and publishes what all have written."""
+    """Target of the first rank, which writes its own part and publishes the checkpoint."""
 
     directory: CheckpointDirectory
     others: Sequence[int]
     timeout_seconds: float
     is_in_vain: Callable[[], bool] = lambda: False
-    """A rank was lost, whose part may never come: those that are left are not to wait for it with the next save."""
+    """Returns True if a rank is lost, so that its part may never arrive. Then the coordinator does not wait for it."""
 
     def write(self, draft: Manifest, archive: Archive) -> Manifest:
-        """Write, wait for the others, publish.
+        """Write this rank's part, wait for the other ranks, then publish the checkpoint.
 
         Raises:
-            StaleGeneration: another writer has claimed the directory; nothing was replaced.
-            OSError: the disk fails here, or another rank's part is not there; nothing was replaced.
+            StaleGeneration: Another writer has claimed the directory; nothing was replaced.
+            OSError: The disk fails, or another rank's part is missing; nothing was replaced.
         """
         return self.directory.write(draft, archive, self._gathered)
 
     def _gathered(self, place: Path) -> Sequence[Piece]:
-        """What the others have written, once they have. Raises OSError where one has not."""
+        """Wait for the pieces of the other ranks and return them.
+
+        Raises:
+            OSError: A rank has failed, is lost, or has not written within the timeout.
+        """
         found: dict[int, Piece] = {}
         seen, until = 0, time.monotonic() + self.timeout_seconds
         while missing := [rank for rank in self.others if rank not in found]:

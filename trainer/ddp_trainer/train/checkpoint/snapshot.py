@@ -1,8 +1,8 @@
-"""The state as it was between two steps, in memory that was made ready before it was needed.
+"""Copy of the training state in preallocated memory, from which a checkpoint is written.
 
-A save has to stop the training only while the tensors are copied. The memory for that is taken when the run starts:
-the kernel hands pages out when they are first written to, and a first copy into new ones takes ten times as long as
-any later one. There is one such memory, so a second save begins when the first is written.
+:class:`Snapshot` reserves the memory when the run starts, so a save blocks training only while tensors are copied. The
+kernel assigns pages at the first write, which makes a first copy into new memory take ten times as long as later ones.
+There is memory for one snapshot, so a second save waits until the first is written.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class Snapshot:
     """Holds one copy of a state at a time."""
 
     def __init__(self, device: torch.device, locks: PageLocks | None = None) -> None:
-        # Pages that the kernel may not move are copied to at the speed of the bus, and without waiting for each.
+        # Copies to page-locked memory run at the speed of the bus and are asynchronous.
         self._locks = locks or (CudaPageLocks(device) if device.type == "cuda" else None)
         self._arena = torch.empty(0, dtype=torch.uint8)
         self._growing: threading.Thread | None = None
 
     @property
     def capacity_bytes(self) -> int:
-        """What fits without taking new memory."""
+        """Size of the allocated memory, in bytes; waits for a pending :meth:`reserve`."""
         self._grown()
         return self._arena.numel()
 
     def reserve(self, size_bytes: int) -> None:
-        """Begin to take memory for this much, beside what else happens; :meth:`take` waits for it."""
+        """Start to allocate this many bytes in a thread; :meth:`take` waits for it."""
         self._grown()
         if size_bytes > self._arena.numel():
             self._growing = threading.Thread(target=self._grow, args=(size_bytes,), name="ddp-reserve", daemon=True)
             self._growing.start()
 
     def take(self, archive: Archive) -> Archive:
-        """The same archive, with its storages copied: the originals may change from here on."""
+        """Return the archive with copies of its storages; the originals may change afterwards."""
         needed = archive.storage_bytes
         if needed > self.capacity_bytes:
             self._grow(needed)
@@ -56,14 +56,14 @@ class Snapshot:
         for copy, storage in pairs:
             if storage.device.type != "cpu":
                 copy.copy_(storage, non_blocking=self._locks is not None)
-        # Beside what devices send meanwhile.
+        # Runs in parallel to the asynchronous copies from devices.
         copy_all([pair for pair in pairs if pair[1].device.type == "cpu"], torch.get_num_threads())
         for device in {storage.device for storage in archive.storages if storage.device.type == "cuda"}:
             torch.cuda.synchronize(device)
         return Archive(archive.pickled, copies)
 
     def _grow(self, size_bytes: int) -> None:
-        # The old memory goes before the new one comes.
+        # Free the old memory first, so that both never exist together.
         self._arena = torch.empty(0, dtype=torch.uint8)
         self._arena = host_memory(size_bytes, self._locks)
 
@@ -74,10 +74,14 @@ class Snapshot:
 
 
 def state_bytes(model: nn.Module, samples: int, *, here: bool = False) -> int:
-    """What the state of a run will hold at most, before its optimizer has taken a step.
+    """Return an upper limit of the size of a run's state, in bytes, before the optimizer's first step.
 
-    Two values per weight are those of Adam; SGD has one. The rest are counters and the ledger's bit per sample.
-    ``here``: of a model that is spread over ranks, what lies on this one.
+    It assumes two values per weight, as for Adam; SGD has one. The rest are counters and one bit per sample.
+
+    Args:
+        model: The model.
+        samples: Number of training samples.
+        here: Count only this rank's part of a sharded model.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     size = _bytes_here if here else _bytes
@@ -91,5 +95,5 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _bytes_here(tensor: Tensor) -> int:
-    # A DTensor, whose class takes a second to import, knows its piece.
+    # Duck typing, because the class DTensor takes a second to import.
     return 0 if tensor.is_meta else _bytes(getattr(tensor, "_local_tensor", tensor))

@@ -1,4 +1,7 @@
-"""What a run came to, in one small record: the end of its log, and its pod's termination message."""
+"""Result of a run in one JSON record, :class:`Summary`.
+
+It is the last line of the log and the termination message of the pod.
+"""
 
 from __future__ import annotations
 
@@ -14,84 +17,84 @@ from ddp_trainer.train.utils.durable_files import write_durably
 
 
 class Result(StrEnum):
-    """How this process's part of the run ended."""
+    """Outcome of this process's part of the run."""
 
     SUCCEEDED = "succeeded"
-    """All planned steps were done."""
+    """All planned steps are committed."""
     STOPPED = "stopped"
-    """Told to stop; the run can go on from its checkpoint."""
+    """The run was stopped and can resume from its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One run, restarts included."""
+    """Result of one run, including its restarts."""
 
     result: Result
     task: str
     steps: int
-    """Committed global steps."""
+    """Number of committed global steps."""
     epochs: float
-    """Epochs those make."""
+    """Number of epochs in those steps."""
     accuracy: float | None
-    """On the test samples; None where the task has no metric of this name."""
+    """Accuracy on the test samples; None if the task has no metric of this name."""
     loss: float | None
-    """On the test samples, else of the last step."""
+    """Loss on the test samples; without it, the loss of the last step."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All metrics on the test samples."""
     best: Best | None = None
-    """Metric, value and step of the best evaluation; None where nothing was evaluated."""
+    """Metric, value and step of the best evaluation; None without an evaluation."""
     stopped_early: bool = False
-    """The run ended before its planned steps, since evaluations no longer became better."""
+    """True if the run ended before its planned steps because evaluations stopped improving."""
     samples_lost: int
-    """Samples that a finished epoch never saw."""
+    """Samples that a completed epoch missed."""
     samples_repeated: int
-    """Samples that an epoch saw more than once."""
+    """Samples that an epoch used more than once."""
     samples_skipped: int = 0
-    """Samples that could not be read, and counted with weight 0; once per epoch."""
+    """Samples that could not be read and counted with weight 0; once per epoch."""
     lost_steps: int
-    """Steps that were done, lost with a crash or a rollback, and done again."""
+    """Steps that were repeated because a crash or a rollback had lost them."""
     skipped_steps: int = 0
-    """Steps that consumed their samples without moving the weights: their loss or gradient was not finite."""
+    """Steps that used their samples without changing the weights, because loss or gradient was not finite."""
     rollbacks: int = 0
-    """Times that a guard sent the run back to its last checkpoint."""
+    """Number of times that a guard returned the run to its last checkpoint."""
     restarts: Mapping[str, int] = field(default_factory=dict)
-    """By cause, as the launcher counted them."""
+    """Number of restarts by cause, as counted by the launcher."""
     goodput: float
-    """Productive time of steps that survived, over the time since the run first started in which it was not suspended;
-    see :mod:`ddp_trainer.train.config.goodput_account`."""
+    """Productive time of surviving steps divided by the time since the first start, without suspended time; see
+    :mod:`ddp_trainer.train.config.goodput_account`."""
     lost_seconds: float = 0.0
-    """Productive time of the steps that were lost."""
+    """Productive time of the lost steps, in seconds."""
     largest_badput: str = ""
-    """What cost most of the rest: a state of the account, or ``lost_progress``."""
+    """Largest cause of unproductive time: a state of the account, or ``lost_progress``."""
     spent: Mapping[str, float] = field(default_factory=dict)
-    """Seconds since the run first started by what they went into; states that took no time are left out."""
+    """Seconds since the first start by state of the account; states without time are omitted."""
     seconds: float
-    """Time since the run first started."""
+    """Time since the first start of the run, in seconds."""
     world_size: int
-    """Ranks at the end."""
+    """Number of ranks at the end."""
     global_batch: int
     shards: int
     seed: int
     generation: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, that any reader can load."""
+        """Return the fields as plain values."""
         return {**asdict(self), "result": str(self.result)}
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the summary as one line of JSON."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Summary:
-        """The inverse of :meth:`to_dict`."""
+        """Return the summary with these fields (the inverse of :meth:`to_dict`)."""
         return cls(**{**values, "result": Result(values["result"])})
 
     def write(self, file: Path) -> None:
-        """Leave it in a file.
+        """Write the summary to a file.
 
         Raises:
-            OSError: it could not be written.
+            OSError: The file could not be written.
         """
         file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(file, (self.to_json() + "\n").encode())

@@ -1,12 +1,11 @@
-"""A state as the file that ``torch.load`` reads, written as a stream, from buffers that nobody copies.
+"""Write a state as a stream in the file format of ``torch.load``, without copying the tensors.
 
-``torch.save`` holds the GIL while it sums and copies, and into memory it holds everything twice. Here a state is
-first split into a small pickle and its storages, as in torch's own format: a ZIP archive of ``data.pkl`` and one
-stored entry per storage. Then the archive is written piece by piece with calls that let other threads run, so that it
-may happen beside the training. ``torch.load(..., weights_only=True)``, and any program that reads ZIP files, opens it.
-
-All sizes stand in ZIP64 fields, so that large files take no other path than small ones. Data begin at multiples of 64
-bytes, as torch aligns them, so that a file can also be mapped into memory.
+``torch.save`` holds the GIL while it computes checksums and copies, and saving into memory stores everything twice.
+:func:`pack` splits a state into a small pickle and its storages, as in torch's own format: a ZIP archive of
+``data.pkl`` and one uncompressed entry per storage. :meth:`Archive.write_to` then writes the archive in pieces, with
+calls that release the GIL, so it can run beside the training. ``torch.load(..., weights_only=True)`` and any program
+that reads ZIP files can open the file. All sizes are in ZIP64 fields, so that large and small files take the same code
+path. Data start at multiples of 64 bytes, as in torch's files, so that a file can be mapped into memory.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ import torch
 from torch import Tensor
 
 PIECE_BYTES: Final = 4 << 20
-"""Summed and written at a time: it stays in the cache, and a thread that waits for the GIL waits seldom."""
+"""Bytes checksummed and written at a time. A piece fits into the cache, yet the writer rarely needs the GIL again."""
 
 _PROTOCOL: Final = 2
-"""The only pickle protocol that ``weights_only`` loads."""
+"""Pickle protocol; ``weights_only`` loads no other."""
 _ALIGNMENT: Final = 64
 _PADDING_ID: Final = 0x4246
 _IN_ZIP64: Final = 0xFFFFFFFF
@@ -38,9 +37,9 @@ _END64: Final = struct.Struct("<IQHHIIQQQQ")
 _LOCATOR: Final = struct.Struct("<IIQI")
 _END: Final = struct.Struct("<IHHHHIIH")
 _VERSION: Final = 45
-"""Of the ZIP format: the one with ZIP64."""
+"""Version of the ZIP format that introduced ZIP64."""
 _NEW_YEAR_1980: Final = (1 << 5) | 1
-"""The oldest date that ZIP knows, so that equal states make equal files."""
+"""Oldest date of the ZIP format. A fixed date makes equal states produce equal files."""
 
 _STORAGE_TYPES: Final = {
     torch.float64: "DoubleStorage",
@@ -56,35 +55,35 @@ _STORAGE_TYPES: Final = {
     torch.complex64: "ComplexFloatStorage",
     torch.complex128: "ComplexDoubleStorage",
 }
-"""Types of elements that the format names by their storage; all others name themselves beside untyped bytes."""
+"""Dtypes that the format names by a storage class. All others are stored as untyped bytes with their dtype."""
 
 
 class Sink(Protocol):
-    """Where an archive goes."""
+    """Output stream of an archive."""
 
     def write(self, piece: bytes | memoryview, /) -> object:
-        """Take the piece whole, or raise OSError."""
+        """Write the whole piece, or raise OSError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A state, ready to be written."""
+    """A state that is ready to be written."""
 
     pickled: bytes
-    """Everything but the bytes of the tensors."""
+    """The pickle, without the bytes of the tensors."""
     storages: list[Tensor]
-    """Their bytes, uint8 of one dimension each; entry ``data/<position>``. Those of shared tensors stand here once."""
+    """Storages, uint8 of shape ``(n,)`` each; entry ``data/<position>``. A shared storage appears once."""
 
     @property
     def storage_bytes(self) -> int:
-        """What all storages hold together."""
+        """Size of all storages, in bytes."""
         return sum(storage.numel() for storage in self.storages)
 
     def write_to(self, sink: Sink) -> None:
-        """Write the whole archive; tensors on a device come to the CPU one at a time.
+        """Write the whole archive; tensors on a device are copied to the CPU one at a time.
 
         Raises:
-            OSError: the sink refused a piece.
+            OSError: The sink failed to write.
         """
         archive = _Zip(sink)
         archive.add("data.pkl", memoryview(self.pickled))
@@ -96,7 +95,10 @@ class Archive:
 
 
 def pack(state: dict[str, Any]) -> Archive:
-    """Split a state of tensors and plain values; the tensors are not copied, so they must stand still until written."""
+    """Split a state of tensors and plain values into a pickle and storages.
+
+    The tensors are not copied, so they must not change until the archive is written.
+    """
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     pickler.dump(state)
@@ -105,7 +107,7 @@ def pack(state: dict[str, Any]) -> Archive:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Stands in a pickle where the format has a storage."""
+    """Placeholder for a storage in the pickle."""
 
     name: str
     key: str
@@ -113,9 +115,10 @@ class _Stored:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tensors as torch's format has them.
+    """Pickles tensors in torch's format.
 
-    The two functions of ``torch._utils`` that it names are called by every file that torch ever saved, so they stay.
+    It refers to two functions of ``torch._utils``. Every file that torch has saved calls them, so torch cannot remove
+    them.
     """
 
     def __init__(self, buffer: io.BytesIO) -> None:
@@ -124,13 +127,13 @@ class _Pickler(pickle.Pickler):
         self._keys: dict[tuple[torch.device, int], str] = {}
 
     def persistent_id(self, obj: object) -> tuple[str, object, str, str, int] | None:
-        """What ``torch.load`` is to put in place of a storage."""
+        """Return the reference that ``torch.load`` replaces with a storage."""
         if not isinstance(obj, _Stored):
             return None
         return "storage", getattr(torch, obj.name), obj.key, "cpu", obj.elements
 
     def reducer_override(self, obj: object) -> Any:
-        """How ``torch.load`` is to rebuild a tensor; anything else is pickled as ever."""
+        """Return how ``torch.load`` rebuilds a tensor; all other objects are pickled as usual."""
         if not isinstance(obj, Tensor):
             return NotImplemented
         storage = obj.untyped_storage()
@@ -146,7 +149,7 @@ class _Pickler(pickle.Pickler):
 
     def _key(self, tensor: Tensor) -> str:
         storage = tensor.untyped_storage()
-        # Empty storages have no address of their own.
+        # Empty storages share the address 0.
         address = storage.data_ptr() or -1 - len(self.storages)
         key = self._keys.setdefault((tensor.device, address), str(len(self.storages)))
         if int(key) == len(self.storages):
@@ -155,7 +158,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Zip:
-    """Writes stored entries below ``archive/``, without ever going back."""
+    """Writes uncompressed entries below ``archive/``, without seeking."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -163,7 +166,7 @@ class _Zip:
         self._central: list[bytes] = []
 
     def add(self, name: str, content: memoryview) -> None:
-        """One entry; its data begin at a multiple of 64 bytes."""
+        """Write one entry whose data start at a multiple of 64 bytes."""
         path = f"archive/{name}".encode()
         start, size = self._position, content.nbytes
         crc = 0
@@ -172,7 +175,7 @@ class _Zip:
         padding = -(start + _LOCAL.size + len(path) + 4) % _ALIGNMENT
         extra = struct.pack("<HH", _PADDING_ID, padding) + b"Z" * padding
         head = (0, 0, 0, _NEW_YEAR_1980, crc, _IN_ZIP64, _IN_ZIP64, len(path))
-        # The name stands before the extra fields, of which the first is that of ZIP64.
+        # The name precedes the extra fields, the first of which is ZIP64's.
         local = _LOCAL.pack(0x04034B50, _VERSION, *head, 20 + len(extra), 1, 16, size, size)
         self._write(local[:30] + path + local[30:] + extra)
         for piece in _pieces(content):
@@ -183,7 +186,7 @@ class _Zip:
         self._central.append(central[:46] + path + central[46:])
 
     def end(self) -> None:
-        """The directory of entries."""
+        """Write the central directory."""
         start, count = self._position, len(self._central)
         for entry in self._central:
             self._write(entry)

@@ -1,8 +1,9 @@
-"""Weights on their way in and out: from a plain user checkpoint into a run, and from a run's checkpoint to inference.
+"""Read and write plain weight files: user checkpoints to start a run from, and exports for inference.
 
-Plain means what ``torch.save`` makes of ``model.state_dict()``, or of a mapping that has it under one of the usual
-names, and safetensors, in one file or in several. Prefixes that wrappers leave in the names (``module.`` of DDP,
-``_orig_mod.`` of torch.compile) are taken off. Nothing but tensors and plain values is unpickled.
+:func:`initialize` loads a user's file into a model; :func:`export_weights` writes a file. A plain file is a
+``torch.save`` of ``model.state_dict()``, or of a mapping that has it under one of the usual keys. Safetensors is
+supported too, in one file or several. Prefixes that wrappers add to names (``module.`` of DDP, ``_orig_mod.`` of
+torch.compile) are removed. Only tensors and plain values are unpickled.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ _WEIGHTS: Final = ("model", "state_dict", "model_state_dict")
 _OPTIMIZER: Final = ("optimizer", "optimizer_state_dict")
 _PREFIXES: Final = ("module.", "_orig_mod.")
 _NAMED: Final = 3
-"""Of many names, how many a sentence tells."""
+"""Maximum number of names in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainCheckpoint:
-    """What a user's own file holds."""
+    """Content of a user's file."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Any] | None
 
 
 def read_plain(file: Path) -> PlainCheckpoint:
-    """A file as people save it.
+    """Read weights and, if present, the optimizer state from a user's file.
 
     Raises:
-        BadConfig: it cannot be read, or holds no weights.
+        BadConfig: The file cannot be read, or has no weights.
     """
     content = safetensors_files.read(file) if is_safetensors(file) else _read_pickled(file)
     if isinstance(content, Mapping):
@@ -69,12 +70,17 @@ def initialize(
     *,
     with_optimizer: bool,
 ) -> None:
-    """Begin a run with the weights of a user's own file, and with the state of its optimizer where asked.
+    """Load the weights of a user's file into the model and, on request, its optimizer state.
 
-    ``spread`` is that of a model that no rank holds whole.
+    Args:
+        model: Changed in place.
+        optimization: Optimizer of the run.
+        file: The user's file.
+        spread: Sharding of the model, if no rank holds all of it.
+        with_optimizer: Load the optimizer state too.
 
     Raises:
-        BadConfig: the file does not hold what is asked, or is of another model.
+        BadConfig: The file lacks what is required, or belongs to another model.
     """
     plain = read_plain(file)
     demand_fit(model, plain.weights, file)
@@ -96,10 +102,10 @@ def initialize(
 
 
 def demand_fit(model: nn.Module, weights: Mapping[str, Tensor], file: Path) -> None:
-    """Refuse weights of a file that are another model's.
+    """Check that the weights in a file belong to this model.
 
     Raises:
-        BadConfig: a name or a shape differs.
+        BadConfig: A name or a shape differs.
     """
     own = model.state_dict()
     for what, names in (("lacks", own.keys() - weights.keys()), ("has too much:", weights.keys() - own.keys())):
@@ -117,24 +123,24 @@ def demand_fit(model: nn.Module, weights: Mapping[str, Tensor], file: Path) -> N
 
 
 def export_weights(weights: Mapping[str, Tensor], file: Path) -> None:
-    """Write weights as ``torch.load``, or for a name ``*.safetensors`` as that library, reads them.
+    """Write weights to a file: as safetensors if its name ends in ``.safetensors``, else for ``torch.load``.
 
     Raises:
-        BadConfig: safetensors is not installed.
-        OSError: the file could not be written.
+        BadConfig: The package safetensors is not installed.
+        OSError: The file could not be written.
     """
-    # Apart and contiguous: views of one tensor would be written with all of it, and safetensors refuses them.
+    # Separate and contiguous: torch.save would write the whole tensor behind a view, and safetensors refuses views.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == SAFETENSORS:
         write_durably(file, _safetensors().save(plain, metadata={"format": "pt"}))
         return
-    with file.open("wb") as stream:  # torch's own opening fails with an enforcement in C++, not with an OSError
+    with file.open("wb") as stream:  # if torch opens the file itself, a failure is a C++ error, not an OSError
         torch.save(plain, stream)
 
 
 def _adopt(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """The state of every weight; learning rates and the like stay those of this run's flags."""
+    """Load the state of every weight, but keep the learning rate and other options of this run."""
     options = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     with uncompiled():
         optimizer.load_state_dict(state)

@@ -1,31 +1,32 @@
 """Fencing of a checkpoint directory: only the newest worker group of a run publishes checkpoints there.
 
-Two groups can believe that they train the same run, for example when a node was cut off from the network and came
+Two groups can train the same run at the same time, for example after a node was cut off from the network and has come
 back. :class:`WriteLease` keeps the older one from writing, by the file ``CLAIM`` in the directory, with two rules:
 
 1. *A writer claims the directory when it starts*, by replacing the file with its own random token, its fence and its
    run id. Within a run it may not replace the claim of a group that comes after its own. Claims of other runs are
    replaced, whatever their fence.
 2. *A writer publishes only while its own token is in the file*; it reads the file before each rename. A writer that
-   finds another token ends and never takes the claim back. So of two writers at most one publishes, even if no order
-   of their fences is known.
+   finds another token ends and never takes the claim back. So of two writers at most one publishes, even if no order of
+   their fences is known.
 
-The order of rule 1 is that of :func:`ddp_trainer.process.fence.precedence`. A fence is the number of the group before
-plus one, or the clock of the store where the store remembers no group. If that clock is a year ahead, the claim carries
-a fence that no later group reaches for a year. A group with a believable fence therefore comes after each group whose
-fence lies more than a day ahead of this machine's clock. This cannot let a stale writer back in:
+The order of rule 1 is that of :func:`ddp_trainer.process.fence.precedence`. A fence is one more than the fence of the
+group before, or the median of the nodes' clocks in milliseconds if that is greater. If these clocks are a year ahead,
+the claim has a fence that no later group reaches for a year. A group with a believable fence therefore comes after each
+group whose fence lies more than a day ahead of this machine's clock. This cannot let a stale writer back in:
 
-- Two groups of one store, or of one after the other with agents in between, have fences from one sequence. Either both
-  fences are ahead or the older one is less ahead, and the greater number decides as ever.
+- Two groups of one store have fences from one sequence. So have groups of successive stores if an agent reports the
+  last fence to the new store. Either both fences are ahead or the older one is less ahead. In both cases the greater
+  number decides, as usual.
 - A group with a fence ahead may not replace a believable claim. Once a group with the right clock has written, the
-  group that it replaced stays out, also when its store gives it still greater fences. A group that is new, with a store
-  whose clock is ahead, cannot be told from that one; it is refused until the clock is right.
+  group that it replaced stays out, also when its store gives it still greater fences. A new group whose clocks are
+  ahead looks the same as that one. It is refused until the clocks are right.
 - A machine whose own clock is ahead believes fences that others do not. Its group can replace the claim of a group with
   the right clock, and that one ends by rule 2; the two never publish side by side.
 
-An error of less than a day in a clock delays the next group by that error at most. Between the check and the rename
-lies a moment in which a claim can change unseen; file systems that machines share have no operation that closes it.
-A claim that cannot be parsed is an error, because a missing order would let any writer in.
+A clock error of less than a day delays the next group by that error at most. A claim can change undetected between the
+check and the rename; shared file systems have no operation that prevents it. A claim that cannot be parsed is an error,
+because without an order any writer could publish.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _DAY_SECONDS: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a claim file holds."""
+    """Content of a claim file."""
 
     token: str
     generation: int

@@ -1,7 +1,7 @@
-"""The loss scale of fp16: gradients below 6e-8 would vanish, so the loss is scaled up, and gradients down again.
+"""Loss scale for fp16, where gradients below 6e-8 underflow.
 
-torch's GradScaler keeps the scale; the decision to skip a step is taken by the vote, so that all ranks take it. Its
-state is part of the checkpoint.
+:class:`LossScale` scales the loss up and the gradients down again. torch's GradScaler holds the scale. The vote of all
+ranks decides to skip a step, so that all ranks skip it. The state is part of the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 
 class LossScale:
-    """Grows while gradients stay finite, and is halved when they do not."""
+    """Scale that grows while gradients stay finite, and is halved if they do not."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -29,24 +29,24 @@ class LossScale:
         scaler = GradScaler(self._device.type)
         if state:
             scaler.load_state_dict(state)
-        # It makes its scale when it first scales something, which a rank without samples, or losses, never does.
+        # GradScaler creates its scale at the first loss, which a rank without samples or losses never has.
         scaler.scale(torch.zeros((), device=self._device))
         return scaler
 
     @property
     def value(self) -> float:
-        """The factor by which the loss is scaled up; on a GPU, reading it waits for the device."""
+        """Factor on the loss; on a GPU, reading it waits for the device."""
         return self._scaler.get_scale()
 
     def up(self, losses: Tensor) -> Tensor:
-        """The losses to differentiate."""
+        """Return the scaled losses, from which gradients are computed."""
         scaled: Tensor = self._scaler.scale(losses)
         return scaled
 
     def down(self, optimizer: Optimizer) -> None:
-        """Gradients as they would be without a scale."""
+        """Divide the gradients by the scale, in place."""
         if not self._parts:
-            # Of a spread model some weights may be in pieces and others whole, which no kernel takes at once.
+            # In a sharded model, some weights are DTensors and others are not; no kernel accepts both in one call.
             by_kind: dict[type, list[Tensor]] = {}
             for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
                 by_kind.setdefault(type(weight), []).append(weight)
@@ -54,17 +54,17 @@ class LossScale:
         for part in self._parts:
             self._scaler.unscale_(part)
         if not any(weight.grad is not None for part in self._parts for weight in part.param_groups[0]["params"]):
-            # Of a stage whose weights are all frozen: a scaler that has seen no gradient at all cannot be updated, and
-            # this scale is to grow with those of the other stages.
+            # All weights of this stage are frozen. A scaler without any gradient cannot be updated, but this scale has
+            # to grow with those of the other stages.
             self._witness.grad = torch.zeros_like(self._witness)
             self._scaler.unscale_(self._of_witness)
 
     def stepped(self) -> None:
-        """The step counted; after many, the scale doubles."""
+        """Record a committed step; after many of them, the scale doubles."""
         self._scaler.update()
 
     def back_off(self) -> bool:
-        """The step does not count: halve the scale; False where it is too small already to be the cause."""
+        """Halve the scale after a skipped step; False if it is already too small to be the cause."""
         before = self._scaler.get_scale()
         if before <= 1:
             return False
@@ -74,18 +74,20 @@ class LossScale:
         return True
 
     def abandon(self) -> None:
-        """The step under way counts nowhere: what was found in its gradients is void, and the scale stays."""
+        """Discard the findings about the current step's gradients and keep the scale."""
         self.load_state_dict(self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers only."""
+        """Return the state as plain numbers."""
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on from a stored scale, or begin anew; what was found in the gradients of a step under way is void."""
+        """Load a stored scale, or start with the initial one; findings about the current step's gradients are
+        discarded.
+        """
         self._scaler = self._made(state)
 
 
 def _part(weights: list[Tensor]) -> Any:
-    """Some weights, as much of an optimizer as a scaler looks at."""
+    """Return an object with the attributes of an optimizer that GradScaler reads."""
     return SimpleNamespace(param_groups=[{"params": weights}])

@@ -1,4 +1,8 @@
-"""Optimizer and learning rate. The rate is a function of the global step, so there is no scheduler state to save."""
+"""Optimizer with learning rate schedule, gradient clipping and loss scale.
+
+:meth:`OptimizerWrapper.build` creates it from the task or the flags. The learning rate is a function of the global
+step, so checkpoints need no scheduler state.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,11 @@ if TYPE_CHECKING:
 
 _PEAK: Final = "peak_lr"
 _OF_FLAGS: Final = (_PEAK, "foreach", "fused")
-"""What a checkpoint does not decide about a group of weights."""
+"""Options of a parameter group that come from this run's flags, not from a checkpoint."""
 
 
 class Kernel(TypedDict):
-    """How torch's optimizers are told to go over the weights."""
+    """Arguments of torch's optimizers that select the implementation."""
 
     foreach: bool | None
     fused: bool | None
@@ -44,7 +48,7 @@ _TORCHS_CHOICE: Final[Kernel] = {"foreach": None, "fused": None}
 
 
 class OptimizerWrapper:
-    """An optimizer whose learning rate follows the global step."""
+    """Optimizer whose learning rate follows the global step."""
 
     def __init__(
         self,
@@ -54,7 +58,15 @@ class OptimizerWrapper:
         loss_scale: LossScale | None = None,
         spread: ShardedState | None = None,
     ) -> None:
-        """``loss_scale`` is fp16's, and None in every other precision; ``spread`` is that of a spread model."""
+        """Wrap an optimizer.
+
+        Args:
+            optimizer: The optimizer; its learning rates are the peak rates before scaling.
+            config: Options of the run.
+            total_steps: Number of global steps of the run.
+            loss_scale: Loss scale for fp16; None in every other precision.
+            spread: Sharding of the model, if no rank holds all of it.
+        """
         self.optimizer = optimizer
         self._spread = spread
         self._move = OptimizerStep(optimizer)
@@ -68,7 +80,7 @@ class OptimizerWrapper:
         self._passed: Tensor | None = None
         self._weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.learning_rate = 0.0
-        """Rate of the first parameter group in the last step."""
+        """Learning rate of the first parameter group in the last step."""
         scale = lr_scale(config)
         for group in optimizer.param_groups:
             group[_PEAK] = group["lr"] * scale
@@ -83,10 +95,10 @@ class OptimizerWrapper:
         loss_scale: LossScale | None = None,
         spread: ShardedState | None = None,
     ) -> OptimizerWrapper:
-        """The task's own optimizer, or the one that the flags name.
+        """Create the task's own optimizer, or the one that the flags name.
 
         Raises:
-            BadConfig: the optimizer has no kernel of the kind that was asked for.
+            BadConfig: The optimizer does not support the requested kernel.
         """
         with uncompiled():
             if isinstance(task, ChoosesOptimizer):
@@ -98,21 +110,27 @@ class OptimizerWrapper:
         return cls(optimizer, config, total_steps, loss_scale, spread)
 
     def scaled(self, losses: Tensor) -> Tensor:
-        """The losses to differentiate: with fp16 scaled up, against gradients that vanish."""
+        """Return the losses for the backward pass; fp16 scales them up so that gradients do not underflow."""
         return losses if self._loss_scale is None else self._loss_scale.up(losses)
 
     @property
     def loss_scale(self) -> float:
-        """By how much; 1 in every other precision."""
+        """Factor on the losses; 1 in every precision except fp16."""
         return 1.0 if self._loss_scale is None else self._loss_scale.value
 
     @property
     def norm(self) -> float | None:
-        """Of the whole gradient of the last step, before it was clipped; None where nobody needed it."""
+        """Norm of the complete gradient of the last step, before clipping; None if it was not computed."""
         return None if self._norm is None else float(self._norm)
 
     def examine(self) -> Tensor:
-        """Look at the gradients of a step before it is voted on; see :func:`ddp_trainer.train.mesh.grad_norm.flaw`."""
+        """Check the gradients of a step before the vote.
+
+        Divides them by the loss scale and computes their norm if required.
+
+        Returns:
+            A scalar on the device, 0 if all gradients are finite; see :func:`ddp_trainer.train.mesh.grad_norm.flaw`.
+        """
         if self._loss_scale is not None:
             self._loss_scale.down(self.optimizer)
         gradients = [gradient for weight in self._weights if (gradient := weight.grad) is not None]
@@ -126,66 +144,66 @@ class OptimizerWrapper:
         return self._flaw
 
     def step(self, step: int) -> None:
-        """Move the weights by the gradients of this global step, which were examined."""
+        """Update the weights with the examined gradients of this global step."""
         factor = rate_factor(self._schedule, step, self._warmup, self._total)
         for group in self.optimizer.param_groups:
             group["lr"] = group[_PEAK] * factor
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         if self._clip is not None and self._norm is not None:
-            # Of a spread model some gradients may be in pieces and others whole, which no kernel takes at once.
+            # In a sharded model, some gradients are DTensors and others are not; no kernel accepts both in one call.
             at_once = None if self._spread is None else False
             nn.utils.clip_grads_with_norm_(self._weights, self._clip, self._norm, foreach=at_once)
         self._move()
-        # Nobody would step by gradients with a flaw: that answer was 0, and will do for the next one.
+        # Only finite gradients reach this line, so this flag is 0 and can be reused for the next step.
         self._passed = self._flaw
         if self._loss_scale is not None:
             self._loss_scale.stepped()
 
     def back_off(self) -> bool:
-        """The gradients of a step overflowed: lower the loss scale; False where that is not the cause."""
+        """Lower the loss scale after gradients overflowed; False if the scale is not the cause."""
         return self._loss_scale is not None and self._loss_scale.back_off()
 
     def forget(self) -> None:
-        """Drop gradients, those of a step that was not committed included."""
+        """Drop all gradients, including those of an uncommitted step."""
         self._norm = None
-        # What the optimizer's own zero_grad() comes to, without its profiler's mark and its look at every group.
+        # Same effect as the optimizer's zero_grad(), without its profiler mark and its loop over the groups.
         for weight in self._weights:
             weight.grad = None
 
     def abandon(self) -> None:
-        """The step under way ends before the vote was heard: what was found out about its gradients is void."""
+        """Discard gradients and findings of a step that ends before the result of its vote."""
         self.forget()
         self._passed = None
         if self._loss_scale is not None:
             self._loss_scale.abandon()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the optimizer, and the peak rates."""
+        """Return the state of the optimizer, including the peak learning rates."""
         with uncompiled():
             return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a stored state; the peak rates and the kernel are those of this run's flags."""
+        """Load a stored state, but keep the peak learning rates and the kernel of this run's flags."""
         own = [{key: group[key] for key in _OF_FLAGS if key in group} for group in self.optimizer.param_groups]
         stored = state["param_groups"]
         if len(stored) == len(own):
-            # Before it is loaded: where torch keeps the counters of steps depends on the kernel.
+            # Set the kernel before loading, because the device of torch's step counters depends on it.
             state = {**state, "param_groups": [group | mine for group, mine in zip(stored, own, strict=True)]}
         with uncompiled():
             self.optimizer.load_state_dict(state)
 
     def loss_scale_state(self) -> dict[str, Any] | None:
-        """State of the loss scale; None without fp16."""
+        """Return the state of the loss scale; None without fp16."""
         return None if self._loss_scale is None else self._loss_scale.state_dict()
 
     def load_loss_scale(self, state: dict[str, Any] | None) -> None:
-        """Go on from a stored loss scale; a run that had none before begins anew."""
+        """Load a stored loss scale; with None, start with the initial one."""
         if self._loss_scale is not None:
             self._loss_scale.load_state_dict(state)
 
 
 def _fuses_pieces(config: Config) -> bool:
-    """Whether torch's fused kernel takes pieces of weights; that of SGD does not know them."""
+    """Return True if torch's fused kernel accepts sharded weights, which that of SGD does not."""
     return config.optimizer is OptimizerName.ADAMW
 
 
@@ -196,12 +214,12 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
             hint="Give --optimizer-kernel auto.",
         )
     if config.optimizer_kernel is KernelName.AUTO and _lie_apart(model):
-        # Some weights are cut over other ranks than others, or not at all, and no kernel takes both at once.
+        # Weights have different meshes, or only some are sharded, and no kernel accepts both in one call.
         return _with_kernel(_KERNEL[KernelName.LOOP], model, config)
     if lacks_fused and config.optimizer_kernel is KernelName.AUTO:
         return _with_kernel(_KERNEL[KernelName.FOREACH], model, config)
     if config.optimizer_kernel is KernelName.AUTO:
-        # The fused kernel goes over each weight once, where torch's own choice on the CPU makes ten calls for each.
+        # The fused kernel passes over each weight once. torch's default on the CPU makes ten calls per weight.
         try:
             return _with_kernel(_KERNEL[KernelName.FUSED], model, config)
         except RuntimeError:
@@ -216,13 +234,13 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
 
 
 def _lie_apart(model: nn.Module) -> bool:
-    """Whether weights that are here lie over different ranks: those over the same are of one type, and one mesh."""
+    """Return True if weights on this rank differ in type or device mesh."""
     here = [weight for weight in model.parameters() if not weight.is_meta]
     return len({(type(weight), getattr(weight, "device_mesh", None)) for weight in here}) > 1
 
 
 def _with_kernel(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:
-    # Of a pipeline, those of other stages too: they get no gradients, and weights have the same numbers on all ranks.
+    # Includes the weights of other pipeline stages: they get no gradients, but keep the numbering equal on all ranks.
     weights = list(model.parameters())
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer is OptimizerName.ADAMW:
@@ -231,11 +249,11 @@ def _with_kernel(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:
 
 
 def lr_scale(config: Config) -> float:
-    """Factor on the learning rate for the size of the global batch; 1 unless a rule was asked for.
+    """Return the factor on the learning rate for the size of the global batch; 1 without a scaling rule.
 
-    Linear: P. Goyal et al., "Accurate, Large Minibatch SGD", 2017. Square root: A. Krizhevsky, "One weird trick",
-    2014; for adaptive optimizers S. Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient
-    Algorithms", NeurIPS 2022.
+    Linear: P. Goyal et al., "Accurate, Large Minibatch SGD", 2017. Square root: A. Krizhevsky, "One weird trick", 2014;
+    for adaptive optimizers S. Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", NeurIPS
+    2022.
     """
     if config.lr_scaling is LrScaling.NONE or config.lr_reference_batch is None:
         return 1.0
@@ -244,7 +262,13 @@ def lr_scale(config: Config) -> float:
 
 
 def rate_factor(schedule: ScheduleName, step: int, warmup: int, total: int) -> float:
-    """Share of the peak learning rate at a global step, from 0: a linear rise, then a fall or a plateau.
+    """Return the learning rate at a global step as a share of the peak: a linear rise, then a decay or a plateau.
+
+    Args:
+        schedule: Shape after the warmup.
+        step: Global step, from 0.
+        warmup: Number of warmup steps.
+        total: Number of global steps of the run.
 
     >>> [rate_factor(ScheduleName.COSINE, step, 2, 10) for step in (0, 1, 2, 6)]
     [0.5, 1.0, 1.0, 0.5]

@@ -1,10 +1,9 @@
-"""Step an optimizer without what torch puts around its step for those who look on, while nobody does.
+"""Call an optimizer's step without torch's wrappers, unless a hook or a profiler needs them.
 
-torch wraps ``Optimizer.step`` twice: in a mark for the profiler and a search for hooks, and in a switch of autograd
-that asks for the compiler. That is 15 us a step, as much as a layer of a small model. Where no profiler runs and there
-are no hooks, what is inside is called directly. The wrappers are private: where they are not those that are known here,
-as with an optimizer of another kind, its step is called as everybody calls it, and a test fails where torch's own have
-changed.
+torch wraps ``Optimizer.step`` twice: in a profiler mark with a search for hooks, and in a switch of autograd that
+queries the compiler. That takes 15 us per step, as much as a layer of a small model. Without a profiler and hooks,
+:class:`OptimizerStep` calls the inner function directly. The wrappers are private. If an optimizer has other wrappers,
+its step is called normally; a test fails if torch's own have changed.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _WRAPPERS: Final = (
     "Optimizer.profile_hook_step.<locals>.wrapper",
     "_use_grad_for_differentiable.<locals>._use_grad",
 )
-"""Code of torch around a step, from the outside in."""
+"""Qualified names of torch's wrappers around a step, outermost first."""
 
 
 class OptimizerStep:
-    """A call steps the optimizer."""
+    """Callable that steps one optimizer."""
 
     __slots__ = ("_inside", "_no_grad", "_optimizer")
 
@@ -36,7 +35,7 @@ class OptimizerStep:
         self._inside = None if optimizer.defaults.get("differentiable", True) else inside(type(optimizer))
 
     def __call__(self) -> None:
-        """Move the weights by their gradients."""
+        """Update the weights with their gradients."""
         optimizer = self._optimizer
         with uncompiled():
             if self._inside is None or _is_watched(optimizer):
@@ -47,7 +46,7 @@ class OptimizerStep:
 
 
 def inside(kind: type[Optimizer]) -> Callable[[Optimizer], Any] | None:
-    """The step of this kind of optimizer without torch's wrappers; None where it has others."""
+    """Return the step function of an optimizer class without torch's wrappers; None if it has other wrappers."""
     step: Any = kind.step
     for wrapper in _WRAPPERS:
         if getattr(getattr(step, "__code__", None), "co_qualname", None) != wrapper:
@@ -57,10 +56,10 @@ def inside(kind: type[Optimizer]) -> Callable[[Optimizer], Any] | None:
 
 
 def _is_watched(optimizer: Optimizer) -> bool:
-    """Whether a profiler, a hook, or someone who has put a step of his own in place, wants to know of it."""
+    """Return True if a profiler, a hook, or a replaced ``step`` has to see the call."""
     try:
         return bool(
-            optimizer._optimizer_step_pre_hooks  # noqa: SLF001 - there is no public question
+            optimizer._optimizer_step_pre_hooks  # noqa: SLF001 - torch has no public query
             or optimizer._optimizer_step_post_hooks  # noqa: SLF001 - as above
             or torch_optimizer._global_optimizer_pre_hooks  # noqa: SLF001 - as above
             or torch_optimizer._global_optimizer_post_hooks  # noqa: SLF001 - as above

@@ -1,1 +1,1 @@
-"""What is applied to a model before it trains: precision, recomputation, compilation, determinism."""
+"""Model transforms applied before training: precision, recomputation, compilation, determinism."""

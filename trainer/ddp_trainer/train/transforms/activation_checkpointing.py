@@ -1,11 +1,9 @@
-"""Less memory for more computing: activations inside a block are dropped, and computed again in the backward pass.
+"""Activation checkpointing: drop activations inside a block and recompute them in the backward pass.
 
-Blocks are the entries of every ``nn.ModuleList``, the layers of a transformer; where a model has none, the entries of
-its outermost ``nn.Sequential`` that have weights. Names of weights do not change, so checkpoints fit with and without.
-
-What is computed again may be less than a block: every second block costs half the time and saves half the memory, and
-``cheap`` keeps what takes long to compute, which is most of the time for a part of the memory (V. Korthikanti et al.,
-"Reducing Activation Recomputation in Large Transformer Models", 2022).
+:func:`checkpoint_activations` changes the blocks that :mod:`ddp_trainer.train.transforms.blocks` finds. Names of
+weights do not change, so checkpoints load with and without it. Recomputing every second block costs half the time and
+saves half the memory. ``cheap`` keeps the results that take long to compute, which saves most of the time for a part of
+the memory (V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022).
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ _COSTLY: Final = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-"""Of torch's operations, by name: versions differ in those that they have."""
+"""Names of torch operations; each version of torch has some of them."""
 
 COMPUTES_AGAIN: Final = "computes_again"
-"""Attribute of every block that was found, and of no other module: whether it computes activations again."""
+"""Attribute of every block found, and of no other module: True if the block recomputes activations."""
 
 
 def checkpoint_activations(
@@ -48,16 +46,16 @@ def checkpoint_activations(
     found: Sequence[nn.Module] | None = None,
     compiled: bool = False,
 ) -> int:
-    """Let blocks of the model compute activations again; how many do.
+    """Make blocks of the model recompute their activations and return the number of these blocks.
 
     Args:
-        model: changed in place.
-        recompute: what of each, or of every so many blocks.
-        found: its blocks in order, where they are known.
-        compiled: the compiler is at work here, and may be asked.
+        model: Changed in place.
+        recompute: What each block recomputes, or ``N`` to recompute every ``N``-th block.
+        found: Blocks of the model in order; None to search for them.
+        compiled: True if the model is compiled, so that the checkpoint function may use the compiler.
 
     Raises:
-        BadConfig: the model has no blocks.
+        BadConfig: The model has no blocks.
     """
     found = demand_blocks(model, "--activation-checkpointing") if found is None else found
     chosen = found if isinstance(recompute, Recompute) else found[recompute - 1 :: recompute]
@@ -82,7 +80,7 @@ def _again(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Calla
 
 
 def _kept(_: Any, operation: Any, *args: Any, **options: Any) -> CheckpointPolicy:
-    # What is kept is not drawn again, and whatever draws after it would draw other numbers than before.
+    # Dropout must not be kept: its numbers would not be drawn again, and later draws would differ in the recomputation.
     keeps = operation in _costly() and not _drops_out(operation, args, options)
     return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -97,6 +95,6 @@ def _drops_out(operation: Any, args: Sequence[Any], options: Mapping[str, Any]) 
 
 @lru_cache(maxsize=1)
 def _costly() -> list[Any]:
-    """Those that this version of torch has."""
+    """Return the costly operations that this version of torch has."""
     packets = [getattr(torch.ops.aten, name) for name in _COSTLY if hasattr(torch.ops.aten, name)]
     return [packet.default for packet in packets]

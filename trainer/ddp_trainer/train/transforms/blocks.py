@@ -1,7 +1,8 @@
-"""Blocks of a model: the modules that activation checkpointing, FSDP and the compiler treat as one.
+"""Find the blocks of a model: the modules that activation checkpointing, FSDP and the compiler treat as a unit.
 
-By default they are the entries of every ``nn.ModuleList``, the layers of a transformer. In a model without one they are
-the entries of its outermost ``nn.Sequential`` that have weights. ``--fsdp-blocks`` names their classes instead.
+By default (:func:`blocks`) they are the entries of every ``nn.ModuleList``, the layers of a transformer. In a model
+without one, they are the entries of its outermost ``nn.Sequential`` that have weights. ``--fsdp-blocks`` names their
+classes instead (:func:`named_blocks`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 _CONTAINERS: Final = (nn.ModuleList, nn.ModuleDict)
 _NAMED: Final = 12
-"""Of many classes, how many a sentence tells."""
+"""Maximum number of classes in a message."""
 
 
 def demand_blocks(model: nn.Module, flag: str) -> list[nn.Module]:
-    """The blocks, for a flag that needs some.
+    """Return the blocks of a model for a flag that requires them.
 
     Raises:
-        BadConfig: there are none.
+        BadConfig: The model has no blocks.
     """
     if found := blocks(model):
         return found
@@ -33,7 +34,7 @@ def demand_blocks(model: nn.Module, flag: str) -> list[nn.Module]:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The blocks, none of which lies in another."""
+    """Return the blocks of a model; no block is inside another. Empty if there are none."""
     for kind in (nn.ModuleList, nn.Sequential):
         outermost = [module for name, module in model.named_modules() if isinstance(module, kind)]
         entries = [entry for module in outermost for entry in module if _has_weights(entry)]
@@ -48,11 +49,10 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    """The modules of these classes inside of the model, in the order in which they stand there; what lies in another
-    one comes before it.
+    """Return the modules of these classes inside the model, in model order, an inner module before its outer one.
 
     Raises:
-        BadConfig: there is none of some class.
+        BadConfig: No module with weights is of one of the classes.
     """
     every = dict.fromkeys(_inner_first(model))
     inside = [module for module in every if module is not model and not isinstance(module, _CONTAINERS)]

@@ -1,7 +1,8 @@
-"""``--compile``: torch.compile around the model or each of its blocks, and a sentence where it fails.
+"""``--compile``: apply torch.compile to the model or to each of its blocks.
 
-Blocks that are alike are compiled once, and what lies between them (the gathering of a sharded block's weights, the
-way from stage to stage) stays as it is: so that is how a model in pieces is compiled.
+:class:`CompiledLosses` compiles the model, :func:`compile_blocks` the blocks. Equal blocks are compiled once, and the
+code between them stays uncompiled, for example the all-gather of FSDP or the transfer between stages. Sharded models
+are therefore compiled by block.
 """
 
 from __future__ import annotations
@@ -20,13 +21,20 @@ Alarm = Callable[[str], None]
 
 
 class CompiledLosses:
-    """Losses through a compiled model. The first call compiles, and is where compiling fails."""
+    """Losses through a compiled model. The first call compiles, so compile errors appear there."""
 
     def __init__(self, model: nn.Module, losses: Losses, *, backend: str, alarm: Alarm | None) -> None:
-        """With an ``alarm``, a model that cannot be compiled is trained as it is, and the alarm says so.
+        """Compile the model at the first call.
+
+        Args:
+            model: Changed in place.
+            losses: Losses of the samples of a batch.
+            backend: Backend of torch.compile.
+            alarm: Receives the message if compilation fails, and the model trains uncompiled. None to raise an error
+                instead.
 
         Raises:
-            BadConfig: there is no such backend.
+            BadConfig: The backend does not exist.
         """
         self._failures = _failures(backend)
         model.compile(backend=backend)
@@ -34,25 +42,25 @@ class CompiledLosses:
         self._alarm = alarm
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        """As the task's.
+        """Return the losses of the task.
 
         Raises:
-            BadConfig: the model cannot be compiled, and there is no falling back.
+            BadConfig: The model cannot be compiled, and fallback is off.
         """
         try:
             return self._losses(model, batch)
         except self._failures as err:
             _give_up("The model", err, self._alarm)
-            model._compiled_call_impl = None  # noqa: SLF001 - what Module.compile() sets; there is no way back in public
+            model._compiled_call_impl = None  # noqa: SLF001 - set by Module.compile(); torch has no public way to undo it
             self._failures = ()
         return self._losses(model, batch)
 
 
 def compile_blocks(found: Sequence[nn.Module], *, backend: str, alarm: Alarm | None) -> None:
-    """Let each of these modules compile what it computes, in place; hooks on it stay outside of that.
+    """Compile the forward method of each module, in place; hooks on the modules stay uncompiled.
 
     Raises:
-        BadConfig: there is no such backend.
+        BadConfig: The backend does not exist.
     """
     failures = _failures(backend)
     for block in found:
@@ -60,7 +68,7 @@ def compile_blocks(found: Sequence[nn.Module], *, backend: str, alarm: Alarm | N
 
 
 class _CompiledForward:
-    """In place of a module's forward."""
+    """Compiled replacement of a module's forward method."""
 
     def __init__(
         self, forward: Callable[..., Any], backend: str, failures: tuple[type[Exception], ...], alarm: Alarm | None
@@ -71,13 +79,13 @@ class _CompiledForward:
         self._alarm = alarm
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """As the module would.
+        """Return the result of the module's forward method.
 
         Raises:
-            BadConfig: it cannot be compiled, and there is no falling back.
+            BadConfig: The module cannot be compiled, and fallback is off.
         """
         if args and isinstance(args[0], Tensor) and args[0].is_meta:
-            return self._plain(*args, **options)  # somebody asks for shapes
+            return self._plain(*args, **options)  # only the shapes are computed
         try:
             return self._compiled(*args, **options)
         except self._failures as err:
@@ -87,7 +95,7 @@ class _CompiledForward:
 
 
 def _failures(backend: str) -> tuple[type[Exception], ...]:
-    from torch import _dynamo  # noqa: PLC0415 - a second; asked for
+    from torch import _dynamo  # noqa: PLC0415 - takes a second to import, needed only on request
 
     if backend not in (backends := torch.compiler.list_backends(exclude_tags=())):
         known = ", ".join(sorted(backends))

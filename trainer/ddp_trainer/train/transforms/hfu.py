@@ -1,4 +1,4 @@
-"""How much of a model's work is done twice, since activations were dropped: what HFU counts and MFU does not."""
+"""Share of the model's operations that activation checkpointing repeats, which HFU counts and MFU does not."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from ddp_trainer.train.models.registry import flops
 
 
 def recomputed_ratio(model: nn.Module, config: Config) -> float | None:
-    """Operations done a second time, over those of the model; None where the model does not say.
+    """Return the recomputed operations divided by the operations of the model; None if the model does not count them.
 
-    A model tells them, as :class:`ddp_trainer.train.models.gpt.Gpt` does: ``recomputed_flops_per_sample`` those of the
-    forward pass through all its blocks, ``cheaply_recomputed_flops_per_sample`` what of them ``--recompute cheap``
-    does not keep. Of every N-th block it is their share of all blocks, by weights.
+    The model counts them in two methods, as :class:`ddp_trainer.train.models.gpt.Gpt` does.
+    ``recomputed_flops_per_sample`` covers the forward pass through all blocks. ``cheaply_recomputed_flops_per_sample``
+    covers the part that ``--recompute cheap`` repeats. If only every N-th block recomputes, the ratio is scaled by
+    their share of all blocks, by weights.
     """
     needed = flops(model)
     if not needed:
@@ -29,7 +30,7 @@ def recomputed_ratio(model: nn.Module, config: Config) -> float | None:
 
 
 def _share_of_blocks(model: nn.Module) -> float:
-    """Weights of the blocks that compute again, over those of all; of the whole model, whatever this rank has of it."""
+    """Return the weights of the recomputing blocks divided by those of all blocks, for the complete model."""
     from ddp_trainer.train.transforms.activation_checkpointing import COMPUTES_AGAIN  # noqa: PLC0415 - on request
 
     sizes = {True: 0, False: 0}

@@ -1,4 +1,7 @@
-"""Make a model and its losses compute as the options say: numbers, memory layout, compiler, memory for computing."""
+"""Apply the options for precision, memory layout, compiler and activation checkpointing to a model and its losses.
+
+The entry point is :func:`prepare`.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,17 @@ Alarm = Callable[[str], None]
 
 
 def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alarm: Alarm) -> Losses:
-    """Change the model in place, already on its device; losses of samples that compute as told.
+    """Transform a model in place and return its losses function with all options applied.
+
+    Args:
+        model: The model, already on its device.
+        losses: Losses of the samples of a batch.
+        config: Options of the run.
+        group: The ranks.
+        alarm: Receives the message if the compiler falls back.
 
     Raises:
-        BadConfig: the device or the model cannot do what was asked for.
+        BadConfig: The device or the model does not support an option.
     """
     demand(config.precision, group.device)
     if config.deterministic or config.level is Level.EXACT:
@@ -44,13 +54,14 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
 
 
 def _of_blocks(model: nn.Module, losses: Losses, config: Config, alarm: Alarm) -> Losses:
-    """What is done block by block: activations that are computed again, and compiling."""
+    """Apply activation checkpointing and compilation."""
     by_block = config.compile and (config.compile_blocks or config.spreads)
     found: Sequence[nn.Module] = ()
     if by_block or config.activation_checkpointing:
         found = _blocks(model, config, "--activation-checkpointing" if config.activation_checkpointing else "--compile")
-    # What is kept of a block is chosen by operation, which only the compiler sees of what it compiled: it goes around
-    # that. Around whole blocks that are computed again torch 2.13 fails where their weights are in slices.
+    # ``cheap`` chooses by operation what a block keeps. Inside compiled code only the compiler sees the operations, so
+    # it compiles around the checkpointed block. Compiling around whole recomputed blocks fails in torch 2.13 if their
+    # weights are sharded.
     if config.recompute is not Recompute.CHEAP:
         losses = _compiled(model, losses, config, alarm, found if by_block else None)
     if config.activation_checkpointing:
@@ -65,7 +76,7 @@ def _of_blocks(model: nn.Module, losses: Losses, config: Config, alarm: Alarm) -
 def _compiled(
     model: nn.Module, losses: Losses, config: Config, alarm: Alarm, found: Sequence[nn.Module] | None
 ) -> Losses:
-    """Through the compiler as far as told: the blocks that were found, or the model where none were asked for."""
+    """Compile the found blocks, or the model if ``found`` is None; do nothing without ``--compile``."""
     if not config.compile:
         return losses
     from ddp_trainer.train.transforms.compilation import CompiledLosses, compile_blocks  # noqa: PLC0415 - imports the compiler
@@ -96,7 +107,7 @@ def _with_channels_last(losses: Losses) -> Losses:
 
 
 def channels_last(batch: Batch) -> Batch:
-    """The batch with every tensor of four dimensions laid out as NHWC; shapes stay."""
+    """Return the batch with every four-dimensional tensor in NHWC memory format; shapes do not change."""
     if isinstance(batch, Tensor):
         return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
     if isinstance(batch, Mapping):
@@ -109,15 +120,16 @@ def channels_last(batch: Batch) -> Batch:
 
 
 def synchronise_batchnorm(model: nn.Module, config: Config, group: Group) -> None:
-    """Let BatchNorm normalize over all ranks' passes, with torch's SyncBatchNorm; nothing to do for one rank.
+    """Replace BatchNorm by torch's SyncBatchNorm, which normalizes over the passes of all ranks; no-op on one rank.
 
-    :mod:`ddp_trainer.train.exact.buffer_sync` makes *running* statistics independent of the ranks, and each logical
-    shard is normalized by itself, which no rank needs another for. This one changes what a sample is normalized by, to
-    the samples that happen to be computed at the same time; so its result depends on the number of ranks, and every
-    rank must make the same number of passes.
+    Without it, each logical shard is normalized separately, which needs no other rank, and
+    :mod:`ddp_trainer.train.exact.buffer_sync` makes the *running* statistics independent of the ranks. SyncBatchNorm
+    normalizes a sample with the samples computed at the same time. The result therefore depends on the number of ranks,
+    and every rank must make the same number of passes.
 
     Raises:
-        BadConfig: on the CPU, which torch's does not support, or where ranks make different numbers of passes.
+        BadConfig: The device is the CPU, which SyncBatchNorm does not support, or ranks make different numbers of
+            passes.
     """
     if group.device.type != "cuda":
         raise BadConfig(

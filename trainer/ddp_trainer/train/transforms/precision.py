@@ -1,6 +1,7 @@
-"""Numbers of fewer bits: which the device has, and how forward and loss are computed with them.
+"""Reduced precision: check which dtypes a device supports, and compute forward pass and loss in them.
 
-Weights, gradients' sums and the optimizer stay in 32 bits; torch's autocast chooses the operations that bear less.
+:func:`demand` refuses an unsupported precision, :func:`around` returns the autocast context. Weights, gradient sums and
+the optimizer stay in 32 bits; torch's autocast selects the operations that run in lower precision.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PASCAL: Final = (5, 3)
 
 
 def lacking(precision: PrecisionName, device: torch.device) -> str:
-    """What the device lacks to compute in this precision; empty where it lacks nothing."""
+    """Return the reason why the device cannot compute in this precision; empty if it can."""
     if precision is PrecisionName.FP32:
         return ""
     if device.type == "cuda":
@@ -39,18 +40,18 @@ def lacking(precision: PrecisionName, device: torch.device) -> str:
 
 
 def _cpu_has_fp16() -> bool:
-    """What torch's CPU kernels ask; one that cannot be asked is taken at its word when it computes."""
+    """Return whether torch's CPU kernels support fp16; True if torch offers no query."""
     try:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())  # noqa: SLF001 - there is no public question
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())  # noqa: SLF001 - torch has no public query
     except (AttributeError, RuntimeError):
         return True
 
 
 def demand(precision: PrecisionName, device: torch.device) -> None:
-    """Refuse a precision that the device would only imitate, at a fraction of the speed.
+    """Refuse a precision that the device only emulates, at a fraction of the speed.
 
     Raises:
-        BadConfig: the device lacks it.
+        BadConfig: The device does not support the precision.
     """
     reason = lacking(precision, device)
     if reason:
@@ -59,7 +60,7 @@ def demand(precision: PrecisionName, device: torch.device) -> None:
 
 
 def around(precision: PrecisionName, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
-    """What to put around forward and loss; switches tf32 on where it was asked for."""
+    """Return the context manager for forward pass and loss; enables TF32 in the process if configured."""
     if precision is PrecisionName.TF32:
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
