@@ -1,8 +1,8 @@
 """Read and write plain weight files: user checkpoints to start a run from, and exports for inference.
 
 :func:`initialize` loads a user's file into a model; :func:`export_weights` writes a file. A plain file is a
-``torch.save`` of ``model.state_dict()``, or of a mapping that has it under one of the usual keys. Safetensors is
-supported too, in one file or several. Prefixes that wrappers add to names (``module.`` of DDP, ``_orig_mod.`` of
+``torch.save`` of ``model.state_dict()``, or of a mapping that has it under one of the usual keys. Safetensors in one
+file or several are plain files as well. Prefixes that wrappers add to names (``module.`` of DDP, ``_orig_mod.`` of
 torch.compile) are removed. Only tensors and plain values are unpickled.
 """
 

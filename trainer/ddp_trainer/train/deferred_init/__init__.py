@@ -1,1 +1,1 @@
-"""Models that are initialized after they are split, so that no rank holds all of one."""
+"""Deferred initialization: a model gets memory after it is sharded, so no rank holds all of it."""

@@ -1,8 +1,9 @@
-"""How the numbers of a tensor came about, and the same numbers once more: from the calls and the states of generators.
+"""Recipes of tensors without memory, and their replay with bitwise equal results.
 
-A tensor is a view of a storage, and what lies in a storage is a chain of versions: the call that made it, and each that
-wrote to it. A call is repeated with what its tensors held when it was made, from the same state of the generator, so
-that what comes of it is the same to the last bit.
+A tensor is a view of a storage, and the content of a storage is a chain of versions (:class:`StorageVersion`): the
+operation that created it, and each one that wrote to it. :class:`ReplayExecutor` runs an :class:`InitRecipe`: each
+operation gets the inputs it had when it was recorded, and the same state of the random generator. Recipes come from
+:mod:`ddp_trainer.train.deferred_init.op_recording`.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from torch import Generator, Tensor, UntypedStorage
 from torch.utils._pytree import tree_leaves, tree_map
 
 _MOST_KEPT: Final = 3
-"""Storages of the largest size whose numbers are kept for the calls that follow."""
+"""Size of the cache of replayed storages, in multiples of the largest storage."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedOp:
-    """One operation of torch, with a :class:`InitRecipe` in the place of each tensor that has no memory."""
+    """One torch operation, with an :class:`InitRecipe` in place of each tensor without memory."""
 
     operation: Callable[..., Any]
     args: Sequence[Any]
     options: Mapping[str, Any]
     random_state: Tensor | None = None
-    """Of the generator that it drew from, before it did."""
+    """State of the generator before the operation drew from it; None if it draws nothing."""
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     @classmethod
     def blank(cls, size_bytes: int) -> Self:
-        """Memory in which anything may lie."""
+        """Return an operation that allocates uninitialized memory."""
         return cls(fresh_memory, (size_bytes,), {})
 
     def run(self, real: Callable[[Any], Any]) -> Any:
-        """Make it again; ``real`` says what stands for each argument."""
+        """Run the operation again; ``real`` maps each recorded argument to the actual one."""
         args, options = tree_map(real, (tuple(self.args), dict(self.options)))
         with _as_it_was(self.default_dtype):
             if self.random_state is None:
@@ -54,22 +55,22 @@ class RecordedOp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StorageVersion:
-    """What lies in one storage after a call."""
+    """Content of one storage after an operation."""
 
     call: RecordedOp
     before: StorageVersion | None = None
-    """What the call wrote into; None where it made the storage."""
+    """Version that the operation wrote to; None if the operation created the storage."""
     output: int = 0
-    """Of the tensors that the call gave, the one that lies in this storage, where it made it."""
+    """Index of the output tensor in this storage, if the operation created it."""
     depth: int = 1
-    """Calls, one behind the other, that it takes to make it."""
+    """Number of successive operations needed to produce this version."""
     form: Tensor | None = None
-    """What the call gave, on the meta device, where it made the storage."""
+    """Output tensor on the meta device, if the operation created the storage."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitRecipe:
-    """A tensor without memory."""
+    """Recipe of a tensor without memory: a storage version and the view of it."""
 
     version: StorageVersion
     size: torch.Size
@@ -78,23 +79,23 @@ class InitRecipe:
     dtype: torch.dtype
 
     def numbers(self) -> Tensor:
-        """The tensor itself, anew on the CPU."""
+        """Return the tensor with its values, newly computed on the CPU."""
         return ReplayExecutor().numbers(self)
 
 
 class ReplayExecutor:
-    """Makes recipes, and keeps a little of what it made for those that need it again."""
+    """Runs recipes, and caches recent storages for recipes that need them again."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[StorageVersion, UntypedStorage] = OrderedDict()
         self._largest = self._size = 0
 
     def numbers(self, recipe: InitRecipe) -> Tensor:
-        """Not to be written to while the kitchen is used."""
+        """Return the tensor of a recipe; do not write to it while the executor is in use."""
         return _view(recipe, self._storage(recipe.version))
 
     def keep(self, version: StorageVersion, storage: UntypedStorage) -> None:
-        """What was made elsewhere; what was kept for longest goes."""
+        """Add a storage computed elsewhere to the cache, which drops its oldest entries."""
         self._kept[version] = storage
         self._largest = max(self._largest, storage.nbytes())
         self._size += storage.nbytes()
@@ -111,7 +112,7 @@ class ReplayExecutor:
         if not wanted:
             self._kept.move_to_end(version)
             return self._kept[version]
-        # A call may want both, what is kept and what becomes of it.
+        # An operation may read the cached version and write the next one, so it writes to a copy.
         storage = _copied(self._kept[at]) if at in self._kept else None
         for each in reversed(wanted):
             storage = self._run(each, storage)
@@ -135,7 +136,7 @@ class ReplayExecutor:
 
 
 def fresh_memory(size_bytes: int) -> Tensor:
-    """Bytes that go back to the system with the tensor; of what malloc gives, much would stay with the process."""
+    """Return uint8 memory that returns to the system with the tensor; ``malloc`` would retain much of it."""
     return torch.frombuffer(mmap(-1, size_bytes), dtype=torch.uint8)
 
 
@@ -145,7 +146,10 @@ def _copied(storage: UntypedStorage) -> UntypedStorage:
 
 
 def _laid_out(made: Tensor, form: Tensor | None) -> Tensor:
-    """As views of it expect it: some operations lay out what they give otherwise on the meta device."""
+    """Return the tensor with the layout of ``form``, which its views expect.
+
+    Some operations lay out their result differently on the meta device.
+    """
     if form is None or (made.stride() == form.stride() and made.storage_offset() == form.storage_offset()):
         return made
     bare = torch.empty(0, dtype=made.dtype).set_(

@@ -1,8 +1,8 @@
-"""Weights on their way from where a model was drawn to where it is trained: cut while it has no memory, then filled.
+"""Materialize a deferred model: shard its weights without memory, then fill them.
 
-Each weight is made by itself, sent, cut and let go of, so a rank needs room for what it keeps and for one weight more.
-What is about to be ``loaded``, by its names in the model, is not made or sent. Such a weight is not a number until
-then: one that a load forgot shows in the first loss, and is never what happened to lie in memory.
+:func:`fill` computes, sends and shards one weight at a time, so a rank needs memory for its own pieces and one complete
+weight. Weights in ``loaded`` (names in the model) are neither computed nor sent, because a checkpoint provides them.
+They are NaN until then, so a weight that the load misses shows in the first loss.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import piece
 
 Numbers: TypeAlias = Tensor | InitRecipe | None
-"""Of a whole weight: there, to be made, or, where it is None, to be loaded."""
+"""Values of a complete weight: a tensor, a recipe, or None if they will be loaded."""
 
 _META: Final = torch.device("meta")
 
@@ -31,9 +31,9 @@ _META: Final = torch.device("meta")
 def agree(
     model: nn.Module, recipes: Mapping[Tensor, InitRecipe], group: Group, loaded: Collection[str]
 ) -> Mapping[Tensor, InitRecipe]:
-    """The recipes of the model's weights where every rank has some; else none, and the weights have been filled.
+    """Return the recipes if every rank has some; else materialize the weights and return no recipes.
 
-    Every rank must call it: what follows is one exchange after the other.
+    Every rank must call it, because the collectives that follow must match.
     """
     if all(group.gather(bool(recipes))):
         return recipes
@@ -42,10 +42,10 @@ def agree(
 
 
 def empty_out(model: nn.Module, recipes: Mapping[Tensor, InitRecipe], loaded: Collection[str]) -> dict[str, Numbers]:
-    """Leave a model nothing but the shapes of its weights, in place.
+    """Replace the weights of a model by meta tensors, in place.
 
     Returns:
-        What belongs into them, by name; of weights of other stages, which have been left their shape before, nothing.
+        The values of the weights, by name. Weights of other stages are on the meta device already and are omitted.
     """
     numbers: dict[str, Numbers] = {}
     for name, weight in model.named_parameters():
@@ -58,7 +58,7 @@ def empty_out(model: nn.Module, recipes: Mapping[Tensor, InitRecipe], loaded: Co
 
 
 def send_buffers(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:
-    """Bring the model's buffers to the device; those of the first rank are everybody's."""
+    """Move the model's buffers to the device and broadcast those of the first rank."""
     with group.watched(), torch.no_grad():
         for name, buffer in model.named_buffers():
             buffer.data = buffer.data.to(group.device)
@@ -67,15 +67,22 @@ def send_buffers(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[
 
 
 def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group, device: torch.device) -> None:
-    """Give weights that have no memory some on this device, and their pieces of these numbers, in place.
+    """Allocate weights without memory on this device and fill in this rank's pieces, in place.
 
-    The first of the ranks that share a weight makes it, and sends it to the others, who all must call this. A model
-    that is drawn from the seed is the same on every rank; one that asks another source of chance, as numpy's, is not,
-    and ranks would each learn something else. What is used is taken out of ``numbers``.
+    The first of the ranks that share a weight computes it and sends it to the others; all of them must call this. A
+    model that is drawn from the seed is the same on every rank. With another random source, such as NumPy's, it is not,
+    and the ranks would train different models.
+
+    Args:
+        model: Changed in place.
+        numbers: Values by name; used entries are removed.
+        mesh: Mesh of the ranks.
+        group: The ranks.
+        device: Device of the weights.
     """
     is_first = not any(getattr(mesh.place, name) for name in SHARING)
     weights = {name: weight for name, weight in model.named_parameters() if name in numbers}
-    # All of them first: with whole weights between them, what these leave behind would be too small for the next ones.
+    # Allocate all of them first. With complete weights in between, the freed gaps would be too small for the next ones.
     for weight in weights.values():
         _swap(weight, _room(weight, device))
     for name, weight in weights.items():
@@ -97,7 +104,7 @@ def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group
 def fill_here(
     model: nn.Module, recipes: Mapping[Tensor, InitRecipe], device: torch.device, loaded: Collection[str]
 ) -> None:
-    """Give those weights of a model their numbers that have recipes, in place, where a rank has it whole."""
+    """Compute the values of weights with recipes, in place, on a rank that has the complete model."""
     for name, weight in list(model.named_parameters()):
         if weight in recipes:
             room = _room(weight, device)
@@ -110,14 +117,14 @@ def fill_here(
 
 
 def _leave_open(weight: Tensor) -> None:
-    """To what is loaded. Other types than these have no number that stands for none."""
+    """Fill a weight that will be loaded with NaN; types without NaN stay uninitialized."""
     if weight.is_floating_point() or weight.is_complex():
         with torch.no_grad():
             piece(weight).fill_(math.nan)
 
 
 def _swap(weight: Tensor, other: Tensor) -> None:
-    """Let everything that holds the weight hold the other one."""
+    """Replace the weight by another tensor for every object that refers to it."""
     swap_tensors(weight, other)  # type: ignore[no-untyped-call] # of torch
 
 

@@ -1,12 +1,12 @@
-"""Build a model of which no large tensor has memory, while every random number is drawn in its turn.
+"""Build a model without memory for its large tensors, while every random number is drawn in order.
 
-Under :class:`DeferredInit`, what would be a large tensor on the CPU is one on torch's meta device: a shape. It says
-that it is on the CPU, since ``nn.init`` and others do nothing for what is not. Operations that draw are made for real,
-on memory that is let go of at once, so that generators go on as they would; all others are written down. What becomes
-of it is a :class:`ddp_trainer.train.deferred_init.init_replay.InitRecipe` of each weight. Where something is done that
-cannot be written down, as numbers that come from NumPy, or a look into memory, the recording fails, and says why: then
-the model is to be built without it. Deferred initialisation of torchdistX (https://github.com/pytorch/torchdistx) is
-the same idea, without the order of draws.
+Under :class:`DeferredInit`, a large CPU tensor is on torch's meta device: it has only a shape. It reports the CPU as
+its device, because ``nn.init`` and others skip meta tensors. Random operations run on temporary memory, so that
+generators advance as usual. All other operations are only recorded. The result is an
+:class:`ddp_trainer.train.deferred_init.init_replay.InitRecipe` for each weight. Some operations cannot be recorded,
+such as values from NumPy or access to memory. Then the recording fails with the reason, and the model has to be built
+without it. Deferred initialization of torchdistX (https://github.com/pytorch/torchdistx) is the same idea, without the
+order of random draws.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ddp_trainer.train.deferred_init.init_replay import (
 from ddp_trainer.train.utils.gc_control import collections, objects_since
 
 LARGE_BYTES: Final = 1 << 12
-"""From here on tensors are recorded; smaller ones are made at once."""
+"""Minimum size of recorded tensors, in bytes; smaller ones are created immediately."""
 
 _META: Final = torch.device("meta")
 _CPU: Final = torch.device("cpu")
 _DRAWN_IN_PLACE: Final = frozenset(
     f"aten::{name}_" for name in ("normal", "uniform", "exponential", "cauchy", "log_normal", "geometric", "random")
 )
-"""They draw as many numbers as a tensor has, whatever lies in it, and write them all."""
+"""Operations that draw one number per element, independent of the old content, and write all elements."""
 _DRAWN_LIKE: Final = frozenset({"aten::randn_like", "aten::rand_like", "aten::randint_like"})
 _WRITTEN_OVER: Final = _DRAWN_IN_PLACE | {"aten::zero_", "aten::fill_", "aten::copy_"}
 _OTHER_MEMORY: Final = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_"})
@@ -61,23 +61,23 @@ _LOOKED_INTO: Final = frozenset(
 
 
 class CannotRecord(Exception):
-    """The message says what was done."""
+    """The model cannot be recorded; the message is the reason."""
 
 
 class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of torch
-    """Around the building of one model."""
+    """Context manager that records the construction of one model."""
 
     def __init__(self, large_bytes: int = LARGE_BYTES) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # of torch
         self._large_bytes = large_bytes
         self._kitchen = ReplayExecutor()
         self._now: dict[int, tuple[UntypedStorage, StorageVersion]] = {}
-        """By identity of a storage without memory, which is kept so that no other gets it."""
+        """Current version of each recorded storage, by its id. The storage is kept so that its id stays unique."""
         self._why: str | None = None
         self._began = collections()
         self._pretence = _FakeDeviceMode(self)
         self.is_busy = False
-        """With an operation, for which tensors are where they are."""
+        """True during an operation; tensors then report their true device."""
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call] # of torch
@@ -93,7 +93,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Make an operation, or write it down."""
+        """Run or record an operation."""
         del types
         was_busy, self.is_busy = self.is_busy, True
         try:
@@ -105,11 +105,11 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
             self.is_busy = was_busy
 
     def fail(self, why: str) -> None:
-        """It is of no use any more, whatever becomes of the error that says so."""
+        """Mark the recording as failed, even if the caller suppresses the error."""
         self._why = self._why or why
 
     def abandon(self) -> None:
-        """Give memory to what is held elsewhere than in the model, as in a cache, where it can be."""
+        """Give memory to tensors held outside of the model, for example in a cache, where possible."""
         gc.collect()
         for tensor in self._held():
             with suppress(Exception):
@@ -118,22 +118,22 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         self._kitchen = ReplayExecutor()
 
     def knows(self, value: Any) -> bool:
-        """Whether it is a tensor without memory, of which is known what would lie in it."""
+        """Return True if the value is a recorded tensor without memory."""
         is_plain = type(value) in {Tensor, nn.Parameter} and value.layout is torch.strided
         return is_plain and id(value.untyped_storage()) in self._now
 
     def recipes(self, model: nn.Module) -> dict[Tensor, InitRecipe]:
-        """Those of the model's weights that are on the meta device now; other tensors get memory.
+        """Return the recipes of the model's weights on the meta device; other recorded tensors get memory.
 
         Raises:
-            CannotRecord: something was done that cannot be done again.
+            CannotRecord: An operation cannot be replayed, or the model holds a tensor in an unsupported way.
         """
         if self._why is not None:
             raise CannotRecord(self._why)
         self._kitchen = ReplayExecutor()
         weights = set(map(id, model.parameters()))
         if _share(held := self._held()):
-            gc.collect()  # a tenth of a second; it may be that nothing holds one of them any more
+            gc.collect()  # takes 0.1 s; one of them may be garbage
             held = self._held()
         if _share(held):
             raise CannotRecord("Two tensors of the model share memory.")
@@ -149,13 +149,13 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         return found
 
     def _held(self) -> list[Tensor]:
-        """What there is without memory, but for tensors that are there because of a view of them."""
+        """Return the recorded tensors that are alive, except those that exist only as the base of a view."""
         found = [each for each in _alive(self._began) if self.knows(each)]
         seen_through = {id(each._base) for each in found if each._base is not None}  # noqa: SLF001 - documented
         return [each for each in found if id(each) not in seen_through]
 
     def _give_memory(self, tensor: Tensor) -> None:
-        """To a buffer, say, which everything that holds it goes on holding."""
+        """Compute a tensor, such as a buffer, and replace it in every object that refers to it."""
         if not tensor.is_leaf:
             raise CannotRecord("A tensor of the model is computed from its weights.")
         real = self._recipe(tensor).numbers().requires_grad_(tensor.requires_grad)
@@ -178,7 +178,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         return func(*args, **options)
 
     def _begun(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """An operation that makes a tensor of nothing."""
+        """Run or record an operation without tensor arguments that creates a tensor."""
         if _draws(func):
             state = _generator(options).get_state()
             real = func(*args, **options)
@@ -194,7 +194,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         return form
 
     def _followed(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """An operation on tensors without memory."""
+        """Run or record an operation on tensors without memory."""
         name = func._schema.name  # noqa: SLF001 - torch's way to say it
         options = _unmoved(name, options)
         _demand_known(name, options.get("device"), draws=_draws(func))
@@ -226,7 +226,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         return given
 
     def _drawn(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Random numbers for a tensor, of which only those stay that are asked for soon."""
+        """Draw random numbers for a tensor and record that; only recently used numbers stay in the cache."""
         target = args[0]
         if any(isinstance(each, Tensor) for each in tree_leaves((args[1:], options))):
             raise CannotRecord("Numbers were drawn by other tensors.")
@@ -247,7 +247,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
     def _write(
         self, written: Sequence[Tensor], func: Any, args: Sequence[Any], options: Mapping[str, Any], state: Any = None
     ) -> StorageVersion:
-        """Let the storage of what is written to have a new version."""
+        """Add a version to the storage of each tensor that the operation writes to."""
         version = StorageVersion(RecordedOp.blank(0))
         for target in written:
             storage, before = self._now[id(target.untyped_storage())]
@@ -263,7 +263,11 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         return version
 
     def _written(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> list[Tensor]:
-        """Tensors that the operation writes to, each of which is one without memory, and in a storage of its own."""
+        """Return the tensors that the operation writes to.
+
+        Raises:
+            CannotRecord: One of them has memory, or there are several.
+        """
         written: list[Tensor] = []
         for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001 - torch's way to say it
             if argument.alias_info is not None and argument.alias_info.is_write:
@@ -276,7 +280,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
         return written
 
     def _formed(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """What the operation gives, on the meta device."""
+        """Return the result of the operation on the meta device."""
 
         def formed(value: Any) -> Any:
             if isinstance(value, Tensor):
@@ -299,7 +303,8 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
             return value
         if self.knows(value):
             return self._recipe(value)
-        # Also a number that torch itself has put on the device of a tensor, as in ``weight[2] = 1``, where it is lost.
+        # This includes a number that torch itself has moved to the meta device, as in ``weight[2] = 1``, where its
+        # value is lost.
         if value.device != _CPU or self._is_large(value):
             raise CannotRecord("Numbers came from a tensor that was made in another way.")
         return value.detach().clone()
@@ -326,7 +331,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
 
 
 class _FakeDeviceMode(TorchFunctionMode):
-    """For what a model asks of its tensors besides operations."""
+    """Overrides attributes of recorded tensors, such as their device."""
 
     def __init__(self, recording: DeferredInit) -> None:
         super().__init__()
@@ -335,7 +340,7 @@ class _FakeDeviceMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Say that what has no memory is on the CPU; refuse to say where."""
+        """Report the CPU as the device of tensors without memory, and refuse access to their memory."""
         del types
         if args and not self._recording.is_busy and self._recording.knows(args[0]):
             if func in _SAID:
@@ -347,7 +352,7 @@ class _FakeDeviceMode(TorchFunctionMode):
 
 
 def _demand_plain(model: nn.Module, found: Mapping[Tensor, InitRecipe]) -> None:
-    """Refuse weights that something hangs on, which would not come along to where they get memory."""
+    """Refuse weights with attributes, hooks or references that would not move to the materialized weight."""
     if any(each.is_meta and each not in found for each in (*model.parameters(), *model.buffers())):
         raise CannotRecord("A tensor of the model is of a kind that cannot be recorded.")
     for weight in model.parameters():
@@ -358,12 +363,12 @@ def _demand_plain(model: nn.Module, found: Mapping[Tensor, InitRecipe]) -> None:
 
 
 def _unmoved(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the device that torch names where a tensor is laid out anew: its own, which is meta."""
+    """Return the options without the meta device, which torch passes when it changes a tensor's layout."""
     return {**options, "device": None} if name == _MOVED and options.get("device") == _META else options
 
 
 def _stays(tensor: Tensor, options: Mapping[str, Any]) -> bool:
-    """Whether a move would give the tensor itself on the CPU."""
+    """Return True if the move would return the same tensor on the CPU."""
     return options.get("device") == _CPU and options.get("dtype") in {None, tensor.dtype}
 
 
@@ -372,7 +377,7 @@ def _share(tensors: Sequence[Tensor]) -> bool:
 
 
 def _alive(since: int) -> list[Tensor]:
-    """All tensors on the meta device that anything holds, and that were made since then."""
+    """Return all live tensors on the meta device that were created since then."""
     return [each for each in objects_since(since) if type(each) in {Tensor, nn.Parameter} and each.is_meta]
 
 
@@ -402,7 +407,7 @@ def _form(real: Tensor) -> Tensor:
 
 
 def _covers(tensor: Tensor) -> bool:
-    """Whether it is all that lies in its storage, each number once."""
+    """Return True if the tensor covers its whole storage, each element once."""
     size_bytes = tensor.numel() * tensor.element_size()
     return size_bytes == tensor.untyped_storage().nbytes() and torch.ops.aten.is_non_overlapping_and_dense(tensor)
 

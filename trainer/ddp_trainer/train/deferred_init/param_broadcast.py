@@ -1,7 +1,8 @@
-"""The weights that a run begins with, where ranks may have drawn others: those of the first rank are everybody's.
+"""Broadcast the initial weights of the first rank, because ranks may have drawn different ones.
 
-A model that is drawn from the seed is the same on every rank. One that asks another source of chance, as numpy's, is
-not, and ranks that hold the same would each learn something else.
+A model that is drawn from the seed is the same on every rank. With another random source, such as NumPy's, it is not,
+and ranks with the same weights would train different models. The entry points are :func:`send_from_first` for a model
+and :func:`send` for a tensor.
 """
 
 from __future__ import annotations
@@ -19,20 +20,25 @@ from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import piece
 
 SHARING: Final = ("replicate", "shard", "tp")
-"""Dimensions along which ranks have the same weights, or pieces of them."""
+"""Mesh dimensions along which ranks have the same weights, or pieces of them."""
 
 
 def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:
-    """Give ranks that hold the same the same weights and buffers, those of their first; every rank must call it.
+    """Broadcast weights and buffers from the first of the ranks that share them; every rank must call it.
 
-    Those that are about to be ``loaded``, by their names, are left as they are.
+    Before weights are sharded, ranks of ``replicate`` and ``shard`` hold the same weights. Ranks of ``tp`` share the
+    weights that tensor parallelism does not slice. Tensors are sent one at a time through the device, where the
+    collectives run.
 
-    Ranks of ``replicate`` and ``shard`` hold the same before weights are cut into pieces, and those of ``tp`` what no
-    slice is of. One tensor at a time by way of the device, where collectives run.
+    Args:
+        model: Changed in place.
+        mesh: Mesh of the ranks.
+        group: The ranks.
+        loaded: Names that a checkpoint provides; they are not sent.
     """
     with group.watched(), torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if tensor.is_meta or name in loaded:  # on the meta device are those of another stage
+            if tensor.is_meta or name in loaded:  # weights of other stages are on the meta device
                 continue
             own = piece(tensor)
             sent = own.detach().to(group.device)
@@ -43,7 +49,7 @@ def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collecti
 
 
 def send(tensor: Tensor, mesh: Mesh, names: Sequence[str] = SHARING) -> None:
-    """Make it what it is on the first of the ranks along these dimensions, in place."""
+    """Broadcast a tensor from the first of the ranks along these mesh dimensions, in place."""
     for name in names:
         if getattr(mesh.layout, name) > 1:
             line = mesh.along(name).get_group()

@@ -1,7 +1,7 @@
-"""What evaluations have shown so far: the best one, and whether it is time to give up waiting for a better one.
+"""Track evaluations: the best one, and whether the run should stop early.
 
-All ranks see the same metrics, so they come to the same decisions; and what the decisions rest on is part of every
-checkpoint, so a run that was restarted decides as one that was not.
+The entry point is :class:`Watch`. All ranks see the same metrics, so they decide the same. The state of a watch is in
+every checkpoint, so a restarted run decides as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WatchState(TypedDict):
-    """What a checkpoint holds of a watch."""
+    """State of a watch in a checkpoint."""
 
     step: int
     metrics: dict[str, float]
@@ -28,7 +28,7 @@ class WatchState(TypedDict):
 
 
 class Best(TypedDict):
-    """The best evaluation, as the summary tells it."""
+    """Best evaluation, as reported in the summary."""
 
     metric: str
     value: float
@@ -36,11 +36,11 @@ class Best(TypedDict):
 
 
 class Watch:
-    """Remembers evaluations."""
+    """Tracks the best evaluations and the patience of early stopping."""
 
     def __init__(self, config: Keeping) -> None:
         self.best = None if config.keep_best is None else Goal(config.keep_best)
-        """What the best checkpoint is chosen by; None where none is kept."""
+        """Metric that selects the best checkpoint; None if no best checkpoint is kept."""
         self._early_stop = config.early_stop
         stop_goal = None if config.early_stop is None else Goal(config.early_stop.metric)
         self._goals = {goal.metric: goal for goal in (self.best, stop_goal) if goal is not None}
@@ -50,10 +50,13 @@ class Watch:
         self._waited = 0
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Take down an evaluation after ``step`` steps; whether it is the best by the metric of ``keep_best``.
+        """Record the evaluation after ``step`` steps.
+
+        Returns:
+            True if it is the best by the metric of ``keep_best``.
 
         Raises:
-            BadConfig: the task has no metric of a name that a flag gives.
+            BadConfig: A flag names a metric that the task does not have.
         """
         for name in self._goals:
             if name not in metrics:
@@ -72,28 +75,28 @@ class Watch:
 
     @property
     def has_waited_enough(self) -> bool:
-        """The run should end early."""
+        """True if the run should stop early."""
         return self._early_stop is not None and self._waited >= self._early_stop.patience
 
     def owes(self, step: int, plan: BatchPlan, config: Config) -> bool:
-        """Whether the evaluation due after so many steps is not made yet, by this process or an earlier one.
+        """Return True if an evaluation is due after this many steps and has not run, in this process or an earlier one.
 
-        The last step owes none: how it is evaluated is a matter of the run's end.
+        False for the last step, whose evaluation belongs to the end of the run.
         """
         if not 0 < step < plan.total_steps or not plan.ends_epoch(step - 1):
             return False
         return (plan.epoch_of(step - 1) + 1) % config.evaluate_every == 0 and not self.has_seen(step)
 
     def has_seen(self, step: int) -> bool:
-        """Whether the state after so many steps was evaluated already."""
+        """Return True if the state after this many steps has been evaluated."""
         return self._step >= step
 
     def metrics_after(self, step: int) -> dict[str, float] | None:
-        """Metrics of the evaluation after so many steps; None where there was none."""
+        """Return the metrics of the evaluation after this many steps; None without one."""
         return dict(self._metrics) if self._metrics and step == self._step else None
 
     def best_of_run(self) -> Best | None:
-        """By the metric of ``keep_best``, else of ``early_stop``, else accuracy, else loss."""
+        """Return the best evaluation by the metric of ``keep_best``, else ``early_stop``, else accuracy, else loss."""
         for name in (*self._goals, "accuracy", "loss"):
             if name in self._best:
                 value, step = self._best[name]
@@ -101,11 +104,11 @@ class Watch:
         return None
 
     def state_dict(self) -> WatchState:
-        """Plain values only, so that it loads with ``weights_only``."""
+        """Return the state as plain values, which ``weights_only`` can load."""
         return {"step": self._step, "metrics": self._metrics, "best": self._best, "waited": self._waited}
 
     def load_state_dict(self, state: WatchState) -> None:
-        """Go on from what was seen before."""
+        """Load a stored state."""
         self._step = state["step"]
         self._metrics = dict(state["metrics"])
         self._best = {name: (value, step) for name, (value, step) in state["best"].items()}

@@ -1,4 +1,7 @@
-"""Exact evaluation on all ranks: every test sample once, none twice to fill up a batch."""
+"""Exact evaluation on all ranks: each test sample counts once, without padding of the last batch.
+
+The entry point is :meth:`Evaluation.run`.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadTask, WrongSamples
 
 BATCH: Final = 256
-"""Samples of a pass."""
+"""Number of samples per pass."""
 
 
 class Sums(NamedTuple):
-    """What a part of the test samples comes to."""
+    """Sums over a part of the test samples."""
 
     metrics: Mapping[str, Tensor]
     samples: int
     skipped: int
 
     def vector(self, names: Sequence[str]) -> Tensor:
-        """As float64, the metrics in this order and then the two counts."""
+        """Return the metrics in the order of ``names``, then the two counts, as float64 ``(len(names) + 2,)``."""
         zero = torch.zeros((), dtype=torch.float64)
         return torch.stack(
             [*(self.metrics.get(name, zero) for name in names), zero + self.samples, zero + self.skipped]
@@ -40,10 +43,10 @@ class Sums(NamedTuple):
 
 
 class Evaluation:
-    """Means of the task's metrics over the test samples."""
+    """Computes the mean of each of the task's metrics over the test samples."""
 
     mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.inference_mode
-    """What the model computes in."""
+    """Context manager for the model's forward passes."""
 
     def __init__(
         self,
@@ -53,16 +56,16 @@ class Evaluation:
         on: EvaluateOn = EvaluateOn.ALL,
         skipped: Callable[[str], None] | None = None,
     ) -> None:
-        """``on`` rank 0 alone, the others wait for it, and learn the result.
+        """Prepare the evaluation of a task.
 
         Args:
-            task: whose test samples and metrics.
-            group: the ranks.
-            on: who evaluates.
-            skipped: gets the sentence of each sample that cannot be read; without it, such a sample is an error.
+            task: Provides test samples and metrics.
+            group: The ranks.
+            on: Ranks that evaluate. If only rank 0 does, the others wait and receive the result.
+            skipped: Receives a sentence for each unreadable sample; without it, such a sample is an error.
 
         Raises:
-            BadTask: the test samples can only be read in order, and so not be shared.
+            BadTask: The test samples are a stream, which ranks cannot share.
         """
         samples = task.test_samples()
         if is_stream(samples):
@@ -76,10 +79,10 @@ class Evaluation:
         self._shared = on is EvaluateOn.ALL
 
     def run(self, model: nn.Module) -> dict[str, float]:
-        """Mean of each metric; empty where there are no test samples. Every rank must call it.
+        """Return the mean of each metric; empty if the task has no test samples. Every rank must call it.
 
         Raises:
-            WrongSamples: the ranks together counted more or fewer samples than there are.
+            WrongSamples: The ranks together counted more or fewer samples than there are.
         """
         if not len(self._samples):
             return {}
@@ -94,7 +97,7 @@ class Evaluation:
         return self._means(parts)
 
     def _own_parts(self) -> list[range]:
-        """Test samples that this rank evaluates, perhaps in several parts."""
+        """Return the ranges of test samples that this rank evaluates."""
         parts, part = (self._group.data_size, self._group.data_rank) if self._shared else (1, self._group.rank)
         own = cut(len(self._samples), parts, part) if part < parts else slice(0)
         return [range(len(self._samples))[own]]
@@ -119,11 +122,11 @@ class Evaluation:
         return Sums(sums, len(own), skipped)
 
     def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
-        """The sum of the vectors of all parts of all ranks; ``zeros`` are like one of them."""
+        """Return the sum of the vectors over all parts and ranks; ``zeros`` has their shape."""
         return self._group.sum(zeros + sum(vectors) if self._group.counts else zeros)
 
     def _means(self, parts: Sequence[Sums]) -> dict[str, float]:
-        # A rank without test samples does not know the names.
+        # A rank without test samples has no metric names.
         known = sorted({name for part in parts for name in part.metrics})
         knowing = self._group.gather(bool(known))
         names = json.loads(self._group.broadcast(json.dumps(known).encode(), source=knowing.index(max(knowing))))

@@ -1,4 +1,7 @@
-"""Metrics with the same bits at any number of ranks: early stops, and which state is the best, rest on them."""
+"""Evaluation with bitwise equal metrics at any number of ranks.
+
+Early stopping and the choice of the best checkpoint depend on these metrics.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ddp_trainer.train.exact.tree_sum import TreeSum
 
 
 class TreeEvaluation(Evaluation):
-    """Cuts the test samples into as many logical shards as a batch, and adds up along the tree."""
+    """Evaluates the test samples in as many logical shards as a batch has, and adds up along a fixed tree."""
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class TreeEvaluation(Evaluation):
     def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
         if self._shared:
             return self._along_tree(vectors, zeros, self._group)
-        # Rank 0 does it alone, and adding the zeros of the others changes nothing.
+        # Only rank 0 evaluates; the zeros of the other ranks do not change the sum.
         alone = Group(0, 1, "none", self._group.device)
         return self._group.sum(self._along_tree(vectors, zeros, alone))
 

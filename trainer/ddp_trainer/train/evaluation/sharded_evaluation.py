@@ -1,6 +1,7 @@
-"""Exact evaluation of a spread model: every test sample once, and on every rank as many passes.
+"""Exact evaluation of a sharded model: each test sample counts once, and every rank makes the same number of passes.
 
-The forward pass gathers weights from all ranks. So a rank with fewer samples makes passes whose result is dropped.
+The forward pass gathers weights from all ranks. A rank with fewer samples therefore makes additional passes and drops
+their results.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ddp_trainer.train.evaluation.evaluate import BATCH, Evaluation, Sums
 
 
 class EvenEvaluation(Evaluation):
-    """Means of the task's metrics over the test samples, whose metrics make one pass through the model each time."""
+    """Evaluation of a sharded model, for tasks whose metrics make one pass through the model per batch."""
 
-    # What is gathered in inference mode would be of no use to a backward pass.
+    # Weights gathered in inference mode cannot be used in a backward pass.
     mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.no_grad
 
     def __init__(self, task: Task, group: Group, *, skipped: Callable[[str], None] | None = None) -> None:
@@ -35,7 +36,7 @@ class EvenEvaluation(Evaluation):
         self._made = 0
 
     def run(self, model: nn.Module) -> dict[str, float]:
-        """As ever; afterwards nothing stays gathered."""
+        """Return the mean of each metric, then free all gathered weights; every rank must call it."""
         with self._group.watched_pass():
             metrics = super().run(model)
         for module in model.modules():
@@ -58,5 +59,5 @@ class EvenEvaluation(Evaluation):
         return sums
 
     def _example(self) -> Batch:
-        """The first test sample that can be read; there is one."""
+        """Return a batch of the first readable test sample; at least one exists."""
         return to_device(first_batch(self._samples), self._group.device)

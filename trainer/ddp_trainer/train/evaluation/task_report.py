@@ -1,4 +1,4 @@
-"""What a model has learnt, in the words of its task."""
+"""Report of a trained model by its task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddp_trainer.train.data.task import ShowsModel, Task
 
 
 def shown(task: Task, model: nn.Module) -> str | None:
-    """What the task shows of the model; None of a task that shows nothing. A run does not fail of it."""
+    """Return the task's report on the model; None if the task has none. An error becomes the report."""
     if not isinstance(task, ShowsModel):
         return None
     trains = model.training

@@ -82,8 +82,9 @@ class LossScale:
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Load a stored scale, or start with the initial one; findings about the current step's gradients are
-        discarded.
+        """Load a stored scale, or start with the initial one.
+
+        Findings about the current step's gradients are discarded.
         """
         self._scaler = self._made(state)
 

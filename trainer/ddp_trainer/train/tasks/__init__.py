@@ -1,1 +1,1 @@
-"""The tasks that come with the trainer; :mod:`ddp_trainer.train.data.task` says what a task is."""
+"""Built-in tasks. :mod:`ddp_trainer.train.data.task` defines the interface of a task."""

@@ -1,4 +1,4 @@
-"""What all tasks have in common whose samples are images with one label each."""
+"""Base class of tasks that classify images with one label each."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 
 class Classification:
-    """Cross entropy, and the share of images that were recognised."""
+    """Loss (cross entropy) and accuracy of image classification."""
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Cross entropy of each image."""
+        """Return the cross entropy of each image, shape ``(n,)``."""
         images, labels = batch
         return nn.functional.cross_entropy(model(images), labels, reduction="none")
 
     def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Mapping[str, Tensor]:
-        """Summed loss, and the number of images that were recognised."""
+        """Return the summed loss, and the number of correctly classified images as ``accuracy``."""
         images, labels = batch
         logits = model(images)
         return {

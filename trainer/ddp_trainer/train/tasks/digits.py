@@ -1,8 +1,9 @@
-"""The task ``digits``: 1,797 real handwritten digits of 8x8 pixels, ten classes.
+"""Task ``digits``: 1,797 handwritten digits of 8x8 pixels in ten classes.
 
-The file is scikit-learn's copy of the UCI test set "Optical Recognition of Handwritten Digits" (E. Alpaydin and
-C. Kaynak, 1998). It is read without importing scikit-learn, which would bring scipy: a second at every restart.
-The split is stratified and fixed, 1,437 training and 360 test samples: 36 of every class, by a seeded order.
+The file is scikit-learn's copy of the UCI test set "Optical Recognition of Handwritten Digits" (E. Alpaydin and C.
+Kaynak, 1998). It is read without importing scikit-learn, which would import scipy and take a second at every restart.
+The split is stratified and fixed: 1,437 training and 360 test samples, 36 of every class, by a seeded order. The entry
+point is :class:`Digits`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class LabelledImages:
 
     @rowwise
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Many samples at once."""
+        """Return the samples with these indices."""
         return self.images[ids], self.labels[ids]
 
 
@@ -57,31 +58,35 @@ class Digits(Classification):
     name = "digits/1"
 
     def __init__(self, file: Path | None = None, *, model: str = "mlp") -> None:
-        """Take scikit-learn's file, or another of the same format."""
+        """Read scikit-learn's file, or another of the same format.
+
+        Raises:
+            BadData: The file is missing or damaged.
+        """
         self._model = model
         raw = _read(file or locate())
         self._digest = hashlib.sha256(raw).hexdigest()
         self._train, self._test = split(*parse(raw))
 
     def data_digest(self) -> str:
-        """SHA-256 of the file's contents."""
+        """Return the SHA-256 digest of the decompressed file."""
         return self._digest
 
     def model(self) -> nn.Module:
-        """Of the perceptron 26,122 weights; with dropout, so that restarts must reproduce random streams."""
+        """Return the model. The default has 26,122 weights and dropout, so restarts must reproduce random streams."""
         return build(self._model, channels=1, side=SIDE, classes=CLASSES)
 
     def train_samples(self) -> LabelledImages:
-        """1,437 images."""
+        """Return the 1,437 training images."""
         return self._train
 
     def test_samples(self) -> LabelledImages:
-        """360 images."""
+        """Return the 360 test images."""
         return self._test
 
 
 def locate() -> Path:
-    """The file in the installed scikit-learn.
+    """Return the path of the file in the installed scikit-learn.
 
     Raises:
         BadData: scikit-learn is not installed.
@@ -104,10 +109,10 @@ def _read(file: Path) -> bytes:
 
 
 def parse(raw: bytes) -> tuple[Tensor, Tensor]:
-    """Images and labels from lines of 64 pixels of 0 to 16 and a label.
+    """Return images and labels from lines of 64 pixel values (0 to 16) and a label.
 
     Raises:
-        BadData: a line holds something else.
+        BadData: A line has another form.
     """
     try:
         numbers = array("f", map(float, raw.decode().replace("\n", ",").rstrip(",").split(",")))
@@ -118,7 +123,7 @@ def parse(raw: bytes) -> tuple[Tensor, Tensor]:
 
 
 def split(images: Tensor, labels: Tensor) -> tuple[LabelledImages, LabelledImages]:
-    """Training and test samples; the same 36 of every class are for the test."""
+    """Return training and test samples; the same 36 samples of every class are for the test."""
     shuffled = order(len(labels), _SPLIT_SEED, 0)
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(CLASSES):

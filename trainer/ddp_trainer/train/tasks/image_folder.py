@@ -1,9 +1,9 @@
-"""The task ``image-folder``: a directory per class, as ``FOLDER/class/image.jpg``.
+"""Task ``image-folder``: classify images in one directory per class, as ``FOLDER/class/image.jpg``.
 
-With ``FOLDER/train`` and ``FOLDER/test`` (or ``val``) those are the two sides; without, a tenth of each class, chosen
-by a fixed order, is for the test. Images are decoded by Pillow, which is an optional dependency, when they are needed.
-In training a random part is cut out and half of them are mirrored; the draws belong to (seed, epoch, sample), so an
-image looks the same whoever reads it, and different in the next epoch.
+``FOLDER/train`` and ``FOLDER/test`` (or ``val``) are the two splits if they exist. Otherwise a tenth of each class,
+chosen by a fixed order, is for the test. Pillow, an optional dependency, decodes images on demand. Training crops a
+random part and mirrors half of the images. The draws depend on (seed, epoch, sample), so an image is the same on every
+rank, and different in the next epoch. The entry point is :class:`ImageFolder`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _CHANNELS: Final = 3
 _TEST_SHARE: Final = 10
 _SPLIT_SEED: Final = 1000
 _LEAST_AREA: Final = 0.25
-"""Of an image, that a random cut keeps; its sides are at most 4:3."""
+"""Minimum share of an image's area in a random crop; its aspect ratio is at most 4:3."""
 _MARGIN: Final = 8 / 7
-"""A test image's shorter side is made so much longer than what is cut from its middle."""
+"""Shorter side of a test image divided by the side of its center crop."""
 
 Labelled = tuple[Path, int]
 
@@ -62,7 +62,7 @@ class Images:
 
         try:
             with Image.open(file) as image:
-                # A hint to the JPEG decoder, which then need not produce pixels that are thrown away.
+                # Lets the JPEG decoder skip pixels that would be thrown away.
                 image.draft("RGB", (2 * self._size, 2 * self._size))
                 cut = random_cut(*image.size) if self._augment else middle(*image.size)
                 pixels = image.convert("RGB").resize((self._size, self._size), Image.Resampling.BILINEAR, box=cut)
@@ -75,7 +75,7 @@ class Images:
         ) as err:
             why = err.strerror if isinstance(err, OSError) and err.strerror else "it is no image, or a damaged one"
             raise BadSample(f"The image {file} cannot be read: {why}.", hint=_SKIP) from None
-        # Torch's generator would do as well; both are keyed before each sample.
+        # Torch's generator would work too; both are seeded before each sample.
         return _tensor(pixels, mirrored=self._augment and random.random() < 0.5)  # noqa: S311 - no secret
 
 
@@ -83,10 +83,10 @@ class ImageFolder(Classification):
     """Classify images, by default with a small convolutional network."""
 
     def __init__(self, *, data: Path, image_size: int = SIZE, model: str = "cnn") -> None:
-        """List the folder; nothing is decoded yet.
+        """List the folder without decoding images.
 
         Raises:
-            BadData: Pillow is not installed, the folder is missing, or a class has no images on one side.
+            BadData: Pillow is not installed, the folder is missing, or a class has no images in one split.
         """
         if importlib.util.find_spec("PIL") is None:
             raise BadData("The task 'image-folder' needs Pillow, which is not installed.", hint=_INSTALL)
@@ -97,27 +97,30 @@ class ImageFolder(Classification):
         self._digest = _digest(data, [*self._train, *self._test])
 
     def data_digest(self) -> str:
-        """SHA-256 of the names and sizes of all files; reading all images would take too long at each start."""
+        """Return the SHA-256 digest of the names, labels and sizes of all files.
+
+        Reading all images at each start would take too long.
+        """
         return self._digest
 
     def model(self) -> nn.Module:
-        """The model for that many classes."""
+        """Return the model for this number of classes."""
         return build(self._model, channels=_CHANNELS, side=self._size, classes=len(self.classes))
 
     def train_samples(self) -> Images:
-        """Cut and mirrored at random."""
+        """Return the training images, randomly cropped and mirrored."""
         return Images(self._train, self._size, augment=True)
 
     def test_samples(self) -> Images:
-        """The middle of each image."""
+        """Return the test images, cropped at the center."""
         return Images(self._test, self._size, augment=False)
 
 
 def sides(folder: Path) -> tuple[list[str], list[Labelled], list[Labelled]]:
-    """Names of the classes, and the files to learn from and to test with.
+    """Return the names of the classes, the training files and the test files.
 
     Raises:
-        BadData: there is no such folder, or a class is missing or empty.
+        BadData: The folder does not exist, or a class is missing or empty.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -135,15 +138,15 @@ def sides(folder: Path) -> tuple[list[str], list[Labelled], list[Labelled]]:
 
 
 def class_names(folder: Path) -> list[str]:
-    """Folders in a folder, in order."""
+    """Return the sorted names of the visible subdirectories."""
     return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
 def listed(folder: Path) -> tuple[list[str], list[Labelled]]:
-    """Names of the classes in order, and each image with its class's number.
+    """Return the sorted names of the classes, and each image with its class number.
 
     Raises:
-        BadData: there are fewer than two classes, or one without images.
+        BadData: There are fewer than two classes, or a class has no images.
     """
     classes = class_names(folder)
     if len(classes) < 2:
@@ -162,7 +165,7 @@ def listed(folder: Path) -> tuple[list[str], list[Labelled]]:
 
 
 def _split(files: list[Labelled], classes: int) -> tuple[list[Labelled], list[Labelled]]:
-    """A tenth of each class is for the test, in a class of few images at least one, of a single image none."""
+    """Take a tenth of each class for the test, at least one image, but none of a class with a single image."""
     test: set[int] = set()
     for label in range(classes):
         of_class = [index for index, (_, other) in enumerate(files) if other == label]
@@ -173,7 +176,7 @@ def _split(files: list[Labelled], classes: int) -> tuple[list[Labelled], list[La
 
 
 def random_cut(width: int, height: int) -> tuple[float, float, float, float]:
-    """A part of the image at random, at least a quarter of it: left, top, right, bottom."""
+    """Return a random crop of at least a quarter of the image: left, top, right, bottom, in pixels."""
     area = width * height * random.uniform(_LEAST_AREA, 1.0)  # noqa: S311 - no secret
     ratio = math.exp(random.uniform(-math.log(4 / 3), math.log(4 / 3)))  # noqa: S311 - no secret
     across, down = min(width, math.sqrt(area * ratio)), min(height, math.sqrt(area / ratio))
@@ -182,7 +185,7 @@ def random_cut(width: int, height: int) -> tuple[float, float, float, float]:
 
 
 def middle(width: int, height: int) -> tuple[float, float, float, float]:
-    """The square in the middle of the image, an eighth smaller than would fit.
+    """Return the center square, 7/8 of the shorter side: left, top, right, bottom, in pixels.
 
     >>> middle(80, 160)
     (5.0, 45.0, 75.0, 115.0)

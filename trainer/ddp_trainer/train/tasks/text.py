@@ -1,8 +1,9 @@
-"""The task ``text``: learn to continue any folder of text, byte by byte.
+"""Task ``text``: predict the next byte of the text in any folder.
 
-All files below the folder that look like text are one after the other in memory, in the order of their names. A
-sample is a window of bytes and the byte after it, so windows lie side by side, and every byte is learnt from once per
-epoch. Every tenth file, by a hash of its name, is for the test; of a single file it is the last tenth.
+All text files below the folder are concatenated in memory, in the order of their names. A sample is a window of bytes
+and the byte after it. Windows are adjacent, so each epoch trains on every byte once. Every tenth file, by a hash of its
+name, is for the test; if one split has too little text, the last tenth of all text is. The entry point is
+:class:`Text`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from ddp_trainer.train.utils.errors import BadData
 VOCABULARY: Final = 256
 WINDOW: Final = 128
 MOST_TEST_WINDOWS: Final = 2048
-"""An evaluation takes its windows evenly from all test bytes; more would make it no more telling, only longer."""
+"""Maximum number of windows in an evaluation, evenly spaced over all test bytes. More would take longer without a
+better estimate."""
 
 SHOWN_BYTES: Final = 240
 SHOWN_START: Final = b"def "
@@ -34,14 +36,20 @@ TEMPERATURE: Final = 0.8
 _TEST_SHARE: Final = 10
 _LOOK_BYTES: Final = 8192
 _SKIPPED: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
-"""What tools put into folders; nobody wrote it there."""
+"""Directories that tools create; their text was not written by the user."""
 
 
 class Windows:
-    """Windows of text, side by side or evenly spaced; inputs and targets, int64 ``(n, window)`` each."""
+    """Windows of text, adjacent or evenly spaced; inputs and targets, int64 ``(n, window)`` each."""
 
     def __init__(self, text: Tensor, window: int, *, most: int | None = None) -> None:
-        """``text``: uint8, at least one byte longer than a window; ``most``: take at most so many."""
+        """Create the windows.
+
+        Args:
+            text: uint8 ``(bytes,)``, at least one byte longer than a window.
+            window: Length of a window, in bytes.
+            most: Maximum number of windows; None for all.
+        """
         self._text = text
         self._offsets = torch.arange(window + 1)
         count = (len(text) - 1) // window
@@ -57,21 +65,21 @@ class Windows:
 
     @rowwise
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Many windows at once."""
+        """Return the windows with these indices."""
         taken = self._text[self._starts[ids].unsqueeze(1) + self._offsets].long()
         return taken[:, :-1], taken[:, 1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What was read from a folder."""
+    """Text of a folder, split into training and test bytes."""
 
     train: Tensor
-    """uint8."""
+    """Training bytes, uint8."""
     test: Tensor
-    """uint8."""
+    """Test bytes, uint8."""
     sha256: str
-    """Of names and contents."""
+    """SHA-256 digest of names and contents."""
 
 
 class Text:
@@ -81,7 +89,7 @@ class Text:
         """Read the folder.
 
         Raises:
-            BadData: it is missing, has no text, or too little for one window on either side.
+            BadData: The folder is missing, has no text, or has too little for one window in either split.
         """
         self.name = f"text/{window}"
         self._window = window
@@ -89,29 +97,29 @@ class Text:
         self._corpus = read(data, least=window + 1)
 
     def data_digest(self) -> str:
-        """SHA-256 of the names and contents of all files."""
+        """Return the SHA-256 digest of the names and contents of all files."""
         return self._corpus.sha256
 
     def model(self) -> nn.Module:
-        """By default a GPT of four layers, 0.8 million weights."""
+        """Return the model, by default a GPT of four layers with 0.8 million weights."""
         return build(self._model, vocabulary=VOCABULARY, window=self._window)
 
     def train_samples(self) -> Windows:
-        """All windows of the training bytes."""
+        """Return all windows of the training bytes."""
         return Windows(self._corpus.train, self._window)
 
     def test_samples(self) -> Windows:
-        """Windows of the test bytes, at most :data:`MOST_TEST_WINDOWS`."""
+        """Return windows of the test bytes, at most :data:`MOST_TEST_WINDOWS`."""
         return Windows(self._corpus.test, self._window, most=MOST_TEST_WINDOWS)
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Cross entropy of each window, in nats per byte."""
+        """Return the cross entropy of each window, in nats per byte, shape ``(n,)``."""
         inputs, targets = batch
         logits = model(inputs)
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
 
     def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Mapping[str, Tensor]:
-        """Loss in nats per byte, the same in bits, and the share of bytes that were foretold."""
+        """Return sums over the windows: loss in nats per byte, loss in bits per byte, and accuracy per byte."""
         inputs, targets = batch
         logits = model(inputs).transpose(1, 2)
         loss = nn.functional.cross_entropy(logits, targets, reduction="none").mean(1).sum()
@@ -119,14 +127,20 @@ class Text:
         return {"loss": loss, "bits_per_byte": loss / math.log(2), "accuracy": foretold}
 
     def show(self, model: nn.Module) -> str:
-        """How the model goes on after :data:`SHOWN_START`."""
+        """Return the model's continuation of :data:`SHOWN_START`."""
         return "The model writes:\n" + continued(model, SHOWN_START, SHOWN_BYTES, self._window)
 
 
 def continued(model: nn.Module, start: bytes, count: int, window: int) -> str:
-    """``start`` and ``count`` bytes more, each drawn by the odds that the model gives it; the same ones every time.
+    """Return ``start`` and ``count`` bytes drawn from the model's predictions; deterministic.
 
-    Drawn at :data:`TEMPERATURE`, for a small model's long tail is noise.
+    The bytes are drawn at :data:`TEMPERATURE`, because the long tail of a small model's distribution is noise.
+
+    Args:
+        model: Returns logits ``(batch, length, 256)``.
+        start: First bytes.
+        count: Number of bytes to draw.
+        window: Maximum length of the model's input, in bytes.
     """
     chance = torch.Generator().manual_seed(0)
     device = next(model.parameters()).device
@@ -138,10 +152,10 @@ def continued(model: nn.Module, start: bytes, count: int, window: int) -> str:
 
 
 def read(folder: Path, *, least: int) -> Corpus:
-    """All text below a folder.
+    """Read all text below a folder.
 
     Raises:
-        BadData: the folder is missing, a file cannot be read, or there are fewer bytes than ``least`` to learn from.
+        BadData: The folder is missing, a file cannot be read, or a split has fewer than ``least`` bytes.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -175,7 +189,7 @@ def _is_for_test(name: str) -> bool:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each text file, by name. Hidden files and those with a zero byte near the start are none."""
+    """Yield name and content of each text file, by name. Hidden files and files with an early zero byte are skipped."""
     for directory, below, names in os.walk(folder):
         below[:] = sorted(each for each in below if not each.startswith(".") and each not in _SKIPPED)
         for name in sorted(names):
