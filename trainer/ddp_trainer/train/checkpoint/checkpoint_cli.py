@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
         Exit code: 0 on success. 1 if ``inspect`` or ``verify`` finds a damaged checkpoint or none at all. 2 for invalid
-            arguments.
+        arguments.
     """
     try:
         arguments = _parser().parse_args(list(argv))

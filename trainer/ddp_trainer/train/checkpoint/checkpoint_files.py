@@ -200,7 +200,7 @@ def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
         CheckpointMismatch: The files are valid but contain objects that must not be loaded.
     """
     if checkpoint.directory is not None:
-        from ddp_trainer.train.checkpoint.dcp_reader import assembled  # noqa: PLC0415 - a second of imports; few need it
+        from ddp_trainer.train.checkpoint.dcp_reader import assembled  # noqa: PLC0415 - takes a second, rarely needed
 
         return assembled(checkpoint.directory, checkpoint.manifest)
     try:
@@ -281,7 +281,7 @@ def _manifest(directory: Path) -> Manifest:
     """
     file = directory / MANIFEST
     size_bytes = file.stat().st_size
-    if not 0 < size_bytes <= _MAX_MANIFEST_BYTES:  # 0 is also what pipes and devices have, which block a reader
+    if not 0 < size_bytes <= _MAX_MANIFEST_BYTES:  # pipes and devices have size 0 too, and block a reader
         raise Damaged(f"{MANIFEST} is damaged (it has {size_bytes} bytes)")
     try:
         manifest = Manifest.from_json(file.read_text())

@@ -76,7 +76,7 @@ def _chunks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in planner.create_local_plan().items:
         data, tensor = item.tensor_data, planner.resolve_data(item)
-        assert data is not None  # noqa: S101 - of tensors alone
+        assert data is not None  # noqa: S101 - set for every tensor
         assert isinstance(tensor, Tensor)  # noqa: S101 - as above
         if tensor.numel() or not math.prod(data.size):
             entry = found.setdefault(item.index.fqn, {"size": list(data.size), "chunks": []})

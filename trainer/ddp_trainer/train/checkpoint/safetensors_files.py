@@ -102,7 +102,7 @@ def _places(index: Path) -> Mapping[str, str]:
         raise BadConfig(
             f"--init-from is {index}, which names the file {foreign!r}.", hint="Files lie beside their index."
         )
-    return places  # type: ignore[no-any-return] # a mapping of names, as was just seen
+    return places  # type: ignore[no-any-return] # a mapping of names, as checked above
 
 
 def _mapped(file: Path) -> dict[str, Tensor]:

@@ -66,9 +66,9 @@ class ShardedWriter:
         """Agree on the temporary directory of a step's checkpoint; every rank must call it at the same time.
 
         Returns:
-            A function that returns this rank's target, or None if it writes no part. None if not all ranks see the
-                directory. The function raises OSError on the first rank if the directory cannot be created; the other
-                ranks then have no target.
+            A function that returns this rank's target, or None if this rank writes no part. On the first rank, it
+            raises OSError if the directory cannot be created; the other ranks then get None. Instead of a function,
+            None if a rank does not see the directory.
         """
         failure: OSError | None = None
         path = b""
@@ -132,7 +132,8 @@ class Coordinator:
     others: Sequence[int]
     timeout_seconds: float
     is_in_vain: Callable[[], bool] = lambda: False
-    """Returns True if a rank is lost, so that its part may never arrive. Then the coordinator does not wait for it."""
+    """Returns True if a rank is lost, so that its part may never arrive. The coordinator then stops waiting, because
+    the next save waits for this one."""
 
     def write(self, draft: Manifest, archive: Archive) -> Manifest:
         """Write this rank's part, wait for the other ranks, then publish the checkpoint.

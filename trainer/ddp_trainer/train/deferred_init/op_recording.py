@@ -52,7 +52,7 @@ _EMPTY: Final = frozenset({"aten::empty", "aten::empty_strided", "aten::empty_li
 _DEEPEST: Final = 128
 _SAID: Final[Mapping[Any, object]] = {
     Tensor.device.__get__: _CPU,
-    Tensor.is_cpu.__get__: True,  # type: ignore[attr-defined] # a property, other than torch's stub says
+    Tensor.is_cpu.__get__: True,  # type: ignore[attr-defined] # a property, unlike in torch's stub
     Tensor.is_meta.__get__: False,  # type: ignore[attr-defined] # as above
 }
 _LOOKED_INTO: Final = frozenset(
@@ -195,7 +195,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
 
     def _followed(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Run or record an operation on tensors without memory."""
-        name = func._schema.name  # noqa: SLF001 - torch's way to say it
+        name = func._schema.name  # noqa: SLF001 - torch has no public accessor
         options = _unmoved(name, options)
         _demand_known(name, options.get("device"), draws=_draws(func))
         if name == _LOOKED_AT:
@@ -269,7 +269,7 @@ class DeferredInit(TorchDispatchMode):  # type: ignore[no-untyped-call] # of tor
             CannotRecord: One of them has memory, or there are several.
         """
         written: list[Tensor] = []
-        for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001 - torch's way to say it
+        for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001 - torch has no public accessor
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[number] if number < len(args) else options.get(argument.name)
                 written += [each for each in tree_leaves(value) if isinstance(each, Tensor)]
@@ -356,9 +356,9 @@ def _demand_plain(model: nn.Module, found: Mapping[Tensor, InitRecipe]) -> None:
     if any(each.is_meta and each not in found for each in (*model.parameters(), *model.buffers())):
         raise CannotRecord("A tensor of the model is of a kind that cannot be recorded.")
     for weight in model.parameters():
-        if weight.__dict__ or weight._backward_hooks or weight._post_accumulate_grad_hooks:  # noqa: SLF001 - no other way to ask
+        if weight.__dict__ or weight._backward_hooks or weight._post_accumulate_grad_hooks:  # noqa: SLF001 - no public accessor
             raise CannotRecord("A weight has attributes or hooks of its own.")
-        if weakref.getweakrefs(weight) or weight._use_count() > 1:  # type: ignore[attr-defined] # noqa: SLF001 - as torch's swap_tensors asks
+        if weakref.getweakrefs(weight) or weight._use_count() > 1:  # type: ignore[attr-defined] # noqa: SLF001 - as in torch's swap_tensors
             raise CannotRecord("Something else than the model refers to a weight.")
 
 
@@ -395,7 +395,7 @@ def _demand_known(name: str, device: torch.device | None, *, draws: bool) -> Non
 
 
 def _takes_device(func: Any) -> bool:
-    return any(argument.name == "device" for argument in func._schema.arguments)  # noqa: SLF001 - torch's way to say it
+    return any(argument.name == "device" for argument in func._schema.arguments)  # noqa: SLF001 - torch has no public accessor
 
 
 def _generator(options: Mapping[str, Any]) -> Generator:

@@ -66,7 +66,7 @@ class Images:
                 image.draft("RGB", (2 * self._size, 2 * self._size))
                 cut = random_cut(*image.size) if self._augment else middle(*image.size)
                 pixels = image.convert("RGB").resize((self._size, self._size), Image.Resampling.BILINEAR, box=cut)
-        except (  # whatever Pillow's decoders raise
+        except (  # errors of Pillow's decoders
             OSError,
             ValueError,
             SyntaxError,

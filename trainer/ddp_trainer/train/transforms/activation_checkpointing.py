@@ -86,7 +86,7 @@ def _kept(_: Any, operation: Any, *args: Any, **options: Any) -> CheckpointPolic
 
 
 def _drops_out(operation: Any, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    names = [each.name for each in operation._schema.arguments]  # noqa: SLF001 - an operation has no other
+    names = [each.name for each in operation._schema.arguments]  # noqa: SLF001 - torch has no public accessor
     if "dropout_p" not in names:
         return False
     at = names.index("dropout_p")
