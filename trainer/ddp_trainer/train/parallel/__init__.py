@@ -1,6 +1,6 @@
-"""Strategies: how the ranks' copies of a model stay one model.
+"""Parallel strategies: how ranks exchange gradients, weights and activations.
 
-:class:`~ddp_trainer.train.parallel.strategy.Strategy` is the protocol. :mod:`ddp_trainer.train.parallel.factory` makes
-the one that the flags name. A strategy decides who exchanges what and when. Which samples a step consumes, and whether
-it counts, is decided in :mod:`ddp_trainer.train.loop`.
+:class:`~ddp_trainer.train.parallel.strategy.Strategy` is the protocol. :mod:`ddp_trainer.train.parallel.factory` builds
+the strategy that the flags name. A strategy decides which ranks exchange what, and when. :mod:`ddp_trainer.train.loop`
+decides which samples a step consumes and whether the step is committed.
 """

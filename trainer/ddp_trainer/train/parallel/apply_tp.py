@@ -1,4 +1,8 @@
-"""Cut a model into slices, one for each rank of the dimension ``tp``, by its plan; before its optimizer is built."""
+"""Apply tensor parallelism to a model before its optimizer is built.
+
+:func:`apply_tp` looks up the model's plan with :func:`~ddp_trainer.train.parallel.tp_plan.find_plan`. It then cuts the
+weights into one slice per rank of the mesh dimension ``tp``.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,19 @@ from ddp_trainer.train.utils.errors import BadTask
 
 
 def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
-    """Cut the model in place, on its device or on torch's meta device; the first rank's weights are everybody's.
+    """Cut the model in place into slices over the dimension ``tp``.
+
+    All ranks get slices of the first rank's weights.
+
+    Args:
+        model: The model, on its device or on torch's meta device.
+        task: The task, which may bring the plan.
+        mesh: The mesh of the ranks, with the layout.
+        group: The group of the ranks.
 
     Raises:
-        BadConfig: it has no plan, or one that does not fit so many ranks, or drops out in a way that cannot be cut.
-        BadTask: the plan names what does not exist, or cuts one weight twice.
+        BadConfig: The model has no plan, the plan does not fit the number of ranks, or a dropout cannot be cut.
+        BadTask: The plan names a module that does not exist, or cuts a shared weight in two different ways.
     """
     plan = find_plan(model, task, mesh.layout.tp)
     frozen = [name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad]
@@ -32,7 +44,7 @@ def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
     with group.watched():
         parallelize_module(model, mesh.along("tp"), dict(plan))
     for name in frozen:
-        model.get_parameter(name).requires_grad_(False)  # torch makes new parameters, which learn
+        model.get_parameter(name).requires_grad_(False)  # torch makes new parameters, with requires_grad=True
     for first, *others in shared.values():
         if any(model.get_parameter(other) is not model.get_parameter(first) for other in others):
             raise BadTask(
@@ -43,5 +55,5 @@ def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
 
 
 def _whole_in_evaluation(model: nn.Module, _: Any, output: Any) -> Any:
-    """A loss knows what to do with slices of logits; metrics are the task's own, and need not."""
+    """Return whole logits in evaluation: a loss can use slices (loss_parallel), the task's metrics may not."""
     return output.full_tensor() if isinstance(output, DTensor) and not model.training else output

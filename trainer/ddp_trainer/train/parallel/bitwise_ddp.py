@@ -1,4 +1,8 @@
-"""What ``--level exact`` computes with: every logical shard by itself, added up along a tree that no world changes."""
+"""Strategy of ``--level exact``: results have the same bits at any number of ranks.
+
+:class:`Exact` computes the gradients of each logical shard separately. It adds them up along a tree that does not
+depend on the world size, with :class:`~ddp_trainer.train.exact.tree_sum.TreeSum`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ from ddp_trainer.train.utils.errors import BadTask
 
 
 class Exact(Strategy):
-    """The same bits at any number of ranks, one included.
+    """Data parallelism whose result has the same bits at any number of ranks, one included.
 
-    A weight that a shard does not use has a gradient of zeros there, and one that no shard uses has none: its optimizer
-    leaves it alone, decay included, as in one process. Nothing is exchanged while a backward pass runs: a bucket that
-    is added up early would have to wait for all shards of all ranks.
+    A weight that a shard does not use has a gradient of zeros for that shard. A weight that no shard uses has no
+    gradient: the optimizer skips it, weight decay included, as in one process. Ranks exchange gradients after the
+    backward passes. A bucket that is reduced earlier would have to wait for all shards of all ranks.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -41,18 +45,18 @@ class Exact(Strategy):
         return [*(torch.zeros_like(weight) for weight in self._weights), unused, self._no_loss()]
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
-        """What an attempt that failed has left is of no use."""
+        """Drop the sums of an earlier attempt that failed."""
         self._tree.clear()
         self._loss_of_shard = self._no_loss()
 
     def forward(self, batch: Batch) -> Tensor:
-        """Also keeps the loss of the shard, which goes through the tree."""
+        """Return the losses, and add their sum to the loss of the shard, which is reduced along the tree."""
         losses = super().forward(batch)
         self._loss_of_shard += losses.detach().sum()
         return losses
 
     def shard_done(self, shard: int) -> None:
-        """Take the gradients out, so that the next shard's are not added to them."""
+        """Move the shard's gradients to the tree, so that those of the next shard are not added to them."""
         used = torch.tensor([weight.grad is not None for weight in self._weights], dtype=torch.float32)
         gradients = [self._taken(weight) for weight in self._weights]
         self._tree.put(shard, [*gradients, used.to(self._group.device), self._loss_of_shard])
@@ -70,22 +74,22 @@ class Exact(Strategy):
         return gradient
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
-        """Add up along the tree."""
+        """Set each gradient to its sum over all shards, added up along the tree."""
         *gradients, used, self._loss_of_step = self._tree.total()
         for weight, gradient, shards in zip(self._weights, gradients, used.tolist(), strict=True):
             weight.grad = _with_memory_of_its_own(gradient, weight) if shards else None
 
     def loss_for_vote(self, own: Tensor) -> Tensor:
-        """The tree's sum from rank 0 and zeros from the others: adding zeros in any order changes nothing."""
+        """Return the tree's sum on rank 0 and zero on the others: adding zeros in any order keeps the bits."""
         return self._loss_of_step if self._group.rank == 0 else torch.zeros_like(own)
 
     def reassign(self, shards: Sequence[range]) -> None:
-        """Who owns what is what the exchange follows."""
+        """Update the tree, whose exchange depends on which rank owns which shard."""
         self._tree.reassign(shards)
 
 
 def _with_memory_of_its_own(gradient: Tensor, weight: Tensor) -> Tensor:
-    """Laid out as the weight and aligned: kernels that add up over a tensor, as a norm does, follow its layout."""
+    """Return the gradient in the weight's layout: the order in which kernels add up (norms) depends on the layout."""
     if gradient.storage_offset() == 0 and gradient.stride() == torch.empty_like(weight).stride():
         return gradient
     return torch.empty_like(weight).copy_(gradient)

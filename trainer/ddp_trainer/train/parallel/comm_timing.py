@@ -1,4 +1,8 @@
-"""Choice of what the waits of a layout's ranks are measured with."""
+"""Selection of the timer for communication waits.
+
+:func:`measure_waits` chooses by layout and device how the time that a rank waits for its peers is measured. The timers
+are in :mod:`ddp_trainer.train.observability.comm_wait`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,15 @@ from ddp_trainer.train.observability.step_timer import StepTimer
 def measure_waits(
     model: nn.Module, layout: Layout, group: Group, phases: StepTimer, recorder: RankRecorder
 ) -> CommWaits:
-    """Measure what ranks of this layout wait for, in every step from now on; ``model`` was cut by it."""
+    """Start to measure how long this rank waits for its peers in each step, and return the timer.
+
+    Args:
+        model: The model, already cut by ``layout``.
+        layout: The parallel layout of the group.
+        group: The group of the ranks.
+        phases: The timer of the phases of a step.
+        recorder: The recorder of the metrics.
+    """
     is_device = group.device.type != "cpu"
     kinds = () if is_device and layout.pp == 1 else kinds_of(layout)
     if not kinds:
@@ -30,7 +42,7 @@ def measure_waits(
         return marked
     phases.expect(kinds)
     waits = CommWaits(phases)
-    if layout.shard > 1 and layout.pp == 1:  # stages tell of their pieces by themselves
+    if layout.shard > 1 and layout.pp == 1:  # a pipeline measures its own gathers and reductions
         from ddp_trainer.train.parallel.fsdp_comm import time_collectives  # noqa: PLC0415 - imports fully_shard
 
         time_collectives(model, waits)
@@ -38,7 +50,7 @@ def measure_waits(
 
 
 def kinds_of(layout: Layout) -> Sequence[Wait]:
-    """What there is to wait for.
+    """Return the kinds of waits that can occur in this layout.
 
     >>> [str(wait) for wait in kinds_of(Layout(replicate=2, shard=2, pp=2))], kinds_of(Layout(tp=2, pp=2))
     (['all_gather', 'reduce_scatter', 'stage'], (<Wait.STAGE: 'stage'>,))

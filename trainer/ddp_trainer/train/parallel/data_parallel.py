@@ -1,4 +1,4 @@
-"""``data-parallel``: nn.DataParallel, one process that spreads every batch over all GPUs it sees."""
+"""Strategy ``data-parallel``: nn.DataParallel, one process that splits every batch over all visible GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHY_DDP = (
 
 
 class DataParallel(Single):
-    """For comparison; on the CPU, or with one GPU, the plain model."""
+    """nn.DataParallel, for comparison with DDP. On the CPU, or with one GPU, it runs the plain model."""
 
     remark = WHY_DDP
 
@@ -30,7 +30,7 @@ class DataParallel(Single):
                 self._spread = nn.DataParallel(parts.module(), device_ids=list(range(gpus)))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Each GPU computes a slice of the samples; the first gathers their losses."""
+        """Return the losses of the samples, computed in slices by all GPUs and gathered on the first."""
         if self._spread is None:
             return super().forward(batch)
         losses: Tensor = self._spread(batch)

@@ -1,4 +1,4 @@
-"""``ddp``: gradients are added up by DistributedDataParallel, in buckets, while the backward pass still runs."""
+"""Strategy ``ddp``: DistributedDataParallel all-reduces gradients in buckets, overlapped with the backward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 
 class Ddp(Strategy):
-    """The default for more than one rank."""
+    """DistributedDataParallel; the default for more than one rank."""
 
     averages = True
 
@@ -27,8 +27,7 @@ class Ddp(Strategy):
             self._ddp = DistributedDataParallel(
                 parts.module(),
                 device_ids=[self._group.device] if self._group.device.type == "cuda" else None,
-                # The step shares buffers itself, also where rank 0's are wanted: see
-                # ddp_trainer.train.exact.buffer_sync.
+                # The step synchronizes buffers itself, in all modes: see ddp_trainer.train.exact.buffer_sync.
                 forward_sync_buffers=False,
                 bucket_cap_mb=parts.config.bucket_mb,
                 find_unused_parameters=parts.config.find_unused_parameters,
@@ -37,32 +36,38 @@ class Ddp(Strategy):
             )
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
-        """Nothing is exchanged yet."""
+        """Start a step in which no gradient has been exchanged."""
         self._exchanged = False
 
     def alone(self) -> AbstractContextManager[None]:
-        """DDP's own."""
+        """Return DDP's ``no_sync()`` context, in which gradients stay on this rank."""
         return self._ddp.no_sync()
 
     def forward(self, batch: Batch | None) -> Tensor:
-        """Through DDP, whose ranks agree on buckets after the first backward pass; None stands for no samples."""
+        """Return the losses of the samples, computed through DDP; None stands for no samples.
+
+        The ranks agree on DDP's buckets after the first backward pass.
+        """
         with self._group.watched_pass(), uncompiled():
             return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """DDP exchanges gradients meanwhile, unless it is told to leave them alone."""
+        """Add the gradients; DDP exchanges them during the pass, except in :meth:`alone`."""
         with self._group.watched_pass():
             super().backward(losses, samples)
         self._exchanged = self._ddp.require_backward_grad_sync
 
     def reduce(self, samples: int) -> None:
-        """The last backward pass did it; a rank that had none takes part with zeros, for which the others wait."""
+        """Check that the last backward pass exchanged all gradients.
+
+        A rank that had no such pass exchanges zeros here, because the other ranks wait for it.
+        """
         if not self._exchanged:
             self.backward(self.forward(None), samples)
         self._demand_all_gradients()
 
     def _demand_all_gradients(self) -> None:
-        """DDP finds out in the next step, when this one's gradients, of which some were not added up, are applied."""
+        """Raise BadTask on a missing gradient now: DDP itself reports it one step later, after the incomplete step."""
         finalized = getattr(self._ddp, "_check_reducer_finalized", None)
         if finalized is None:
             return
@@ -76,10 +81,10 @@ class Ddp(Strategy):
 
 
 def _demand_one_pass(parts: Parts) -> None:
-    """What DDP needs for a static graph: the same one pass on every rank in every step.
+    """Check what DDP needs for a static graph: exactly one pass on every rank in every step.
 
     Raises:
-        BadConfig: some step would have several passes, or none, on some rank.
+        BadConfig: Some rank would have several passes, or none, in some step.
     """
     plan, world = parts.plan, parts.group.world_size
     last = plan.samples % plan.global_batch

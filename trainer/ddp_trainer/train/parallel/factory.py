@@ -1,4 +1,4 @@
-"""From the name of a strategy to the strategy."""
+"""Factory of parallel strategies: :func:`build` makes the strategy that the flags name."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _BY_NAME: Final[Mapping[StrategyName, Callable[[Parts], Strategy]]] = {
 }
 
 _NEED_PEERS: Final = frozenset({StrategyName.DDP, StrategyName.MANUAL, StrategyName.LOCAL_SGD})
-"""With one rank there is nobody to exchange anything with, and no process group either."""
+"""Strategies that need a process group, which a single rank does not have."""
 
 
 def build(parts: Parts) -> Strategy:
-    """The strategy that the flags name.
+    """Build the strategy that the flags name.
 
     Raises:
-        BadConfig: it does not go with this group, device or plan.
+        BadConfig: The strategy does not work with this group, device or plan.
     """
     if parts.config.level is Level.EXACT:
         from ddp_trainer.train.parallel.bitwise_ddp import Exact  # noqa: PLC0415 - few runs need it
@@ -47,7 +47,10 @@ def build(parts: Parts) -> Strategy:
 
 
 def _of_spread(parts: Parts, spread: ShardedState) -> Strategy:
-    """The strategy of a layout in which no rank holds the whole model; each imports for a second, and on request."""
+    """Build the strategy of a layout in which no rank holds the whole model.
+
+    Each strategy is imported only when it is needed: the import takes about a second.
+    """
     layout = spread.mesh.layout
     if layout.pp > 1:
         from ddp_trainer.train.parallel.pipeline import Pipeline  # noqa: PLC0415 - see above

@@ -1,13 +1,15 @@
-"""``--parallel shard=N``: ranks keep a piece each of weights, gradients and moments, and gather what they compute with.
+"""Strategy of ``--parallel shard=N``: fully sharded data parallelism with torch's ``fully_shard``.
 
-torch's ``fully_shard``: S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-2020; Y. Zhao et al., "PyTorch FSDP", 2023. The weights of a block are gathered before it computes and let go
-afterwards, in the forward and again in the backward pass; its gradients are added up over ranks, and each rank keeps
-its piece of the sum. With ``replicate``, groups of ``shard`` ranks hold the model once each, and only the sums of
-gradients travel between them (hybrid sharding).
+Each rank keeps one shard of weights, gradients and optimizer moments. The weights of a block are gathered before the
+block computes and freed afterwards, in the forward and again in the backward pass. Gradients are reduce-scattered: each
+rank keeps its shard of the sum. With ``replicate``, each group of ``shard`` ranks holds the model once, and replicas
+exchange only the summed gradients (hybrid sharding).
 
-Each pass is one that all ranks make together. A rank without samples in it, or that could not fetch them, computes one
-that it had before and takes nothing of its gradients.
+All ranks make the same number of passes, together. A rank that has no samples for a pass, or could not fetch them,
+repeats an earlier batch and discards its gradients.
+
+Sources: S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020; Y. Zhao et
+al., "PyTorch FSDP", 2023.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from ddp_trainer.train.parallel.strategy import Parts, Strategy
 
 
 class Fsdp(Strategy):
-    """Of a model that :func:`ddp_trainer.train.parallel.fully_shard.shard` has cut.
+    """FSDP strategy for a model that :func:`ddp_trainer.train.parallel.fully_shard.shard` has cut.
 
-    What ranks give is added up, and not averaged: see :class:`.scaled_backward.ScaledBackward`.
+    Gradients are summed over ranks, not averaged: see :class:`.scaled_backward.ScaledBackward`.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -32,18 +34,21 @@ class Fsdp(Strategy):
         assert isinstance(self.model, FSDPModule)  # noqa: S101 - cut before the optimizer was built
         self._sharded: FSDPModule = self.model
         self._passes = Passes(parts.plan, parts.group.data_size, parts.config)
-        assert parts.example is not None  # noqa: S101 - as every spread model has one
+        assert parts.example is not None  # noqa: S101 - every sharded model has one
         self._example = parts.example
         self._batch: Batch | None = None
         self._made = self._wanted = 0
         self._adds_up = True
 
     def begin(self, step: int) -> None:
-        """No pass yet."""
+        """Reset the count of passes, and look up how many this step needs on every rank."""
         self._made, self._wanted = 0, self._passes.of(step)
 
     def forward(self, batch: Batch) -> Tensor:
-        """One pass more; gradients travel in the last one of all ranks, of which this rank's may be an empty one."""
+        """Return the losses of one more pass.
+
+        Gradients are exchanged in the last pass of the step. On this rank that pass may be an empty one.
+        """
         self._made += 1
         if (is_last := self._made >= self._wanted) is not self._adds_up:
             self._sharded.set_requires_gradient_sync(is_last)
@@ -53,12 +58,12 @@ class Fsdp(Strategy):
             return super().forward(batch)
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """Ranks gather weights and add up gradients meanwhile."""
+        """Add the gradients; ranks gather weights and reduce gradients during the pass."""
         with self._group.watched_pass():
             super().backward(losses, samples)
 
-    def reduce(self, samples: int) -> None:  # noqa: ARG002 - of an empty pass nothing counts
-        """Make the passes that other ranks make and this one does not."""
+    def reduce(self, samples: int) -> None:  # noqa: ARG002 - empty passes contribute nothing
+        """Make empty passes until this rank has made as many as the others; buffers are restored afterwards."""
         if self._made >= self._wanted:
             return
         buffers = [buffer.detach().clone() for buffer in self.model.buffers()]
@@ -68,6 +73,6 @@ class Fsdp(Strategy):
             buffer.detach().copy_(before)
 
     def give_nothing(self, losses: Tensor) -> None:
-        """Go back from losses of which nothing counts."""
+        """Run a backward pass that contributes zeros to the gradients."""
         with self._group.watched_pass():
             torch.autograd.backward(losses, torch.zeros_like(losses))

@@ -1,8 +1,8 @@
-"""The collectives of ``fully_shard``, with a stopwatch.
+"""Timed collectives of ``fully_shard``.
 
-The public joint for collectives of one's own takes these in place of torch's, which they do not differ from in what
-they do. Between replicas gradients are added up by torch itself, at once after its reduce-scatter; it calls a hook
-when that is done, and so it is measured, too.
+:func:`time_collectives` replaces torch's all-gather and reduce-scatter through the public interface for custom
+collectives. The replacements do the same and measure the wait. torch itself all-reduces gradients between replicas,
+directly after its reduce-scatter, and calls a hook afterwards. The hook measures that time as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
 
 
 def time_collectives(model: nn.Module, waits: CommWaits) -> None:
-    """Let every sharded part of the model tell what it waits for; of a torch without this joint, nothing is told."""
+    """Measure the waits of every sharded module; without effect on a torch that lacks custom collectives."""
     gather, scatter = _Gather(waits), _Scatter(waits)
     for module in model.modules():
         if isinstance(module, FSDPModule) and hasattr(module, "set_custom_all_gather"):
@@ -35,12 +35,12 @@ class _Collective:
         self._waits = waits
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Where what arrives is put."""
+        """Return an empty output buffer for the collective."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 
 class _Gather(_Collective):
-    """Weights of all ranks."""
+    """Timed all-gather of weights."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
@@ -50,7 +50,7 @@ class _Gather(_Collective):
 
 
 class _Scatter(_Collective):
-    """This rank's piece of the sum of gradients."""
+    """Timed reduce-scatter of gradients."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
@@ -59,5 +59,5 @@ class _Scatter(_Collective):
             return REDUCE_SCATTER(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
 
     def added_up(self, _: Tensor) -> None:
-        """The piece was added up over replicas, too; where there is one of them, that took no time."""
+        """Add the time of the all-reduce over replicas to the wait; with one replica that is zero."""
         self._waits.went_on(Wait.REDUCE_SCATTER)

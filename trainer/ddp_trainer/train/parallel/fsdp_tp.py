@@ -1,7 +1,7 @@
-"""``--parallel shard=N,tp=M``: slices of layers, of which ranks keep a piece each and gather what they compute with.
+"""Strategy of ``--parallel shard=N,tp=M``: tensor parallelism with fully sharded slices.
 
-The plan of ``tp`` has cut the model first, and ``fully_shard`` cuts each slice again over the ranks that have the same
-one. Gradients come to lie as the slices do before they are added up and dealt out over ``shard``.
+The tensor-parallel plan cuts the model first. ``fully_shard`` then cuts each slice again, over the ranks that hold the
+same slice. Gradients get the placement of the slices before they are reduce-scattered over ``shard``.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from ddp_trainer.train.parallel.tensor_parallel import in_slices, whole_losses
 
 
 class SlicedFsdp(Fsdp):
-    """Of a model that :func:`ddp_trainer.train.parallel.apply_tp.apply_tp` has cut, and then
-    :func:`.sharding.shard`.
+    """FSDP with tensor parallelism, for a model that is cut twice.
+
+    :func:`ddp_trainer.train.parallel.apply_tp.apply_tp` cuts it first, then :func:`.fully_shard.shard`.
     """
 
     computes_together: ClassVar[bool] = True
 
     def forward(self, batch: Batch) -> Tensor:
-        """One pass more of all ranks; losses are whole."""
+        """Return the whole losses of one more pass of all ranks."""
         with self._group.watched_pass(), in_slices():
             return whole_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """The same way back."""
+        """Add the gradients of losses that were computed from slices."""
         with in_slices():
             super().backward(losses, samples)
 
     def give_nothing(self, losses: Tensor) -> None:
-        """As from losses that count."""
+        """Run a backward pass through slices that contributes zeros to the gradients."""
         with in_slices():
             super().give_nothing(losses)

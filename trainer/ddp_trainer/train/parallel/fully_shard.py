@@ -1,7 +1,8 @@
-"""Cut a model into pieces, one for each rank of the dimension ``shard``, block by block; before its optimizer is built.
+"""Apply ``fully_shard`` to a model, block by block, before its optimizer is built.
 
-Blocks are those of the class names that are given, else the layers that activation checkpointing would take: the
-entries of every ``nn.ModuleList``, or of an ``nn.Sequential``. What lies in no block makes one more with the model.
+:func:`shard` cuts each weight into one shard per rank of the mesh dimension ``shard``. Blocks are the modules of the
+class names in ``--fsdp-blocks``. Without that flag they are the layers that activation checkpointing would use: the
+entries of every ``nn.ModuleList``, or of an ``nn.Sequential``. Weights outside all blocks form one more block.
 """
 
 from __future__ import annotations
@@ -27,12 +28,18 @@ _COMPUTED_IN: Final[Mapping[PrecisionName, torch.dtype]] = {
 
 
 def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
-    """Cut the model in place, over ``shard`` and, a copy each, ``replicate``; it may be on torch's meta device.
+    """Shard the model in place over ``shard``, with one copy per rank of ``replicate``.
 
-    What has been cut into slices is cut again, each slice by itself.
+    Slices of tensor parallelism are sharded again, each slice separately.
+
+    Args:
+        model: The model; it may be on torch's meta device.
+        mesh: The mesh of the ranks.
+        config: The configuration, with the ``fsdp_*`` options and the precision.
+        group: The group of the ranks.
 
     Raises:
-        BadConfig: it has no block of a class that was named, or the pieces cannot be kept where they are to be.
+        BadConfig: The model has no block of a named class, or CPU offload is requested on the CPU.
     """
     found = named_blocks(model, config.fsdp_blocks) if config.fsdp_blocks else blocks(model)
     if config.fsdp_offload and group.device.type == "cpu":
@@ -57,14 +64,14 @@ def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
             mp_policy=inner,
             offload_policy=offload,
         )
-    # Its own weights are used at the start and at the end of a pass, so they stay from one to the other.
+    # The root's weights are used at the start and at the end of a pass, so they stay gathered in between.
     fully_shard(model, mesh=devices, reshard_after_forward=False, mp_policy=outer, offload_policy=offload)
     _add_up(model)
     _prefetch(found, config.fsdp_prefetch)
 
 
 def _add_up(model: nn.Module) -> None:
-    """Let ranks' gradients be added up and not averaged; gloo knows no other way, nor need the sum be divided."""
+    """Sum gradients over ranks instead of averaging: gloo can only sum, and the losses are scaled already."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -72,7 +79,7 @@ def _add_up(model: nn.Module) -> None:
 
 
 def _prefetch(found: Sequence[nn.Module], ahead: int) -> None:
-    """Ask for the weights of the next blocks while one computes, in the order in which blocks stand in the model."""
+    """Gather the weights of the next blocks while one computes, in the order of the blocks in the model."""
     sharded: list[FSDPModule] = [block for block in found if isinstance(block, FSDPModule)]
     for number, block in enumerate(sharded):
         if ahead:

@@ -1,11 +1,12 @@
-"""``--balance dynamic``: a slow rank owns fewer logical shards, and the result stays what it is.
+"""Load balancer of ``--balance dynamic``: slow ranks own fewer logical shards.
 
-Every rank adds to its vote how long a sample keeps it busy. So all ranks know the same numbers and draw the same map
-from them, without a word more: contiguous runs of shards, at least one each. A new map holds from the step after a
-committed one. Who computes a shard has no part in what is computed, so losses are equal up to rounding.
+Each rank adds its busy time per sample to the commit vote. All ranks therefore have the same numbers and compute the
+same map without further communication: contiguous runs of shards, at least one per rank. A new map takes effect in the
+step after a committed step. The result does not depend on which rank computes a shard, so losses are equal up to
+rounding.
 
-Busy is a rank while it fetches and while the forward pass runs. The backward pass is left out: in it a rank also waits
-for the others, and a slow rank would make all look alike.
+A rank is busy while it fetches samples and while the forward pass runs. The backward pass does not count: in it a rank
+also waits for the others, so one slow rank would make all ranks appear equally slow.
 """
 
 from __future__ import annotations
@@ -24,17 +25,24 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.step_timer import StepTimer
 
 WINDOW_STEPS: Final = 10
-"""Steps whose median decides; also the least number of steps between two maps."""
+"""Number of steps whose median busy time decides; also the minimum number of steps between two maps."""
 
 LEAST_GAIN: Final = 0.1
-"""Share of the slowest rank's time that a new map must save, or the old one stays."""
+"""Minimum fraction of the slowest rank's time that a new map must save to replace the old one."""
 
 
 class LoadBalancer:
-    """The map from shards to ranks, the same on every rank."""
+    """Map from logical shards to ranks, the same on every rank."""
 
     def __init__(self, shards: int, group: Group, phases: StepTimer, told: Callable[[Sequence[int]], None]) -> None:
-        """``told`` is called with the number of shards of each rank when that changes."""
+        """Start with equal numbers of shards per rank.
+
+        Args:
+            shards: Number of logical shards of a batch.
+            group: The group of the ranks.
+            phases: The timer of the phases of a step.
+            told: Called with the number of shards of each rank when the map changes.
+        """
         self._shards = shards
         self._group = group
         self._phases = phases
@@ -46,7 +54,7 @@ class LoadBalancer:
         self._forward = 0.0
 
     def timed(self, forward: Callable[[Batch], Tensor]) -> Callable[[Batch], Tensor]:
-        """The forward pass, on a GPU between two marks: the host does not know how long it takes."""
+        """Return the forward pass; on a GPU with CUDA events around it, because the host cannot time the GPU."""
         if self._group.device.type != "cuda":
             return forward
 
@@ -61,16 +69,20 @@ class LoadBalancer:
         return run
 
     def ballot(self, samples: int) -> list[float]:
-        """Seconds that a sample kept this rank busy, in its own place, for the vote; zeros for those of the others."""
+        """Return this rank's part of the vote: its busy seconds per sample at its own index, zeros elsewhere."""
         busy = self._phases.spent(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
-        # Of a GPU it is the forward pass of the step before, which the vote has waited for.
+        # On a GPU this is the forward pass of the previous step, whose events are complete since that step's vote.
         busy += self._forward if self._group.device.type == "cuda" else self._phases.spent(Phase.FORWARD)
         ballot = [0.0] * self._group.world_size
         ballot[self._group.rank] = busy / samples if samples else 0.0
         return ballot
 
     def settle(self, busy: Sequence[float]) -> list[range] | None:
-        """Return the shards of every rank from the next step on, or None where they stay; the votes were these."""
+        """Return the shards of every rank from the next step on, or None if the map stays.
+
+        Args:
+            busy: Busy time of each rank in the vote, in seconds per sample.
+        """
         self._forward = sum(began.elapsed_time(ended) for began, ended in self._events) / 1e3
         self._events.clear()
         for seen, seconds in zip(self._busy, busy, strict=True):
@@ -90,20 +102,24 @@ class LoadBalancer:
 
 
 def fair(shards: int, costs: Sequence[float]) -> list[int]:
-    """Shards of each rank such that the slowest is done as early as can be; at least one each.
+    """Return the number of shards per rank that minimizes the time of the slowest rank; at least one each.
+
+    Args:
+        shards: Number of logical shards, at least ``len(costs)``.
+        costs: Time of one shard on each rank.
 
     >>> fair(8, [1.0, 1.0]), fair(8, [1.0, 3.0]), fair(8, [1.0, 100.0])
     ([4, 4], [6, 2], [7, 1])
     """
     counts = [1] * len(costs)
     for _ in range(shards - len(costs)):
-        # Whoever would be done first with one more gets it: no other choice has an earlier slowest.
+        # Greedy is optimal here: give the next shard to the rank that would finish first with it.
         counts[min(range(len(costs)), key=lambda rank: (counts[rank] + 1) * costs[rank])] += 1
     return counts
 
 
 def slowest(counts: Sequence[int], costs: Sequence[float]) -> float:
-    """How long the slowest rank takes.
+    """Return the time of the slowest rank, in the unit of ``costs``.
 
     >>> slowest([6, 2], [1.0, 3.5])
     7.0

@@ -1,13 +1,14 @@
-"""``local-sgd``: every rank steps by its own gradients, and weights are averaged every so many steps.
+"""Strategy ``local-sgd``: each rank steps by its own gradients, and ranks average their weights every few steps.
 
-The asynchronous end of the scale: S. U. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. Only
-the vote is exchanged in every step, 56 bytes in place of all gradients, so the account of samples stays exact. The
-result does depend on the number of ranks, as no other strategy's does.
+Ranks exchange only the commit vote in every step, 96 bytes instead of all gradients, so the account of samples stays
+exact. Unlike with all other strategies, the result depends on the number of ranks.
 
-Between synchronisations the ranks' weights differ, and no single state describes the run. So checkpoints, the end of
-an epoch and of the run, and leaving when told to stop, all wait for a synchronisation; a restart repeats at most the
-steps since the last checkpoint, which is one. Moments of the optimizer are averaged along with the weights, so that any
-number of ranks can go on from rank 0's state.
+Between two synchronizations the weights differ between ranks, and no single state describes the run. Checkpoints, the
+end of an epoch or of the run, and a requested stop therefore wait for a synchronization. A restart repeats at most the
+steps since the last checkpoint, which is always a synchronized state. The optimizer's moments are averaged together
+with the weights. Any number of ranks can therefore resume from rank 0's state.
+
+Source: S. U. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from ddp_trainer.train.parallel.strategy import Parts, Strategy
 
 
 class LocalSgd(Strategy):
-    """With SGD and a synchronisation in every step it equals ``ddp`` up to rounding.
+    """Local SGD; with plain SGD and a synchronization in every step it equals ``ddp`` up to rounding.
 
-    Each rank steps as if all had as many samples as it has; the average over ranks then weighs every sample the same.
+    Each rank scales its gradients as if all ranks had as many samples as it has. The average over ranks then weights
+    every sample equally.
     """
 
     averages = True
@@ -37,33 +39,33 @@ class LocalSgd(Strategy):
         send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
-        """No pass yet."""
+        """Reset the count of passes."""
         self._passes = 0
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """One more pass."""
+        """Add the gradients of one more pass."""
         super().backward(losses, samples)
         self._passes += 1
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
-        """Nothing is exchanged; a rank without samples steps by zeros, as its share of the average."""
+        """Keep the gradients local; a rank without samples steps by zeros, its share of the average."""
         if not self._passes:
             for weight in self._weights:
                 weight.grad = torch.zeros_like(weight)
 
     def committed(self, step: int, optimizer: Optimizer) -> None:
-        """Average weights and moments when it is time."""
+        """Average weights and moments over ranks if a synchronization is due."""
         if self.is_synchronised(step + 1):
             average([weight.detach() for weight in self._weights] + _moments(optimizer), self._group)
 
     def is_synchronised(self, steps: int) -> bool:
-        """After every so many steps, an epoch, and the run."""
+        """Return True after every ``sync_steps`` steps, at the end of an epoch, and at the end of the run."""
         plan = self._plan
         return steps % self._every == 0 or steps % plan.steps_per_epoch == 0 or steps >= plan.total_steps
 
 
 def _moments(optimizer: Optimizer) -> list[Tensor]:
-    """The optimizer's running means, in an order that is the same on all ranks; its step counters are equal already."""
+    """Return the optimizer's moments in the same order on all ranks; step counters are equal already."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     states = [optimizer.state[weight] for weight in weights if weight in optimizer.state]
     tensors = [state[name] for state in states for name in sorted(state) if isinstance(state[name], Tensor)]

@@ -1,4 +1,4 @@
-"""One pass over samples as a module of its own, so that DDP and its kin can wrap all that happens in it."""
+"""Forward pass and losses as one module, so that DDP and similar wrappers see the whole pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from ddp_trainer.train.data.task import Batch
 
 
 class SampleLosses(nn.Module):
-    """Losses of some samples, one each, shape ``(n,)``; of no samples, a zero that depends on every weight.
+    """Module that returns the losses of some samples, shape ``(n,)``, one loss per sample.
 
-    DDP counts on a gradient of every weight in each backward pass, so a rank without samples gives zeros.
+    For no samples it returns a zero that depends on every weight. DDP expects a gradient of every weight in each
+    backward pass, so a rank without samples contributes zeros.
     """
 
     def __init__(self, model: nn.Module, losses: Callable[[nn.Module, Batch], Tensor]) -> None:
@@ -22,7 +23,7 @@ class SampleLosses(nn.Module):
         self._losses = losses
 
     def forward(self, batch: Batch | None) -> Tensor:
-        """Losses of the samples, or zero for None."""
+        """Return the losses of the samples, or a zero for None."""
         if batch is None:
             zeros = [(weight * 0).sum() for weight in self.model.parameters() if weight.requires_grad]
             return torch.stack(zeros).sum()

@@ -1,8 +1,8 @@
-"""``manual``: what DDP does, by hand and in the open; for reading, and for measuring what DDP's overlap is worth.
+"""Strategy ``manual``: data parallelism written out by hand, for reading and for measuring the gain of DDP's overlap.
 
-Copies of a model stay equal when they begin with equal weights and take equal steps. So rank 0 sends its weights
-once, and in every step, after the backward passes, each gradient is averaged over the ranks with ``all_reduce``. DDP
-does the same, but packs gradients into buckets and sends each while the backward pass computes the next.
+Replicas of a model stay equal if they start with equal weights and take equal steps. Rank 0 therefore broadcasts its
+weights once. After the backward passes of each step, ``all_reduce`` averages each gradient over the ranks. DDP does the
+same, but packs gradients into buckets and sends each bucket while the backward pass computes the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddp_trainer.train.parallel.strategy import Parts, Strategy
 
 
 class Manual(Strategy):
-    """Equal to ``ddp`` up to rounding."""
+    """Data parallelism without overlap; equal to ``ddp`` up to rounding."""
 
     averages = True
 
@@ -24,7 +24,7 @@ class Manual(Strategy):
         send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
-        """Average every gradient; a weight that no sample of this rank reached contributes zeros."""
+        """Average every gradient over ranks; a weight without a gradient on this rank contributes zeros."""
         for weight in self._weights:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)

@@ -1,12 +1,14 @@
-"""``--parallel pp=N``: ranks have some layers each, and micro-batches pass through them one behind the other.
+"""Strategy of ``--parallel pp=N``: pipeline parallelism with the schedules of :mod:`torch.distributed.pipelining`.
 
-Y. Huang et al., "GPipe", 2019, with the schedules of :mod:`torch.distributed.pipelining`. A step is one run of the
-schedule over all samples of this part of the batch, in micro-batches of ``--micro-batch`` samples; what is missing to
-the last one is filled up with copies whose losses do not count. Losses are added up and divided once, by the samples of
-the whole global step. With ``replicate``, gradients are added up over replicas when the schedule is through.
+Each rank holds some layers, and micro-batches pass through the ranks in sequence. A step is one run of the schedule
+over all samples of this data rank, in micro-batches of ``--micro-batch`` samples. The last micro-batch is padded with
+copies, whose losses do not count. Losses are summed and divided once, by the number of samples of the whole global
+step. With ``replicate``, gradients are added up over replicas after the schedule.
 
-Stages may be in slices (``tp``), whose ranks pass on the slices that they have, and in pieces (``shard``), which are
-gathered once in a step: see :mod:`ddp_trainer.train.parallel.pp.pp_zero`.
+Stages may be tensor-parallel (``tp``): each rank then sends the slice that it holds. Stages may also be sharded
+(``shard``): their weights are gathered once per step, see :mod:`ddp_trainer.train.parallel.pp.pp_zero`.
+
+Source: Y. Huang et al., "GPipe", 2019.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from ddp_trainer.train.utils.errors import BadTask, TrainError
 
 
 class Pipeline(Strategy):
-    """Of a model that :func:`ddp_trainer.train.parallel.pp.pipeline_split.split_stages` has cut."""
+    """Strategy for a model that :func:`ddp_trainer.train.parallel.pp.pipeline_split.split_stages` has cut."""
 
     computes_together: ClassVar[bool] = True
     takes_whole_steps: ClassVar[bool] = True
@@ -51,12 +53,12 @@ class Pipeline(Strategy):
         self._waits = parts.waits
         self._layout = stages.mesh.layout
         self._weights = self._here()
-        """What the optimizer steps: where ranks of ``shard`` keep pieces, these."""
+        """Weights that the optimizer steps: with ``shard``, this rank's shards."""
         self._shared = [name for name, holders in stages.weights.items() if len(holders) > 1]
         ranks, pp = group.data_size, self._layout.pp
         of_all = [_micro_batches(plan, config, rank, ranks, pp) for rank in range(ranks)]
         for _, count in of_all:
-            # Those of every rank, so that all ranks refuse what one cannot do.
+            # The counts of all ranks, so that all ranks raise the same error.
             demand_fit(config.pipeline_schedule, count, pp)
         self._size, self._count = of_all[group.data_rank]
         own = {number: stages.modules[number] for number in stages.own}
@@ -65,12 +67,12 @@ class Pipeline(Strategy):
         self._loss: Callable[[Tensor, int], Tensor] | None = None
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
-        """Ranks that have no samples of the step give others their pieces, too."""
+        """Gather the sharded weights; ranks without samples in the step take part."""
         if self._stages.pieces is not None:
             self._stages.pieces.gather(self._waits)
 
     def whole(self, batch: Batch, here: int, samples: int, scaled: Callable[[Tensor], Tensor]) -> Tensor:
-        """One run of the schedule; the sum of the losses, 0 where the last stage is elsewhere."""
+        """Run the schedule once and return the sum of the losses, 0 on ranks without the last stage."""
         pieces = micro_batches(batch, here, self._size)
         sizes = [len(range(here)[start : start + self._size]) for start in range(0, here, self._size)]
         total = torch.zeros((), dtype=torch.float64, device=self._group.device)
@@ -100,7 +102,7 @@ class Pipeline(Strategy):
             self._loss = None
 
     def _make(self, example: Tensor) -> Any:
-        """The schedule for micro-batches like this one."""
+        """Build the schedule for micro-batches of this shape and dtype."""
         streams = self._stages.streams(example)
         count = len(self._stages.modules)
         with self._group.watched():
@@ -123,7 +125,11 @@ class Pipeline(Strategy):
         return self._loss(output, int(number))
 
     def _inputs(self, batch: Batch) -> Tensor:
-        """What the losses of a task ask the model about."""
+        """Return the tensor with which the task's ``losses()`` calls the model.
+
+        Raises:
+            BadTask: It does not call the model with one tensor.
+        """
         question = _Question()
         try:
             self._losses(question, batch)
@@ -136,7 +142,7 @@ class Pipeline(Strategy):
         )
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - the losses were divided by it
-        """Add up gradients over the stages that have the same weight, over ``shard``, and over replicas."""
+        """Add up gradients over the stages that share a weight, over ``shard``, and over replicas."""
         with self._group.watched():
             for weight in self._here():
                 settle(weight)
@@ -149,11 +155,11 @@ class Pipeline(Strategy):
                 add_up_along(self._weights, self._stages.mesh, "replicate", self._adding_up)
 
     def _here(self) -> list[nn.Parameter]:
-        """Weights of this rank's stages, as they are now: whole in a step."""
+        """Return the trainable weights of this rank's stages; during a step these are whole weights."""
         return [weight for weight in self.model.parameters() if weight.requires_grad and not weight.is_meta]
 
     def _add_up_over_stages(self, weight: nn.Parameter) -> None:
-        if weight.grad is None:  # it is in other stages, which ask all
+        if weight.grad is None:  # the weight is in other stages; the collective needs all ranks
             own = piece(weight)
             gradient = torch.zeros(own.shape, dtype=own.dtype, device=self._group.device)
         else:
@@ -161,14 +167,14 @@ class Pipeline(Strategy):
         dist.all_reduce(gradient, group=self._stages.process_group)
 
     def _adding_up(self) -> AbstractContextManager[None]:
-        """Around an exchange between replicas, which those of a sharded model alone are told to wait for."""
+        """Return the timer around the all-reduce over replicas, which is measured only if stages are sharded."""
         return nullcontext() if self._stages.pieces is None else self._waits.during(Wait.REDUCE_SCATTER)
 
     def _around(self) -> AbstractContextManager[None]:
         return in_slices() if self._layout.tp > 1 else uncompiled()
 
     def loss_for_vote(self, own: Tensor) -> Tensor:
-        """Known where the last stage is, and told to the others."""
+        """Return the loss of the last stage, on all ranks of the pipeline."""
         told = own.clone()
         with self._group.watched(), self._waits.during(Wait.STAGE):
             dist.all_reduce(told, group=self._stages.process_group)
@@ -176,7 +182,7 @@ class Pipeline(Strategy):
 
 
 def _micro_batches(plan: BatchPlan, config: Config, rank: int, ranks: int, pp: int) -> tuple[int, int]:
-    """Samples of a micro-batch, and how many of them a data rank makes of its part of a batch."""
+    """Return the size of a micro-batch in samples, and the number of micro-batches of a data rank."""
     length = min(plan.global_batch, plan.samples)
     shards = owned(plan.shards, ranks, rank)
     most = sum(len(range(length)[cut(length, plan.shards, shard)]) for shard in shards)
@@ -185,40 +191,40 @@ def _micro_batches(plan: BatchPlan, config: Config, rank: int, ranks: int, pp: i
 
 
 class _Asked(Exception):
-    """The model was called, and more need not be known."""
+    """Raised when the model is called, to end the task's ``losses()``."""
 
 
 class _Question(nn.Module):
-    """Stands for the model, to learn what it is asked."""
+    """Stand-in for the model that records the inputs of its call."""
 
     asked: tuple[Any, ...] = ()
 
     def forward(self, *inputs: Any) -> Tensor:
-        """Ends whatever asked."""
+        """Record the inputs and end the caller by raising."""
         self.asked = inputs
         raise _Asked
 
 
 class _Answer(nn.Module):
-    """Stands for the model where its answer is known."""
+    """Stand-in for the model that returns an output that is computed already."""
 
     def __init__(self, answer: Tensor) -> None:
         super().__init__()
         self._answer = answer
 
     def forward(self, *_: Any) -> Tensor:
-        """The answer."""
+        """Return the output, whatever the inputs."""
         return self._answer
 
 
 def _as_passed(shape: Tensor) -> Tensor:
-    """With gradients on the way back, where its numbers have any."""
+    """Return a detached copy that requires gradients if its dtype is floating point."""
     return shape.detach().requires_grad_(shape.is_floating_point())
 
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Raise what a stage has raised: torch's stages put it into a RuntimeError of their own, of many lines."""
+    """Re-raise the error of a stage itself: torch wraps it in a RuntimeError with a message of many lines."""
     try:
         yield
     except RuntimeError as err:

@@ -1,8 +1,10 @@
-"""Schedules of a pipeline by name: in which order a rank computes forward and backward of its micro-batches.
+"""Pipeline schedules by name: the order in which a rank computes forward and backward of its micro-batches.
 
-torch's own, from :mod:`torch.distributed.pipelining`. A rank has one stage, or with an interleaved schedule two, which
-halves the time that ranks stand idle at the start and the end of a step; zero-bubble ones ("Zero Bubble Pipeline
-Parallelism", Qi et al., 2023) put off the gradients of weights and compute them where a rank would wait.
+The schedules are those of :mod:`torch.distributed.pipelining`. A rank has one stage, or two with an interleaved
+schedule, which halves the idle time at the start and the end of a step. Zero-bubble schedules postpone the gradients of
+weights and compute them while a rank would otherwise wait.
+
+Source: Qi et al., "Zero Bubble Pipeline Parallelism", 2023.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One schedule."""
+    """Kind of a pipeline schedule: its class in torch, and how stages are placed on ranks."""
 
     of_torch: Callable[..., Any]
     stages_per_rank: int
     turns_back: bool = False
-    """The second half of the stages goes back over the ranks, so that the first rank has the last stage, too."""
+    """Stages are placed in a V: the second half is in reverse order of ranks. The first rank has the last stage."""
 
     def stages_of(self, rank: int, ranks: int) -> tuple[int, ...]:
-        """Stages of a rank, in order."""
+        """Return the numbers of a rank's stages, in ascending order."""
         if self.turns_back:
             return rank, 2 * ranks - 1 - rank
         return tuple(range(rank, ranks * self.stages_per_rank, ranks))
@@ -47,15 +49,19 @@ KINDS: Final[Mapping[PipelineSchedule, Kind]] = {
     name: Kind(schedule, SCHEDULES[name].stages_per_rank, turns_back=name is PipelineSchedule.ZERO_BUBBLE_V)
     for name, schedule in _OF_TORCH.items()
 }
-"""Schedules by their names; what each asks of the number of micro-batches is said in
-:mod:`ddp_trainer.common.model_constraints`."""
+"""Schedules by name; :mod:`ddp_trainer.common.model_constraints` has their limits on the number of micro-batches."""
 
 
 def demand_fit(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:
-    """Refuse a number of micro-batches that a schedule cannot do.
+    """Check that a schedule supports this number of micro-batches.
+
+    Args:
+        name: The schedule.
+        micro_batches: Number of micro-batches of one step on one data rank.
+        ranks: Number of ranks of the pipeline.
 
     Raises:
-        BadConfig: they are too few, or no whole rounds.
+        BadConfig: There are too few micro-batches, or they do not form whole rounds.
     """
     for misfit in of_micro_batches(name, micro_batches, pp=ranks):
         raise BadConfig(misfit.sentence, hint=misfit.help)
@@ -64,6 +70,6 @@ def demand_fit(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:
 def make_schedule(
     kind: Kind, stages: Sequence[PipelineStage], micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Any:
-    """A schedule of torch's; gradients are added up over micro-batches and never divided by their number."""
+    """Return torch's schedule; it sums gradients over micro-batches and does not divide by their number."""
     own = list(stages) if kind.stages_per_rank > 1 else stages[0]
     return kind.of_torch(own, micro_batches, loss_fn=loss, scale_grads=False)

@@ -1,4 +1,4 @@
-"""The two things that hand-made strategies do with tensors: send the first rank's to all, and average over ranks."""
+"""Collectives of the hand-written strategies: broadcast from rank 0, and average over ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def send_from_first(tensors: Sequence[Tensor], group: Group) -> None:
 
 
 def average(tensors: Sequence[Tensor], group: Group) -> None:
-    """Replace the tensors by their mean over ranks, in place; the same bits on every rank."""
+    """Replace the tensors by their mean over ranks, in place; every rank gets the same bits."""
     with group.watched():
         for tensor in tensors:
             dist.all_reduce(tensor.detach())

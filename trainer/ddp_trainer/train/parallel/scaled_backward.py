@@ -1,7 +1,7 @@
-"""The backward pass of a mean over more samples than are at hand: those of all shards, of all ranks.
+"""Backward pass of a mean over the samples of all shards and ranks, of which this rank has only some.
 
-How much a sample's loss counts in the mean is where the pass begins: the gradient of each loss, one number for all. As
-operations on the losses, sum and division would join the graph, and cost 10 us more in every pass.
+The pass starts with the weight of each loss in the mean as its gradient, one number for all losses. Sum and division as
+operations on the losses would join the graph and cost 10 us more in every pass.
 """
 
 from __future__ import annotations
@@ -15,17 +15,27 @@ from torch import Tensor
 
 
 class ScaledBackward:
-    """Adds the gradients of ``losses.sum() / samples`` to the weights."""
+    """Callable that adds the gradients of ``losses.sum() / samples`` to the weights."""
 
     def __init__(self, averaged_over: int = 1) -> None:
-        """``averaged_over``: ranks by whose number what they add up will be divided, though the sum is wanted."""
+        """Prepare the pass.
+
+        Args:
+            averaged_over: Number of ranks over which gradients are averaged later. The gradients are multiplied by
+                it, so that the average equals the sum. 1 if gradients are summed.
+        """
         self._ranks = averaged_over
         self._run = _engine()
         self._made: tuple[object, ...] = ()
         self._gradient = torch.empty(0)
 
     def __call__(self, losses: Tensor, samples: int) -> None:
-        """``samples`` are those of the whole global step."""
+        """Run the backward pass.
+
+        Args:
+            losses: Losses of this pass, one per sample.
+            samples: Number of samples of the whole global step.
+        """
         if self._run is None:
             torch.autograd.backward(losses.sum() * (self._ranks / samples))
             return
@@ -38,12 +48,12 @@ class ScaledBackward:
 
 @lru_cache(maxsize=1)
 def _engine() -> Callable[[Tensor, Tensor], None] | None:
-    """What :func:`torch.autograd.backward` calls; None where this version of torch has it in another form.
+    """Return the function behind :func:`torch.autograd.backward`; None if this version of torch has no such function.
 
-    The public function takes gradients too, but compares shapes with the compiler's means, and so imports sympy.
+    The public function accepts gradients as well, but it compares shapes symbolically and therefore imports sympy.
     """
     try:
-        run: Any = torch.autograd.graph._engine_run_backward  # noqa: SLF001 - tried out below
+        run: Any = torch.autograd.graph._engine_run_backward  # noqa: SLF001 - tested below
 
         def backward(losses: Tensor, gradients: Tensor) -> None:
             run((losses,), (gradients,), False, False, (), allow_unreachable=True, accumulate_grad=True)

@@ -1,4 +1,4 @@
-"""``single``: one process, one device, nothing exchanged."""
+"""Strategy ``single``: one process, one device, no communication."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 class Single(Strategy):
-    """Refuses a group, in which every rank would train a model of its own on its part of the data."""
+    """Training in one process.
+
+    It rejects a group of several ranks: each would train a separate model on its part of the data.
+
+    Raises:
+        BadConfig: The group has more than one rank.
+    """
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

@@ -1,4 +1,4 @@
-"""The protocol of a strategy, in the order in which a step calls it.
+"""Protocol of a parallel strategy: the calls of a step, in order.
 
 For each step, on every rank::
 
@@ -14,8 +14,8 @@ For each step, on every rank::
     optimizer.step(), unless a guard skips the step
     committed(step, optimizer)
 
-When ``reduce`` returns, ``weight.grad`` must hold what the optimizer is to step by. A rank that has no samples in a
-step, or could not fetch them, calls ``reduce`` as well, and without any pass before it.
+When ``reduce`` returns, ``weight.grad`` must hold the gradient for the optimizer. A rank that has no samples in a step,
+or could not fetch them, calls ``reduce`` as well, without any pass before it.
 """
 
 from __future__ import annotations
@@ -42,91 +42,109 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a strategy is made from."""
+    """Components that a strategy is built from."""
 
     model: nn.Module
-    """On its device; the same weights on every rank, or rank 0's are sent to all."""
+    """The model on its device; either the weights are equal on all ranks, or the strategy broadcasts rank 0's."""
     losses: Callable[[nn.Module, Batch], Tensor]
     """:meth:`ddp_trainer.train.data.task.Task.losses`."""
     group: Group
     plan: BatchPlan
     config: Config
     spread: ShardedState | None = None
-    """Of a model that no rank holds whole."""
+    """The distributed state, if no rank holds the whole model; else None."""
     example: Callable[[], Batch] | None = None
-    """Some samples on the device; of a model that no rank holds whole, whose ranks must make equally many passes."""
+    """Returns some samples on the device, for empty passes; None if every rank holds the whole model."""
     waits: CommWaits = field(default_factory=CommWaits)
-    """Told of what this rank waits for, beside what is told anyway."""
+    """Timer of this rank's waits for its peers."""
 
     def module(self) -> SampleLosses:
-        """The losses as a module that can be wrapped."""
+        """Return the model and its losses as one module, for wrappers such as DDP."""
         return SampleLosses(self.model, self.losses)
 
 
 class Strategy:
-    """Base of all strategies, and by itself the one for a single rank: nothing is exchanged."""
+    """Base of all strategies; without a subclass, the strategy of a single rank, without communication."""
 
     remark: ClassVar[str] = ""
-    """What a person who chose it should know."""
+    """Note printed to the user who chose this strategy; empty if there is none."""
 
     averages: ClassVar[bool] = False
-    """Gradients are averaged over ranks where their sum is wanted, so each is made larger by the number of ranks."""
+    """Gradients are averaged over ranks although their sum is needed: each is multiplied by the number of ranks."""
 
     computes_together: ClassVar[bool] = False
-    """In a pass this rank waits for others: one that cannot fetch its samples fails at once, and is lost to them."""
+    """Ranks wait for each other within a pass.
+
+    A rank that cannot fetch its samples raises at once, instead of after the vote, and its peers lose it.
+    """
 
     takes_whole_steps: ClassVar[bool] = False
     """:meth:`whole` is called in place of ``forward`` and ``backward``, once in a step in which there are samples."""
 
     def __init__(self, parts: Parts) -> None:
         self.model = parts.model
-        """Whose weights are optimized, evaluated and saved."""
+        """The model whose weights are optimized, evaluated and saved."""
         self._group = parts.group
         self._losses = parts.losses
         self._differentiate = ScaledBackward(self._group.world_size if self.averages else 1)
 
     def begin(self, step: int) -> None:
-        """A step begins; gradients were forgotten."""
+        """Prepare a step; gradients are cleared already."""
 
     def alone(self) -> AbstractContextManager[None]:
-        """Around every pass of a step but the last one: keep gradients on this rank."""
+        """Return a context in which gradients stay on this rank, for every pass of a step except the last."""
         return nullcontext()
 
     def forward(self, batch: Batch) -> Tensor:
-        """Losses of the samples, one each."""
+        """Return the losses of the samples, shape ``(n,)``."""
         return self._losses(self.model, batch)
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """Add the gradients of ``losses.sum() / samples``, where ``samples`` are those of the whole global step."""
+        """Add the gradients of ``losses.sum() / samples`` to the weights.
+
+        Args:
+            losses: Losses of this pass, one per sample.
+            samples: Number of samples of the whole global step.
+        """
         self._differentiate(losses, samples)
 
     def whole(self, batch: Batch, here: int, samples: int, scaled: Callable[[Tensor], Tensor]) -> Tensor:
-        """Forward and backward of ``here`` samples, all that this rank has of the step; the sum of their losses.
+        """Run forward and backward of the whole step on this rank, and return the sum of its losses.
 
-        What is differentiated is ``scaled(losses)``. Only of a strategy that :attr:`takes_whole_steps`.
+        Only strategies with :attr:`takes_whole_steps` implement it.
+
+        Args:
+            batch: All samples of this rank in the step.
+            here: Number of these samples.
+            samples: Number of samples of the whole global step.
+            scaled: Scales losses before they are differentiated (loss scale).
         """
         raise NotImplementedError
 
     def shard_done(self, shard: int) -> None:
-        """All passes over a logical shard are done; ``weight.grad`` holds it and, unless taken out, those before."""
+        """Finish a logical shard: ``weight.grad`` holds the sum over this and, unless taken out, the earlier shards."""
 
     def reduce(self, samples: int) -> None:
-        """Make ``weight.grad`` what the optimizer steps by; every rank calls it in every step."""
+        """Make ``weight.grad`` the gradient for the optimizer; every rank calls it in every step."""
 
     def loss_for_vote(self, own: Tensor) -> Tensor:
-        """What this rank adds to the vote, where ``own`` is the sum of its samples' losses; after ``reduce``."""
+        """Return the loss that this rank adds to the vote; called after ``reduce``.
+
+        Args:
+            own: Sum of the losses of this rank's samples, a float64 scalar on the device.
+        """
         return own
 
     def reassign(self, shards: Sequence[range]) -> None:
-        """Take over the logical shards of every rank, in rank order, that hold from the next step on. No collective."""
+        """Set the logical shards of all ranks, in rank order, from the next step on. This is no collective."""
 
     def committed(self, step: int, optimizer: Optimizer) -> None:
-        """All ranks committed the step, and the optimizer moved the weights unless a guard skipped it."""
+        """React to a committed step; the optimizer has moved the weights unless a guard skipped the step."""
 
-    def is_synchronised(self, steps: int) -> bool:  # noqa: ARG002 - for those that are not always
-        """Whether all ranks hold the same state after so many committed steps.
+    def is_synchronised(self, steps: int) -> bool:  # noqa: ARG002 - for strategies that are not always synchronized
+        """Return True if all ranks hold the same state after ``steps`` committed steps.
 
-        Only then may the run save, evaluate or stop. A function of the number of steps alone, so that all ranks, and
-        a run that was restarted, answer the same. True after the last step of an epoch, and of the run.
+        Only then can the run save, evaluate or stop. The result depends only on the number of steps, so all ranks and
+        a restarted run get the same one. It is True after the last step of an epoch and of the run.
         """
         return True

@@ -1,9 +1,12 @@
-"""``--parallel tp=N``: ranks compute a slice each of every layer, and exchange activations within each.
+"""Strategy of ``--parallel tp=N``: tensor parallelism with torch's DTensor.
 
-M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019, with
-torch's DTensor: which layer is cut how says the plan (:mod:`ddp_trainer.train.parallel.tp_plan`). All ranks of a
-slice group see the same samples in the same passes. With ``replicate``, gradients are added up over replicas when the
-step ends, each rank with those that have the same slice.
+Each rank computes a slice of every layer, and ranks exchange activations within each layer. The plan
+(:mod:`ddp_trainer.train.parallel.tp_plan`) defines how each layer is cut. All ranks of a tensor-parallel group see the
+same samples in the same passes. With ``replicate``, gradients are added up over replicas at the end of the step, among
+the ranks that hold the same slice.
+
+Source: M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
+2019.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from ddp_trainer.train.utils.dynamo_stub import uncompiled
 
 
 class TensorParallel(Strategy):
-    """Of a model that :func:`ddp_trainer.train.parallel.apply_tp.apply_tp` has cut."""
+    """Strategy for a model that :func:`ddp_trainer.train.parallel.apply_tp.apply_tp` has cut."""
 
     computes_together: ClassVar[bool] = True
 
@@ -37,17 +40,17 @@ class TensorParallel(Strategy):
         self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits stay cut by the words of a vocabulary where the plan leaves them so; losses are whole."""
+        """Return whole losses; logits stay sharded over the vocabulary if the plan leaves them so."""
         with self._group.watched_pass(), in_slices():
             return whole_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """The same way back."""
+        """Add the gradients of losses that were computed from slices."""
         with self._group.watched_pass(), in_slices():
             super().backward(losses, samples)
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
-        """Let gradients lie as their weights do, and add them up over replicas."""
+        """Give each gradient the placement of its weight, and add gradients up over replicas."""
         with self._group.watched():
             for weight in self._weights:
                 settle(weight)
@@ -57,20 +60,20 @@ class TensorParallel(Strategy):
 
 @contextmanager
 def in_slices() -> Iterator[None]:
-    """Around passes, there and back, of a model in slices: its losses are computed from slices of logits."""
+    """Context of forward and backward passes of a sliced model: losses are computed from slices of logits."""
     with uncompiled(), loss_parallel():
         yield
 
 
 def whole_losses(losses: Tensor) -> Tensor:
-    """On every rank of a slice group; gradients go back to the slices."""
+    """Return the whole losses on every rank of a tensor-parallel group; gradients flow back to the slices."""
     return losses.full_tensor() if isinstance(losses, DTensor) else losses
 
 
 def settle(weight: nn.Parameter) -> None:
-    """Give a weight a gradient that lies over the ranks as it does: what each has a part of is added up.
+    """Give a weight's gradient the placement of the weight; partial sums are added up.
 
-    One that no sample reached gets zeros: other replicas may have had some.
+    A weight without a gradient gets zeros, because other replicas may have one.
     """
     gradient = weight.grad
     if gradient is None:
@@ -85,9 +88,13 @@ def add_up_along(
     dimension: str,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Make the gradients the sums over the ranks that differ in this dimension alone, in place.
+    """Sum the gradients over the ranks of one mesh dimension, in place.
 
-    ``waiting`` is entered around each exchange.
+    Args:
+        weights: Weights whose gradients are summed; those without a gradient are skipped.
+        mesh: The mesh of the ranks.
+        dimension: Name of the mesh dimension.
+        waiting: Context that is entered around each all-reduce, for example a timer.
     """
     group = mesh.along(dimension).get_group()
     with torch.no_grad():

@@ -1,8 +1,8 @@
-"""The plan by which tensors are cut: the task's own, the model's, or a sentence that says what is missing.
+"""Lookup and validation of the tensor-parallel plan of a task or model.
 
-A plan is a mapping from names of modules, with ``*`` for any one part of a name, to how each is cut: one of
-:data:`WORDS`, or a ``ParallelStyle`` of torch. A task hands it over as ``tp_plan``, a mapping or a function of the
-model; a model as a method ``tp_plan(tp)``.
+A plan maps names of modules, with ``*`` for any one part of a name, to how each is cut: one of :data:`WORDS`, or a
+``ParallelStyle`` of torch. A task provides it as ``tp_plan``, a mapping or a function of the model. A model provides it
+as a method ``tp_plan(tp)``. The task's plan takes precedence. :func:`find_plan` is the entry point.
 """
 
 from __future__ import annotations
@@ -26,20 +26,25 @@ WORDS: Final[Mapping[str, type[ParallelStyle]]] = {
     "sequence": SequenceParallel,
     "apart": PerRankRng,
 }
-"""``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a norm; ``apart``
-lets a module draw other random numbers on each rank, as a dropout of what ``colwise`` has cut."""
+"""Styles by name. ``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a
+norm. ``apart`` gives a module different random numbers on each rank, for example a dropout of ``colwise`` outputs."""
 
 _EXAMPLE: Final = "{'layers.*.up': 'colwise', 'layers.*.down': 'rowwise'}"
 _SHOWN: Final = 5
-"""Of many names, how many a sentence tells."""
+"""Maximum number of names in a hint."""
 
 
 def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, ParallelStyle]:
-    """The plan of this model, which is known to fit it.
+    """Return the validated plan of this model.
+
+    Args:
+        model: The model.
+        task: The task, whose own ``tp_plan`` takes precedence.
+        tp: Number of ranks of the dimension ``tp``.
 
     Raises:
-        BadConfig: there is none, or the model cannot be cut among so many ranks.
-        BadTask: it is none, or names a module that does not exist, or a way to cut that is none.
+        BadConfig: There is no plan, or the model cannot be cut for this number of ranks.
+        BadTask: The plan has the wrong form, names a module that does not exist, or an unknown style.
     """
     whose = f"The tp_plan of the task {task.name!r}"
     given: Any = getattr(task, "tp_plan", None)
@@ -65,7 +70,7 @@ def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, ParallelSty
 
 
 def _demand_form(plan: Any, whose: str) -> None:
-    """Of a plan: names of modules, and at least one."""
+    """Raise BadTask unless the plan is a mapping with at least one entry, and all its keys are strings."""
     wrong = ""
     if not isinstance(plan, Mapping):
         wrong = f"{whose} gives {kind_of(plan)}, and no mapping."
@@ -78,10 +83,10 @@ def _demand_form(plan: Any, whose: str) -> None:
 
 
 def demand_module(pattern: str, names: list[str], whose: str) -> None:
-    """Refuse a name of no module.
+    """Check that a pattern matches at least one module.
 
     Raises:
-        BadTask: with those that are most like it.
+        BadTask: It matches none; the hint lists the closest names.
     """
     wanted = _matcher(pattern)
     if any(wanted.fullmatch(name) for name in names):
@@ -98,7 +103,7 @@ def _matcher(pattern: str) -> re.Pattern[str]:
 
 
 def _demand_layer(pattern: str, style: ParallelStyle, model: nn.Module, task: Task) -> None:
-    """Of the ways to cut a layer's weights, which are for two kinds of layers."""
+    """Raise BadTask if colwise or rowwise is applied to anything but nn.Linear and nn.Embedding."""
     if not isinstance(style, ColwiseParallel | RowwiseParallel):
         return
     wanted = _matcher(pattern)

@@ -1,8 +1,8 @@
-"""Cut a model into stages of consecutive layers over the ranks of the dimension ``pp``; before its optimizer is built.
+"""Split a model into pipeline stages over the ranks of the mesh dimension ``pp``, before its optimizer is built.
 
-The model stays the object that it was, with the names that it has. Weights of the stages of other ranks become tensors
-on torch's meta device, which have a shape and no memory; and calling the model sends its input through the stages of
-all ranks, who must call it together.
+:func:`split_stages` is the entry point. The model remains the same object with the same names. Weights of other ranks'
+stages become tensors on torch's meta device, with a shape but without memory. Calling the model sends its input through
+the stages of all ranks, so all ranks must call it together.
 """
 
 from __future__ import annotations
@@ -36,32 +36,37 @@ from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """All stages of a model; the weights of this rank's are real."""
+    """All stages of a model; only this rank's stages have weights in memory."""
 
     modules: Sequence[nn.Module]
     kind: Kind
     mesh: Mesh
     group: Group
     weights: Mapping[str, tuple[int, ...]]
-    """Ranks of ``pp`` that have each, by its name in the model."""
+    """Ranks of ``pp`` that hold each weight, in ascending order, by its name in the model."""
     pieces: StageZero | None = None
-    """Where ranks of ``shard`` keep a piece each of this rank's weights."""
+    """The sharded weights of this rank's stages; None without ``shard``."""
     _streams: dict[tuple[torch.Size, torch.dtype], Sequence[Stream]] = field(default_factory=dict)
 
     @property
     def own(self) -> tuple[int, ...]:
-        """This rank's stages."""
+        """Numbers of this rank's stages."""
         return self.kind.stages_of(self.mesh.place.pp, self.mesh.layout.pp)
 
     def holder(self, stage: int) -> int:
-        """The rank of ``pp`` that has a stage."""
+        """Return the rank of ``pp`` that holds a stage."""
         return holder_of(stage, self.kind, self.mesh.layout.pp)
 
     def streams(self, inputs: Tensor) -> Sequence[Stream]:
-        """What each stage takes, and at the end what the last one gives; asked while weights are whole.
+        """Return the form of each stage's input and, last, of the output of the last stage.
+
+        Weights must be whole when it is called.
+
+        Args:
+            inputs: Inputs of the first stage; only their shape and dtype matter.
 
         Raises:
-            BadTask: a stage gives something else than one tensor.
+            BadTask: A stage does not return exactly one tensor.
         """
         kind = inputs.shape, inputs.dtype
         if kind not in self._streams:
@@ -85,11 +90,14 @@ class Stages:
         return streams
 
     def whole(self) -> AbstractContextManager[None]:
-        """While weights are whole, of a pass that leaves no gradients."""
+        """Return a context in which weights are whole, for a pass without gradients."""
         return nullcontext() if self.pieces is None else self.pieces.gathered()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What the whole model gives, on every rank; no gradients come of it."""
+        """Return the output of the whole model on every rank, without gradients.
+
+        Every rank of the pipeline must call it.
+        """
         with self.whole():
             streams, me = self.streams(inputs), self.mesh.place.pp
             here = inputs
@@ -107,9 +115,11 @@ class Stages:
             return streams[-1].joined(output)
 
     def send_shared(self, model: nn.Module, loaded: Collection[str]) -> None:
-        """Give stages that have the same weight the same numbers, those of the first that has it; all must call it.
+        """Copy shared weights from the first rank that holds them to the other holders; every rank must call it.
 
-        Weights that are about to be ``loaded`` are left as they are.
+        Args:
+            model: The model.
+            loaded: Names of weights that are loaded later, which are skipped.
         """
         shared = [name for name, holders in self.weights.items() if len(holders) > 1 and name not in loaded]
         with self.group.watched(), torch.no_grad():
@@ -119,7 +129,7 @@ class Stages:
                 dist.broadcast(sent, self.rank(self.weights[name][0]), self.process_group)
 
     def train_with(self, model: nn.Module) -> Callable[[bool], nn.Module]:
-        """In place of the model's ``train``: modules that a stage has and the model has not follow it, too."""
+        """Return a replacement of the model's ``train`` that also reaches modules that only a stage has."""
         train = model.train
 
         def both(mode: bool = True) -> nn.Module:
@@ -131,11 +141,11 @@ class Stages:
 
     @property
     def process_group(self) -> dist.ProcessGroup:
-        """Of the ranks that this one makes a pipeline with."""
+        """Process group of the ranks of this pipeline."""
         return self.mesh.along("pp").get_group()
 
     def rank(self, holder: int) -> int:
-        """In the whole group, of a rank of ``pp``."""
+        """Return the global rank of a rank of ``pp``."""
         return dist.get_global_rank(self.process_group, holder)
 
     def _received(self, shape: Tensor, holder: int) -> Tensor:
@@ -156,15 +166,23 @@ def split_stages(
     recipes: Mapping[Tensor, InitRecipe],
     loaded: Collection[str],
 ) -> Stages:
-    """Cut the model in place: into stages, these into slices (``tp``), and these into pieces (``shard``).
+    """Cut the model in place: into stages, these into slices (``tp``), and these into shards (``shard``).
 
-    Weights of other stages are never made, nor those of these names, which are about to be ``loaded``. Those of this
-    rank's are whole before they are cut into pieces, as they are in every step.
+    This rank's weights are whole before they are sharded, as they are in every step.
+
+    Args:
+        model: The model.
+        task: The task, which may define the stages and the tensor-parallel plan.
+        config: The configuration.
+        mesh: The mesh of the ranks.
+        group: The group of the ranks.
+        recipes: How to initialize weights that have no memory yet; weights of other stages are never initialized.
+        loaded: Names of weights that are loaded later, which are not initialized.
 
     Raises:
-        BadConfig: it says nothing of stages, has too few layers, keeps running statistics, or has a weight under two
-            names; or it has no plan for slices.
-        BadTask: its stages together are not the model, or a plan names what does not exist.
+        BadConfig: The model defines no stages, has too few layers, keeps running statistics, has one weight under two
+            names, or has no plan for slices.
+        BadTask: The stages together do not form the model, or a plan names a module that does not exist.
     """
     kind, ranks = KINDS[config.pipeline_schedule], mesh.layout.pp
     demand_cuttable(model, ranks)
@@ -186,15 +204,19 @@ def split_stages(
     if mesh.layout.shard > 1:
         stages = replace(stages, pieces=StageZero(model, modules, mesh, group))
     model.forward = stages.forward
-    model.train = stages.train_with(model)  # type: ignore[method-assign,assignment] # torch does not foresee it
+    model.train = stages.train_with(model)  # type: ignore[method-assign,assignment] # torch types train as a method
     return stages
 
 
 def demand_cuttable(model: nn.Module, ranks: int) -> None:
-    """Refuse a model of which stages would not agree: so many ranks of ``pp`` make them.
+    """Check that the model has no state on which the stages of different ranks would diverge.
+
+    Args:
+        model: The model.
+        ranks: Number of ranks of ``pp``, for the message.
 
     Raises:
-        BadConfig: it has buffers, or a weight under two names.
+        BadConfig: The model has buffers, or one weight under two names.
     """
     said = f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has"
     if any(True for _ in model.buffers()):
@@ -209,11 +231,16 @@ def demand_cuttable(model: nn.Module, ranks: int) -> None:
 
 
 def stages_of(model: nn.Module, task: Task, count: int) -> list[nn.Module]:
-    """The stages, by the task's plan or the model's.
+    """Return the stages, built by ``pipeline_stage`` of the task or else of the model.
+
+    Args:
+        model: The model.
+        task: The task.
+        count: Number of stages.
 
     Raises:
-        BadConfig: there is none, or the model has too few layers.
-        BadTask: what it gives for a stage is none.
+        BadConfig: Neither has a ``pipeline_stage``, or the model has too few layers.
+        BadTask: It returns no module, or the model itself.
     """
     of_task: Any = getattr(task, "pipeline_stage", None)
     of_model: Any = getattr(model, "pipeline_stage", None)
@@ -263,10 +290,10 @@ def _holders(
 
 
 def demand_shared(model: nn.Module, stages: Stages, task: Task) -> None:
-    """Refuse stages that hold weights in modules of their own: those would not learn, and not be cut.
+    """Check that stages use the model's own weights: copies would not be trained or cut.
 
     Raises:
-        BadTask: one does.
+        BadTask: A stage holds a weight that is not the model's.
     """
     named = dict(model.named_parameters())
     for number in stages.own:
@@ -279,12 +306,12 @@ def demand_shared(model: nn.Module, stages: Stages, task: Task) -> None:
 
 
 def holder_of(stage: int, kind: Kind, ranks: int) -> int:
-    """The rank of ``pp`` that has a stage."""
+    """Return the rank of ``pp`` that holds a stage."""
     return next(rank for rank in range(ranks) if stage in kind.stages_of(rank, ranks))
 
 
 def _drop(model: nn.Module, names: set[str]) -> None:
-    """Let go of these weights; shape and name stay, and whether they learn, by which optimizers choose them."""
+    """Free these weights; name, shape and requires_grad stay, because optimizers may choose weights by them."""
     for name in names:
         path, _, last = name.rpartition(".")
         module = model.get_submodule(path)

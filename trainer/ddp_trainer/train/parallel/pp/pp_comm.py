@@ -1,8 +1,8 @@
-"""What a pipeline's schedule waits for, with a stopwatch.
+"""Timing of the point-to-point transfers of a pipeline schedule.
 
-torch's schedules wait for what stages send one another in one private function, through which all of them go. It is
-replaced while a schedule runs, and put back; where a torch has no such function, nothing is measured there, and a test
-says so.
+All schedules of torch wait for transfers between stages in one private function. :func:`timed_transfers` replaces it
+while a schedule runs, and restores it afterwards. On a torch without that function nothing is measured, and a test
+fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WAIT: Final = "_wait_batch_p2p"
 
 @contextmanager
 def timed_transfers(waits: CommWaits) -> Iterator[None]:
-    """Schedules that run in here tell how long they wait."""
+    """Measure how long schedules wait for transfers inside this context."""
     inner: Any = getattr(schedules, WAIT, None)
     if inner is None:
         yield

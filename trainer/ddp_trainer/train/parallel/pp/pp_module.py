@@ -1,8 +1,8 @@
-"""How a rank's stages of a pipeline compute: in numbers of which width, and drawing from which random stream.
+"""Precision and random streams of a rank's pipeline stages.
 
-The schedule calls stages, and not the losses, so what :mod:`ddp_trainer.train.transforms.model_transforms` puts around
-those does not reach them. Between stages numbers are as wide as the weights: the one that takes them narrows them again
-where one process would have.
+The schedule calls stages, not the task's losses. The wrappers of :mod:`ddp_trainer.train.transforms.model_transforms`
+around the losses therefore do not reach them; :class:`StageComputation` applies the same to each stage. Activations
+between stages have the dtype of the weights. The receiving stage casts them down again where one process would.
 """
 
 from __future__ import annotations
@@ -19,10 +19,17 @@ from ddp_trainer.train.transforms.precision import around
 
 
 class StageComputation:
-    """Of the stages of one rank, changed in place."""
+    """Wrapper of one rank's stages, in place: autocast and keyed random streams."""
 
     def __init__(self, own: Mapping[int, nn.Module], precision: PrecisionName, seed: int, device: torch.device) -> None:
-        """``own``: modules by their number in the pipeline."""
+        """Wrap the stages in place.
+
+        Args:
+            own: This rank's modules, by their number in the pipeline.
+            precision: The precision in which they compute.
+            seed: The seed of the run.
+            device: The device of the modules.
+        """
         self._random = KeyedRandom(seed, device)
         self._context = around(precision, device)
         self._key = 0
@@ -31,7 +38,7 @@ class StageComputation:
             module.forward = self._computed(module.forward, number)
 
     def begin(self) -> None:
-        """A step begins, and has entered the random stream that belongs to its samples."""
+        """Start a step; the random stream of its samples must be the current one."""
         self._key = torch.initial_seed()
         self._passes = dict.fromkeys(self._passes, 0)
 
@@ -39,7 +46,7 @@ class StageComputation:
         def run(stream: torch.Tensor) -> Any:
             if stream.is_meta or not torch.is_grad_enabled():
                 return forward(stream)
-            # By stage and micro-batch, which every schedule passes on in order: so all schedules draw the same.
+            # Keyed by stage and micro-batch, which every schedule passes in order: all schedules draw the same numbers.
             self._random.go_on(self._key, number, self._passes[number])
             self._passes[number] += 1
             with self._context():

@@ -1,4 +1,8 @@
-"""The state of a model whose stages lie on several ranks: gathered from whoever has a weight, and dealt out again."""
+"""State of a model in pipeline stages.
+
+:class:`PipelineState` gathers weights and optimizer state from the ranks that hold them, and distributes them again. It
+is used by checkpoints and recovery, through :class:`~ddp_trainer.train.mesh.sharded_state.ShardedState`.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,10 @@ _VALUE: Final = "value"
 
 
 class PipelineState(ShardedState):
-    """Weights are numbered and named as in the whole model, of which the others' are on the meta device here.
+    """Sharded state over pipeline stages.
 
-    Those that are here may be in slices and in pieces, which ranks of the same stage put together first.
+    Weights have the numbers and names of the whole model; weights of other stages are on the meta device. Weights of
+    this rank may be sliced and sharded; the ranks of the same stage gather them first.
     """
 
     def __init__(self, model: nn.Module, stages: Stages) -> None:
@@ -35,13 +40,12 @@ class PipelineState(ShardedState):
         own = dict(model.named_parameters())
         me = stages.mesh.place.pp
         self._again = [own[name] for name, holders in stages.weights.items() if me in holders[1:]]
-        """Weights of this rank that an earlier stage has, too."""
+        """Weights of this rank that an earlier stage holds as well."""
 
     def whole(self, state: Any, *, keep: bool) -> Any:
-        """As ever; each weight and its moments come from the first rank that has it.
+        """Return the whole state; each weight and its moments come from the first rank that holds it.
 
-        A weight that does not learn has no moments, on whichever rank it is: so ranks tell each other first what they
-        have of an optimizer's state.
+        Ranks first exchange which optimizer state they hold, because frozen weights have no moments on any rank.
         """
         weights = {
             name: self._sent(self.first_stage_of(name), weight, keep=keep) for name, weight in state["model"].items()
@@ -56,11 +60,15 @@ class PipelineState(ShardedState):
         return {"model": weights, "optimizer": {**optimizer, "state": states}}
 
     def first_stage_of(self, name: str) -> int:
-        """As ever."""
+        """Return the first rank of ``pp`` that holds the weight of this name."""
         return self.stages.weights[name][0]
 
     def demand_same(self, optimizer: Optimizer, task: Task) -> None:
-        """As ever; every rank must call it."""
+        """Check that the optimizer numbers weights in the same way on all ranks; every rank must call it.
+
+        Raises:
+            BadTask: Its groups hold different weights on some ranks.
+        """
         names = [[self._names.get(id(weight), "") for weight in group["params"]] for group in optimizer.param_groups]
         digests = self.stages.group.gather(zlib.crc32(json.dumps(names).encode()))
         if len(set(digests)) > 1:
@@ -71,12 +79,12 @@ class PipelineState(ShardedState):
             )
 
     def break_off(self) -> None:
-        """As ever: of a step that is under way, stages have their weights whole."""
+        """Restore the state between steps after an aborted step, in which stages had whole weights; no collective."""
         if self.stages.pieces is not None:
             self.stages.pieces.let_go()
 
     def _entry(self, source: int, here: Any, form: Any, *, keep: bool) -> Any:
-        """One value of a weight's state, which has this form where it comes from."""
+        """Return one value of a weight's optimizer state, of the form that it has on the source rank."""
         if _TENSOR not in form:
             return form[_VALUE]
         size, kind = form[_TENSOR]
@@ -96,7 +104,7 @@ class PipelineState(ShardedState):
             return sent.cpu() if keep else None
 
     def _told(self, own: bytes) -> list[bytes]:
-        """What each rank of ``pp`` says."""
+        """Gather bytes of different lengths from each rank of ``pp``."""
         device, line, ranks = self.stages.group.device, self.stages.process_group, range(self.mesh.layout.pp)
         length = torch.tensor([len(own)], device=device)
         lengths = [torch.empty_like(length) for _ in ranks]
@@ -109,22 +117,22 @@ class PipelineState(ShardedState):
             return [bytes(each[:size].tolist()) for each, size in zip(every, map(int, lengths), strict=True)]
 
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-        """Of whole weights, those of this rank's stages."""
+        """Load this rank's stages from the whole weights."""
         with torch.no_grad():
             for name, own in model.named_parameters():
                 if not own.is_meta:
                     piece(own).copy_(piece(self.cut(weights[name], own)))
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """A weight that several stages have counts once."""
+        """Return the norm of the whole gradient; a weight that several stages share counts once."""
         counted = {id(weight.grad) for weight in self._again}
         return super().norm([gradient for gradient in gradients if id(gradient) not in counted])
 
 
 def _forms(state: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What an optimizer keeps of each weight that is here: type and shape of tensors, and what is none as it is.
+    """Describe the optimizer state of this rank's weights: shape and dtype of tensors, other values themselves.
 
-    Some, as Adagrad, begin to keep something when they are made, also of weights of other stages.
+    Weights of other stages are left out: some optimizers, such as Adagrad, create state for them at construction.
 
     >>> _forms({3: {"step": torch.zeros(()), "mean": 0.5}, 4: {"sum": torch.zeros(2, device="meta")}})
     {3: {'step': {'tensor': ([], 'float32')}, 'mean': {'value': 0.5}}}

@@ -1,7 +1,7 @@
-"""What passes from one stage of a pipeline to the next, where each rank of a stage has a slice of it.
+"""Form of the activations between pipeline stages, which may be DTensors.
 
-Only tensors can be sent, so a slice leaves its stage as the tensor that it is on this rank, and becomes a slice of the
-whole again where it arrives: the ranks of the next stage lie as those of this one do.
+Only plain tensors can be sent. A slice leaves its stage as this rank's local tensor, and the next stage restores the
+DTensor: the ranks of both stages have the same arrangement.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The form of what is passed on, the same for every micro-batch."""
+    """Form of the activations that one stage passes to the next, the same for every micro-batch."""
 
     here: Tensor
-    """On the meta device: what of it this rank has."""
+    """This rank's local part, on the meta device."""
     devices: DeviceMesh | None = None
-    """Over which ranks it lies; None of a tensor that each has whole."""
+    """Mesh of the ranks that hold the parts; None if each rank holds the whole tensor."""
     placements: Sequence[Placement] = ()
     shape: torch.Size | None = None
-    """Of the whole."""
+    """Shape of the whole tensor; None for a plain tensor."""
     stride: tuple[int, ...] | None = None
 
     @classmethod
     def like(cls, output: Tensor) -> Self:
-        """The form of an output without memory; sums that are undone are passed on done."""
+        """Return the form of an output on the meta device; partial sums become replicated."""
         if not isinstance(output, DTensor):
             return cls(output)
         placements = [Replicate() if each.is_partial() else each for each in output.placements]
@@ -39,15 +39,15 @@ class Stream:
         return cls(done.to_local(), done.device_mesh, tuple(placements), done.shape, done.stride())
 
     def piece(self, output: Tensor) -> Tensor:
-        """This rank's piece of an output, a plain tensor; gradients find the way back."""
+        """Return this rank's local part of an output as a plain tensor, differentiably."""
         output = output.to(self.here.dtype)  # autocast makes it narrower than the next stage expects
         if not isinstance(output, DTensor):
             return output
-        # A copy, since torch detaches what stages give in place, which views do not allow (zero-bubble schedules).
+        # A copy: torch detaches stage outputs in place (zero-bubble schedules), which views do not allow.
         return output.redistribute(placements=self.placements).to_local().clone()
 
     def joined(self, here: Tensor) -> Tensor:
-        """The reverse."""
+        """Return the tensor or DTensor that a received local part belongs to; the inverse of :meth:`piece`."""
         if self.devices is None:
             return here
         return DTensor.from_local(
@@ -56,7 +56,7 @@ class Stream:
 
 
 class BetweenStreams(nn.Module):
-    """A stage that takes and gives plain tensors."""
+    """Wrapper of a stage whose inputs and outputs are plain tensors."""
 
     def __init__(self, stage: nn.Module, taken: Stream, given: Stream) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class BetweenStreams(nn.Module):
         self._taken, self._given = taken, given
 
     def forward(self, here: Tensor) -> Tensor:
-        """What the stage gives."""
+        """Return this rank's local part of the stage's output."""
         return self._given.piece(self.stage(self._taken.joined(here)))
 
 
 def without_memory(tensor: Tensor) -> Tensor:
-    """A tensor of the same form on torch's meta device."""
+    """Return a tensor or DTensor of the same form on torch's meta device."""
     if not isinstance(tensor, DTensor):
         return torch.empty_like(tensor, device="meta")
     here = torch.empty_like(tensor.to_local(), device="meta")

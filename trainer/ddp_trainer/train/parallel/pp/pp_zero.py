@@ -1,11 +1,11 @@
-"""Pieces of the weights of a rank's stages, over the ranks of the dimension ``shard``, which have the same stages.
+"""Sharded weights of pipeline stages, over the ranks of the dimension ``shard``, which hold the same stages.
 
-A rank keeps a piece of each weight, of its gradient and of its moments (S. Rajbhandari et al., "ZeRO: Memory
-Optimizations Toward Training Trillion Parameter Models", 2020). When a step begins it gathers the weights of its
-stages, and all micro-batches compute with them, forward and backward; when the step ends, gradients are added up over
-ranks and dealt out, and whole weights are let go as theirs are. To gather a block for each micro-batch anew, as
-:mod:`ddp_trainer.train.parallel.fully_shard` does for each pass, would send every weight twice as often as there are
-micro-batches.
+A rank keeps a shard of each weight, of its gradient and of its moments. At the start of a step it gathers the weights
+of its stages, and all micro-batches use them, forward and backward. At the end of the step gradients are
+reduce-scattered and the whole weights are freed, bucket by bucket. :mod:`ddp_trainer.train.parallel.fully_shard`
+gathers each block in every pass. In a pipeline this would send every weight twice per micro-batch.
+
+Source: S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
 """
 
 from __future__ import annotations
@@ -32,39 +32,46 @@ from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
 
 @dataclass(slots=True)
 class _Weight:
-    """One weight that is cut."""
+    """One sharded weight."""
 
     piece: nn.Parameter
-    """What the optimizer steps."""
+    """This rank's shard, which the optimizer steps."""
     dimension: int
-    """Along which it is cut."""
+    """Dimension along which the weight is sharded."""
     form: Tensor
-    """The whole without memory: of a layer in slices, this rank's slice of it."""
+    """The whole weight on the meta device; in a tensor-parallel layer, this rank's slice as a DTensor."""
     places: Sequence[tuple[nn.Module, str]]
-    """Modules that have it, and under which name."""
+    """Modules that hold the weight, and its name in each."""
 
     @property
     def rows(self) -> int:
-        """Size of that dimension."""
+        """Size of the sharded dimension on this rank's slice."""
         return piece(self.form).shape[self.dimension]
 
     def put(self, weight: nn.Parameter) -> None:
-        """Let the modules compute with this one."""
+        """Register ``weight`` in all modules that hold it."""
         for module, name in self.places:
             module.register_parameter(name, weight)
 
 
 class StageZero:
-    """All weights of this rank's stages."""
+    """Sharded weights of all stages of this rank."""
 
     def __init__(self, model: nn.Module, modules: Sequence[nn.Module], mesh: Mesh, group: Group) -> None:
-        """Cut them in place; ``modules`` are the stages, which share weights with the model."""
+        """Shard the weights in place.
+
+        Args:
+            model: The model.
+            modules: The stages, which share their weights with the model.
+            mesh: The mesh of the ranks.
+            group: The group of the ranks.
+        """
         self._mesh, self._group = mesh, group
         self._line = mesh.along("shard").get_group()
         self._ranks = mesh.layout.shard
         self._weights: list[_Weight] = []
         self._uncut: list[nn.Parameter] = []
-        """Too small to be cut: each rank has them whole."""
+        """Weights too small to be sharded, which each rank holds whole."""
         self._is_whole = False
         for weight in [each for each in model.parameters() if not each.is_meta]:
             dimension = _longest_uncut(weight)
@@ -75,7 +82,7 @@ class StageZero:
         self._by_piece = {each.piece: each for each in self._weights}
 
     def gather(self, waits: CommWaits) -> None:
-        """Let the stages have their whole weights; every rank of ``shard`` must call it."""
+        """Give the stages their whole weights; every rank of ``shard`` must call it."""
         with self._group.watched(), torch.no_grad():
             for bucket in self._buckets(self._weights):
                 mine = torch.cat([self._rows(piece(each.piece.detach()), each, 1).flatten() for each in bucket])
@@ -88,15 +95,15 @@ class StageZero:
         self._is_whole = True
 
     def let_go(self) -> None:
-        """Of the whole weights; the pieces are the model's again."""
+        """Free the whole weights; the model holds its shards again."""
         for each in self._weights:
             each.put(each.piece)
         self._is_whole = False
 
     def deal_out(self, waits: CommWaits) -> None:
-        """Add up the gradients of the whole weights, leave each rank its pieces of them, and let go of the rest.
+        """Reduce-scatter the gradients of the whole weights, and free the whole weights and gradients.
 
-        Gradients lie as their weights do.
+        Gradients must have the placement of their weights.
         """
         with torch.no_grad():
             for bucket in self._buckets([each for each in self._weights if each.piece.requires_grad]):
@@ -106,10 +113,10 @@ class StageZero:
             add_up_along(uncut, self._mesh, "shard", partial(waits.during, Wait.REDUCE_SCATTER))
 
     def _deal_out(self, bucket: Sequence[_Weight], waits: CommWaits) -> None:
-        """Of these weights; what they take whole is free when the next ones begin."""
+        """Reduce-scatter one bucket; its whole weights are freed before the next bucket starts."""
         rows = [self._rows(piece(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket]
         every = torch.cat(rows, dim=1)
-        del rows  # some backends copy what they are to send
+        del rows  # some backends copy the input, so memory peaks here
         mine = torch.empty(every.shape[1], dtype=every.dtype, device=every.device)
         with waits.during(Wait.REDUCE_SCATTER):
             REDUCE_SCATTER(mine, every.flatten(), group=self._line)
@@ -119,7 +126,7 @@ class StageZero:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Whole meanwhile, for a pass that leaves no gradients, and is no part of a step."""
+        """Context with whole weights, for a pass without gradients outside of a step."""
         if self._is_whole:
             yield
             return
@@ -152,16 +159,16 @@ class StageZero:
         return cut
 
     def _each(self, rows: int) -> int:
-        """Rows of each rank but the last ones, as DTensor cuts: those may have fewer, or none."""
+        """Return the rows per rank as DTensor splits them; the last ranks may have fewer or none."""
         return max(1, -(-rows // self._ranks))
 
     def _padded(self, weight: _Weight) -> int:
-        """Numbers of a piece with rows to spare, the same on every rank."""
+        """Return the number of elements of a padded shard, the same on every rank."""
         shape = piece(weight.form).shape
         return self._each(weight.rows) * (shape.numel() // shape[weight.dimension])
 
     def _rows(self, tensor: Tensor, weight: _Weight, ranks: int) -> Tensor:
-        """The pieces of so many ranks, with the dimension that is cut in front, and filled up as if all were even."""
+        """Return the shards of ``ranks`` ranks, with the sharded dimension first, padded with zeros to equal sizes."""
         rows = tensor.movedim(weight.dimension, 0)
         spare = self._each(weight.rows) * ranks - len(rows)
         return torch.cat([rows, rows.new_zeros(spare, *rows.shape[1:])])
@@ -178,7 +185,7 @@ class StageZero:
 
     def _like_piece(self, padded: Tensor, weight: _Weight) -> Tensor:
         lying = weight.piece
-        assert isinstance(lying, DTensor)  # noqa: S101 - as they were cut
+        assert isinstance(lying, DTensor)  # noqa: S101 - all shards are DTensors
         here = lying.to_local()
         shape = here.movedim(weight.dimension, 0).shape
         own = padded.view(-1, *shape[1:])[: shape[0]].movedim(0, weight.dimension).contiguous()
@@ -195,7 +202,7 @@ def _gradient(weight: _Weight) -> Tensor:
 
 
 def _longest_uncut(weight: Tensor) -> int | None:
-    """The longest dimension that the slices leave whole; None of a tensor that has none of several rows."""
+    """Return the longest dimension that tensor parallelism does not cut; None if none has more than one row."""
     cut = {each.dim for each in weight.placements if isinstance(each, Shard)} if isinstance(weight, DTensor) else set()
     free = [number for number, rows in enumerate(weight.shape) if rows > 1 and number not in cut]
     return max(free, key=lambda number: weight.shape[number], default=None)
